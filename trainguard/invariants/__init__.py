@@ -1,0 +1,1 @@
+"""Pure judgements, one file per family: each takes a trace and yields findings, without torch."""

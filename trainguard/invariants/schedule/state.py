@@ -1,0 +1,128 @@
+"""Judgements that compare drives: before and after a resume, with and without each scheduler."""
+
+from collections.abc import Iterator
+from math import isfinite
+
+from trainguard.catalogue import invariant
+from trainguard.finding import Finding
+from trainguard.invariants.schedule.run import ROUNDING, Run, drives, once
+from trainguard.invariants.wording import number
+from trainguard.trace import Tick, Trace
+
+_RESUMED = ("resumed", "rebuilt", "unsaved", "unloaded")
+
+
+@invariant("schedule", probe="resume", per="subject")
+def resume_continues_the_schedule(trace: Trace[Tick]) -> Iterator[Finding]:
+    """
+    A run that is stopped, saved, built anew and loaded goes on at the rates it would have had.
+
+    Judges: the rates after `torch.save` and `torch.load` of the state of the optimizer and of
+        each scheduler, at a step of the warmup and in the middle of the run.
+    Allows: rounding, 1e-6 of the rate (limit). A function of the step has no state and passes.
+    Misses: checkpoints that leave the schedule out; loading under `weights_only=True`; state that
+        matters at other steps only, or more than 20,000 steps after the one it was saved at.
+    Why: a forgotten counter restarts the warmup or the patience at every preemption.
+    Source: multimodal-pipeline, row C9 (the state of the plateau rule is not saved).
+    """
+    yield from once(_discontinuities(trace))
+
+
+def _discontinuities(trace: Trace[Tick]) -> Iterator[Finding]:
+    """Yield a finding for the first rate of each resumed drive that differs."""
+    runs = {run.ticks[0].case: run for run in drives(trace, "run")}
+    most = trace.limit("resume_continues_the_schedule", ROUNDING)
+    for resumed in drives(trace, *_RESUMED):
+        tick = resumed.ticks[0]
+        if tick.phase in ("unsaved", "unloaded"):
+            verb = tick.phase.removeprefix("un")
+            yield Finding(
+                f"the state of `{trace.subject}` cannot be {verb}",
+                resumed.at(0),
+                tick.label,
+                "a round trip through torch.save and torch.load",
+                event=tick,
+            )
+        elif tick.case in runs:
+            yield from _first_difference(runs[tick.case], resumed, most)
+
+
+def _first_difference(run: Run, resumed: Run, most: float) -> Iterator[Finding]:
+    """Yield a finding for the first step at which a resumed drive leaves the uninterrupted one."""
+    rates = {tick.step: tick.rates for tick in run.ticks}
+    forgotten = resumed.ticks[0].phase == "rebuilt"
+    for index, tick in enumerate(resumed.ticks):
+        for group, (was, now) in enumerate(zip(rates[tick.step], tick.rates, strict=False)):
+            if isfinite(was) and not abs(was - now) <= most * max(abs(was), abs(now)):
+                yield Finding(
+                    f"`{run.trace.subject}` does not continue after a resume",
+                    f"{resumed.at(index, group)}, {resumed.label}",
+                    number(now),
+                    f"{number(was)}, as without the interruption",
+                    why="it has no state_dict, so a checkpoint forgets where it stood"
+                    if forgotten
+                    else "a part of its state is not saved, or not restored",
+                    event=tick,
+                )
+                return
+
+
+@invariant("schedule", probe="overwrite", per="subject")
+def schedulers_do_not_fight(trace: Trace[Tick]) -> Iterator[Finding]:
+    """
+    No scheduler's work is undone by another on the same optimizer.
+
+    Judges: each of several schedulers by leaving it out: where it moves the rate on its own, the
+        run must be different without it.
+    Allows: schedulers that multiply, take turns or agree; one may lose 80 % of its effect
+        (limit: the share that must be left, 0.2).
+    Misses: schedulers inside another one; what is lost at a few steps only, or after 20,000; rates
+        set by hand.
+    Why: the scheduler that is stepped last writes its own rate over what the others did.
+    Source: flat-loss-autoencoder, row E3.
+    """
+    yield from once(_undone(trace))
+
+
+def _undone(trace: Trace[Tick]) -> Iterator[Finding]:
+    """Yield a finding for each scheduler whose effect is gone beside the others."""
+    together = {run.ticks[0].case: run for run in drives(trace, "together")}
+    still = {run.ticks[0].case: run for run in drives(trace, "still")}
+    alone = {(run.ticks[0].case, run.label): run for run in drives(trace, "alone")}
+    least = trace.limit("schedulers_do_not_fight", 0.2)
+    for without in drives(trace, "without"):
+        case, name = without.ticks[0].case, without.label
+        own = _distance(alone[case, name], still[case])
+        left = _distance(together[case], without)
+        if own < 0.01 or left >= least * own or _distance(together[case], alone[case, name]) < 0.01:
+            continue
+        index = _farthest(alone[case, name], still[case])
+        yield Finding(
+            f"the work of {name} in `{trace.subject}` is undone by another scheduler",
+            together[case].at(index),
+            f"it changes the rate by {100 * left:.2g} %",
+            f"{100 * own:.2g} % as on its own",
+            why="the scheduler stepped after it sets the rate without regard to what it finds;"
+            " SequentialLR or ChainedScheduler combine them",
+            event=together[case].ticks[index],
+        )
+
+
+def _distance(one: Run, other: Run) -> float:
+    """Return how far apart the rates of two drives are on average, relative to the larger."""
+    apart = [difference for tick in _differences(one, other) for difference in tick]
+    return sum(apart) / len(apart) if apart else 0.0
+
+
+def _farthest(one: Run, other: Run) -> int:
+    """Return the index at which two drives are farthest apart."""
+    apart = [max(tick) for tick in _differences(one, other)]
+    return apart.index(max(apart))
+
+
+def _differences(one: Run, other: Run) -> list[list[float]]:
+    """Return the relative differences of two drives, for each tick and group."""
+    return [
+        [abs(a - b) / (max(abs(a), abs(b)) or 1.0) for a, b in zip(s.rates, t.rates, strict=False)]
+        for s, t in zip(one.ticks, other.ticks, strict=False)
+    ]
