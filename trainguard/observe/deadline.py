@@ -1,0 +1,51 @@
+"""A time limit around the team's code."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from trainguard.fault import SubjectError
+
+
+class Expired(BaseException):
+    """
+    Interrupts what takes too long; no `except Exception` in anyone's code can stop it.
+
+    call: the call that was running, where that is known.
+    """
+
+    call = ""
+
+
+@contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """
+    Raise SubjectError out of the block once it has run for `seconds`.
+
+    It works by an alarm, hence in the main thread of a Unix process only, and interrupts Python
+    code and sleeps, not a call that never comes back from C. Elsewhere the block runs unlimited.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not main or not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def expire(_signal: int, frame: FrameType | None) -> None:
+        """Interrupt the block where it is."""
+        raise Expired(f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else "unknown place")
+
+    previous = signal.signal(signal.SIGALRM, expire)
+    outer, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    except Expired as expired:
+        raise SubjectError(
+            f"it was still running after {seconds:g} seconds, at {expired}",
+            "make it return, or give it more time with timeout=<seconds>",
+            expired.call,
+        ) from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, outer)
+        signal.signal(signal.SIGALRM, previous)

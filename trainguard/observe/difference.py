@@ -1,0 +1,114 @@
+"""The probe `difference`: autograd's gradient beside central differences, in float64."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import BackwardCFunction
+
+from trainguard.fault import Unjudged
+from trainguard.observe.evaluate import Evaluator
+from trainguard.observe.explore import Key, Measured
+from trainguard.observe.points import Points
+
+_MOST_ELEMENTS = 16
+_STEP = 5e-5
+_SCALES = (1, 4, 16)
+
+
+def difference(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]]:
+    """
+    Measure each input's gradient against a difference of the loss, at its worst element.
+
+    "difference": autograd's number; `reference` is the difference, `scale` how far the difference
+    itself may be off: infinite where it does not settle, as at a kink or in noise. The label says
+    whether a custom autograd.Function takes part ("custom") or only PyTorch's own operations.
+    """
+    if _is_coarse(made.values(points)):
+        raise Unjudged("the loss computes in float32 inside, too coarse for a difference")
+    label = "custom" if _has_custom_backward(made, points) else "own"
+    inner = _inside(made, points)
+    gradients, _ = made.gradients(inner)
+    for name, gradient in gradients.items():
+        flat = gradient.flatten(1)
+        count = min(flat.shape[1], _MOST_ELEMENTS)
+        autograd = flat[:, :count]
+        found = [_slope(made, inner, name, element, autograd) for element in range(count)]
+        slope = torch.stack([pair[0] for pair in found], 1)
+        doubt = torch.stack([pair[1] for pair in found], 1)
+        excess = (autograd - slope).abs() - doubt
+        badness, at = excess.nan_to_num(nan=-torch.inf, neginf=-torch.inf).max(1)
+        rows = at.unsqueeze(1)
+        yield (
+            Key("difference", name, label),
+            Measured(
+                autograd.gather(1, rows).squeeze(1),
+                badness,
+                slope.gather(1, rows).squeeze(1),
+                doubt.gather(1, rows).squeeze(1),
+                at,
+                points=inner,
+            ),
+        )
+
+
+def _inside(made: Evaluator, points: Points) -> Points:
+    """Keep the points far enough from the ends of their ranges to take a step either way."""
+    inner = dict(points)
+    for name in made.differentiable:
+        low, high = made.box.span(name)
+        margin = 20 * _STEP * (high - low)
+        inner[name] = points[name].clamp(low + margin, high - margin)
+    return inner
+
+
+def _slope(
+    made: Evaluator, points: Points, name: str, element: int, autograd: Tensor
+) -> tuple[Tensor, Tensor]:
+    """
+    Return the difference quotient of one element at each point, and how far it may be off.
+
+    Three steps, each four times the last. A wrong gradient is off by the same amount at all of
+    them; truncation grows with the step, rounding shrinks with it, and at a kink the bend stays.
+    """
+    low, high = made.box.span(name)
+    steps = torch.tensor(_SCALES).to(points[name]) * _STEP * min(1.0, high - low)
+    offsets = torch.cat([-steps, torch.zeros(1).to(steps), steps])
+    many = {other: t.repeat_interleave(len(offsets), 0) for other, t in points.items()}
+    many[name].flatten(1)[:, element] += offsets.repeat(len(points[name]))
+    values = made.values(many).view(-1, len(offsets))
+    count = len(steps)
+    left, middle, right = values[:, :count], values[:, count : count + 1], values[:, count + 1 :]
+    quotients = (right - left) / (2 * steps)
+    bends = ((right - 2 * middle + left) / steps).abs()
+    off = autograd[:, element : element + 1] - quotients
+    spread = off.amax(1) - off.amin(1)
+    kink = bends[:, 0] > 0.3 * bends[:, -1] + 1e-3 * off[:, 0].abs()
+    slope = quotients[:, 0]
+    settled = (spread <= 0.1 * off.abs().amin(1)) & (spread <= 0.1 * slope.abs() + 1e-4)
+    unsettled = kink | ~settled
+    return slope, torch.where(unsettled, torch.inf, spread)
+
+
+def _is_coarse(values: Tensor) -> bool:
+    """Say whether float64 values are only float32 numbers: rounding would swamp a difference."""
+    settled = values[values.isfinite() & (values != values.round())]
+    return values.dtype != torch.float64 or bool(
+        len(settled) > 1 and (settled == settled.float().double()).all()
+    )
+
+
+def _has_custom_backward(made: Evaluator, points: Points) -> bool:
+    """Say whether a custom autograd.Function is in the graph of the loss."""
+    todo: list[Any] = [made.component.total(made.single(points, 0, grad=True)).grad_fn]
+    seen = set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        if isinstance(node, BackwardCFunction):
+            return True
+        seen.add(node)
+        todo += [parent for parent, _ in node.next_functions]
+    return False
