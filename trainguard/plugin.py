@@ -1,0 +1,130 @@
+"""
+The pytest plugin's entry point: options, and what an ordinary run sees of trainguard.
+
+Every pytest run on a machine loads this module where trainguard is installed. It therefore imports
+pytest and the standard library, and the rest of the package only once `--trainguard` is given.
+"""
+
+import sys
+import traceback
+from pathlib import Path
+from types import FunctionType, TracebackType
+from typing import Any, Final, Literal
+
+import pytest
+
+IniType = Literal["args", "string", "bool"]
+# {setting: (type of its ini option, help)}; each is an option of the command line too.
+OPTIONS: Final[dict[str, tuple[IniType, str]]] = {
+    "select": ("args", "judge only the invariants that match one of these globs: 'loss.*'"),
+    "ignore": ("args", "judge none of the invariants that match one of these globs"),
+    "devices": ("args", "judge on these devices only: cpu, cuda, mps, xpu"),
+    "dtypes": ("args", "judge in these dtypes only, where a subject declares them"),
+    "files": ("args", "globs of guard files, by name or by path from the root: guard_*.py"),
+    "profile": ("string", "how much is explored: quick, ci or thorough"),
+    "strict": ("bool", "let notes fail too"),
+}
+_PACKAGE = str(Path(__file__).parent)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--trainguard`, its settings, and their ini twins, which all default to None."""
+    group = parser.getgroup("trainguard", "judge declared losses and schedules")
+    group.addoption("--trainguard", action="store_true", help="collect and judge subjects")
+    for name, (kind, text) in OPTIONS.items():
+        flag: dict[str, Any] = {"action": "append", "metavar": "GLOBS"}
+        if kind == "string":
+            flag = {"action": "store", "metavar": "NAME"}
+        elif kind == "bool":
+            flag = {"action": "store_const", "const": True}
+        group.addoption(f"--trainguard-{name}", default=None, help=text, **flag)
+        parser.addini(f"trainguard_{name}", text, type=kind, default=None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Load the rest of the package with `--trainguard`; otherwise only count subjects."""
+    config.addinivalue_line("markers", "trainguard: a subject judged by one invariant.")
+    if config.getoption("trainguard"):
+        from trainguard.session import Judging
+
+        config.pluginmanager.register(Judging(config), "trainguard-judging")
+    else:
+        config.pluginmanager.register(_Unjudged(config), "trainguard-unjudged")
+
+
+def pytest_exception_interact(
+    node: pytest.Item | pytest.Collector,
+    call: pytest.CallInfo[Any],
+    report: pytest.CollectReport | pytest.TestReport,
+) -> None:
+    """Show a wrong declaration as its sentences and its place, without a traceback."""
+    fault = sys.modules.get("trainguard.fault")
+    if fault is None or call.excinfo is None or not isinstance(report, pytest.CollectReport):
+        return
+    if isinstance(call.excinfo.value, fault.DeclarationError):
+        where = _place(node, call.excinfo.tb)
+        report.longrepr = f"{where}{call.excinfo.value}"
+
+
+class _Unjudged:
+    """Leaves subjects alone, and says in one line how many were left."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.left: set[str] = set()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pycollect_makeitem(
+        self, collector: pytest.Module | pytest.Class, name: str, obj: object
+    ) -> list[pytest.Item] | None:
+        """Collect nothing of a subject, nor of a function that makes one."""
+        if _is_guard(obj):
+            self.left.add(f"{collector.nodeid}::{name}")
+        elif _is_subject(obj):
+            # By place: the same subject is often imported into several modules.
+            self.left.add(f"{getattr(obj, 'file', '')}:{getattr(obj, 'line', 0)}")
+        else:
+            return None
+        return []
+
+    def pytest_sessionfinish(self) -> None:
+        """Hand the count of a worker of pytest-xdist to its controller."""
+        if hasattr(self.config, "workeroutput"):
+            self.config.workeroutput["trainguard"] = sorted(self.left)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take over what a worker counted, where it lived to tell."""
+        self.left |= set(getattr(node, "workeroutput", {}).get("trainguard", ()))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say how many subjects were not judged, and how to judge them."""
+        if self.left:
+            subjects = "1 subject was" if len(self.left) == 1 else f"{len(self.left)} subjects were"
+            terminalreporter.write_line(f"trainguard: {subjects} not judged, pass --trainguard")
+
+
+def _is_guard(obj: object) -> bool:
+    """Say whether an object is a function under `@tg.guard`."""
+    return isinstance(obj, FunctionType) and "__trainguard__" in vars(obj)
+
+
+def _is_subject(obj: object) -> bool:
+    """Say whether an object is a declared subject, without importing what declares one."""
+    module = sys.modules.get("trainguard.subject")
+    return module is not None and issubclass(type(obj), module.Subject)
+
+
+def _place(node: pytest.Item | pytest.Collector, trace: TracebackType) -> str:
+    """Return `file:line: ` of the declaration: of the subject, or of the last call not our own."""
+    subject = getattr(node, "subject", None)
+    frames = [(f.filename, f.lineno) for f in traceback.extract_tb(trace)]
+    frames = [(file, line) for file, line in frames if not file.startswith((_PACKAGE, "<"))]
+    if subject is not None:
+        frames = [(subject.file, subject.line)]
+    if not frames:
+        return ""
+    file, line = frames[-1]
+    folder = node.config.invocation_params.dir
+    path = Path(file)
+    return f"{path.relative_to(folder) if path.is_relative_to(folder) else path}:{line}: "
