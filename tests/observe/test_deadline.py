@@ -1,0 +1,87 @@
+"""The time limit around the team's code."""
+
+import signal
+import threading
+import time
+
+import pytest
+
+from trainguard.fault import SubjectError
+from trainguard.observe.deadline import Expired, deadline
+
+SOON = 0.05
+pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a Unix alarm")
+
+
+def spin() -> None:
+    """Never return."""
+    while True:
+        pass
+
+
+def swallow() -> None:
+    """Never return, whatever is raised inside."""
+    while True:
+        try:
+            spin()
+        except Exception:  # noqa: BLE001, S110, PERF203 the point of this function
+            pass
+
+
+@pytest.mark.parametrize("hang", [spin, swallow, lambda: time.sleep(60)])
+def test_a_hang_is_interrupted(hang) -> None:
+    """A loop, one that swallows exceptions and a sleep end in a fault that says where they were."""
+    started = time.perf_counter()
+    with pytest.raises(SubjectError) as caught, deadline(SOON):
+        hang()
+    assert time.perf_counter() - started < 5
+    assert caught.value.sentence.startswith("it was still running after 0.05 seconds, at ")
+    assert f"{__file__}:" in caught.value.sentence
+    assert "timeout=<seconds>" in caught.value.remedy
+    assert caught.value.__suppress_context__
+
+
+def test_the_running_call_is_told() -> None:
+    """Whoever knows the call that was running leaves it on what passes by."""
+    with pytest.raises(SubjectError) as caught, deadline(SOON):
+        try:
+            spin()
+        except Expired as expired:
+            expired.call = "f(1)"
+            raise
+    assert caught.value.call == "f(1)"
+
+
+def test_what_ends_in_time_is_left_alone() -> None:
+    """Results and exceptions of the block pass, and no alarm is left behind."""
+    before = signal.getsignal(signal.SIGALRM)
+    with deadline(60):
+        done = True
+    with pytest.raises(KeyError), deadline(60):
+        raise KeyError
+    assert done
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_limits_nest() -> None:
+    """An inner limit ends first, and gives the outer one its alarm back."""
+    with pytest.raises(SubjectError, match="after 0.2 seconds"), deadline(0.2):
+        with pytest.raises(SubjectError, match="after 0.05 seconds"), deadline(SOON):
+            spin()
+        spin()
+
+
+def test_another_thread_has_no_limit() -> None:
+    """Outside the main thread there is no alarm, and the block runs as it is."""
+    ended = []
+
+    def run() -> None:
+        with deadline(1e-6):
+            time.sleep(0.01)
+            ended.append(True)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert ended == [True]

@@ -1,0 +1,30 @@
+"""--trainguard-devices."""
+
+
+def test_cpu_alone(project) -> None:
+    """The items of other devices are not there."""
+    project.declare("guard_x", "mse")
+    ids = project.collected("--trainguard-devices=cpu")
+    assert "guard_x.py::mse::value_is_finite[cpu-float32]" in ids
+    assert not [line for line in ids if "[cuda" in line]
+
+
+def test_a_device_that_is_absent_is_skipped(project, monkeypatch) -> None:
+    """Items of a device that this machine lacks are skipped, and the closing section says why."""
+    monkeypatch.setattr("torch.xpu.is_available", lambda: False)
+    project.declare("guard_x", "mse")
+    result = project.run(
+        "--trainguard-devices=cpu,xpu", "--trainguard-select=value_is_finite,devices_agree", "-rs"
+    )
+    result.assert_outcomes(passed=1, skipped=2)
+    sentence = "*the device 'xpu' is not present here, only cpu*"
+    result.stdout.fnmatch_lines([f"*skipped*2: {sentence}", f"SKIPPED*{sentence}"])
+    result.stdout.fnmatch_lines("1 subject, 3 invariants: 1 passed, 2 skipped")
+
+
+def test_the_device_is_a_marker(project) -> None:
+    """Items are selectable by the name of their device, also under --strict-markers."""
+    project.declare("guard_x", "mse")
+    options = ("--trainguard-select=value_is_finite", "--strict-markers")
+    assert len(project.collected(*options, "-m", "cpu")) == 1
+    assert project.collected(*options, "-m", "not cpu") == []

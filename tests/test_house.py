@@ -1,0 +1,99 @@
+"""House rules that no linter knows."""
+
+import ast
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TABLE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+TREES = ("trainguard", "tests", "fixtures", "benchmarks", "docs")
+SOURCES = [file for tree in TREES for file in sorted((ROOT / tree).rglob("*.py"))]
+LONGEST = 300
+OWN = [file for file in SOURCES if ROOT / "fixtures" not in file.parents]
+
+
+def label(file: Path) -> str:
+    """Return the path of a file as it stands in a node id."""
+    return file.relative_to(ROOT).as_posix()
+
+
+by_file = pytest.mark.parametrize("file", SOURCES, ids=label)
+by_own_file = pytest.mark.parametrize("file", OWN, ids=label)
+
+
+@by_file
+def test_a_source_is_ascii(file: Path) -> None:
+    """Sources, and so the messages in them, print on any terminal."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    assert [row for row, line in enumerate(lines, start=1) if not line.isascii()] == []
+
+
+@by_file
+def test_a_file_is_short(file: Path) -> None:
+    """A file that outgrows its room is split by noun."""
+    length = file.read_text(encoding="utf-8").count("\n")
+    assert length <= LONGEST
+
+
+@by_own_file
+def test_every_function_says_what_it_does(file: Path) -> None:
+    """Private functions have a docstring too; components in fixtures/ stand as they were."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    assert [f.name for f in undocumented(tree)] == []
+
+
+def undocumented(tree: ast.AST) -> list[ast.FunctionDef]:
+    """Return the functions of a module, methods included, that have no docstring."""
+    functions = [
+        child
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.If)
+        for child in node.body
+        if isinstance(child, ast.FunctionDef)
+    ]
+    return [f for f in functions if f.name != "__init__" and not ast.get_docstring(f)]
+
+
+def test_an_undocumented_function_is_found() -> None:
+    """The test above can fail, on a function and on a method."""
+    tree = ast.parse("def f(): ...\nclass C:\n    '''c'''\n    def m(self): ...\n")
+    assert [f.name for f in undocumented(tree)] == ["f", "m"]
+
+
+def test_minimums_are_the_declared_bounds() -> None:
+    """constraints/minimums.txt pins each dependency but torch to its lower bound."""
+    declared = dict(d.split(">=") for d in TABLE["project"]["dependencies"])
+    pins = (ROOT / "constraints" / "minimums.txt").read_text(encoding="utf-8").splitlines()
+    lowest = dict(pin.split("==") for pin in pins if not pin.startswith("#"))
+    assert lowest.keys() == declared.keys() - {"torch"}
+    assert [n for n, version in lowest.items() if not version.startswith(declared[n])] == []
+
+
+def test_the_oldest_torch_of_the_matrix_is_the_declared_bound() -> None:
+    """The lowest torch that is promised is one that the matrix runs."""
+    (bound,) = (d.split(">=")[1] for d in TABLE["project"]["dependencies"] if d.startswith("torch"))
+    assert f'TORCHES = ("{bound}",' in (ROOT / "noxfile.py").read_text(encoding="utf-8")
+
+
+def test_the_workflow_runs_each_declared_python() -> None:
+    """Each Python of the classifiers is one that CI asks for by name."""
+    classifiers = TABLE["project"]["classifiers"]
+    pythons = [c.rpartition(" ")[2] for c in classifiers if "Python :: 3." in c]
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    assert f"python: {pythons}".replace("'", '"') in workflow
+
+
+@pytest.mark.parametrize("session", ["guard", "tests"])
+def test_the_two_commands_are_printed(session: str) -> None:
+    """The README prints both commands on a line each, and CI runs the second one as printed."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert f"python -m pip install nox && python -m nox -s {session}" in readme
+    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert session != "tests" or "\npython -m nox -s tests " in ci
+
+
+def test_no_dependency_has_an_upper_bound() -> None:
+    """An upper bound in a test tool would dictate the versions of the project under test."""
+    assert [d for d in TABLE["project"]["dependencies"] if "<" in d or "==" in d] == []

@@ -1,0 +1,82 @@
+"""Every broken fixture breaks what it says and nothing else; a healthy one breaks nothing."""
+
+import re
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from trainguard.catalogue import catalogue
+from trainguard.judge import Observations, Verdict, applicable, devices_present, verdict
+from trainguard.settings import Settings
+from trainguard.subject import Subject
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+ROWS = "A1 A2 A3 A4 A5 A14 C3 C4 C7 C9 D2 D3 D4 D6 D7 E2 E3 E5"
+ROW = re.compile(r"\b[A-E]\d{1,2}\b")
+
+
+def names(side: str) -> list[str]:
+    """Return the names of the fixtures on one side, healthy or broken."""
+    return sorted(file.stem for file in (FIXTURES / side).glob("guard_*.py"))
+
+
+def load(side: str, name: str) -> ModuleType:
+    """Import one fixture."""
+    return import_module(f"fixtures.{side}.{name}")
+
+
+@cache
+def broken() -> tuple[ModuleType, ...]:
+    """Return all broken fixtures."""
+    return tuple(load("broken", name) for name in names("broken"))
+
+
+def judged(module: ModuleType) -> list[Verdict]:
+    """Judge the subjects of a fixture by everything that applies to them."""
+    subjects = [value for value in vars(module).values() if isinstance(value, Subject)]
+    assert subjects, "a fixture declares a subject"
+    observations = Observations(Settings())
+    return [
+        verdict(subject, made, config, observations)
+        for subject in subjects
+        for made, config in applicable(subject, observations.settings, devices_present())
+    ]
+
+
+@pytest.mark.parametrize("name", names("broken"))
+def test_a_broken_fixture_breaks_what_it_says(name: str) -> None:
+    """BREAKS are the invariants that fail, NOTES those that only remark; no other says a word."""
+    module = load("broken", name)
+    verdicts = judged(module)
+    breaks = {v.invariant.name for v in verdicts if v.outcome == "broken"}
+    notes = {v.invariant.name for v in verdicts if v.notes} - breaks
+    texts = "\n\n".join(v.text for v in verdicts if v.invariant.name not in module.BREAKS)
+    assert (breaks, notes) == (module.BREAKS, getattr(module, "NOTES", set())), texts
+
+
+@pytest.mark.parametrize("name", names("healthy"))
+def test_a_healthy_fixture_passes_everything(name: str) -> None:
+    """No finding, no note and no excuse."""
+    verdicts = judged(load("healthy", name))
+    assert [f.summary for v in verdicts for f in v.findings] == []
+    assert [v.subject.name for v in verdicts if v.subject.allow] == []
+
+
+@pytest.mark.parametrize("key", [made.key for made in catalogue()])
+def test_an_invariant_is_broken_by_some_fixture(key: str) -> None:
+    """An invariant that nothing breaks may be one that cannot fail."""
+    family, name = key.split(".")
+    if name == "devices_agree":
+        pytest.skip("no component computes differently on a device that is not there")
+    breakers = [module for module in broken() if name in module.BREAKS]
+    assert any(subject.family == family for m in breakers for subject in vars(m).values()
+               if isinstance(subject, Subject))  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ROWS.split())
+def test_a_failure_that_was_met_has_a_fixture(row: str) -> None:
+    """Every row of the post-mortems that losses and schedules can show is named in some MET."""
+    assert any(row in ROW.findall(module.MET) for module in broken())
