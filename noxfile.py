@@ -1,0 +1,104 @@
+"""The sessions of trainguard: each sets up its own environment and needs nothing but nox."""
+
+import shutil
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.10.14"
+nox.options.sessions = ["lint", "tests", "guard"]
+# A Python that is not on this machine is skipped; CI asks for each by name, and insists on it.
+nox.options.error_on_missing_interpreters = False
+nox.options.download_python = "never"
+
+PYTHONS = nox.project.python_versions(nox.project.load_toml("pyproject.toml"))
+TORCHES = ("2.4.1", "2.9.1", "2.15.0")  # the oldest supported, one between, the newest
+CI = ("-c", "constraints/ci.txt")
+# What `wheel` copies: all that the tests read, except the source of the package.
+BESIDE_THE_SOURCE = (
+    *("tests", "fixtures", "docs", "constraints", "benchmarks", ".ci", ".github"),
+    *("pyproject.toml", "conftest.py", "noxfile.py", "README.md", "CHANGELOG.md"),
+)
+
+
+@nox.session
+def guard(session: nox.Session) -> None:
+    """Run the main job: every invariant on every reference subject."""
+    session.install(*CI, "-e", ".")
+    session.run("pytest", "--trainguard", "fixtures/healthy", *session.posargs)
+
+
+@nox.session(python=PYTHONS)
+def tests(session: nox.Session) -> None:
+    """Run the tests, third-party subjects included, on each Python that is here."""
+    session.install(*CI, "-e", ".[test,third-party]")
+    session.run("pytest", "-n", "2", *session.posargs)
+    if not session.posargs:
+        session.run("pytest", "-n", "2", "--trainguard", "tests/third_party")
+
+
+@nox.session(python=PYTHONS[0])  # not every Python has a wheel of the oldest torch
+@nox.parametrize("torch", TORCHES)
+def torch(session: nox.Session, torch: str) -> None:
+    """Run the tests with the oldest, a middle and the newest torch."""
+    session.install(f"torch=={torch}", "-e", ".[test]")
+    session.run("pytest", "-n", "2", "--ignore=tests/third_party", *session.posargs)
+
+
+@nox.session(python=PYTHONS[0])
+def minimums(session: nox.Session) -> None:
+    """Run the tests with the lowest version of each dependency; `tests` has the newest."""
+    session.install(*CI, "-c", "constraints/minimums.txt", "-e", ".[test]")
+    session.run("pytest", "-n", "2", "--ignore=tests/third_party", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style, types and the generated pages."""
+    session.install(*CI, "-e", ".[test]", "mypy", "ruff")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("mypy")
+    session.run("python", "docs/make_catalogue.py", "--check")
+
+
+@nox.session
+def wheel(session: nox.Session) -> None:
+    """Build the wheel, install it, and run the tests where the source is out of the way."""
+    session.install(*CI, "build", "torch")
+    built = Path(session.create_tmp()) / "dist"
+    shutil.rmtree(built, ignore_errors=True)
+    session.run("python", "-m", "build", "--outdir", str(built))
+    (package,) = built.glob("*.whl")
+    session.install(*CI, f"trainguard[test] @ {package.resolve().as_uri()}")
+    away = built.parent / "away"
+    shutil.rmtree(away, ignore_errors=True)
+    away.mkdir()
+    for name in BESIDE_THE_SOURCE:
+        _copy(Path(name), away / name)
+    session.chdir(away)
+    session.run("pytest", "-n", "2", "--ignore=tests/third_party", *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Run the benchmarks; benchmarks/RESULTS.md holds the figures and their conditions."""
+    session.install(*CI, "-e", ".[test]")
+    chosen = session.posargs or sorted(str(file) for file in Path("benchmarks").glob("*.py"))
+    for file in chosen:
+        session.run("python", file)
+
+
+@nox.session
+def timm(session: nox.Session) -> None:
+    """Run the tests of timm's schedulers apart: its torchvision wants the CUDA build of torch."""
+    session.install(f"torch=={TORCHES[-1]}", "timm", "-e", ".[test]")
+    session.run("pytest", "tests/third_party", "-k", "timm", *session.posargs)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file or a folder, if it is there."""
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    elif source.exists():
+        shutil.copy(source, target)
