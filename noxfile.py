@@ -33,8 +33,6 @@ def tests(session: nox.Session) -> None:
     """Run the tests, third-party subjects included, on each Python that is here."""
     session.install(*CI, "-e", ".[test,third-party]")
     session.run("pytest", "-n", "2", *session.posargs)
-    if not session.posargs:
-        session.run("pytest", "-n", "2", "--trainguard", "tests/third_party")
 
 
 @nox.session(python=PYTHONS[0])  # not every Python has a wheel of the oldest torch
@@ -84,9 +82,9 @@ def wheel(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Run the benchmarks; benchmarks/RESULTS.md holds the figures and their conditions."""
     session.install(*CI, "-e", ".[test]")
-    chosen = session.posargs or sorted(str(file) for file in Path("benchmarks").glob("*.py"))
-    for file in chosen:
-        session.run("python", file)
+    runnable = (f for f in Path("benchmarks").glob("*.py") if "__main__" in f.read_text("utf-8"))
+    for name in session.posargs or sorted(file.stem for file in runnable):
+        session.run("python", "-m", f"benchmarks.{name}")
 
 
 @nox.session

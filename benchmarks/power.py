@@ -3,17 +3,17 @@ Whether a small exploding region is found, how often and how fast, under the pro
 
 The planted bug: a loss of three inputs whose gradient explodes in a region that holds 3e-5 of the
 declared box. Ten seeds; found means that `gradient_is_bounded` breaks. Run
-`python benchmarks/power.py`.
+`python -m benchmarks.power`.
 """
 
 from time import perf_counter
 
 import torch
-from report import conditions, row
 from torch import Tensor
 
 import trainguard as tg
-from trainguard.invariants.loss import gradient_is_bounded
+from benchmarks.report import conditions, row
+from trainguard.invariants.loss.sweep import gradient_is_bounded
 from trainguard.observe.loss import observe
 from trainguard.settings import Settings
 

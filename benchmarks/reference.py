@@ -1,7 +1,7 @@
 """
 How long `pytest --trainguard` takes on all healthy reference subjects, alone and with `-n 2`.
 
-Whole processes in turns, in one run: `python benchmarks/reference.py`.
+Whole processes in turns, in one run: `python -m benchmarks.reference`.
 """
 
 import statistics
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from time import perf_counter
 
-from report import conditions, row
+from benchmarks.report import conditions, row
 
 TURNS = 3
 ROOT = Path(__file__).parents[1]

@@ -2,7 +2,7 @@
 What an installed trainguard costs a pytest run that does not use it.
 
 Whole pytest processes on one empty test, with the plugin and without it (`-p no:trainguard`), in
-turns: A B A B. Run `python benchmarks/startup.py`.
+turns: A B A B. Run `python -m benchmarks.startup`.
 """
 
 import statistics
@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from time import perf_counter
 
-from report import conditions, row
+from benchmarks.report import conditions, row
 
 TURNS = 20
 

@@ -2,7 +2,7 @@
 How many points a second the sweep explores, against Hypothesis and against the raw limit.
 
 The loss is the reference mixture of logistics with four components. All three are measured in
-turns in one run, on one thread, and the ratios are paired: run `python benchmarks/sweep.py`.
+turns in one run, on one thread, and the ratios are paired: run `python -m benchmarks.sweep`.
 """
 
 import statistics
@@ -12,8 +12,8 @@ from time import perf_counter
 import hypothesis
 import torch
 from hypothesis import strategies as st
-from report import conditions, row
 
+from benchmarks.report import conditions, row
 from fixtures.healthy.guard_mixture_of_logistics import mono_8_bits as loss
 from trainguard.observe.evaluate import Evaluator
 from trainguard.observe.explore import Effort, explore

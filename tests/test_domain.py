@@ -1,6 +1,7 @@
 """Domains: what an input may be, in words, and what cannot be meant."""
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -46,7 +47,8 @@ WRONG = {
     ),
     "tg.integer('B', 0, 9.5)": "tg.integer got the bound 9.5. Give whole numbers.",
     "tg.integer('B', 9, 0)": (
-        "tg.integer got an empty range: low=9 is not below high=0. Swap them: tg.integer(..., 0, 9)."
+        "tg.integer got an empty range: low=9 is not below high=0."
+        " Swap them: tg.integer(..., 0, 9)."
     ),
     "tg.integer('B', 0, 'C+1')": (
         "tg.integer got the bound 'C+1', which names no dimension."
@@ -96,7 +98,7 @@ def test_bins_are_evenly_spaced(low: float, width: float, count: int) -> None:
     listed = tg.bins("B", low, low + width, count).listed({})
     assert listed is not None
     assert (len(listed), listed[0], listed[-1]) == (count, low, low + width)
-    steps = [b - a for a, b in zip(listed, listed[1:], strict=False)]
+    steps = [b - a for a, b in pairwise(listed)]
     assert max(steps) - min(steps) <= 1e-9 * max(abs(low), width) + 1e-12
 
 

@@ -77,7 +77,7 @@ def test_a_stale_excuse_raises() -> None:
 
 def loud(x):
     """Return a loss that does nothing wrong but print."""
-    print("loss")  # noqa: T201
+    print("loss")
     return (x**2).sum()
 
 
@@ -139,7 +139,9 @@ def test_one_item_for_each_configuration() -> None:
     assert named["low_precision_agrees"] == ["cpu-bfloat16"]
     assert named["samples_do_not_mix"] == ["cpu"]
     assert not {"devices_agree", "padding_is_ignored"} & named.keys()
-    assert "devices_agree" in {made.name for made, _ in applicable(subject, Settings(), (*CPU, "x"))}
+    assert "devices_agree" in {
+        made.name for made, _ in applicable(subject, Settings(), (*CPU, "x"))
+    }
 
 
 def test_settings_restrict_the_items() -> None:

@@ -46,8 +46,7 @@ WRONG = {
         " Write tg.choice(2) to fix it."
     ),
     "tg.Loss(print, tiemout=3)": (
-        "tg.Loss(tiemout=3) is neither a domain nor a Hypothesis strategy."
-        " Did you mean 'timeout'?"
+        "tg.Loss(tiemout=3) is neither a domain nor a Hypothesis strategy. Did you mean 'timeout'?"
     ),
     "tg.Loss(focal, target=tg.integer('B', 0, 1))": (
         "tg.Loss(focal) declares no input with a gradient, so there is nothing to judge."
@@ -65,8 +64,7 @@ WRONG = {
     ),
     f"tg.Loss(focal, {X}, dtypes='float61')": "dtypes has 'float61'. Did you mean 'float64'?",
     f"tg.Loss(focal, {X}, dtypes=())": (
-        "tg.Loss(dtypes=()) names no dtype, so there is nothing to judge."
-        " Leave it out for float32."
+        "tg.Loss(dtypes=()) names no dtype, so there is nothing to judge. Leave it out for float32."
     ),
     f"tg.Loss(focal, {X}, reduction=tg.choice('mean', 'sum'))": (
         "tg.Loss(...) got an input for its own option 'reduction'."

@@ -250,7 +250,10 @@ def _gathered(findings: Iterable[Finding]) -> list[Finding]:
     kinds: dict[tuple[Rank, str], list[Finding]] = {}
     for finding in findings:
         kinds.setdefault((finding.rank, finding.summary), []).append(finding)
-    return [replace(first, elsewhere=tuple(f.at for f in more)) for first, *more in kinds.values()]
+    return [
+        replace(first, elsewhere=tuple(f.at for f in more if f.at))
+        for first, *more in kinds.values()
+    ]
 
 
 def _smallest(observation: Observation, finding: Finding, judge: Judge) -> Finding:

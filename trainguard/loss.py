@@ -7,7 +7,14 @@ from typing import Any, ClassVar, Literal
 
 from trainguard.domain import BATCH, Domain
 from trainguard.fault import DeclarationError, did_you_mean
-from trainguard.subject import Subject, check_callable, check_word, is_strategy, parameters, required
+from trainguard.subject import (
+    Subject,
+    check_callable,
+    check_word,
+    is_strategy,
+    parameters,
+    required,
+)
 from trainguard.trace import Plain
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")

@@ -16,7 +16,9 @@ X = tg.real("B", -1, 1)
 POINT = {"x": torch.tensor([1.0, 2.0])}
 
 
-def component(function: object, structure: Structure | None = None, **declared: object) -> Component:
+def component(
+    function: object, structure: Structure | None = None, **declared: object
+) -> Component:
     """Return the component of a loss of one input."""
     subject = tg.Loss(function, x=X, **declared)
     return Component(subject, structure or Structure(), "cpu", torch.float32)

@@ -3,6 +3,7 @@
 import signal
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -22,10 +23,8 @@ def spin() -> None:
 def swallow() -> None:
     """Never return, whatever is raised inside."""
     while True:
-        try:
+        with suppress(Exception):
             spin()
-        except Exception:  # noqa: BLE001, S110, PERF203 the point of this function
-            pass
 
 
 @pytest.mark.parametrize("hang", [spin, swallow, lambda: time.sleep(60)])
@@ -39,6 +38,37 @@ def test_a_hang_is_interrupted(hang) -> None:
     assert f"{__file__}:" in caught.value.sentence
     assert "timeout=<seconds>" in caught.value.remedy
     assert caught.value.__suppress_context__
+
+
+class Slow:
+    """An object that takes long to delete."""
+
+    def __del__(self) -> None:
+        """Take longer than the limit."""
+        time.sleep(4 * SOON)
+
+
+def delete() -> None:
+    """Delete an object that takes long, then never return."""
+    slow = Slow()
+    del slow
+    spin()
+
+
+def swallow_once() -> None:
+    """Swallow whatever is raised, the alarm too, then never return."""
+    try:
+        spin()
+    except BaseException:  # noqa: BLE001 the point of this function
+        spin()
+
+
+@pytest.mark.parametrize("hang", [delete, swallow_once])
+@pytest.mark.filterwarnings("error")
+def test_an_alarm_that_is_lost_comes_again(hang) -> None:
+    """Where Python is deleting an object, or someone catches all, a later alarm interrupts."""
+    with pytest.raises(SubjectError, match="still running"), deadline(SOON):
+        hang()
 
 
 def test_the_running_call_is_told() -> None:

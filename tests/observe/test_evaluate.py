@@ -62,7 +62,9 @@ def one_by_one(made: Evaluator, points: dict[str, Tensor]) -> tuple[Tensor, dict
         point = made.single(points, index, grad=True)
         value = made.loss.function(**point).sum()
         values.append(value.detach())
-        gradients.append(torch.autograd.grad(value, [point["x"], point["w"]], materialize_grads=True))
+        gradients.append(
+            torch.autograd.grad(value, [point["x"], point["w"]], materialize_grads=True)
+        )
     x, w = (torch.stack(column) for column in zip(*gradients, strict=True))
     return torch.stack(values), {"x": x, "w": w}
 
@@ -128,7 +130,7 @@ def test_larger_points_come_in_smaller_rounds(made) -> None:
     """A round is a power of two of points, and the fewer the larger they are."""
     batches = [
         made(lambda x: x.square().sum(), {"D": size}, x=tg.real("B D", -1, 1)).batch
-        for size in (4, 4000, 400_000)
+        for size in (4, 4000, 40_000)
     ]
     assert all(batch & (batch - 1) == 0 for batch in batches)
     assert batches[0] >= 8192 > batches[1] > batches[2] >= 16

@@ -52,7 +52,10 @@ def test_a_pasted_tensor_is_the_tensor(tensor: Tensor) -> None:
         (torch.zeros(2, dtype=torch.int64), "torch.full((2,), 0)"),
         (torch.tensor([True, False]), "torch.tensor([True, False])"),
         (torch.tensor([torch.nan]), 'torch.tensor([float("nan")])'),
-        (torch.tensor([1 / 3], dtype=torch.bfloat16), "torch.tensor([0.334], dtype=torch.bfloat16)"),
+        (
+            torch.tensor([1 / 3], dtype=torch.bfloat16),
+            "torch.tensor([0.334], dtype=torch.bfloat16)",
+        ),
         (torch.zeros(2, dtype=torch.float64), "torch.zeros((2,), dtype=torch.float64)"),
     ],
 )

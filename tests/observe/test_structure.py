@@ -85,7 +85,9 @@ def test_nothing_can_be_drawn() -> None:
 def test_a_strategy_that_raises() -> None:
     """What a strategy of the declaration raises is the subject's fault, traceback and all."""
     wrong = st.integers(0, 9).map(lambda k: 1 // (k - k))
-    with pytest.raises(SubjectError, match="drawing its arguments raised ZeroDivisionError") as told:
+    with pytest.raises(
+        SubjectError, match="drawing its arguments raised ZeroDivisionError"
+    ) as told:
         draw(loss(x=X, k=wrong), 5, seed=0)
     assert isinstance(told.value.__cause__, ZeroDivisionError)
 

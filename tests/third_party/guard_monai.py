@@ -45,14 +45,19 @@ unified_focal = tg.Loss(
     y_pred=tg.real("B 2 H W", 0, 1),
     y_true=tg.choice(0.0, 1.0, shape="B 2 H W"),
     sizes=PIXELS,
+    allow={"gradient_is_bounded": "the slope of a logarithm at 1e-7, where it is clamped"},
 )
 correlation = tg.Loss(losses.MCCLoss(sigmoid=True), inputs=SEGMENTED, sizes=PIXELS)
-boundary = tg.Loss(losses.BoundaryLoss(sigmoid=True), inputs=SEGMENTED, sizes=PIXELS)
+
+TINY = {"input": tg.real("1 2 2 2", -8, 8), "target": tg.choice(0.0, 1.0, shape="1 2 2 2")}
+CUT = {"gradient_is_continuous": "the distances are those of the prediction cut at one half"}
+
+boundary = tg.Loss(losses.BoundaryLoss(sigmoid=True), inputs=TINY)
 hausdorff = tg.Loss(
-    losses.HausdorffDTLoss(sigmoid=True, include_background=True), inputs=SEGMENTED, sizes=PIXELS
+    losses.HausdorffDTLoss(sigmoid=True, include_background=True), inputs=TINY, allow=CUT
 )
 log_hausdorff = tg.Loss(
-    losses.LogHausdorffDTLoss(sigmoid=True, include_background=True), inputs=SEGMENTED, sizes=PIXELS
+    losses.LogHausdorffDTLoss(sigmoid=True, include_background=True), inputs=TINY, allow=CUT
 )
 center_line_dice = tg.Loss(
     losses.SoftclDiceLoss(),
@@ -130,13 +135,24 @@ spectral = tg.Loss(
     input=tg.real("B 1 4 4", -1, 1),
     target=tg.real("B 1 4 4", -1, 1, grad=False),
     sizes=BATCH,
+    allow={"gradient_is_finite": "the root of a spectrum that is zero, as every constant image's"},
 )
 
 VIEWS = {"input": tg.real("B D", -3, 3), "target": tg.real("B D", -3, 3)}
 ROWS = {"B": (2, 5), "D": (2, 4)}
 
-contrastive = tg.Loss(losses.ContrastiveLoss(), inputs=VIEWS, sizes=ROWS)
-barlow_twins = tg.Loss(losses.BarlowTwinsLoss(), inputs=VIEWS, sizes=ROWS)
+contrastive = tg.Loss(
+    losses.ContrastiveLoss(),
+    inputs=VIEWS,
+    sizes=ROWS,
+    allow={"gradient_is_bounded": "vectors are divided by their norm, at least 1e-8"},
+)
+barlow_twins = tg.Loss(
+    losses.BarlowTwinsLoss(),
+    inputs=VIEWS,
+    sizes=ROWS,
+    allow={"gradient_is_bounded": "features are divided by their deviation plus 1e-6"},
+)
 area_under_curve = tg.Loss(
     losses.AUCMLoss(),
     input=tg.real("B 1", 0, 1),

@@ -13,7 +13,7 @@ import trainguard as tg
 
 pytest.importorskip("timm")  # it is not in the environment of the other tests
 
-from timm.scheduler import create_scheduler_v2  # noqa: E402
+from timm.scheduler import create_scheduler_v2
 
 UPDATES, EPOCHS, WARMUP = 10, 30, 5
 PROMISED: dict[str, Any] = {"base_rate": 1e-3, "peak": 1e-3, "floor": 1e-5}

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import trainguard as tg
 
+
 def seeded(made: type[nn.Module], *args: int, **options: Any) -> nn.Module:
     """Return a loss with weights of its own that are the same in every run."""
     with torch.random.fork_rng(devices=[]):
@@ -55,7 +56,7 @@ linear_cross_entropy = tg.Loss(
     reduction="mean",
 )
 adaptive_softmax = tg.Loss(
-    seeded(nn.AdaptiveLogSoftmaxWithLoss, 4, 8, cutoffs=[2, 4]),
+    seeded(nn.AdaptiveLogSoftmaxWithLoss, 4, 8, cutoffs=[2, 4], div_value=2.0),
     inputs={"input_": tg.real("B 4", -5, 5), "target_": tg.integer("B", 0, 7)},
     components=("loss",),
     reduction="mean",
@@ -83,14 +84,14 @@ kl_of_log_targets = tg.Loss(
 PROBABILITIES = {"input": tg.real("B C", 0, 1), "target": tg.real("B C", 0, 1, grad=False)}
 LOGITS = {"input": tg.real("B C", -20, 20), "target": tg.real("B C", 0, 1, grad=False)}
 
-bce = tg.Loss(nn.BCELoss(), inputs=PROBABILITIES, reduction="mean")
-bce_function = tg.Loss(F.binary_cross_entropy, inputs=PROBABILITIES | REDUCTIONS)
+CERTAIN = {"gradient_is_bounded": "divided by p * (1 - p), at least 1e-12"}
+
+bce = tg.Loss(nn.BCELoss(), inputs=PROBABILITIES, reduction="mean", allow=CERTAIN)
+bce_function = tg.Loss(F.binary_cross_entropy, inputs=PROBABILITIES | REDUCTIONS, allow=CERTAIN)
 bce_with_logits = tg.Loss(
     nn.BCEWithLogitsLoss(pos_weight=torch.tensor(3.0)), inputs=LOGITS, reduction="mean"
 )
-bce_with_logits_function = tg.Loss(
-    F.binary_cross_entropy_with_logits, inputs=LOGITS | REDUCTIONS
-)
+bce_with_logits_function = tg.Loss(F.binary_cross_entropy_with_logits, inputs=LOGITS | REDUCTIONS)
 
 GAUSSIAN = {
     "input": tg.real("B D", -3, 3),
@@ -98,7 +99,12 @@ GAUSSIAN = {
     "var": tg.real("B D", 0, 4),
 }
 
-gaussian_nll = tg.Loss(nn.GaussianNLLLoss(), inputs=GAUSSIAN, reduction="mean")
+gaussian_nll = tg.Loss(
+    nn.GaussianNLLLoss(),
+    inputs=GAUSSIAN,
+    reduction="mean",
+    allow={"gradient_is_bounded": "divided by the variance, at least 1e-6, and by its square"},
+)
 gaussian_nll_of_large_variances = tg.Loss(
     F.gaussian_nll_loss,
     inputs=GAUSSIAN | REDUCTIONS | {"var": tg.real("B D", 0.05, 4), "full": tg.choice(False, True)},
@@ -116,6 +122,7 @@ poisson_nll_of_rates = tg.Loss(
         "target": tg.real("B D", 0, 50, grad=False),
         "log_input": tg.choice(False),
     },
+    allow={"gradient_is_bounded": "the slope of log(rate + 1e-8) at a rate of zero"},
 )
 
 SIGNED = {"input": tg.real("B D", -5, 5), "target": tg.choice(-1, 1, shape="B D")}
@@ -124,7 +131,12 @@ hinge_embedding = tg.Loss(nn.HingeEmbeddingLoss(), inputs=SIGNED, reduction="mea
 hinge_embedding_function = tg.Loss(F.hinge_embedding_loss, inputs=SIGNED | REDUCTIONS)
 soft_margin = tg.Loss(nn.SoftMarginLoss(), inputs=SIGNED, reduction="mean")
 soft_margin_of_large_logits = tg.Loss(
-    F.soft_margin_loss, inputs=SIGNED | REDUCTIONS | {"input": tg.real("B D", -100, 100)}
+    F.soft_margin_loss,
+    inputs=SIGNED | REDUCTIONS | {"input": tg.real("B D", -100, 100)},
+    allow={
+        "value_is_finite": "exp(-y * x) overflows from 89 on",
+        "gradient_is_finite": "inf / inf where exp(-y * x) overflows",
+    },
 )
 multi_label_margin = tg.Loss(
     nn.MultiLabelMarginLoss(),
@@ -151,15 +163,18 @@ multi_margin_function = tg.Loss(
 )
 
 VECTORS = {"input1": tg.real("B D", -10, 10), "input2": tg.real("B D", -10, 10)}
+ZERO = {"gradient_is_bounded": "the zero vector is divided by the root of 1e-12"}
 
 cosine_embedding = tg.Loss(
     nn.CosineEmbeddingLoss(margin=0.2),
     inputs=VECTORS | {"target": tg.choice(-1, 1, shape="B")},
     reduction="mean",
+    allow=ZERO,
 )
 cosine_embedding_function = tg.Loss(
     F.cosine_embedding_loss,
     inputs=VECTORS | {"target": tg.choice(-1, 1, shape="B")} | REDUCTIONS,
+    allow=ZERO,
 )
 margin_ranking = tg.Loss(
     nn.MarginRankingLoss(margin=0.5),
@@ -192,7 +207,9 @@ def ctc_of_full_sequences(log_probs: Tensor, targets: Tensor, zero_infinity: boo
     """Return torch's CTC loss for frames and labels that all have their full length."""
     batch = log_probs.shape[1]
     frames, letters = (torch.full((batch,), n) for n in (len(log_probs), targets.shape[1]))
-    return nn.CTCLoss(zero_infinity=zero_infinity)(log_probs.log_softmax(-1), targets, frames, letters)
+    return nn.CTCLoss(zero_infinity=zero_infinity)(
+        log_probs.log_softmax(-1), targets, frames, letters
+    )
 
 
 CTC = {"log_probs": tg.real("T B C", -10, 10), "targets": tg.integer("B S", 1, "C-1")}

@@ -27,10 +27,10 @@ def prompt() -> dict[str, Any]:
     """Return the names that the page's first block and its imports define."""
     names: dict[str, Any] = {}
     for code in re.findall(r"^(?:from|import) .*$", PAGE.read_text(encoding="utf-8"), re.MULTILINE):
-        exec(code, names)  # noqa: S102
+        exec(code, names)
     first = BLOCK.search(PAGE.read_text(encoding="utf-8"))
     assert first is not None
-    exec(first[2], names)  # noqa: S102
+    exec(first[2], names)
     return names
 
 
@@ -41,5 +41,5 @@ def test_a_documented_defect_is_still_there(heading: str, prompt: dict[str, Any]
     blocks = dict(BLOCK.findall(sections()[heading]))
     printed = StringIO()
     with redirect_stdout(printed):
-        exec(blocks["python"], {**prompt})  # noqa: S102
+        exec(blocks["python"], {**prompt})
     assert printed.getvalue() == blocks["text"]

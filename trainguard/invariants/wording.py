@@ -1,6 +1,8 @@
 """The few words and numbers that all judgements write alike."""
 
-from trainguard.trace import Sample
+from collections.abc import Iterator
+
+from trainguard.trace import Sample, Trace
 
 
 def number(value: float) -> str:
@@ -16,3 +18,8 @@ def coordinate(sample: Sample) -> str:
 def share(sample: Sample) -> str:
     """Write how many of the points were like this one."""
     return f"({sample.bad} of {sample.points} points)"
+
+
+def of(trace: Trace[Sample], quantity: str) -> Iterator[Sample]:
+    """Return the samples of one quantity."""
+    return (sample for sample in trace if sample.quantity == quantity)

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from trainguard.domain import BATCH
 from trainguard.fault import Unjudged
 from trainguard.observe.evaluate import Evaluator
 from trainguard.observe.explore import Key, Measured
-from trainguard.observe.points import Points, uniform
+from trainguard.observe.points import Points
 
 
 def mixing(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]]:
@@ -38,22 +38,21 @@ def mixing(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]]:
 
 def padding(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]]:
     """
-    Measure what an edit of padded positions does, one input at a time.
+    Measure what the numbers in padded positions do, one input at a time.
 
-    "padding": the loss after the edit, `reference` before it.
+    "padding": the loss, `reference` what it is with a plain number in each padded position of the
+    input: the one nearest to zero, which is the `scale`.
     "padding_gradient": the largest gradient at a padded position.
     """
-    before = made.values(points)
+    here = made.values(points)
     gradients, _ = made.gradients(points)
-    fresh = uniform(made.box, len(before), Generator().manual_seed(1))
     for mask, name in _masked_inputs(made):
-        padded = _padded(made, points, mask, name)
-        edited = dict(points)
-        edited[name] = torch.where(padded, fresh[name], points[name])
-        after = made.values(edited)
-        error = (after - before).abs() / (1 + before.abs())
-        changed = error.nan_to_num(nan=-1.0)
-        yield Key("padding", name, mask), Measured(after, changed, before)
+        padded, neutral = _padded(made, points, mask, name), _neutral(made, name)
+        edited = {**points, name: points[name].masked_fill(padded, neutral)}
+        there = made.values(edited)
+        error = (here - there).abs() / (1 + there.abs())
+        changed, scale = error.nan_to_num(nan=-1.0), torch.full_like(here, neutral)
+        yield Key("padding", name, mask), Measured(here, changed, there, scale)
         if name in gradients:
             leaked = torch.where(padded, gradients[name], 0).abs().flatten(1)
             size, at = leaked.nan_to_num(nan=0.0).max(1)
@@ -84,6 +83,16 @@ def _comparable(made: Evaluator, batch: Tensor, alone: Tensor) -> tuple[Tensor, 
         return batch.flatten(1).sum(1) if batch.ndim > 1 else batch, alone
     whole = alone.mean() if made.loss.reduction == "mean" else alone.sum()
     return batch.sum().view(1), whole.view(1)
+
+
+def _neutral(made: Evaluator, name: str) -> float:
+    """Return the value of an input's domain that is nearest to zero."""
+    domain = made.box.domains[name]
+    if domain.kind == "choice":
+        return min((float(v) for v in domain.values if isinstance(v, int | float)), key=abs)
+    low, high = made.box.span(name)
+    listed = domain.listed(made.box.sizes)
+    return min(listed, key=abs) if listed else min(max(0.0, low), high)
 
 
 def _masked_inputs(made: Evaluator) -> list[tuple[str, str]]:

@@ -8,6 +8,9 @@ from types import FrameType
 
 from trainguard.fault import SubjectError
 
+_AGAIN = 0.5  # seconds until the next alarm, where one was caught or came at a bad moment
+_DELETING = ("__del__", "_remove", "remove")  # the last two are callbacks of weak references
+
 
 class Expired(BaseException):
     """
@@ -33,11 +36,13 @@ def deadline(seconds: float) -> Iterator[None]:
         return
 
     def expire(_signal: int, frame: FrameType | None) -> None:
-        """Interrupt the block where it is."""
-        raise Expired(f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else "unknown place")
+        """Interrupt the block where it is, unless what is raised there would be lost."""
+        if not _is_lost(frame):
+            place = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else "unknown place"
+            raise Expired(place)
 
     previous = signal.signal(signal.SIGALRM, expire)
-    outer, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    outer = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
     try:
         yield
     except Expired as expired:
@@ -47,5 +52,14 @@ def deadline(seconds: float) -> Iterator[None]:
             expired.call,
         ) from None
     finally:
-        signal.setitimer(signal.ITIMER_REAL, outer)
+        signal.setitimer(signal.ITIMER_REAL, *outer)
         signal.signal(signal.SIGALRM, previous)
+
+
+def _is_lost(frame: FrameType | None) -> bool:
+    """Say whether Python is deleting an object, where it only prints what is raised."""
+    while frame is not None:
+        if frame.f_code.co_name in _DELETING:
+            return True
+        frame = frame.f_back
+    return False

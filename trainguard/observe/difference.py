@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
+from torch.overrides import TorchFunctionMode
 
 from trainguard.fault import Unjudged
 from trainguard.observe.evaluate import Evaluator
@@ -25,7 +26,7 @@ def difference(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]
     itself may be off: infinite where it does not settle, as at a kink or in noise. The label says
     whether a custom autograd.Function takes part ("custom") or only PyTorch's own operations.
     """
-    if _is_coarse(made.values(points)):
+    if _is_coarse(made, points):
         raise Unjudged("the loss computes in float32 inside, too coarse for a difference")
     label = "custom" if _has_custom_backward(made, points) else "own"
     inner = _inside(made, points)
@@ -91,12 +92,25 @@ def _slope(
     return slope, torch.where(unsettled, torch.inf, spread)
 
 
-def _is_coarse(values: Tensor) -> bool:
-    """Say whether float64 values are only float32 numbers: rounding would swamp a difference."""
-    settled = values[values.isfinite() & (values != values.round())]
-    return values.dtype != torch.float64 or bool(
-        len(settled) > 1 and (settled == settled.float().double()).all()
-    )
+def _is_coarse(made: Evaluator, points: Points) -> bool:
+    """Say whether a part of the loss is computed in less than float64, although its inputs are."""
+    watch = _Precision()
+    with watch:
+        made.component.total(made.single(points, 0, grad=True))
+    return watch.coarse
+
+
+class _Precision(TorchFunctionMode):
+    """Watch whether any differentiable tensor of a call has less than float64's precision."""
+
+    coarse = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call the function and look at what it returns."""
+        returned = func(*args, **(kwargs or {}))
+        if isinstance(returned, Tensor) and returned.requires_grad:
+            self.coarse |= returned.dtype in (torch.float32, torch.bfloat16, torch.float16)
+        return returned
 
 
 def _has_custom_backward(made: Evaluator, points: Points) -> bool:

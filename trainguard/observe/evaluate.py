@@ -6,7 +6,7 @@ influence one another, thousands of points with b = 1 are one big batch, and one
 gives all their gradients. Which of these holds is found out by `independence`; nothing is assumed.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import torch
@@ -63,6 +63,19 @@ class Evaluator:
     def loops(self) -> bool:
         """Whether the loss of each single point takes a Python call of its own."""
         return self.mode is not Mode.ROWS and not self.vectorises
+
+    @property
+    def joined(self) -> bool:
+        """Whether only the sum of a batch's losses is known, so that samples could have mixed."""
+        return self.mode in (Mode.SUM, Mode.MEAN)
+
+    def alone(self) -> "Evaluator":
+        """Return an evaluator of the same component that calls it once for each point."""
+        return replace(self, mode=Mode.LOOP, vectorises=False)
+
+    def apart(self) -> "Evaluator":
+        """Return an evaluator that keeps the points apart, vectorised where that is possible."""
+        return replace(self, mode=Mode.VMAP if self.vectorises else Mode.LOOP)
 
     def values(self, points: Points) -> Tensor:
         """Return the loss at each point, [N]."""

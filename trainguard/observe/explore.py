@@ -8,6 +8,7 @@ counting, finding the smallest structure and the roundest numbers) is the same f
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import isclose
 from typing import NamedTuple
 
 import torch
@@ -19,7 +20,8 @@ from trainguard.observe.points import Box, Points, around
 from trainguard.trace import Sample
 
 _ELITES = 32
-_CLOSING_IN = 3  # every third round
+_OF_GRADIENTS = ("gradient", "largest_gradient", "difference", "plateau", "unreached")
+_CLOSING_IN = 4  # every fourth round
 
 
 class Key(NamedTuple):
@@ -116,16 +118,32 @@ def explore(
         chosen: list[Tensor] = []
         for key, measured in probe(made, points):
             badness = measured.badness.nan_to_num(nan=torch.inf)
-            best = int(badness.argmax())
+            leaders = _leaders(badness)
+            best = int(leaders[0])
             count = 0 if measured.bad is None else int(measured.bad.sum())
             sample = replace(measured.sample(key, case, best, points), bad=count, points=size)
             worst[key] = _joined(worst.get(key), Worst(float(badness[best]), sample))
-            chosen.append(badness.topk(min(_ELITES, size)).indices)
+            chosen.append(leaders)
         if chosen:
             rows = torch.cat(chosen)
             fresh = {name: t[rows] for name, t in points.items()}
             elites = fresh if elites is None else _latest(fresh, elites)
     return worst
+
+
+def confirmed(probe: Probe, made: Evaluator, case: int, worst: dict[Key, Worst]) -> bool:
+    """
+    Say whether the worst gradients are the same when their points are called one by one.
+
+    A mean that is clamped looks like a plain mean until a batch holds a sample beyond the clamp.
+    """
+    single = made.alone()
+    for key, (_, sample) in worst.items():
+        if key.quantity in _OF_GRADIENTS and sample.point:
+            again = measure(probe, single, key, case, tensors(sample.point, made.box))
+            if again and not _alike(again[0].measured, sample.measured):
+                return False
+    return True
 
 
 def merge(found: Sequence[dict[Key, Worst]]) -> tuple[Sample, ...]:
@@ -153,6 +171,11 @@ def tensors(point: tuple[tuple[str, object], ...], box: Box) -> Points:
     )
 
 
+def _alike(a: float, b: float) -> bool:
+    """Say whether two numbers are the same but for rounding; nan is like nan."""
+    return isclose(a, b, rel_tol=1e-2, abs_tol=1e-5) or (a != a and b != b)
+
+
 def _joined(old: Worst | None, new: Worst) -> Worst:
     """Return the worse of two, the earlier one where they tie, with the counts of both."""
     if old is None:
@@ -160,6 +183,14 @@ def _joined(old: Worst | None, new: Worst) -> Worst:
     badness, sample = new if new.badness > old.badness else old
     bad, points = old.sample.bad + new.sample.bad, old.sample.points + new.sample.points
     return Worst(badness, replace(sample, bad=bad, points=points))
+
+
+def _leaders(badness: Tensor) -> Tensor:
+    """Return the worst of all points first, then the worst of each of a few stretches of them."""
+    width = max(len(badness) // _ELITES, 1)
+    whole = badness[: len(badness) // width * width].view(-1, width)
+    each = whole.argmax(1) + torch.arange(len(whole), device=badness.device) * width
+    return torch.cat([badness.argmax().view(1), each[: _ELITES - 1]])
 
 
 def _latest(new: Points, old: Points) -> Points:

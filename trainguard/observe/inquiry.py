@@ -68,10 +68,13 @@ class Inquiry:
             start = self.sample
         worst = tensors(start.point, made.box)
         point = shrink(made.box, worst, lambda points: self._objects(made, points))
-        found = [f for sample in self._measured(made, point) for f in self._findings(sample)]
-        exact = {name: t[0] for name, t in point.items()}
-        call = paste.call(made.loss, made.component.structure, exact)
-        return replace(found[0] if found else self.finding, smallest=call)
+        for sample in self._measured(made, point):
+            for finding in self._findings(sample):
+                # A probe may have moved the point: to where a line jumps, inside its range.
+                exact = {name: t[0] for name, t in tensors(sample.point, made.box).items()}
+                call = paste.call(made.loss, made.component.structure, exact)
+                return replace(finding, smallest=call)
+        return self.as_seen()
 
     def as_seen(self) -> Finding:
         """Return the finding with the call at which it was seen, as it is."""

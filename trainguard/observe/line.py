@@ -11,7 +11,8 @@ from trainguard.observe.explore import Key, Measured
 from trainguard.observe.points import Points
 
 _GRID = 33
-_HALVINGS = 24
+_OFF_CENTRE = 0.137  # of a cell: sign(x) has a value of its own at 0, which looks like two jumps
+_HALVINGS = 34
 _SIDE = 4
 _MOST_ELEMENTS = 4
 
@@ -52,7 +53,9 @@ class Lines:
     def closed_in(self) -> Tensor:
         """Return the two ends of the shortest interval around each line's largest jump, [L, 2]."""
         low, high = self.made.box.span(self.name)
-        grid = torch.linspace(low, high, _GRID).to(self.points[self.name])
+        grid = torch.linspace(low, high, _GRID, dtype=torch.float64)
+        grid[1:-1] += _OFF_CENTRE * (grid[1] - grid[0])
+        grid = grid.to(self.points[self.name])
         at = grid.expand(len(self.points[self.name]) * self.count, _GRID)
         values, slopes = self.along(at)
         at, values, slopes = _kept(at, values, slopes)

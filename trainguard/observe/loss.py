@@ -17,7 +17,7 @@ from trainguard.observe.conduct import Conduct, conduct
 from trainguard.observe.culprit import culprit
 from trainguard.observe.deadline import deadline
 from trainguard.observe.evaluate import Evaluator
-from trainguard.observe.explore import explore, merge
+from trainguard.observe.explore import confirmed, explore, merge
 from trainguard.observe.independence import evaluator
 from trainguard.observe.inquiry import PROBE_OF, Inquiry
 from trainguard.observe.instrument import EFFORTS, INSTRUMENTS, Instrument
@@ -44,6 +44,7 @@ class LossObservation:
     _traces: dict[str, Trace[Sample] | SubjectError | Unjudged] = field(default_factory=dict)
     _structures: list[Structure] = field(default_factory=list)
     _conduct: Conduct | None = None
+    _mixes: bool = False
 
     def trace(self, probe: str) -> Trace[Sample]:
         """Return the trace of one probe; raises SubjectError or Unjudged again if it did once."""
@@ -81,7 +82,8 @@ class LossObservation:
         protect = self._conduct is not None and self._conduct.protect
         sized = instrument.sized(self.loss, structure)
         whole = sized is not structure
-        return evaluator(self.loss, sized, self.device, dtype, protect=protect, whole=whole)
+        made = evaluator(self.loss, sized, self.device, dtype, protect=protect, whole=whole)
+        return made.apart() if made.joined and self._mixes else made
 
     def judged(self, samples: tuple[Sample, ...]) -> Trace[Sample]:
         """Return samples as a trace under the conditions of this observation."""
@@ -122,7 +124,13 @@ class LossObservation:
         for case, structure in enumerate(self._structures):
             made = self._usable(instrument, structure)
             effort = instrument.effort(profile, made)
-            found.append(explore(instrument.probe, made, case, effort, generator))
+            worst = explore(instrument.probe, made, case, effort, generator)
+            if made.joined and not confirmed(instrument.probe, made, case, worst):
+                self._mixes = True  # from now on no two points share a call
+                made = self._usable(instrument, structure)
+                effort = instrument.effort(profile, made)
+                worst = explore(instrument.probe, made, case, effort, generator)
+            found.append(worst)
             self.points += effort.rounds * (effort.batch or made.batch)
         return merge(found)
 

@@ -21,13 +21,14 @@ _MOST_PAIRS = 12
 
 def draw(box: Box, count: int, generator: Generator) -> Points:
     """Draw a mixture: half of the points uniform, the rest of the special kinds in equal parts."""
-    blocks, rest = [], count
+    points, start = uniform(box, count, generator), 0
     for kind, share in KINDS.items():
-        rows = min(max(count * share // _SHARES, 1), rest)
-        blocks.append(box.cast(kind(box, uniform(box, rows, generator), generator)))
-        rest -= rows
-    blocks.append(uniform(box, rest, generator))
-    return {name: torch.cat([block[name] for block in blocks]) for name in box.domains}
+        end = min(start + max(count * share // _SHARES, 1), count)
+        block = {name: rows[start:end] for name, rows in points.items()}
+        for name, rows in kind(box, block, generator).items():
+            points[name][start:end] = rows.to(points[name])
+        start = end
+    return points
 
 
 def edges(box: Box, points: Points, generator: Generator) -> Points:
@@ -84,10 +85,12 @@ def coincident(box: Box, points: Points, generator: Generator) -> Points:
         rows, taken = points[target][start :: len(pairs)], points[source][start :: len(pairs)]
         if taken.shape != rows.shape:
             taken = _one_element(taken, generator).view(_one_each(rows)).expand_as(rows)
-        noise = 1e-3 * torch.randn(rows.shape, generator=generator).to(rows)
-        nearly = coin(_one_each(rows), 0.5, generator).to(rows.device)
-        moved = taken + torch.where(nearly, noise, torch.zeros_like(noise))
-        out[target][start :: len(pairs)] = moved.clamp(*box.span(target))
+        low, high = box.span(target)
+        # Half of them exactly, half at distances from a ten-thousandth to a tenth of the range.
+        reach = 10 ** (-4 + 3 * torch.rand(_one_each(rows), generator=generator))
+        reach *= coin(_one_each(rows), 0.5, generator)
+        noise = (high - low) * reach * torch.randn(rows.shape, generator=generator)
+        out[target][start :: len(pairs)] = (taken + noise.to(rows)).clamp(low, high)
     return out
 
 

@@ -50,7 +50,7 @@ def bins(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]]:
             total = total + (-made.values(many)).exp().sum()
         sums.append(total)
     found = torch.stack(sums)
-    yield Key("likelihood"), Measured(found, (found - 1).abs(), torch.ones_like(found))
+    yield Key("likelihood", name), Measured(found, (found - 1).abs(), torch.ones_like(found))
 
 
 def _pull(parts: dict[str, Tensor], name: str, total: str | None, leaves: list[Tensor]) -> Tensor:

@@ -11,10 +11,12 @@ from trainguard.observe.explore import Key, Measured
 from trainguard.observe.mixture import draw
 from trainguard.observe.points import Points
 
-_CANDIDATES = 8
+_CANDIDATES, _LOOPED_CANDIDATES = 8, 1
+_OTHERS, _LOOPED_OTHERS = 256, 32
 _NEIGHBOURS = 4
-_OTHERS = 256
+_ASIDE = 0.05
 _SCAN = 33
+_FLAT = 1e-6
 
 
 def plateau(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]]:
@@ -41,26 +43,34 @@ def plateau(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]]:
 
 def _whole(made: Evaluator, points: Points, dead: Tensor, values: Tensor) -> Measured:
     """Measure the points at which every gradient is zero."""
-    gain = torch.zeros_like(values)
-    rows = _candidates(dead)
+    gain, here = torch.zeros_like(values), values.clone()
+    rows = _candidates(made, dead)
     if len(rows):
-        around = _gradients(made, _nearby(made, points, rows))
-        inside = (around == 0).all(1).view(-1, _NEIGHBOURS).all(1)
+        here[rows] = _values(made, points, rows)
+        near = _nearby(made, points, rows)
+        flat = (_gradients(made, near) == 0).all(1).view(-1, _NEIGHBOURS).all(1)
+        level = here[rows].unsqueeze(1)
+        drift = (made.values(near).view(-1, _NEIGHBOURS) - level).abs()
+        # A single point with a subgradient of zero has other values around it, a plateau has not.
+        flat &= (drift <= _FLAT * (1 + level.abs())).all(1)
         moved = _redrawn(made, points, rows, made.differentiable)
-        gain[rows] = torch.where(inside, _fall(made, points, rows, moved), 0.0)
-    return Measured(gain, gain, reference=values, bad=dead)
+        gain[rows] = torch.where(flat, _fall(made, here[rows], moved), 0.0)
+    return Measured(gain, gain, reference=here, bad=dead)
 
 
 def _elements(
     made: Evaluator, points: Points, name: str, stuck: Tensor, values: Tensor
 ) -> Measured:
     """Measure the points at which one element of one input has no gradient."""
-    gain, at = torch.zeros_like(values), stuck.int().argmax(1)
-    rows = _candidates(stuck.any(1))
+    gain, here, at = torch.zeros_like(values), values.clone(), stuck.int().argmax(1)
+    rows = _candidates(made, stuck.any(1))
     if len(rows):
+        here[rows] = _values(made, points, rows)
         found = _Element(made, points, name, rows, at[rows])
-        gain[rows] = torch.where(found.always_dead(), found.fall(), 0.0)
-    return Measured(gain, gain, reference=values, coordinate=at, bad=stuck.any(1))
+        dead = found.always_dead()
+        if bool(dead.any()):
+            gain[rows] = torch.where(dead, found.fall(here[rows]), 0.0)
+    return Measured(gain, gain, reference=here, coordinate=at, bad=stuck.any(1))
 
 
 @dataclass
@@ -77,14 +87,14 @@ class _Element:
         """Say for each point whether the gradient is zero near it, and for any draw of all else."""
         dead = self._dead(_nearby(self.made, self.points, self.rows), _NEIGHBOURS)
         if bool(dead.any()):
+            count = _others(self.made)
             others = _redrawn(self.made, self.points, self.rows, list(self.made.box.domains))
-            kept = self.points[self.name][self.rows].flatten(1).gather(1, self.at.view(-1, 1))
-            flat = others[self.name].view(len(self.rows), _OTHERS, -1)
-            flat.scatter_(2, self._index(_OTHERS), kept.unsqueeze(2).expand(-1, _OTHERS, 1))
-            dead &= self._dead(others, _OTHERS)
+            flat = others[self.name].view(len(self.rows), count, -1)
+            flat.scatter_(2, self._index(count), self._moved_aside(count).unsqueeze(2))
+            dead &= self._dead(others, count)
         return dead
 
-    def fall(self) -> Tensor:
+    def fall(self, here: Tensor) -> Tensor:
         """Return how far the loss falls if the element moves, and 0 if it is dead everywhere."""
         scan = _copies(self.points, self.rows, _SCAN)
         low, high = self.made.box.span(self.name)
@@ -92,7 +102,18 @@ class _Element:
         flat = scan[self.name].view(len(self.rows), _SCAN, -1)
         flat.scatter_(2, self._index(_SCAN), places.expand(len(self.rows), _SCAN).unsqueeze(2))
         alive = ~self._dead(scan, _SCAN)
-        return torch.where(alive, _fall(self.made, self.points, self.rows, scan), 0.0)
+        return torch.where(alive, _fall(self.made, here, scan), 0.0)
+
+    def _moved_aside(self, count: int) -> Tensor:
+        """
+        Return the element's value for each redraw, [rows, count]: as it is, and a bit to each side.
+
+        At the very end of a range all other inputs lie on one side of it, which is no plateau.
+        """
+        low, high = self.made.box.span(self.name)
+        kept = self.points[self.name][self.rows].flatten(1).gather(1, self.at.view(-1, 1))
+        aside = torch.tensor([0.0, -_ASIDE, _ASIDE]).to(kept) * (high - low)
+        return (kept + aside.repeat(count // 3 + 1)[:count]).clamp(low, high)
 
     def _dead(self, points: Points, count: int) -> Tensor:
         """Say for each row whether the element's gradient is zero in all its `count` copies."""
@@ -111,9 +132,19 @@ def _promised(made: Evaluator, points: Points, name: str) -> Tensor:
     return (flat >= alive[0]) & (flat <= alive[1])
 
 
-def _candidates(where: Tensor) -> Tensor:
+def _candidates(made: Evaluator, where: Tensor) -> Tensor:
     """Return a few of the rows at which something holds."""
-    return where.nonzero().flatten()[:_CANDIDATES]
+    return where.nonzero().flatten()[: _LOOPED_CANDIDATES if made.loops else _CANDIDATES]
+
+
+def _others(made: Evaluator) -> int:
+    """Return how many redraws of the other inputs each candidate gets."""
+    return _LOOPED_OTHERS if made.loops else _OTHERS
+
+
+def _values(made: Evaluator, points: Points, rows: Tensor) -> Tensor:
+    """Return the loss at some of the points."""
+    return made.values({name: t[rows] for name, t in points.items()})
 
 
 def _gradients(made: Evaluator, points: Points, name: str = "") -> Tensor:
@@ -145,17 +176,17 @@ def _nearby(made: Evaluator, points: Points, rows: Tensor) -> Points:
 
 def _redrawn(made: Evaluator, points: Points, rows: Tensor, names: list[str]) -> Points:
     """Return copies of the rows with some of the inputs drawn anew, coincidences included."""
-    fresh = draw(made.box, _OTHERS, Generator().manual_seed(0))
-    same = _copies(points, rows, _OTHERS)
+    count = _others(made)
+    fresh = draw(made.box, count, Generator().manual_seed(0))
+    same = _copies(points, rows, count)
     return {
         name: fresh[name].repeat(len(rows), *[1] * (t.ndim - 1)) if name in names else t
         for name, t in same.items()
     }
 
 
-def _fall(made: Evaluator, points: Points, rows: Tensor, moved: Points) -> Tensor:
+def _fall(made: Evaluator, here: Tensor, moved: Points) -> Tensor:
     """Return by how much the loss is lower at the best of each row's moved points, [rows]."""
-    here = made.values({name: t[rows] for name, t in points.items()})
     there = made.values(moved).nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=torch.inf)
-    fall = here - there.view(len(rows), -1).amin(1)
+    fall = here - there.view(len(here), -1).amin(1)
     return torch.where(fall.isfinite(), fall, 0.0)

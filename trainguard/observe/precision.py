@@ -18,7 +18,8 @@ def precision(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]]
 
     "precision": |low - exact| / max(|exact|, typical), with the norms taken over all inputs of a
     point and typical the median |exact| of the points: close to its minimum every loss is a
-    difference of nearly equal numbers, and what is lost there moves next to nothing.
+    difference of nearly equal numbers, and what is lost there moves next to nothing. A regime of
+    small losses is judged by declaring it: then its own gradients are the typical ones.
     """
     low = _flat(made, points)
     exact_points = {name: t.double() if t.is_floating_point() else t for name, t in points.items()}

@@ -5,7 +5,6 @@ from itertools import combinations
 from math import floor, log10
 
 import torch
-from torch import Tensor
 
 from trainguard.observe.points import Box, Points
 

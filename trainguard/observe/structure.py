@@ -46,10 +46,10 @@ def draw(loss: Loss, count: int, seed: int) -> list[Structure]:
 
     try:
         collect()
-    except Unsatisfiable as error:
+    except Unsatisfiable:
         raise SubjectError(
             "no value of its arguments can be drawn", "loosen the filters of its strategies"
-        ) from error
+        ) from None
     except Exception as error:
         raise SubjectError(
             f"drawing its arguments raised {type(error).__name__}: {str(error).splitlines()[0]}",

@@ -2,9 +2,6 @@
 
 from collections.abc import Iterator
 
-import torch
-from torch import Tensor
-
 from trainguard.observe.evaluate import Evaluator
 from trainguard.observe.explore import Key, Measured
 from trainguard.observe.points import Points
@@ -20,18 +17,13 @@ def sweep(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]]:
     """
     gradients, values = made.gradients(points)
     wrong = ~values.isfinite()
-    yield Key("value"), Measured(values, _badness(values), bad=wrong)
+    yield Key("value"), Measured(values, values.abs(), bad=wrong)
     for name, gradient in gradients.items():
         elements = gradient.flatten(1) if gradient.ndim > 1 else gradient.unsqueeze(1)
         size = elements.abs().amax(1)
         wrong = ~size.isfinite()
-        yield Key("gradient", name), Measured(size, _badness(size), elements=elements, bad=wrong)
+        yield Key("gradient", name), Measured(size, size, elements=elements, bad=wrong)
         if bool(wrong.any()):
             elements = elements.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
             size = elements.abs().amax(1)
         yield Key("largest_gradient", name), Measured(size, size, elements=elements.abs())
-
-
-def _badness(values: Tensor) -> Tensor:
-    """Order values: nan and inf above every number, then by magnitude."""
-    return values.detach().abs().nan_to_num(nan=torch.inf)

@@ -1,0 +1,72 @@
+"""The invariants of a batch: samples stay apart, and padding stays out."""
+
+from collections.abc import Iterator
+
+from trainguard.catalogue import invariant
+from trainguard.finding import Finding
+from trainguard.invariants.wording import coordinate, number, of
+from trainguard.trace import Sample, Trace
+
+
+@invariant("loss", probe="mixing", needs={"reduction"}, per="device")
+def samples_do_not_mix(trace: Trace[Sample]) -> Iterator[Finding]:
+    """
+    The loss of a batch is what its samples give one by one.
+
+    Judges: batches of three against their samples alone, where `reduction` promises a loss per
+        sample, their sum or their mean.
+    Allows: 1e-3 * (1 + |loss|), in units of loss.
+    Misses: mixing that cancels in the value.
+    Why: a reduction over the wrong dimension, or a normalisation over the batch, makes a sample's
+        gradient depend on its neighbours, and the loss on the batch size.
+    Source: flat-loss-autoencoder, section 4; common in broadcasting (N, 1) against (N,).
+    """
+    for sample in of(trace, "mixing"):
+        tolerance = trace.limit("samples_do_not_mix", 1e-3)
+        allowed = tolerance * (1 + abs(sample.reference))
+        if abs(sample.measured - sample.reference) > allowed:
+            yield Finding(
+                f"samples of a batch mix in `{trace.subject}`",
+                at="a batch of 3",
+                measured=number(sample.measured),
+                allowed=f"{number(sample.reference)} within {number(allowed)}, what its samples"
+                " give one by one",
+                why="perhaps a reduction over the wrong dimension, or a count over the batch",
+                event=sample,
+            )
+
+
+@invariant("loss", probe="padding", needs={"mask"}, per="device")
+def padding_is_ignored(trace: Trace[Sample]) -> Iterator[Finding]:
+    """
+    What stands in padded positions changes nothing.
+
+    Judges: the loss with any numbers in the padded positions of one input against the loss with
+        zeros there, and the gradient at padded positions.
+    Allows: a change of 1e-5 * (1 + |loss|), and gradients of exactly zero.
+    Misses: masks that are not declared with tg.mask.
+    Why: padding that counts dilutes the loss of short samples and teaches the model to pad.
+    Source: common in losses that average over the padded length.
+    """
+    for sample in of(trace, "padding"):
+        allowed = trace.limit("padding_is_ignored", 1e-5) * (1 + abs(sample.reference))
+        if abs(sample.measured - sample.reference) > allowed:
+            yield Finding(
+                f"`{trace.subject}` depends on what stands in padded positions",
+                at=f"{sample.input} where {sample.label} marks padding",
+                measured=number(sample.measured),
+                allowed=f"{number(sample.reference)} within {number(allowed)}, as with"
+                f" {number(sample.scale)} there",
+                why="perhaps the mask is applied after a reduction, or not to this input",
+                event=sample,
+            )
+    for sample in of(trace, "padding_gradient"):
+        if sample.measured > 0:
+            yield Finding(
+                f"`{trace.subject}` sends a gradient into padded positions",
+                at=f"{coordinate(sample)} where {sample.label} marks padding",
+                measured=number(sample.measured),
+                allowed="0",
+                why="perhaps the mask is applied after a reduction, or only to the value",
+                event=sample,
+            )

@@ -1,0 +1,59 @@
+"""The invariants of rounding: low precision, and other devices."""
+
+from collections.abc import Iterator
+from math import inf
+
+from trainguard.catalogue import invariant
+from trainguard.finding import Finding
+from trainguard.invariants.wording import number, of
+from trainguard.trace import Sample, Trace
+
+EPS = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
+
+
+@invariant("loss", probe="precision", per="low precision")
+def low_precision_agrees(trace: Trace[Sample]) -> Iterator[Finding]:
+    """
+    In bfloat16 and float16 the gradient points where float64's does.
+
+    Judges: points whose numbers are exact in the low precision.
+    Allows: an error of the gradient vector of 16 machine epsilons (bfloat16: 0.125, float16:
+        0.0156), relative to its norm, or to the typical norm where its own is below that.
+    Misses: errors that only build up over many steps; noise close to the minimum.
+    Why: subtracting two nearly equal numbers, or dividing by a small one, makes rounding large, and
+        the step follows noise. Computing such a loss in float32 inside costs little.
+    Source: multi-domain-vjepa3d, mixed precision considerations.
+    """
+    for sample in of(trace, "precision"):
+        dtype = str(trace.conditions.get("dtype"))
+        allowed = trace.limit("low_precision_agrees", 16 * EPS.get(dtype, inf))
+        if sample.measured > allowed:
+            yield Finding(
+                f"the {dtype} gradient of `{trace.subject}` is far from the exact one",
+                measured=f"relative error {number(sample.measured)}",
+                allowed=f"at most {number(allowed)}",
+                why="perhaps a difference of nearly equal numbers; compute it in float32 inside",
+                event=sample,
+            )
+
+
+@invariant("loss", probe="devices", needs={"devices"}, per="subject")
+def devices_agree(trace: Trace[Sample]) -> Iterator[Finding]:
+    """
+    Every device computes the same gradient.
+
+    Judges: the gradient vector on each other device against the cpu's.
+    Allows: a relative error of 1e-3 of (1 + the gradient's norm).
+    Misses: differences below that; devices that are not in this machine.
+    Why: fused kernels and reduced-precision matrix units round differently, and some are wrong.
+    Source: PyTorch's notes on numerical accuracy.
+    """
+    for sample in of(trace, "device"):
+        allowed = trace.limit("devices_agree", 1e-3)
+        if sample.measured > allowed:
+            yield Finding(
+                f"the gradient of `{trace.subject}` differs between cpu and {sample.label}",
+                measured=f"relative error {number(sample.measured)}",
+                allowed=f"at most {number(allowed)}",
+                event=sample,
+            )

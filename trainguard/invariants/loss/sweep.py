@@ -1,0 +1,91 @@
+"""The invariants of the sweep: finite values, finite and bounded gradients."""
+
+from collections.abc import Iterator
+from math import isfinite, isnan
+
+from trainguard.catalogue import invariant
+from trainguard.finding import Finding
+from trainguard.invariants.wording import coordinate, number, of, share
+from trainguard.trace import Sample, Trace
+
+
+@invariant("loss")
+def value_is_finite(trace: Trace[Sample]) -> Iterator[Finding]:
+    """
+    The loss is a finite number.
+
+    Judges: the loss at every swept point of the declared ranges.
+    Allows: no nan and no infinity.
+    Misses: points inside the ranges that the sweep did not meet.
+    Why: one nan in a batch makes every parameter nan in one step.
+    Source: dml-audio-training, section 1A; multi-domain-vjepa3d, problem 2.
+    """
+    for sample in of(trace, "value"):
+        if not isfinite(sample.measured):
+            yield Finding(
+                f"the value of `{trace.subject}` is not finite",
+                measured=f"{number(sample.measured)}  {share(sample)}",
+                allowed="finite wherever the inputs are inside their declared ranges",
+                why="look for a log, a division or an exp of something that can be 0 or large",
+                event=sample,
+            )
+
+
+@invariant("loss")
+def gradient_is_finite(trace: Trace[Sample]) -> Iterator[Finding]:
+    """
+    The gradient is finite wherever the loss is.
+
+    Judges: every coordinate of every input's gradient, at every swept point.
+    Allows: no nan and no infinity.
+    Misses: points inside the ranges that the sweep did not meet.
+    Why: torch.where computes both branches, and nan times zero is nan: the branch that was not
+        taken leaks into the gradient. A norm or a square root has no slope at zero.
+    Source: dml-audio-training, section 1A; pytorch/pytorch issue 10729.
+    """
+    for sample in of(trace, "gradient"):
+        if not isfinite(sample.measured):
+            nan = isnan(sample.measured)
+            yield Finding(
+                f"the gradient of `{trace.subject}` is not finite",
+                at=coordinate(sample),
+                measured=f"{number(sample.measured)}  {share(sample)}",
+                allowed="finite wherever the inputs are inside their declared ranges",
+                why=(
+                    "perhaps a torch.where branch that was not taken, or a norm or root at zero"
+                    if nan
+                    else "perhaps an exp, a division or a log close to its pole"
+                ),
+                event=sample,
+            )
+
+
+@invariant("loss")
+def gradient_is_bounded(trace: Trace[Sample]) -> Iterator[Finding]:
+    """
+    The gradient does not explode.
+
+    Judges: the largest finite gradient of every input over all swept points.
+    Allows: 1e4 times the largest declared magnitude of that input (at least 1), in units of loss
+        per unit of input. A limit of the subject replaces the whole product.
+    Misses: explosions below that size that are still too large for the learning rate.
+    Why: an exp(-log_scale) without a lower clamp, or a division by a norm that can be tiny, turns
+        one sample into a step that undoes the training.
+    Source: dml-audio-training, section 1A; multimodal-pipeline, section 4.
+    """
+    for sample in of(trace, "largest_gradient"):
+        allowed = trace.limit("gradient_is_bounded", 1e4 * _magnitude(trace, sample.input))
+        if sample.measured > allowed:
+            yield Finding(
+                f"the gradient of `{trace.subject}` explodes",
+                at=coordinate(sample),
+                measured=number(sample.measured),
+                allowed=f"at most {number(allowed)}",
+                why="perhaps an exp without a clamp, or a division by something that can be tiny",
+                event=sample,
+            )
+
+
+def _magnitude(trace: Trace[Sample], name: str) -> float:
+    """Return the largest declared magnitude of an input, and at least 1."""
+    return max(1.0, trace.promise(f"magnitude:{name}") or 1.0)
