@@ -1,6 +1,6 @@
 """What a declared schedule refuses, and how it reads what it is given."""
 
-# ruff: noqa: ARG005  # a schedule takes its parameters by name, used or not
+# a schedule takes its parameters by name, used or not
 
 from functools import partial
 from typing import Any

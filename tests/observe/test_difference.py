@@ -136,7 +136,8 @@ def test_the_points_leave_room_for_a_step(made, measured) -> None:
         assert float(x.detach().abs().max()) <= 1.0
         return x.square().sum()
 
-    measured(difference, made(strict, x=tg.real("B", -1, 1)), 16)
+    ends = {"x": torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)}
+    measured(difference, made(strict, x=tg.real("B", -1, 1)), ends)
 
 
 def test_float32_inside_is_not_judged(made, measured) -> None:

@@ -20,7 +20,7 @@ LOSSES: dict[str, tuple[Callable[..., Tensor], Mode]] = {
     "coupled": (lambda x, w, y: (w * x).softmax(0).mul(y + x).sum().square(), Mode.VMAP),
     "looped": (
         lambda x, w, y: (
-            (w * x).sum() if float(x.detach().flatten()[0]) > 0 else (x - y).square().sum().exp()
+            (w * x).sum() if float(x.detach().flatten()[0]) > 0 else (x - y).square().mean().exp()
         ),
         Mode.LOOP,
     ),
@@ -123,6 +123,7 @@ def test_a_random_loss_draws_the_same_for_every_point(made) -> None:
     """Each point meets the same random numbers, so that points can be compared."""
     evaluator = made(lambda x: (x * torch.rand(())).sum() + x.norm(), x=tg.real("B", -1, 1))
     points = {"x": torch.ones(4, 2, dtype=torch.float64)}
+    assert evaluator.mode is Mode.VMAP
     assert len(evaluator.values(points).unique()) == 1
 
 

@@ -1,5 +1,7 @@
 """The probe of how a loss treats its batch: it decides how thousands of points become one call."""
 
+import warnings
+
 import pytest
 import torch
 from torch.nn import functional
@@ -41,6 +43,23 @@ def test_low_precision_is_batched_too(name: str, dtype: torch.dtype, made) -> No
     function, mode = ONE_INPUT[name]
     underflows = dtype is torch.float16 and mode is Mode.MEAN
     assert made(function, x=X, dtype=dtype).mode is (Mode.LOOP if underflows else mode)
+
+
+def under_vmap(x) -> bool:
+    """Say whether a loss is called through vmap."""
+    return torch._C._functorch.is_batchedtensor(x)
+
+
+@pytest.mark.parametrize("name", ["another value", "slow", "nothing"])
+def test_vmap_is_checked(name: str, made) -> None:
+    """Where vmap gives another value than single calls, or says that it is slow, it is not used."""
+
+    def coupled(x):
+        if under_vmap(x) and name == "slow":
+            warnings.warn("There is a performance drop because ...", UserWarning, stacklevel=1)
+        return x.norm() * (2 if under_vmap(x) and name == "another value" else 1)
+
+    assert made(coupled, x=X).mode is (Mode.VMAP if name == "nothing" else Mode.LOOP)
 
 
 def test_low_precision_is_never_vmapped(made) -> None:

@@ -108,3 +108,14 @@ def test_bins(width: float, expected: bool, made, measured) -> None:
         made, measured, lambda mean, target: logistic(mean, target, width), {"B": 1}, **BINS
     )
     assert bool(((sums - 1).abs() < 1e-6).all()) is expected
+
+
+def test_many_bins_of_a_looped_loss(made, measured) -> None:
+    """Where a call takes few points, the bins come in several calls, and all of them count."""
+
+    def looped(mean, target):
+        assert float(target.detach().abs().max()) <= 1.0
+        return logistic(mean, target, 2 / 255)
+
+    sums = probability(made, measured, looped, {"B": 1}, **BINS)
+    torch.testing.assert_close(sums, torch.ones(8, dtype=torch.float64))

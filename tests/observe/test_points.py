@@ -178,6 +178,17 @@ def test_around_stays_close() -> None:
     assert float((near - 0.25).abs().median()) < 1e-3
 
 
+def test_around_crosses_points() -> None:
+    """Some elements of a point come from another one, most of them from its own."""
+    space = Box({"x": tg.real("N", -1, 1)}, {"N": 100}, torch.float64, "cpu")
+    elites = {"x": torch.tensor([0.5, -0.5], dtype=torch.float64).view(2, 1).expand(2, 100)}
+    near = close(space, elites)["x"]
+    own, other = ((near == side).sum(1) for side in (0.5, -0.5))
+    fewer, more = torch.minimum(own, other), torch.maximum(own, other)
+    assert 0.3 < float((fewer > 5).double().mean()) < 0.7
+    assert float((fewer < more).double().mean()) > 0.9
+
+
 def test_a_plain_point_is_plain() -> None:
     """It lies off the ends and is written in a few digits."""
     space = box(x=tg.real("B T K", -12, 6))

@@ -1,6 +1,6 @@
 """Real schedulers, driven: what the trace holds, and what is said where that is impossible."""
 
-# ruff: noqa: ARG005  # a schedule takes its parameters by name, used or not
+# a schedule takes its parameters by name, used or not
 
 import math
 import time
@@ -199,7 +199,7 @@ def test_global_state_is_put_back(capsys: pytest.CaptureFixture[str]) -> None:
     def build(optimizer):
         torch.manual_seed(1)
         torch.set_default_dtype(torch.float64)
-        print("reducing")  # noqa: T201
+        print("reducing")
         warnings.warn("deprecated", stacklevel=1)
         return lr.ExponentialLR(optimizer, 0.9)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 import trainguard as tg
 
 IMAGES = {"img1": tg.real("B 1 H W", 0, 1), "img2": tg.real("B 1 H W", 0, 1, grad=False)}
-SMALL = {"B": (1, 2), "H": (3, 5), "W": (3, 5)}
+SMALL = {"B": 2, "H": 4, "W": 5}
 
 ssim = tg.Loss(losses.SSIMLoss(window_size=3), inputs=IMAGES, reduction="mean", sizes=SMALL)
 ssim_3d = tg.Loss(
@@ -19,7 +19,7 @@ ssim_3d = tg.Loss(
     img1=tg.real("B 1 3 3 3", 0, 1),
     img2=tg.real("B 1 3 3 3", 0, 1, grad=False),
     reduction="mean",
-    sizes={"B": (1, 2)},
+    sizes={"B": 2},
 )
 ms_ssim = tg.Loss(
     losses.MS_SSIMLoss(sigmas=[0.5, 1.0], alpha=0.025, compensation=1.0),
@@ -58,7 +58,7 @@ welsch = tg.Loss(
 )
 
 SEGMENTED = {"pred": tg.real("B 3 H W", -15, 15), "target": tg.integer("B H W", 0, 2)}
-PIXELS = {"B": (1, 2), "H": (2, 3), "W": (2, 3)}
+PIXELS = {"B": 2, "H": 2, "W": 3}
 
 focal = tg.Loss(
     losses.FocalLoss(alpha=0.5, reduction="mean"), inputs=SEGMENTED, reduction="mean", sizes=PIXELS
@@ -131,12 +131,12 @@ CONSTANT = "an image is divided by its range, and a nearly constant one has none
 mutual = tg.Loss(
     mutual_information,
     inputs=REGISTERED,
-    sizes={"B": (1, 2)},
+    sizes={"B": 2},
     allow={"gradient_is_bounded": CONSTANT},
 )
 normalized_mutual = tg.Loss(
     normalized_mutual_information,
     inputs=REGISTERED,
-    sizes={"B": (1, 2)},
+    sizes={"B": 2},
     allow={"gradient_is_bounded": CONSTANT, "gradient_is_continuous": CONSTANT},
 )

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import trainguard as tg
 
 SEGMENTED = {"input": tg.real("B 2 H W", -8, 8), "target": tg.choice(0.0, 1.0, shape="B 2 H W")}
-PIXELS = {"B": (1, 3), "H": (2, 3), "W": (2, 3)}
+PIXELS = {"B": 2, "H": 2, "W": 3}
 
 dice = tg.Loss(losses.DiceLoss(sigmoid=True), inputs=SEGMENTED, reduction="mean", sizes=PIXELS)
 dice_of_softmax = tg.Loss(
@@ -63,18 +63,18 @@ center_line_dice = tg.Loss(
     losses.SoftclDiceLoss(),
     input=tg.real("B 2 4 4", 0, 1),
     target=tg.choice(0.0, 1.0, shape="B 2 4 4"),
-    sizes={"B": (1, 2)},
+    sizes={"B": 2},
 )
 dice_and_center_line_dice = tg.Loss(
     losses.SoftDiceclDiceLoss(),
     input=tg.real("B 2 4 4", 0, 1),
     target=tg.choice(0.0, 1.0, shape="B 2 4 4"),
-    sizes={"B": (1, 2)},
+    sizes={"B": 2},
 )
 neighbourhood_calibration = tg.Loss(
     losses.NACLLoss(classes=2, dim=2),
     inputs={"inputs": tg.real("B 2 4 4", -8, 8), "targets": tg.integer("B 4 4", 0, 1)},
-    sizes={"B": (1, 2)},
+    sizes={"B": 2},
 )
 masked_dice = tg.Loss(
     losses.MaskedDiceLoss(sigmoid=True),
@@ -93,7 +93,7 @@ deep_supervision = tg.Loss(
 )
 
 REGISTERED = {"pred": tg.real("B 1 5 5", 0, 1), "target": tg.real("B 1 5 5", 0, 1, grad=False)}
-BATCH = {"B": (1, 2)}
+BATCH = {"B": 2}
 
 local_correlation = tg.Loss(
     losses.LocalNormalizedCrossCorrelationLoss(spatial_dims=2), inputs=REGISTERED, sizes=BATCH
@@ -178,6 +178,7 @@ giou = tg.Loss(
     goals=tg.real("B 2", 0, 10, grad=False),
     goal_sides=tg.real("B 2", 0.5, 5, grad=False),
     reduction="mean",
+    sizes={"B": 2},
 )
 adversarial = tg.Loss(
     losses.PatchAdversarialLoss(criterion="bce"),
