@@ -8,6 +8,7 @@ from trainguard.fault import DeclarationError, SubjectError
 from trainguard.judge import (
     Config,
     Observations,
+    _gathered,
     applicable,
     check_excuses_apply,
     observed_as,
@@ -189,3 +190,13 @@ def test_the_same_seed_finds_the_same() -> None:
 
     assert told(3) == told(3)
     assert told(3) != told(4)  # at least in how many points are like it
+
+
+def test_the_same_at_several_places_is_said_once() -> None:
+    """The first finding stands in full, the others by their places, if they have one."""
+    found = [tg.Finding("dead", at=at) for at in ("x[0]", "", "x[1]")] + [tg.Finding("bent")]
+    gathered = _gathered(found)
+    assert [(f.summary, f.at, f.elsewhere) for f in gathered] == [
+        ("dead", "x[0]", ("x[1]",)),
+        ("bent", "", ()),
+    ]

@@ -134,7 +134,9 @@ def _default(default: object) -> object:
 
 def _layout(head: str, **rows: str) -> str:
     """Put the rows under the first line, each label in its column, long ones wrapped."""
-    lines = wrap(head, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+    lines = wrap(
+        head, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
     for label, text in rows.items():
         if text:
             lines += _row(label, text)

@@ -1,6 +1,8 @@
 """The time limit around the team's code."""
 
+import importlib
 import signal
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -115,3 +117,13 @@ def test_another_thread_has_no_limit() -> None:
     thread.start()
     thread.join()
     assert ended == [True]
+
+
+def test_an_import_is_not_interrupted(tmp_path, monkeypatch) -> None:
+    """The alarm waits for the end of an import, because a module cut short stays broken."""
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(0.2)\nDONE = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SubjectError, match="still running"), deadline(SOON):
+        assert importlib.import_module("slow_to_import").DONE
+        spin()
+    assert sys.modules.pop("slow_to_import").DONE

@@ -137,6 +137,15 @@ def test_larger_points_come_in_smaller_rounds(made) -> None:
     assert batches[0] >= 8192 > batches[1] > batches[2] >= 16
 
 
+def test_a_sum_that_cannot_be_vectorised_has_shorter_rounds(made) -> None:
+    """Where a sum overflows, each value takes a call: in float16 that is every large round."""
+    inputs = {"x": tg.real("B", -1, 1)}
+    wide = made(lambda x: x.square().sum(), **inputs, dtype=torch.float32)
+    half = made(lambda x: x.square().sum(), **inputs, dtype=torch.float16)
+    assert (wide.mode, half.mode) == (Mode.SUM, Mode.SUM)
+    assert half.batch <= 4096 < wide.batch
+
+
 def test_a_python_loop_has_short_rounds(made) -> None:
     """Where each point costs a call, a round has few of them."""
     evaluator = made(LOSSES["looped"][0], **INPUTS)

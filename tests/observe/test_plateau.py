@@ -76,6 +76,20 @@ def test_a_gradient_that_is_zero_by_chance(made, measured) -> None:
     assert worst(measured(plateau, evaluator, 256), element("x")) <= 0.0
 
 
+def test_a_gradient_that_other_inputs_switch_on(made, measured) -> None:
+    """An element that follows where it is above another input is alive below it too."""
+    evaluator = made(lambda x, y: 0.1 * y.sum() - (x - y).clamp_min(0).sum(), {"B": 1}, **XY)
+    assert worst(measured(plateau, evaluator, 512), element("x")) <= 0.0
+
+
+def test_a_single_point_is_no_plateau(made, measured) -> None:
+    """A saddle has no gradient either, and all around it there is one."""
+    saddle = {"x": torch.zeros(1, 1, dtype=torch.float64)}
+    found = measured(plateau, made(lambda x: (x**3).sum(), {"B": 1}, **X), saddle)
+    assert bool(found[WHOLE].bad[0])
+    assert worst(found, WHOLE) <= 0.0
+
+
 def test_an_attention_to_one_coincidence_is_alive(made, measured) -> None:
     """A narrow bump that only close inputs see is alive where they are close."""
     evaluator = made(
@@ -97,10 +111,13 @@ def test_an_input_that_is_never_reached(made, measured) -> None:
     """No gradient at any point marks an input as unreached; a rare zero does not."""
     found = measured(plateau, made(lambda x, y: (x * y.detach()).sum(), **XY), 128)
     assert bool(found[Key("unreached", "y")].bad.all())
+    assert worst(found, element("y")) <= 0.0
     assert not bool(found[Key("unreached", "x")].bad.all())
 
 
 def test_infinite_losses_are_no_gain(made, measured) -> None:
     """Neither an infinite loss nor an infinite depth counts as a fall."""
-    evaluator = made(lambda x: torch.where(x > 1, torch.inf, x.clamp(max=0.0)).sum(), **X)
-    assert worst(measured(plateau, evaluator, 128), WHOLE) < 1e9
+    infinite = lambda x, y: (torch.where(x > 1, torch.inf, -x.clamp(max=1)) + y).sum()  # noqa: E731
+    found = measured(plateau, made(infinite, {"B": 1}, **XY), 128)
+    assert worst(found, WHOLE) <= 0.0
+    assert worst(found, element("x")) <= 0.0

@@ -21,7 +21,7 @@ def worst(made, measured, function, dtype: torch.dtype, **inputs) -> float:
 
 
 GOOD = {
-    "mse": functional.mse_loss,
+    "squared error": lambda x, y: (x - y).square().mean(),  # torch 2.4 has no mse_loss of 16 bits
     "l1": functional.l1_loss,
     "huber": functional.huber_loss,
     "in float32 inside": lambda x, y: (x.float().exp() - y.float().exp()).square().sum(),

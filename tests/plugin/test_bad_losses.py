@@ -36,23 +36,18 @@ T = tg.real("B D", -1, 1, grad=False)
 GOOD = """
 good = tg.Loss(lambda x: x.square().sum(), x=X)
 """
-# The body of a loss of `x` and `t`, what is said of it, and the lines of the report.
+RETURN = "return the loss as a tensor, or a dict or tuple of named parts"
+ATTACH = "look for .item(), .detach(), .data, torch.no_grad() or a tensor made anew"
+REPEAT = "let it draw from torch, numpy or random, and keep no state between calls*"
+HURRY = "make it return, or give it more time with timeout=<seconds>"
+DETACHED = "its result is detached from its inputs, so nothing can be learned from it"
+DIFFERENT = "it returned different values for the same inputs and the same seed"
+HUNG = "it was still running after 1 seconds, at*"
+# The body of a loss of `x` and `t`, what is said of it, and the way out that is told.
 UNOBSERVABLE = {
-    "None": (
-        "x.sum()",
-        "it returned None, not a tensor",
-        "return the loss as a tensor, or a dict or tuple of named parts",
-    ),
-    "a string": (
-        "return '0.3'",
-        "it returned the str '0.3', not a tensor",
-        "return the loss as a tensor, or a dict or tuple of named parts",
-    ),
-    "a float": (
-        "return float(x.sum() * 0 + 0.25)",
-        "it returned the float 0.25, not a tensor",
-        "return the loss as a tensor, or a dict or tuple of named parts",
-    ),
+    "None": ("x.sum()", "it returned None, not a tensor", RETURN),
+    "a string": ("return '0.3'", "it returned the str '0.3', not a tensor", RETURN),
+    "a float": ("return 1 / 3", "it returned the float 0.3333, not a tensor", RETURN),
     "integers": (
         "return x.sum().long()",
         "its loss is a tensor of int64",
@@ -60,44 +55,20 @@ UNOBSERVABLE = {
     ),
     "undeclared parts": (
         "return {'kl': x.sum(), 'pixels': t.sum()}",
-        "it returned several parts, kl, pixels, and*",
+        "it returned several parts, kl, pixels, and none is declared",
         "name the parts: components=('kl', 'pixels')",
     ),
-    "detached": (
-        "return x.detach().square().sum()",
-        "its result is detached from its inputs, so*",
-        "look for .item(), .detach(), .data, torch.no_grad() or a tensor made anew",
-    ),
-    "a number made anew": (
-        "return torch.tensor(x.square().sum().item())",
-        "its result is detached from its inputs, so*",
-        "look for .item(), .detach(), .data, torch.no_grad() or a tensor made anew",
-    ),
-    "its own generator": (
-        "return x.sum() * generator.random()",
-        "it returned different values for the same*",
-        "let it draw from torch, numpy or random, and keep no state between calls*",
-    ),
-    "the clock": (
-        "return x.sum() + time.perf_counter_ns() % 10**6",
-        "it returned different values for the same*",
-        "let it draw from torch, numpy or random, and keep no state between calls*",
-    ),
-    "a loop": (
-        "while True:\n        pass",
-        "it was still running after 1 seconds, at*",
-        "make it return, or give it more time with timeout=<seconds>",
-    ),
+    "detached": ("return x.detach().square().sum()", DETACHED, ATTACH),
+    "made anew": ("return torch.tensor(x.square().sum().item())", DETACHED, ATTACH),
+    "its own generator": ("return x.sum() * generator.random()", DIFFERENT, REPEAT),
+    "the clock": ("return x.sum() + time.perf_counter_ns() % 10**6", DIFFERENT, REPEAT),
+    "a loop": ("while True:\n        pass", HUNG, HURRY),
     "a loop that swallows": (
         "while True:\n        with suppress(Exception):\n            time.sleep(9)",
-        "it was still running after 1 seconds, at*",
-        "make it return, or give it more time with timeout=<seconds>",
+        HUNG,
+        HURRY,
     ),
-    "a sleep": (
-        "time.sleep(99)",
-        "it was still running after 1 seconds, at*",
-        "make it return, or give it more time with timeout=<seconds>",
-    ),
+    "a sleep": ("time.sleep(99)", HUNG, HURRY),
     "an exit": (
         "exit(3)",
         "it raised SystemExit: 3",

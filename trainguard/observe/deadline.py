@@ -1,5 +1,6 @@
 """A time limit around the team's code."""
 
+import inspect
 import signal
 import threading
 from collections.abc import Iterator
@@ -35,9 +36,11 @@ def deadline(seconds: float) -> Iterator[None]:
         yield
         return
 
+    owner = inspect.stack(0)[2].frame  # past contextlib: whose block this is
+
     def expire(_signal: int, frame: FrameType | None) -> None:
-        """Interrupt the block where it is, unless what is raised there would be lost."""
-        if not _is_lost(frame):
+        """Interrupt the block where it is, unless it is a moment that must not be interrupted."""
+        if not _must_wait(frame, owner):
             place = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else "unknown place"
             raise Expired(place)
 
@@ -56,10 +59,16 @@ def deadline(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, previous)
 
 
-def _is_lost(frame: FrameType | None) -> bool:
-    """Say whether Python is deleting an object, where it only prints what is raised."""
-    while frame is not None:
-        if frame.f_code.co_name in _DELETING:
+def _must_wait(frame: FrameType | None, owner: FrameType) -> bool:
+    """
+    Say whether Python, inside the owner's block, is deleting an object or importing a module.
+
+    What is raised in a deletion is only printed. An import that is cut short leaves a module that
+    can never be imported again, and torch imports much of itself at the first use.
+    """
+    while frame is not None and frame is not owner:
+        code = frame.f_code
+        if code.co_name in _DELETING or code.co_filename.startswith("<frozen importlib"):
             return True
         frame = frame.f_back
     return False

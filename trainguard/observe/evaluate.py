@@ -19,6 +19,7 @@ from trainguard.observe.points import Box, Points
 
 _ELEMENTS_PER_CALL = 1 << 19
 _LOOPED = 64
+_LARGEST_LOOPED = 4096
 _LARGEST = 65536
 
 
@@ -57,7 +58,9 @@ class Evaluator:
         if self.mode is Mode.LOOP:
             return _LOOPED
         room = max(_ELEMENTS_PER_CALL // max(self.box.elements, 1), 64)
-        return int(min(_LARGEST, 1 << (room.bit_length() - 1)))
+        # Where a sum is not finite, each of its values may take a call of its own.
+        largest = _LARGEST_LOOPED if self.loops else _LARGEST
+        return int(min(largest, 1 << (room.bit_length() - 1)))
 
     @property
     def loops(self) -> bool:
