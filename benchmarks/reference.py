@@ -12,7 +12,7 @@ from time import perf_counter
 
 from benchmarks.report import conditions, row
 
-TURNS = 3
+TURNS = 2
 ROOT = Path(__file__).parents[1]
 
 

@@ -125,7 +125,7 @@ def normalized_mutual_information(moving: Tensor, fixed: Tensor) -> Tensor:
     return losses.normalized_mutual_information_loss_2d(moving, fixed, num_bins=8)
 
 
-REGISTERED = {"moving": tg.real("B 4 4", 0, 1), "fixed": tg.real("B 4 4", 0, 1, grad=False)}
+REGISTERED = {"moving": tg.real("B 2 2", 0, 1), "fixed": tg.real("B 2 2", 0, 1, grad=False)}
 CONSTANT = "an image is divided by its range, and a nearly constant one has none"
 
 mutual = tg.Loss(

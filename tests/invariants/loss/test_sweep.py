@@ -20,7 +20,7 @@ def test_what_is_not_finite_is_found(name: str, bad: float, sample, judged) -> N
     assert finding.why
 
 
-@given(finite)
+@given(number=finite)
 def test_finite_numbers_are_finite(number: float, sample, broken) -> None:
     """However large a number is, the finite judges let it pass."""
     assert not broken("value_is_finite", sample("value", number))
@@ -44,7 +44,7 @@ def test_gradient_is_bounded(promises: dict, allowed: float, sample, broken) -> 
     assert broken(name, sample("largest_gradient", math.nextafter(allowed, math.inf)), **promises)
 
 
-@given(st.floats(0, 1e4))
+@given(size=st.floats(0, 1e4))
 def test_a_small_gradient_is_bounded(size: float, sample, broken) -> None:
     """What is at most 1e4 explodes nowhere, whatever was declared."""
     assert not broken("gradient_is_bounded", sample("largest_gradient", size), magnitude__x=3.0)
