@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainguard.trace import Event, Sample, Tick, Trace
+from trainguard.event import Event
+from trainguard.trace import Sample, Tick, Trace
 
 numbers = st.floats() | st.sampled_from([math.nan, math.inf, -math.inf, -0.0, 5e-324])
 words = st.text(max_size=8) | st.sampled_from(["\u2028", "\x85", "\n", '"', "\\", "\x0c"])

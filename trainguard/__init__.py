@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from trainguard.fault import DeclarationError, SubjectError
     from trainguard.finding import Finding, Rank
     from trainguard.judge import Broken, check
+    from trainguard.loop import Loop, Script
     from trainguard.loss import Loss
+    from trainguard.recording import record
     from trainguard.schedule import Schedule
+    from trainguard.step import Step
     from trainguard.subject import guard
     from trainguard.trace import Sample, Tick, Trace
 
@@ -25,10 +28,13 @@ __all__ = [
     "Broken",
     "DeclarationError",
     "Finding",
+    "Loop",
     "Loss",
     "Rank",
     "Sample",
     "Schedule",
+    "Script",
+    "Step",
     "SubjectError",
     "Tick",
     "Trace",
@@ -40,6 +46,7 @@ __all__ = [
     "invariant",
     "mask",
     "real",
+    "record",
 ]
 
 # No module may bear the name of a public function: importing it would shadow the function.
@@ -49,8 +56,11 @@ _HOMES = {
     "fault": ("DeclarationError", "SubjectError"),
     "finding": ("Finding", "Rank"),
     "judge": ("Broken", "check"),
+    "loop": ("Loop", "Script"),
     "loss": ("Loss",),
+    "recording": ("record",),
     "schedule": ("Schedule",),
+    "step": ("Step",),
     "subject": ("guard",),
     "trace": ("Sample", "Tick", "Trace"),
 }

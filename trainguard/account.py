@@ -68,10 +68,10 @@ def rerun(item: pytest.Item) -> str:
         *([f"--trainguard-profile={p}"] if (p := option.trainguard_profile) else []),
         *([f"--hypothesis-seed={seed}"] if seed else []),
     ]
-    return f"pytest {' '.join(flags)} {shlex.quote(_from_here(item))}"
+    return f"pytest {' '.join(flags)} {shlex.quote(from_here(item))}"
 
 
-def _from_here(item: pytest.Item) -> str:
+def from_here(item: pytest.Item) -> str:
     """Return an item's node id as it is written in the folder in which pytest was started."""
     file, *names = item.nodeid.split("::")
     path, folder = item.config.rootpath / file, item.config.invocation_params.dir

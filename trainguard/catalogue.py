@@ -22,9 +22,9 @@ Judge = Callable[[Trace[Any]], Iterator[Finding]]
 Per = Literal["dtype", "low precision", "device", "subject"]
 J = TypeVar("J", bound=Judge)
 
-FAMILIES = ("loss", "schedule")
+FAMILIES = ("loss", "schedule", "loop")
 SECTIONS = ("Judges", "Allows", "Misses", "Why", "Source")
-_DEFAULT_PROBE = {"loss": "sweep", "schedule": "run"}
+_DEFAULT_PROBE = {"loss": "sweep", "schedule": "run", "loop": "run"}
 _registered: dict[str, "Invariant"] = {}
 
 
@@ -69,10 +69,12 @@ class Invariant:
 
 
 def invariant(
-    family: str, *, probe: str | None = None, needs: Iterable[str] = (), per: Per = "dtype"
+    family: str, *, probe: str | None = None, needs: Iterable[str] = (), per: Per | None = None
 ) -> Callable[[J], J]:
     """
     Register a function `Trace -> Iterator[Finding]` as an invariant of a family.
+
+    Where `per` is not given, a loss is judged once for each dtype, any other subject once.
 
     Its name is the function's, its first docstring line the catalogue's title. Raises
     DeclarationError for an unknown family, and for a name that the family already has.
@@ -83,8 +85,9 @@ def invariant(
         )
 
     def register(judge: J) -> J:
+        often = per or ("dtype" if family == "loss" else "subject")
         made = Invariant(
-            judge.__name__, family, judge, probe or _DEFAULT_PROBE[family], frozenset(needs), per
+            judge.__name__, family, judge, probe or _DEFAULT_PROBE[family], frozenset(needs), often
         )
         twin = _registered.get(made.key)
         if twin is not None and twin.judge.__module__ != judge.__module__:

@@ -1,31 +1,133 @@
-"""The command line: what is judged, and what each judgement means."""
+"""The command line: run a script and judge it; what is judged, and what each judgement means."""
 
 import inspect
-from typing import Annotated
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from trainguard import __version__
 from trainguard.catalogue import Invariant, catalogue, check_globs, matches, named
+from trainguard.document import check_writable
 from trainguard.fault import DeclarationError
+from trainguard.launch import INTERRUPTED, Order, launch
+from trainguard.loop import Script
+from trainguard.report import render_crash
+from trainguard.settings import Settings, from_pyproject
+
+OURS = 4  # trainguard itself failed
 
 app = typer.Typer(
     name="trainguard",
-    help="Judge declared losses and schedules: pytest --trainguard.",
+    help="Judge training: a script (trainguard run), declared parts of it (pytest --trainguard).",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
+Words = list[str] | None
 
 
 @app.callback(invoke_without_command=True)
 def main(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
-    """Judge declared losses and schedules: pytest --trainguard."""
+    """Judge training: a script (trainguard run), declared parts of it (pytest --trainguard)."""
     if version:
         typer.echo(f"trainguard {__version__}")
         raise typer.Exit
+
+
+# Options end at SCRIPT: what stands behind it is its own, --help included.
+@app.command("run", context_settings={"allow_interspersed_args": False})
+def run_script(
+    script: Annotated[
+        str, typer.Argument(help="The script, or with -m the module.", metavar="SCRIPT")
+    ],
+    args: Annotated[
+        Words, typer.Argument(help="Its own command line, options included.", metavar="ARGS")
+    ] = None,
+    module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as for python.")] = False,
+    steps: Annotated[
+        int | None, typer.Option(help="Stop after so many optimizer steps.", metavar="N")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Stop after so many seconds.", metavar="SECONDS")
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="Write the findings to this file.", metavar="FILE")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write all that was recorded.", metavar="FILE")
+    ] = None,
+    select: Annotated[Words, typer.Option(help="Judge only these.", metavar="GLOBS")] = None,
+    ignore: Annotated[Words, typer.Option(help="Judge all but these.", metavar="GLOBS")] = None,
+    allow: Annotated[
+        Words, typer.Option(help="Excuse one; a stale excuse fails.", metavar="NAME=REASON")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Let notes fail too.")] = False,
+    no_probes: Annotated[
+        bool, typer.Option("--no-probes", help="Only watch, try nothing out.")
+    ] = False,
+    batch: Annotated[
+        int | None, typer.Option(help="Promise: samples in each step.", metavar="N")
+    ] = None,
+    falls: Annotated[
+        float | None, typer.Option(help="Promise: the share the loss falls by.", metavar="SHARE")
+    ] = None,
+    average: Annotated[
+        float | None, typer.Option(help="Promise: the decay of the averaged copy.", metavar="DECAY")
+    ] = None,
+    frozen: Annotated[
+        Words, typer.Option(help="Promise: parameters that stay.", metavar="GLOBS")
+    ] = None,
+    trainable: Annotated[
+        Words, typer.Option(help="Promise: parameters that move.", metavar="GLOBS")
+    ] = None,
+    record_only: Annotated[bool, typer.Option("--record-only", hidden=True)] = False,
+) -> None:
+    """
+    Run a script under the recorder, unchanged, and judge the training that it does.
+
+    Exits with 0 where nothing is found, 1 with findings, 2 where there was nothing to judge, 3
+    where the script failed, 4 where trainguard did, and 130 after Ctrl-C.
+    """
+    try:
+        subject = Script(
+            script,
+            args=tuple(args or ()),
+            name=script if module else Path(script).name,
+            allow=_excuses(allow),
+            probe=not no_probes,
+            steps=steps,
+            batch=batch,
+            falls=falls,
+            average=average,
+            frozen=_split(frozen),
+            trainable=_split(trainable),
+        )
+        order = Order(
+            subject=subject,
+            module=module,
+            settings=_settings(select, ignore, strict, read=not record_only),
+            timeout=_seconds(timeout),
+            json=_file("--json", json),
+            trace=_file("--trace", trace),
+            command=shlex.join(["trainguard", *sys.argv[1:]]),
+            judging=not record_only,
+        )
+        code = launch(order)
+    except DeclarationError as error:
+        raise _refusal(error) from None
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except Exception as error:  # noqa: BLE001 whatever it is, it is ours
+        typer.echo(render_crash(error), err=True)
+        code = OURS
+    raise typer.Exit(code)
 
 
 @app.command("list")
@@ -59,6 +161,7 @@ def explain(name: Annotated[str, typer.Argument(help="Such as gradient_is_finite
 def _explained(made: Invariant) -> str:
     """Lay out all that is known of an invariant."""
     needs = ", ".join(sorted(made.needs)) or "nothing promised"
+    run = made.family == "loop" and made.probe == "run"
     return "\n".join(
         [
             made.key,
@@ -68,6 +171,7 @@ def _explained(made: Invariant) -> str:
             f"  Needs: {needs}. Judged once per {made.per}, from the probe `{made.probe}`.",
             f'  Excuse: allow={{"{made.name}": "<reason>"}}.',
             f"  Leave out: --trainguard-ignore={made.key}.",
+            *([f"  In `trainguard run`: --allow {made.name}=REASON, --ignore {made.key}."] * run),
         ]
     )
 
@@ -77,7 +181,46 @@ def _needs(made: Invariant) -> str:
     return f" [needs {', '.join(sorted(made.needs))}]" if made.needs else ""
 
 
+def _split(words: Words) -> tuple[str, ...]:
+    """Return the globs of an option that may be repeated and may hold several at once."""
+    return tuple(glob for word in words or () for glob in word.replace(",", " ").split())
+
+
+def _excuses(words: Words) -> dict[str, str]:
+    """Return what is excused, and why."""
+    excuses = {}
+    for word in words or ():
+        name, _, reason = word.partition("=")
+        excuses[name.removeprefix("loop.")] = reason
+    return excuses
+
+
+def _settings(select: Words, ignore: Words, strict: bool, read: bool) -> Settings:
+    """Read `[tool.trainguard]` of the working directory, and what the command line puts over it."""
+    given: dict[str, Any] = {"select": _split(select), "ignore": _split(ignore), "strict": strict}
+    given = {name: value for name, value in given.items() if value}
+    base = from_pyproject(Path.cwd()) if read else Settings()
+    settings = base.updated("The command line", given)
+    check_globs("select", settings.select)
+    check_globs("ignore", settings.ignore)
+    return settings
+
+
+def _seconds(timeout: float | None) -> float | None:
+    """Return the time limit; raises for one that leaves no time."""
+    if timeout is not None and not timeout > 0:
+        raise DeclarationError(f"--timeout {timeout:g} leaves no time. Give a number of seconds.")
+    return timeout
+
+
+def _file(option: str, path: Path | None) -> Path | None:
+    """Return where a file is to be written, once it is sure that it can be."""
+    return None if path is None else check_writable(option, path)
+
+
 def _refusal(error: DeclarationError) -> typer.Exit:
     """Print what is wrong with the arguments, and return the exit of a wrong usage."""
-    typer.echo(str(error), err=True)
+    told = re.sub(r"tg\.Script\((\w+)=(.*?)\) cannot be", r"--\1 \2 cannot be", str(error))
+    told = re.sub(r"^allow=\{'(.*?)': .*?\}", r"--allow \1", told)
+    typer.echo(told, err=True)
     return typer.Exit(2)

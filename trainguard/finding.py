@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trainguard.trace import Event
+from trainguard.event import Event
 
 
 class Rank(StrEnum):
@@ -25,6 +25,7 @@ class Finding:
     why: the likely cause; it hedges when it is a guess.
     event: the event of the trace that shows it; the shrinker starts from there.
     elsewhere: the other places at which the same was found.
+    source: `file:line` of the user's code that did it, where that is known.
     """
 
     summary: str
@@ -36,3 +37,4 @@ class Finding:
     rank: Rank = Rank.BROKEN
     event: Event | None = None
     elsewhere: tuple[str, ...] = ()
+    source: str = ""

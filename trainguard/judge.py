@@ -84,6 +84,10 @@ class Observations:
     _seen: set[tuple[int, Config]] = field(default_factory=set)
     _faults: dict[tuple[int, Config], SubjectError] = field(default_factory=dict)
 
+    def keep(self, subject: Subject, config: Config, made: Observation) -> None:
+        """Take over an observation that was made elsewhere, such as a run that is over."""
+        self._made[id(subject), observed_as(subject, config)] = made
+
     def of(self, subject: Subject, config: Config) -> Observation:
         """Return the observation of a subject under a configuration; made at the first call."""
         config = observed_as(subject, config)
@@ -115,8 +119,8 @@ class Observations:
 
 
 def observed_as(subject: Subject, config: Config) -> Config:
-    """Return the configuration that is observed for an item: a schedule has only one."""
-    if subject.family == "schedule":
+    """Return the configuration that is observed for an item: schedules and runs have only one."""
+    if subject.family in ("schedule", "loop"):
         return Config()
     return Config(config.device or "cpu", config.dtype or reference_dtype(subject))
 
@@ -167,6 +171,7 @@ def verdict(
     config: Config,
     observations: Observations,
     rerun: str = "",
+    silence: str = "",
 ) -> Verdict:
     """Judge one invariant on one subject; a fault of the subject itself is a SubjectError."""
     started = perf_counter()
@@ -181,7 +186,8 @@ def verdict(
         # Only what is shown in full is worth the search for its smallest case.
         found = [_smallest(observation, f, invariant.judge) if f in broken else f for f in found]
         broken = [f for f in found if observations.settings.strict or f.rank is Rank.BROKEN]
-    outcome, text = _outcome(subject, invariant, broken, found, Place(str(config), rerun))
+    place = Place(str(config), rerun, silence)
+    outcome, text = _outcome(subject, invariant, broken, found, place)
     seconds = perf_counter() - started
     return Verdict(
         subject, invariant, config, outcome, tuple(found), text, observation.points, seconds
@@ -231,7 +237,7 @@ def _configs(
     """List the configurations that an invariant is judged on for a subject."""
     declared = subject.dtypes if isinstance(subject, Loss) else ()
     dtypes = [d for d in declared if not settings.dtypes or d in settings.dtypes]
-    if made.per == "subject" or subject.family == "schedule":
+    if made.per == "subject" or subject.family in ("schedule", "loop"):
         return [Config()]
     if made.per == "device":
         return [Config(device) for device in devices]

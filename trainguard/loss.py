@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from trainguard.domain import BATCH, Domain
+from trainguard.event import Plain
 from trainguard.fault import DeclarationError, did_you_mean
 from trainguard.subject import (
     Subject,
@@ -15,7 +16,6 @@ from trainguard.subject import (
     parameters,
     required,
 )
-from trainguard.trace import Plain
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 LOW_PRECISION = ("bfloat16", "float16")

@@ -7,6 +7,7 @@ pytest and the standard library, and the rest of the package only once `--traing
 
 import sys
 import traceback
+from collections.abc import Generator
 from pathlib import Path
 from types import FunctionType, TracebackType
 from typing import Any, Final, Literal
@@ -50,6 +51,31 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Judging(config), "trainguard-judging")
     else:
         config.pluginmanager.register(_Unjudged(config), "trainguard-unjudged")
+
+
+@pytest.fixture
+def guard(request: pytest.FixtureRequest) -> Any:
+    """Record the training that a with-block does, and judge it: `with guard.record(): ...`."""
+    from trainguard.fixtures import Guard
+
+    return Guard(request.node)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[Any]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what a test found to be broken as its report, without the traceback that led to it."""
+    report = yield
+    judge, fault = (sys.modules.get(f"trainguard.{name}") for name in ("judge", "fault"))
+    error = call.excinfo.value if call.excinfo is not None else None
+    if judge is None or fault is None or not isinstance(item, pytest.Function) or report.passed:
+        return report
+    if isinstance(error, judge.Broken):
+        report.longrepr = str(error)
+    elif isinstance(error, fault.SubjectError) and error.__cause__ is None:
+        report.longrepr = f"{error.sentence}.\n{error.remedy}".rstrip()
+    return report
 
 
 def pytest_exception_interact(

@@ -8,10 +8,11 @@ from textwrap import shorten, wrap
 from traceback import TracebackException, extract_tb, format_exception
 
 from trainguard.catalogue import Invariant
+from trainguard.event import Event
 from trainguard.fault import SubjectError
 from trainguard.finding import Finding
 from trainguard.subject import Subject
-from trainguard.trace import Event, Trace
+from trainguard.trace import Trace
 
 WIDTH = 100
 _LABEL = 12
@@ -21,10 +22,15 @@ _PACKAGE = str(Path(__file__).parent)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an item stands: its configuration, and the command that runs it again."""
+    """
+    Where an item stands: its configuration, and the command that runs it again.
+
+    silence: how NAME is excused there, where that is not by an argument of the declaration.
+    """
 
     config: str = ""
     rerun: str = ""
+    silence: str = ""
 
 
 def render(finding: Finding, subject: Subject, invariant: Invariant, place: Place) -> str:
@@ -32,16 +38,16 @@ def render(finding: Finding, subject: Subject, invariant: Invariant, place: Plac
     where = ", ".join(part for part in (finding.at, place.config.replace("-", ", ")) if part)
     if finding.elsewhere:
         where += f" (and {', '.join(finding.elsewhere)})"
-    reason = f'allow={{"{invariant.name}": "<reason>"}}'
+    silence = place.silence or f'tg.{type(subject).__name__}(..., allow={{"NAME": "<reason>"}})'
     return _layout(
         f"{invariant.name}: {finding.summary}",
-        at=_with_source(where, subject),
+        at=_with_source(where, subject, finding.source),
         measured=finding.measured,
         allowed=finding.allowed,
         smallest=finding.smallest,
         why=finding.why,
         rerun=place.rerun,
-        silence=f"tg.{type(subject).__name__}(..., {reason})",
+        silence=silence.replace("NAME", invariant.name),
         read=f"trainguard explain {invariant.name}",
     )
 
@@ -49,6 +55,7 @@ def render(finding: Finding, subject: Subject, invariant: Invariant, place: Plac
 def render_note(finding: Finding, invariant: Invariant) -> str:
     """Lay out a note for the closing section; the summary names the subject."""
     shown = ": ".join(part for part in (finding.at, finding.measured) if part)
+    shown = ", ".join(part for part in (shown, Path(finding.source).name) if part)
     return f"{invariant.name}: {finding.summary}{f' ({shown})' if shown else ''}"
 
 
@@ -59,7 +66,7 @@ def render_stale(subject: Subject, invariant: Invariant, place: Place) -> str:
         at=_with_source(place.config.replace("-", ", "), subject),
         why=f'the excuse "{subject.allow[invariant.name]}" is stale',
         rerun=place.rerun,
-        silence=f"remove {invariant.name!r} from allow",
+        silence=f"remove {invariant.name!r} from {'--' * ('--' in place.silence)}allow",
     )
 
 
@@ -76,15 +83,18 @@ def render_fault(subject: Subject, invariant: Invariant, fault: SubjectError, re
 
 def render_cause(fault: SubjectError) -> str:
     """Lay out the traceback of the user's own exception, without the frames that are ours."""
-    if fault.__cause__ is None:
-        return ""
-    told = TracebackException.from_exception(fault.__cause__)
+    return "" if fault.__cause__ is None else render_traceback(fault.__cause__)
+
+
+def render_traceback(error: BaseException) -> str:
+    """Lay out the whole traceback of the user's own exception, without the frames that are ours."""
+    told = TracebackException.from_exception(error)
     links: list[TracebackException | None] = [told]
     while links:
         link = links.pop()
         if link is not None:
             link.stack[:] = [f for f in link.stack if not f.filename.startswith(_PACKAGE)]
-            links += [link.__cause__, link.__context__]
+            links += [link.__cause__, link.__context__, *(link.exceptions or ())]
     return "".join(told.format()).rstrip()
 
 
@@ -154,9 +164,9 @@ def _row(label: str, text: str) -> list[str]:
     return [f"  {label:<{_LABEL - 2}}{first}", *(" " * _LABEL + part for part in rest)]
 
 
-def _with_source(where: str, subject: Subject) -> str:
-    """Put the declaration's file and line at the right end of the row `at`."""
-    source = f"{Path(subject.file).name}:{subject.line}" if subject.file else ""
+def _with_source(where: str, subject: Subject, found: str = "") -> str:
+    """Put the line that did it, or else that of the declaration, at the right end of `at`."""
+    source = Path(found or (f"{subject.file}:{subject.line}" if subject.file else "")).name
     if not where:
         return source
     room = WIDTH - _LABEL - len(where) - len(source)

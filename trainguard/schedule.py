@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
+from trainguard.event import Plain
 from trainguard.fault import DeclarationError, did_you_mean
 from trainguard.subject import Subject, check_callable, check_word, is_strategy, parameters
-from trainguard.trace import Plain
 
 Shape = Literal["constant", "warmup-decay", "warmup-constant", "restarts", "one-cycle", "plateau"]
 Feed = Literal["optimizer", "step", "nothing"]

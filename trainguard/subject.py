@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from trainguard.catalogue import catalogue
+from trainguard.event import Plain
 from trainguard.fault import DeclarationError, did_you_mean
-from trainguard.trace import Plain
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -12,14 +12,8 @@ from math import nan
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, cast
 
-Plain = None | bool | int | float | str | tuple["Plain", ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """What every event has: the case (one drawn structure or setting) in which it was seen."""
-
-    case: int = 0
+from trainguard.event import Event, Plain
+from trainguard.step import LOOP_EVENTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +64,7 @@ class Tick(Event):
 
 
 E = TypeVar("E", bound=Event)
-_EVENTS: dict[str, type[Event]] = {"Sample": Sample, "Tick": Tick}
+_EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in (Sample, Tick, *LOOP_EVENTS)}
 
 
 @dataclass(frozen=True)  # without slots: with them Trace[Sample](...) raises on Python 3.11

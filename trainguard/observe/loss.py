@@ -10,6 +10,7 @@ import torch
 from torch import Generator
 
 from trainguard.catalogue import Judge
+from trainguard.event import Plain
 from trainguard.fault import SubjectError, Unjudged
 from trainguard.finding import Finding
 from trainguard.loss import Loss
@@ -24,7 +25,7 @@ from trainguard.observe.instrument import EFFORTS, INSTRUMENTS, Instrument
 from trainguard.observe.isolation import isolated
 from trainguard.observe.structure import Structure, draw
 from trainguard.settings import Settings
-from trainguard.trace import Plain, Sample, Trace
+from trainguard.trace import Sample, Trace
 
 
 def observe(loss: Loss, device: str, dtype: str, settings: Settings) -> "LossObservation":

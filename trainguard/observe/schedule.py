@@ -10,6 +10,7 @@ from time import monotonic
 import torch
 
 from trainguard.catalogue import Judge
+from trainguard.event import Plain
 from trainguard.fault import DeclarationError, SubjectError, Unjudged, did_you_mean
 from trainguard.finding import Finding
 from trainguard.observe import replay
@@ -19,7 +20,7 @@ from trainguard.observe.isolation import isolated
 from trainguard.observe.setting import draw, smallest
 from trainguard.schedule import NUMBERS, Schedule
 from trainguard.settings import Settings
-from trainguard.trace import Plain, Tick, Trace
+from trainguard.trace import Tick, Trace
 
 PROBES: dict[str, Callable[[Schedule, Setting, int], Iterator[Tick]]] = {
     "run": replay.run,

@@ -1,0 +1,96 @@
+"""The observation of a declared loop: recorded once, and its first steps once more."""
+
+import random
+
+import pytest
+import torch
+
+import trainguard as tg
+from tests.observe.trainings import plain
+from trainguard.fault import DeclarationError, SubjectError
+from trainguard.observe.loop import observe
+from trainguard.settings import Settings
+from trainguard.step import Probe, Step
+
+
+def observed(loop: tg.Loop):
+    """Return the observation of a loop."""
+    return observe(loop, "cpu", "float32", Settings())
+
+
+def test_a_loop_is_recorded_once() -> None:
+    """Every invariant gets the same trace."""
+    calls: list[int] = []
+
+    def train() -> None:
+        """Train, and count the call."""
+        calls.append(1)
+        plain(4)
+
+    observation = observed(tg.Loop(train, steps=3))
+    assert observation.trace("run") is observation.trace("run")
+    assert calls == [1]
+    assert sum(isinstance(event, Step) for event in observation.trace("run")) == 3
+
+
+def test_a_loop_that_repeats_has_no_rerun_event() -> None:
+    """Seeded alike, a second run has the same losses."""
+    assert observed(tg.Loop(plain)).trace("rerun").events == ()
+
+
+def test_a_loop_that_does_not_repeat_is_told_where() -> None:
+    """The first step whose loss differs is the one measured."""
+    clock = iter(range(100))
+
+    def train() -> None:
+        """Seed from something that is never the same."""
+        plain(3)
+        torch.manual_seed(next(clock))
+        plain(3)
+
+    (probe,) = observed(tg.Loop(train)).trace("rerun")
+    assert isinstance(probe, Probe)
+    assert (probe.measured, probe.reference) == (3.0, 6.0)
+
+
+def test_the_state_of_the_team_is_kept() -> None:
+    """Random streams, threads and grad mode are as they were."""
+    torch.manual_seed(3)
+    random.seed(3)
+    expected = torch.rand(2), random.random()
+    torch.manual_seed(3)
+    random.seed(3)
+    observed(tg.Loop(plain)).trace("run")
+    assert torch.equal(torch.rand(2), expected[0])
+    assert random.random() == expected[1]
+
+
+def test_a_loop_without_a_step_cannot_be_judged() -> None:
+    """It says so, and how to mend it."""
+    with pytest.raises(SubjectError, match="it made no optimizer step"):
+        observed(tg.Loop(lambda: None)).trace("run")
+
+
+def test_what_a_loop_raises_is_its_own() -> None:
+    """The error is the cause, and says after how many steps it came."""
+
+    def train() -> None:
+        """Break after two steps."""
+        plain(2)
+        raise KeyError("weights")
+
+    with pytest.raises(SubjectError, match="it raised KeyError after 2 steps") as fault:
+        observed(tg.Loop(train)).trace("run")
+    assert isinstance(fault.value.__cause__, KeyError)
+
+
+def test_a_loop_that_hangs_is_interrupted() -> None:
+    """The limit is the declared one."""
+    with pytest.raises(SubjectError, match=r"still running after 0\.3 seconds"):
+        observed(tg.Loop(lambda: plain(10**9), timeout=0.3)).trace("run")
+
+
+def test_an_unknown_probe_is_refused() -> None:
+    """A team's own invariant may ask for one that does not exist."""
+    with pytest.raises(DeclarationError, match="Did you mean 'rerun'"):
+        observed(tg.Loop(plain)).trace("rerum")

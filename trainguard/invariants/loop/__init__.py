@@ -1,0 +1,19 @@
+"""Judgements of a training run, from what a recorder saw of it."""
+
+# Imported in the order in which the catalogue lists them.
+from trainguard.invariants.loop import loss as loss  # isort: skip
+from trainguard.invariants.loop import gradients as gradients  # isort: skip
+from trainguard.invariants.loop import clipping as clipping  # isort: skip
+from trainguard.invariants.loop import rates as rates  # isort: skip
+from trainguard.invariants.loop import schedulers as schedulers  # isort: skip
+from trainguard.invariants.loop import updates as updates  # isort: skip
+from trainguard.invariants.loop import parameters as parameters  # isort: skip
+from trainguard.invariants.loop import optimizer as optimizer  # isort: skip
+from trainguard.invariants.loop import averages as averages  # isort: skip
+from trainguard.invariants.loop import batches as batches  # isort: skip
+from trainguard.invariants.loop import data as data  # isort: skip
+from trainguard.invariants.loop import modes as modes  # isort: skip
+from trainguard.invariants.loop import evaluations as evaluations  # isort: skip
+from trainguard.invariants.loop import terms as terms  # isort: skip
+from trainguard.invariants.loop import logged as logged  # isort: skip
+from trainguard.invariants.loop import probes as probes  # isort: skip

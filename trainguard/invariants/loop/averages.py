@@ -1,0 +1,238 @@
+"""Judgement of averaged copies: a teacher or an EMA follows its model as an average does."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from math import isfinite
+
+from trainguard.catalogue import invariant
+from trainguard.event import Event
+from trainguard.finding import Finding, Rank
+from trainguard.invariants.loop.wording import count, courses, events, finite, middle
+from trainguard.step import Average
+from trainguard.trace import Trace
+
+_FEW, _MANY = 3, 5  # looks that a finding takes, with a promise and without one
+_RARE = 10  # steps that common averages let pass between two updates
+_COPIED = 2e-5  # a decay below it is that of a plain copy, as before an average begins
+_HARDLY = 0.5  # a decay below it keeps less than half
+_EXPLAINED = 0.1  # the part of a move that rounding and a late update may leave unexplained
+_FOREIGN = 0.5  # a move of which that much is unexplained was made by something else
+_COARSE = 0.999  # above this decay a single move is so small that rounding may shape it
+
+
+@invariant("loop")
+def average_follows_model(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The averaged copy of a model moves toward it, by its decay.
+
+    Judges: with `average` promised, the copies that are called an average, or else all of them:
+        one must move by the promised decay. Without it, copies that are called an average: none
+        shares its memory with the model, moves away from it, or stays where the model moves.
+    Allows: decays within 0.1 (limit) of 1 - decay of the promised one, plus 1e-4; decays that rise
+        or fall through it, or toward it. A note: one that keeps less than half at each update, one
+        that stands still and is not promised, one that is only ever copied, no copy at all.
+    Misses: averages kept outside of modules; buffers; decays above 0.999 that move by rounding;
+        a frozen average in fewer than 10 steps.
+    Why: an average with its weights exchanged is the model of one step ago, and a frozen one is
+        easy to imitate: the loss falls either way.
+    Source: multi-domain-vjepa3d, row D10; huggingface/diffusers issue 1864.
+    """
+    copies = _copies(trace)
+    named = [copy for copy in copies if copy.looks[0].named]
+    promised = trace.promise("average")
+    if promised is None:
+        for copy in named:
+            yield from _odd(trace, copy)
+    elif copies:
+        faults = [list(_faults(trace, copy, promised)) for copy in named or copies]
+        yield from faults[0] if all(faults) else ()
+    elif max((count(course.steps) for course in courses(trace)), default=0) >= _FEW:
+        yield Finding(
+            f"`{trace.subject}` promises an average, and no copy of its model was found",
+            measured="0 copies",
+            allowed=f"1 copy with a decay of {promised:.6g}",
+            why="a copy that is kept outside of a module, as a list of tensors, is not seen",
+            rank=Rank.NOTE,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """All looks at one copy."""
+
+    looks: tuple[Average, ...]
+
+    @property
+    def at(self) -> str:
+        """The copy, and what it follows."""
+        return f"{self.looks[0].name}, a copy of {self.looks[0].follows}"
+
+    @property
+    def moves(self) -> list[Average]:
+        """The looks at which it had moved and its decay is known."""
+        return [look for look in self.looks if look.moved and isfinite(look.decay)]
+
+    @property
+    def decays(self) -> list[float]:
+        """The decays of the moves that a decay explains."""
+        return [look.decay for look in self.moves if look.residual <= _EXPLAINED]
+
+    @property
+    def frozen(self) -> int:
+        """At how many looks its model had moved, if it has never moved itself."""
+        moved = any(look.moved for look in self.looks)
+        return 0 if moved else sum(look.student_moved for look in self.looks)
+
+    @property
+    def watched(self) -> int:
+        """The number of steps between the first look and the last."""
+        return self.looks[-1].step - self.looks[0].step
+
+    @property
+    def shared(self) -> bool:
+        """Whether it is no copy at all."""
+        return all(look.shared for look in self.looks)
+
+    @property
+    def driven(self) -> bool:
+        """Whether something else than an average moves it, from the beginning to the end."""
+        late = self.moves[len(self.moves) // 2 :]
+        residuals = [look.residual for look in self.moves]
+        early, last = _ends(residuals) if residuals else (0.0, 0.0)
+        sustained = len(self.moves) >= _MANY and last >= 0.8 * early
+        coarse = middle(look.decay for look in late) > _COARSE
+        return sustained and not coarse and middle(look.residual for look in late) > _FOREIGN
+
+
+def _copies(trace: Trace[Event]) -> list[_Copy]:
+    """Return the copies of the run, each with its looks in order."""
+    looks = sorted(events(trace, Average), key=lambda look: (look.name, look.step))
+    return [_Copy(tuple(own)) for _, own in groupby(looks, key=lambda look: look.name)]
+
+
+def _ends(values: list[float]) -> tuple[float, float]:
+    """Return the medians of the first and of the last third."""
+    third = max(1, len(values) // 3)
+    return middle(values[:third]), middle(values[-third:])
+
+
+def _told(
+    copy: _Copy, summary: str, measured: str, allowed: str, why: str, rank: Rank = Rank.BROKEN
+) -> Finding:
+    """Return a finding about a copy."""
+    return Finding(summary, copy.at, measured, allowed, why=why, rank=rank, event=copy.looks[-1])
+
+
+def _common(trace: Trace[Event], copy: _Copy, rank: Rank) -> Iterator[Finding]:
+    """Yield what is wrong with any average: it is the model, or something else moves it."""
+    if copy.shared:
+        yield _told(
+            copy,
+            f"an average in `{trace.subject}` shares its parameters with the model",
+            "the same memory",
+            "memory of its own",
+            "it may have been made without copy.deepcopy",
+        )
+    elif copy.driven:
+        yield _told(
+            copy,
+            f"an average in `{trace.subject}` is moved by something else than its model",
+            f"{middle(finite(look.residual for look in copy.moves)):.3g} of its moves unexplained",
+            f"{_FOREIGN:.3g}",
+            "perhaps an optimizer holds its parameters too",
+            rank,
+        )
+
+
+def _faults(trace: Trace[Event], copy: _Copy, promised: float) -> Iterator[Finding]:
+    """Yield what is wrong with a copy that should be the promised average."""
+    found = list(_common(trace, copy, Rank.BROKEN))
+    if found:
+        yield found[0]
+    elif copy.frozen >= _FEW:
+        yield _told(
+            copy,
+            f"the average of `{trace.subject}` does not move",
+            f"no move at {copy.frozen} looks in {copy.watched} steps",
+            f"a decay of {promised:.6g}",
+            "perhaps the update is never called, or works on a copy of its state",
+            Rank.BROKEN if copy.watched >= _RARE else Rank.NOTE,
+        )
+    elif len(copy.decays) >= _FEW:
+        share = trace.limit("average_follows_model", 0.1)
+        yield from _wrong_decay(trace, copy, promised, share * (1 - promised) + 1e-4)
+
+
+def _wrong_decay(
+    trace: Trace[Event], copy: _Copy, promised: float, tolerance: float
+) -> Iterator[Finding]:
+    """Yield a finding where the decay is not the promised one, nor on its way to it."""
+    decay = middle(copy.decays)
+    low, high = min(copy.decays), max(copy.decays)
+    early, late = _ends(copy.decays)
+    approaching = abs(late - promised) < 0.9 * abs(early - promised)
+    if low - tolerance <= promised <= high + tolerance or approaching:
+        return
+    copied, exchanged = abs(decay) <= _COPIED, abs(decay - (1 - promised)) <= tolerance
+    yield _told(
+        copy,
+        f"the average of `{trace.subject}` is only ever copied"
+        if copied
+        else f"the average of `{trace.subject}` does not have its decay",
+        f"{decay:.6g} (median of {len(copy.decays)} looks)",
+        f"{promised:.6g} within {tolerance:.2g}",
+        "perhaps it has not begun yet"
+        if copied
+        else "the weights of the average and of the model may be exchanged"
+        if exchanged
+        else "",
+        Rank.NOTE if copied else Rank.BROKEN,
+    )
+
+
+def _odd(trace: Trace[Event], copy: _Copy) -> Iterator[Finding]:
+    """Yield what is wrong with a copy that is called an average, where no decay is promised."""
+    found = list(_common(trace, copy, Rank.NOTE))
+    if found:
+        yield found[0]
+    elif copy.frozen >= _MANY and copy.watched >= _RARE:
+        yield _told(
+            copy,
+            f"an average in `{trace.subject}` does not move",
+            f"no move at {copy.frozen} looks in {copy.watched} steps",
+            "a move",
+            "perhaps the update is never called; a teacher may also be frozen on purpose",
+            Rank.NOTE,
+        )
+    elif len(copy.decays) >= _MANY:
+        yield from _odd_decay(trace, copy)
+
+
+def _odd_decay(trace: Trace[Event], copy: _Copy) -> Iterator[Finding]:
+    """Yield what is wrong with a decay: it leads away from the model, or keeps hardly anything."""
+    away = [decay for decay in copy.decays if not -0.05 <= decay <= 1.01]
+    measured = f"decay {middle(away or copy.decays):.6g} (median of {len(copy.decays)} looks)"
+    if 2 * len(away) > len(copy.decays):
+        yield _told(
+            copy,
+            f"an average in `{trace.subject}` moves away from its model",
+            measured,
+            "decay 0 to 1",
+            "a sign may be wrong in its update",
+        )
+    elif _keeps_little(copy.decays):
+        yield _told(
+            copy,
+            f"an average in `{trace.subject}` keeps hardly anything of itself",
+            measured,
+            f"decay {_HARDLY:.6g} or more",
+            "the weights of the average and of the model may be exchanged",
+            Rank.NOTE,
+        )
+
+
+def _keeps_little(decays: list[float]) -> bool:
+    """Say whether a decay stays below a half, and neither rises nor is that of a plain copy."""
+    late = decays[len(decays) // 2 :]
+    return min(late) > _COPIED and max(late) < _HARDLY and max(late) - min(late) < 0.05

@@ -1,0 +1,178 @@
+"""Judgements of batches: how many samples make a step, and what each of them weighs."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby, pairwise
+
+from trainguard.catalogue import invariant
+from trainguard.event import Event
+from trainguard.finding import Finding, Rank
+from trainguard.invariants.loop.wording import (
+    Course,
+    count,
+    courses,
+    events,
+    longest,
+    tally,
+)
+from trainguard.invariants.wording import number
+from trainguard.step import Step, Term
+from trainguard.trace import Trace
+
+_FEW = 3
+_CAPPED = 64  # passes and losses of one step that a trace keeps
+_NEAR = 1e-2
+
+
+@invariant("loop")
+def accumulation_equals_full_batch(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Accumulated micro-batches weigh as much as one batch of them all.
+
+    Judges: steps made from one mean loss for each micro-batch, what each of them was multiplied by:
+        their sum is 1 in the shorter windows that end an epoch if it is 1 in the others. A note
+        where nothing is divided, so that the sum is their number.
+    Allows: 1e-2 (limit) of the sum. Weights by the number of samples. For the note, runs of one
+        optimizer and one loss function only, since the two losses of a discriminator look alike.
+    Misses: losses that are sums of several; more than 63 micro-batches; micro-batches of different
+        size that weigh alike; a division by a wrong number.
+    Why: dividing the last two micro-batches by four makes the last step of each epoch half as
+        large as it should be; dividing nothing multiplies the rate by the number of them.
+    Source: huggingface/transformers issue 38837; Lightning-AI/pytorch-lightning issue 19987.
+    """
+    near = trace.limit("accumulation_equals_full_batch", _NEAR)
+    sources = {(t.function, t.source) for t in events(trace, Term) if not t.evaluation}
+    for course in courses(trace):
+        windows = [step for step in course.steps if step.weights and _accumulates(step)]
+        yield from _light(trace, course, windows, near)
+        several = [step for step in windows if len(step.weights) > 1]
+        heavy = [s for s in several if all(abs(w - 1) <= near for w in s.weights)]
+        if course.alone and len(sources) == 1 and count(heavy) > 1 and len(heavy) == len(several):
+            yield Finding(
+                f"the micro-batches of `{trace.subject}` are added up and not averaged",
+                course.at(heavy[0]),
+                f"weights that sum to {number(sum(heavy[0].weights))}, in"
+                f" {tally(heavy, course.steps)}",
+                "weights that sum to 1",
+                why="the loss is not divided by the number of micro-batches; the rate may make up"
+                " for it",
+                rank=Rank.NOTE,
+                event=heavy[0],
+                source=heavy[0].source,
+            )
+
+
+def _accumulates(step: Step) -> bool:
+    """Say whether each pass of a step has one loss, and all of them end up in its gradients."""
+    passes = len(step.losses)
+    first = step.order.index("backward") if "backward" in step.order else len(step.order)
+    cleared = "zero" in step.order[first:]
+    repeated = len(set(step.fingerprints)) < len(step.fingerprints)
+    whole = step.trained == passes == len(step.weights or step.losses) < _CAPPED
+    return whole and not cleared and not repeated
+
+
+def _light(
+    trace: Trace[Event], course: Course, windows: Sequence[Step], near: float
+) -> Iterator[Finding]:
+    """Yield a finding where shorter windows are divided by the length of the full ones."""
+    lengths = Counter(len(step.weights) for step in windows)
+    full = max(lengths, key=lambda length: (lengths[length], length), default=0)
+    whole = [step for step in windows if len(step.weights) == full]
+    even = [step for step in whole if abs(sum(step.weights) - 1) <= near]
+    short = [step for step in windows if len(step.weights) < full]
+    light = [s for s in short if all(abs(w * full - 1) <= near for w in s.weights)]
+    if full > 1 and count(even) > max(1, 0.8 * count(whole)) and 2 * len(light) > len(short):
+        step = light[0]
+        yield Finding(
+            f"the shorter accumulation windows of `{trace.subject}` weigh too little",
+            f"{course.at(step)}, {len(step.weights)} of {full} micro-batches",
+            f"weights that sum to {number(sum(step.weights))}",
+            f"weights that sum to 1 within {number(near)}",
+            why="the loss of what is left at the end of an epoch is divided by the length of a"
+            " full window",
+            event=step,
+            source=step.source,
+        )
+
+
+@invariant("loop")
+def effective_batch_is_constant(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Each step is made from the same number of samples, over all its micro-batches.
+
+    Judges: with `batch` promised, the samples of each step against it. Without it, a note where
+        the number of micro-batches changes for 3 steps or more and the product changes with it.
+    Allows: exactly the promise (limit: a share of it); smaller steps one at a time, as at the end
+        of an epoch. With several optimizers, or several passes for each loss, the samples of one
+        pass, times the number of losses or not.
+    Misses: the number of processes; more than 63 passes; what is thinned out of a long run.
+    Why: the rate is right for one batch size; a division that leaves a remainder, or a loader that
+        keeps its old batch size, makes another one.
+    Source: multimodal-pipeline, rows C2 and C10; multi-domain-vjepa3d, row D9.
+    """
+    promised = trace.promise("batch")
+    for course in courses(trace):
+        steps = [s for s in course.steps if s.span == 1 and min(s.batch, default=0) > 0]
+        known = [s for s in steps if max(len(s.batch), len(s.losses)) < _CAPPED]
+        if promised is None:
+            yield from _drifts(trace, course, known)
+        elif len(known) >= _FEW:
+            yield from _off(trace, course, known, promised)
+
+
+def _sizes(course: Course, step: Step) -> set[float]:
+    """Return the numbers of samples that a step may be said to be made from."""
+    passes, losses = len(step.batch), len(step.losses)
+    if course.alone and passes == losses and _accumulates(step):
+        return {sum(step.batch)}
+    shared = {sum(step.batch) * losses / passes} if losses and passes % losses == 0 else set()
+    return shared | {sum(step.batch), max(step.batch), max(step.batch) * losses}
+
+
+def _off(
+    trace: Trace[Event], course: Course, steps: Sequence[Step], promised: float
+) -> Iterator[Finding]:
+    """Yield a finding where most steps, or several in a row, are of another size."""
+    slack = trace.limit("effective_batch_is_constant", 0.0) * promised
+
+    def is_wrong(step: Step) -> bool:
+        """Say whether no number that a step may be made from is the promised one."""
+        return all(abs(size - promised) > slack for size in _sizes(course, step))
+
+    wrong = [step for step in steps if is_wrong(step)]
+    row = longest(steps, is_wrong)
+    if 2 * len(wrong) > len(steps) or len(row) >= _FEW:
+        size = Counter(sum(step.batch) for step in wrong).most_common(1)[0][0]
+        yield Finding(
+            f"the steps of `{trace.subject}` are not made from the batch that it promises",
+            f"{course.at(row[0])}, {len(row[0].batch)} micro-batches",
+            f"{size} samples, in {tally(wrong, steps)}",
+            f"{promised:.0f} samples",
+            why="perhaps the product of micro-batch, accumulation and processes is another one;"
+            " samples are counted along the first dimension of the input",
+            event=row[0],
+            source=row[0].source,
+        )
+
+
+def _drifts(trace: Trace[Event], course: Course, steps: Sequence[Step]) -> Iterator[Finding]:
+    """Yield a note where another number of micro-batches makes another number of samples."""
+    clear = [s for s in steps if course.alone and len(s.batch) == len(s.losses)]
+    plain = [s for s in clear if _accumulates(s)]
+    stages = [list(own) for _, own in groupby(plain, key=lambda s: s.batch)]
+    held = [stage for stage in stages if len(stage) >= _FEW]
+    for before, after in pairwise(held):
+        one, other = before[-1], after[0]
+        if len(one.batch) != len(other.batch) and sum(one.batch) != sum(other.batch):
+            yield Finding(
+                f"the number of samples in a step of `{trace.subject}` drifts",
+                f"{course.at(other)}, {len(one.batch)} micro-batches, then {len(other.batch)}",
+                f"{sum(other.batch)} samples",
+                f"{sum(one.batch)} samples, as before",
+                why="perhaps the loader keeps its batch size, or a division leaves a remainder",
+                rank=Rank.NOTE,
+                event=other,
+                source=other.source,
+            )
+            return

@@ -1,0 +1,183 @@
+"""Judgements of gradient clipping: whether it does what it says, and is the exception."""
+
+from collections.abc import Iterator
+from math import isfinite, sqrt
+
+from trainguard.catalogue import invariant
+from trainguard.event import Event
+from trainguard.finding import Finding, Rank
+from trainguard.invariants.loop.wording import (
+    Course,
+    count,
+    courses,
+    last_word,
+    middle,
+    most_of,
+    percent,
+    tally,
+)
+from trainguard.invariants.wording import number
+from trainguard.step import Step
+from trainguard.trace import Trace
+
+_EXCEEDS = 2.0
+_CLEARLY = 1.02  # a norm in bfloat16 is right to 0.003
+_SHORT, _FAR, _DROWNED = 100, 10.0, 100.0
+
+# What was done, and why that may have happened.
+_FAULTS = {
+    "empty": (
+        "clips gradients that are not there",
+        "it may be called before backward, or after zero_grad",
+    ),
+    "no parameters": (
+        "clips no parameter at all",
+        "parameters() is a generator, which is empty once something went through it",
+    ),
+    "scaled": (
+        "clips gradients that are still scaled",
+        "call scaler.unscale_(optimizer) before clipping",
+    ),
+    "partial": (
+        "clips a part of its gradients only",
+        "clipping may be given one module's parameters instead of the model's",
+    ),
+    "undone": (
+        "makes its steps with other gradients than it clipped",
+        "perhaps a backward pass comes after clipping, or clipping does not work in place",
+    ),
+}
+
+_BINDING = (
+    (
+        "`{}` is clipped in nearly every step",
+        "the limit has taken the place of the rate: each step is of the same length",
+    ),
+    (
+        "clipping takes nearly all of the gradients of `{}` away",
+        "the gradients are of another size than the limit: look at the loss's scale first",
+    ),
+)
+
+
+@invariant("loop")
+def clipping_takes_effect(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Clipping bounds the gradients that the step is made with.
+
+    Judges: what clipping saw, in more than half of the steps that clip: gradients at all, all of
+        them, unscaled, and those that the step was then made with.
+    Allows: clipping in several calls that cover everything. Clipping of a part where the rest is
+        small or the norm stays within 2 (limit) times what clipping allowed. Scaled gradients
+        whose limit is scaled too.
+    Misses: clipping that is skipped for other models or modes than the one that was run; a part
+        that is left out and small in the recorded steps; hand-written clipping.
+    Why: the order is backward, unscale, clip, step: in any other, clipping does nothing, or takes
+        almost everything away, and nothing complains.
+    Source: dml-audio-training, row A9; pytorch.org/docs/stable/notes/amp_examples.html.
+    """
+    for course in courses(trace):
+        clips = [s for s in course.steps if s.clip]
+        for kind in _FAULTS:
+            bad = [s for s in clips if _fault(trace, course, s) == kind]
+            if most_of(bad, clips):
+                yield _clips_wrongly(trace, course, kind, bad, clips)
+
+
+def _fault(trace: Trace[Event], course: Course, step: Step) -> str:
+    """Return what is wrong with the clipping of one step; nothing where it takes effect."""
+    if step.clip == "partial":
+        return "partial" if _exceeds(trace, step) else ""
+    if step.clip == "empty" and not course.alone and not step.received:
+        return ""  # the gradients of this step are another optimizer's
+    if step.clip in ("empty", "no parameters"):
+        return step.clip
+    if not isfinite(step.clip_limit) and step.clip_limit > 0:
+        return ""  # an infinite limit measures, and is meant to change nothing
+    if step.clip == "scaled" or (course.alone and _before(step, "unscale")):
+        return "scaled" if step.scale != 1 and not step.clip_limit > 0.01 * step.scale else ""
+    late = course.alone and _before(step, "backward") and step.norm > _CLEARLY * step.clip_limit
+    return "undone" if step.clip == "undone" or late else ""
+
+
+def _before(step: Step, word: str) -> bool:
+    """Say whether the last clipping of a step came before the last of something else."""
+    return 0 <= last_word(step, "clip") < last_word(step, word)
+
+
+def _exceeds(trace: Trace[Event], step: Step) -> bool:
+    """Say whether what clipping did not see takes the step clearly above the limit."""
+    most = trace.limit("clipping_takes_effect", _EXCEEDS) * step.clip_limit
+    missed = step.norm_before * sqrt(max(0.0, 1 - step.clip_share))
+    return step.norm > most and not missed < most
+
+
+def _clips_wrongly(
+    trace: Trace[Event], course: Course, kind: str, bad: list[Step], clips: list[Step]
+) -> Finding:
+    """Return the finding for one kind of clipping without effect."""
+    what, why = _FAULTS[kind]
+    step = bad[0]
+    partial = kind == "partial"
+    most = trace.limit("clipping_takes_effect", _EXCEEDS)
+    return Finding(
+        f"`{trace.subject}` {what}",
+        f"{course.at(step)}, {step.unclipped}" if partial and step.unclipped else course.at(step),
+        f"norm {number(middle(s.norm for s in bad))} in the step, {tally(bad, clips)}"
+        if partial
+        else tally(bad, clips),
+        f"at most {number(most)} times {number(step.clip_limit)}"
+        if partial
+        else f"at most half of {count(clips)} steps",
+        why=why,
+        event=step,
+        source=step.clip_source or step.source,
+    )
+
+
+@invariant("loop")
+def clipping_is_rare(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Clipping is for the exceptional step, not for every one.
+
+    Judges: where gradients were clipped to a finite norm in at least 10 steps, how often the norm
+        was above it before.
+    Allows: 90 % (limit) of the steps. In fewer than 100 steps also a median norm up to 10 times
+        the allowed one, as many runs begin. What is found is a note.
+    Misses: clipping by value, and by several calls.
+    Why: where every step is clipped, each has the same length whatever the gradient says, and one
+        part with huge gradients leaves nothing for the others.
+    Source: multi-domain-vjepa3d, row D12 (a limit of 0.01); flat-loss-autoencoder, row E9.
+    """
+    least = trace.limit("clipping_is_rare", 0.9)
+    for course in courses(trace):
+        clips = [s for s in course.steps if s.clip == "taken" and _known(s)]
+        bound = [s for s in clips if _binds(s)]
+        if len(clips) < 10 or not count(bound) > least * count(clips):
+            continue
+        ratio = middle(s.norm_before / s.clip_limit for s in bound)
+        if ratio < _FAR and count(clips) < _SHORT:
+            continue
+        what, why = _BINDING[ratio >= _DROWNED]
+        yield Finding(
+            what.format(trace.subject),
+            course.at(bound[0]),
+            f"{percent(count(bound) / count(clips))} of steps, median norm {number(ratio)} times"
+            " the limit",
+            f"at most {percent(least)} of steps",
+            why=why,
+            rank=Rank.NOTE,
+            event=bound[0],
+            source=bound[0].clip_source or bound[0].source,
+        )
+
+
+def _known(step: Step) -> bool:
+    """Say whether both the limit and the norm before clipping are known."""
+    return isfinite(step.clip_limit) and step.clip_limit > 0 and isfinite(step.norm_before)
+
+
+def _binds(step: Step) -> bool:
+    """Say whether a step was clipped by its norm: it was above the limit, and is at it now."""
+    clipped = abs(step.norm - step.clip_limit) <= (_CLEARLY - 1) * step.clip_limit
+    return step.norm_before > step.clip_limit and clipped

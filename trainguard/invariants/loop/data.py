@@ -1,0 +1,69 @@
+"""Judgements of where batches come from: they differ, and they come in time."""
+
+from collections.abc import Iterator
+from math import isnan
+
+from trainguard.catalogue import invariant
+from trainguard.event import Event
+from trainguard.finding import Finding, Rank
+from trainguard.invariants.loop.wording import count, courses, events, main_course, middle, percent
+from trainguard.invariants.wording import number
+from trainguard.step import Probe
+from trainguard.trace import Trace
+
+
+@invariant("loop")
+def batches_differ(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The steps of a run see different batches.
+
+    Judges: how many different batches the steps got, where the loader has several, in runs of 5
+        steps or more.
+    Allows: a single batch that was never in a loader with others, to overfit it on purpose.
+    Misses: a few batches that come again and again.
+    Why: next(iter(loader)) inside the loop begins anew each time, and without shuffling it is
+        always the first batch: the loss falls, and nothing is learned.
+    Source: leohsuofnthu/Pytorch-IterativeFCN issue 7; ZhaoJ9014/face.evoLVe pull request 39.
+    """
+    made = sum(count(course.steps) for course in courses(trace))
+    for probe in events(trace, Probe):
+        if probe.probe == "batches" and probe.measured == 1 < probe.reference and made >= 5:
+            yield Finding(
+                f"every step of `{trace.subject}` sees the same batch",
+                probe.label,
+                f"1 batch in {made} steps",
+                f"{probe.reference:.0f} batches, as its loader has",
+                why="perhaps next(iter(loader)) is called in each step",
+                event=probe,
+                source=probe.source,
+            )
+
+
+@invariant("loop")
+def data_keeps_up(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The training does not wait for its data most of the time.
+
+    Judges: the median share of a step that is spent waiting for a loader, after the first step of
+        the busiest optimizer, over 5 steps or more. What is found is a note.
+    Allows: half of the time (limit: a share), and waits below 0.02 seconds.
+    Misses: data that is prepared outside of a loader; bursts that the median does not see.
+    Why: a device that waits is paid for; a projection of 32 days was taken for granted.
+    Source: flat-loss-autoencoder, row E11.
+    """
+    course = main_course(trace)
+    steps = [s for s in (course.every[1:] if course else ()) if s.seconds > 0 and not isnan(s.wait)]
+    share = middle(step.wait / step.seconds for step in steps)
+    allowed = trace.limit("data_keeps_up", 0.5)
+    if course and len(steps) >= 5 and share > allowed and middle(s.wait for s in steps) >= 0.02:
+        slow = max(steps, key=lambda s: s.wait)
+        yield Finding(
+            f"`{trace.subject}` waits for its data most of the time",
+            f"median of {len(steps)} steps, longest at {course.at(slow)}",
+            f"{percent(share)} of {number(middle(s.seconds for s in steps))} s per step",
+            f"{percent(allowed)}",
+            why="more workers, or less work per sample, would shorten each step",
+            rank=Rank.NOTE,
+            event=slow,
+            source=slow.source,
+        )

@@ -1,0 +1,200 @@
+"""Judgement of what evaluations report: a loss that can change."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isfinite
+from struct import pack
+
+from trainguard.catalogue import invariant
+from trainguard.event import Event
+from trainguard.finding import Finding
+from trainguard.invariants.loop.wording import courses, events, finite, middle, stretch
+from trainguard.invariants.wording import number
+from trainguard.step import Evaluation, Logged, Parameter, Step
+from trainguard.trace import Trace
+
+_FEW = 3
+_SURE = 5  # printed values that agree to the last digit
+_EVALUATION = {"val", "valid", "validation", "eval", "evaluation", "test", "dev"}
+_BESIDE = {"loss", "epoch", "mean", "avg", "average", "total"}
+
+
+@invariant("loop")
+def evaluation_measures_something(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A validation loss is a number that changes as the model does.
+
+    Judges: the losses of evaluations, and what is logged under a name such as "val/loss" after
+        each of them, or in a whole run without any: at 3 different steps or more, in runs whose own
+        loss is finite and not zero. Broken where none is finite, all are exactly zero, or all are
+        the same to the last bit although the model moved. Printed values that agree must be 5, and
+        the loss must have changed by 50 (limit) times the last digit meanwhile.
+    Allows: models that do not move, such as a teacher; values that 16 bits can hold, which may be
+        rounded; best values so far; zeros of fewer digits than a ten-thousandth of the loss needs.
+    Misses: losses that vary and measure the wrong thing; metrics that are no loss.
+    Why: a loop over an empty loader, or a sum that is reset too late, looks like success.
+    Source: issue 3; perslev/U-Time issue 43; keras-team/keras issue 1364.
+    """
+    train = finite(step.loss for course in courses(trace) for step in course.every)
+    if not any(train):
+        return
+    told = set()
+    for series in (*_evaluated(trace), *_logged(trace)):
+        fault = _fault(trace, series, train)
+        if fault and fault not in told:
+            told.add(fault)  # what was measured is often logged too
+            yield _finding(trace, series, fault)
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """One loss at several evaluations; the rounding of the values, and whether the model moves."""
+
+    name: str
+    values: tuple[float, ...]
+    steps: tuple[int, ...]
+    rounding: float
+    moves: bool
+    event: Event
+    source: str
+
+
+def _judged(trace: Trace[Event]) -> list[Evaluation]:
+    """Return the evaluations that are no part of every window, in order."""
+    return [e for e in events(trace, Evaluation) if not e.routine]
+
+
+def _moved(trace: Trace[Event], module: str) -> bool:
+    """Say whether the run moved the outermost module of an evaluation."""
+    root = module.partition(".")[0]
+    own = [p for p in events(trace, Parameter) if p.name.partition(".")[0] == root]
+    return any(p.moved for p in own)
+
+
+def _evaluated(trace: Trace[Event]) -> Iterator[_Series]:
+    """Yield the losses of the evaluations, for each module and each place in the code."""
+    groups: dict[tuple[str, str], dict[int, Evaluation]] = {}
+    for one in _judged(trace):
+        if one.measures:
+            groups.setdefault((one.module, one.source), {})[one.step] = one
+    for (module, source), own in groups.items():
+        yield _Series(
+            f"the loss of {module}",
+            tuple(e.loss for e in own.values()),
+            tuple(own),
+            0.0,
+            _moved(trace, module),
+            next(iter(own.values())),
+            source,
+        )
+
+
+def _logged(trace: Trace[Event]) -> Iterator[_Series]:
+    """Yield what was logged as a validation loss: its first value after each evaluation."""
+    judged = _judged(trace)
+    clocks = sorted({e.step: e.clock for e in judged}.values())
+    moves = any(_moved(trace, e.module) for e in judged)
+    groups: dict[tuple[str, str], list[Logged]] = {}
+    for one in events(trace, Logged):
+        if _means_validation_loss(one.name):
+            groups.setdefault((one.channel, one.name), []).append(one)
+    for (_, name), own in groups.items():
+        kept = [
+            next((one for one in own if start < one.clock < end), None)
+            for start, end in pairwise((*clocks, float("inf")))
+        ]
+        said = [one for one in kept if one is not None]
+        if not judged and trace.conditions.get("ended") == "finished":
+            # In a run that is over, it was no placeholder until the first evaluation; what is said
+            # in every step is shown again, not measured again.
+            rare = own[-1].step - own[0].step >= 2 * (len(own) - 1)
+            said = own if rare and not any(one.value for one in own) else []
+        if said:
+            yield _Series(
+                f"`{name}`",
+                tuple(one.value for one in said),
+                tuple(one.step for one in said),
+                max(one.rounding for one in said),
+                moves,
+                said[0],
+                said[0].source,
+            )
+
+
+def _means_validation_loss(name: str) -> bool:
+    """Say whether a name is that of a validation loss, and not of its best value or a part."""
+    words = set(filter(None, re.split(r"[^a-z]+", name.lower())))
+    return "loss" in words and bool(words & _EVALUATION) and words <= _EVALUATION | _BESIDE
+
+
+def _fault(trace: Trace[Event], series: _Series, train: Sequence[float]) -> str:
+    """Tell what is wrong with a series: "nan", "zero", "same", or nothing."""
+    values, size = series.values, middle(abs(loss) for loss in train)
+    if len(set(series.steps)) < _FEW:
+        return ""
+    if not any(map(isfinite, values)):
+        return "nan"
+    if not any(values):
+        return "zero" if size > max(1e-3, 1e4 * series.rounding) else ""
+    same = len(set(values)) == 1 and series.moves
+    return "same" if same and _surely_same(trace, series) else ""
+
+
+def _surely_same(trace: Trace[Event], series: _Series) -> bool:
+    """Say whether equal values can be no work of rounding."""
+    if not series.rounding:
+        return not _coarse(series.values[0])
+    change = max(
+        abs(middle(s.loss for s in stretch(c.steps, 0, 1 / 3)) - _late(c.steps))
+        for c in courses(trace)
+        if c.steps
+    )
+    far = trace.limit("evaluation_measures_something", 50.0) * series.rounding
+    return len(series.values) >= _SURE and change > far
+
+
+def _late(steps: Sequence[Step]) -> float:
+    """Return the median loss of the last third of the steps."""
+    return middle(s.loss for s in stretch(steps, 2 / 3, 1))
+
+
+def _coarse(value: float) -> bool:
+    """Say whether a value fits 16 bits, so that it may have been rounded to them."""
+    if abs(value) > 1e38:  # more than a float32 holds
+        return False
+    return int.from_bytes(pack(">f", value), "big") & 0x1FFF == 0
+
+
+_FAULTS = {
+    "nan": (
+        "no validation loss of `{}` is finite",
+        "a finite number",
+        "perhaps the mean of no batches at all",
+    ),
+    "zero": (
+        "every validation loss of `{}` is exactly zero",
+        "a loss above zero",
+        "perhaps nothing is added to it, or the loader is empty",
+    ),
+    "same": (
+        "the validation loss of `{}` never changes although the model does",
+        "values that differ",
+        "perhaps it is measured on another model, or once only",
+    ),
+}
+
+
+def _finding(trace: Trace[Event], series: _Series, fault: str) -> Finding:
+    """Return the finding about a series."""
+    summary, allowed, why = _FAULTS[fault]
+    return Finding(
+        summary.format(trace.subject),
+        f"{series.name}, step {series.steps[0]} to step {series.steps[-1]}",
+        f"{number(series.values[0])} in {len(series.values)} of {len(series.values)} evaluations",
+        allowed,
+        why=why,
+        event=series.event,
+        source=series.source,
+    )

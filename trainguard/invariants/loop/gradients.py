@@ -1,0 +1,208 @@
+"""Judgements of the gradients that steps are made with: finite, fresh, and there at all."""
+
+import re
+from collections.abc import Iterator
+from itertools import takewhile
+from math import inf, isfinite, isinf, isnan
+
+from trainguard.catalogue import invariant
+from trainguard.event import Event
+from trainguard.finding import Finding, Rank
+from trainguard.invariants.loop.loss import lost
+from trainguard.invariants.loop.wording import (
+    Course,
+    count,
+    courses,
+    events,
+    first,
+    last_word,
+    middle,
+    most_of,
+    tally,
+)
+from trainguard.invariants.wording import number
+from trainguard.step import Read, Step
+from trainguard.trace import Trace
+
+_FOR_GOOD = 40  # skipped steps in a row: a factor of 2**24 is down to 2**-16 by then
+_WRITES = re.compile(r"zero_\(|zeros|=\s*None\b|\bdel\b|zero_grad")
+
+
+@invariant("loop")
+def gradients_are_finite(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The gradients of every step are finite.
+
+    Judges: the global norm of the gradients that a step was made with, up to the first loss that
+        is not finite, which loss_is_finite has.
+    Allows: steps that a gradient scaler skipped, also where an optimizer skips them by itself: the
+        next gradients are then finite. Not 40 skipped ones in a row to the end.
+    Misses: gradients that are not finite and that no optimizer used.
+    Why: the loss of that step is still a number; the next one, and every one after it, is not.
+    Source: multi-domain-vjepa3d, row D5; pytorch/pytorch issue 10729.
+    """
+    end = min((s.clock for s in events(trace, Step) if lost(s) and not s.skipped), default=inf)
+    for course in courses(trace):
+        judged = [s for s in course.steps if s.clock <= end and not lost(s)]
+        step = next((s for s in judged if _unsound(s) and not _left_out(course, s)), None)
+        if step is not None:
+            yield Finding(
+                f"the gradients of `{trace.subject}` are not finite",
+                course.at(step),
+                f"norm {number(step.norm)}",
+                "finite",
+                why=f"the first value that is not finite: {step.culprit}"
+                if step.culprit
+                else "perhaps a torch.where branch that was not taken, or a norm or root at zero",
+                event=step,
+                source=step.source,
+            )
+        else:
+            yield from _skipped_for_good(trace, course)
+
+
+def _unsound(step: Step) -> bool:
+    """Say whether the gradients of a step are known and no numbers; nan alone may be unknown."""
+    seen = bool(step.culprit) or not all(isfinite(norm) for _, norm, _ in step.layers)
+    return isinf(step.norm) or (isnan(step.norm) and seen)
+
+
+def _left_out(course: Course, step: Step) -> bool:
+    """Say whether a scaler is there and the next step is sound: this one changed nothing."""
+    scaled = step.scale != 1 or any(s.skipped for s in course.every)
+    after = first(course.steps, lambda s: s.step > step.step)
+    return scaled and after is not None and isfinite(after.norm)
+
+
+def _skipped_for_good(trace: Trace[Event], course: Course) -> Iterator[Finding]:
+    """Yield a finding where all last steps were skipped though their loss was finite."""
+    ending = tuple(takewhile(lambda s: s.skipped and not lost(s), reversed(course.every)))
+    if count(ending) >= _FOR_GOOD:
+        yield Finding(
+            f"the gradients of `{trace.subject}` are never finite again and its steps are skipped",
+            f"{course.at(ending[-1])} and all after it",
+            f"{count(ending)} steps skipped in a row",
+            f"fewer than {_FOR_GOOD}",
+            why=f"the first value that is not finite: {ending[-1].culprit}"
+            if ending[-1].culprit
+            else "no factor of a scaler is at fault after so many: the run learns nothing more",
+            event=ending[-1],
+            source=ending[-1].source,
+        )
+
+
+@invariant("loop")
+def gradients_start_empty(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The gradients of the last step are cleared before the next backward pass.
+
+    Judges: what was there when the first backward pass after a step arrived, in each step but the
+        first of each optimizer.
+    Allows: leftovers in half of the steps, or up to 0.001 (limit) of the norm of the step.
+    Misses: gradients that another optimizer's loss left behind and that no step has used.
+    Why: without zero_grad each step is made with the sum of all gradients so far; the loss falls
+        all the same, for a while.
+    Source: issue 3; the pitfall that every tutorial of PyTorch names.
+    """
+    least = trace.limit("gradients_start_empty", 1e-3)
+    for course in courses(trace):
+        later = [step for step in course.every[1:] if not step.skipped]
+        stale = [s for s in later if s.leftover > 0 and not s.leftover < least * s.norm]
+        if not most_of(stale, later):
+            continue
+        shares = middle(s.leftover / s.norm for s in stale if s.norm > 0)
+        yield Finding(
+            f"`{trace.subject}` steps with gradients that the last step had already used",
+            f"{course.at(stale[0])}, {stale[0].leftover_name}".rstrip(", "),
+            f"{number(shares)} of the step's gradient norm, in {tally(stale, later)}"
+            if isfinite(shares)
+            else f"{number(stale[0].leftover)} left over, in {tally(stale, later)}",
+            f"at most {number(least)} of it",
+            why="zero_grad may be missing, come between backward and step, or be that of another"
+            " optimizer or model",
+            event=stale[0],
+            source=stale[0].source,
+        )
+
+
+@invariant("loop")
+def gradient_norm_is_measured_before_zeroing(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Gradients are read while they are there.
+
+    Judges: each line that read gradients in at least 2 steps, always after they had been cleared.
+    Allows: lines that assert something, and those that clear or create gradients themselves. A
+        note where the line only asks whether they are missing.
+    Misses: a line that sees them at other times too, in another call of the same function.
+    Why: a norm that is taken after zero_grad is 0.0 for ever, and the explosion that it should
+        have shown is not seen.
+    Source: multi-domain-vjepa3d, row D1.
+    """
+    for read in events(trace, Read):
+        if read.full or read.empty < 2 or "assert" in read.code or _WRITES.search(read.code):
+            continue
+        asks = re.fullmatch(r"\s*(if|elif|while)\b[^:]*\bis None\s*:\s*(continue)?\s*", read.code)
+        yield Finding(
+            f"`{trace.subject}` reads gradients where they are cleared",
+            read.code.strip().partition("\n")[0][:60] or read.source,
+            f"gradients at 0 of {read.empty} reads",
+            f"at least 1 of {read.empty}",
+            why="a norm or a histogram that is taken after zero_grad is always zero or nothing",
+            rank=Rank.NOTE if asks else Rank.BROKEN,
+            event=read,
+            source=read.source,
+        )
+
+
+@invariant("loop")
+def gradient_norm_is_positive(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The gradients of a step are not all zero.
+
+    Judges: the global norm in the steps that backward ran for.
+    Allows: zeros in half of the steps (an advantage of zero); where a loss is exactly zero, as
+        when every margin is kept; in a single step; steps of one of several optimizers that no
+        gradient was meant for.
+    Misses: parts of a model whose gradient is zero while another part learns.
+    Why: zero_grad between backward and step, a clamp that is always active or units that are all
+        dead leave a run that only pretends.
+    Source: multi-domain-vjepa3d, "always verify grad_norm > 0 in the first 100 steps".
+    """
+    for course in courses(trace):
+        ran = [s for s in course.steps if s.losses or "backward" in s.order]
+        cleared = [s for s in ran if _is_cleared(s, course)]
+        dead = [s for s in ran if s.norm == 0 and s.received and 0.0 not in s.losses]
+        if most_of(cleared, ran):
+            yield _nothing_left(trace, course, cleared, ran)
+        elif len(ran) > 1 and most_of(dead, ran):
+            yield Finding(
+                f"the gradients of `{trace.subject}` are zero",
+                course.at(dead[0]),
+                f"norm 0 in {tally(dead, ran)}",
+                "above 0",
+                why="perhaps a clamp that is always active, dead units, or a factor of zero",
+                event=dead[0],
+                source=dead[0].source,
+            )
+
+
+def _is_cleared(step: Step, course: Course) -> bool:
+    """Say whether the gradients of a step were cleared after its last backward pass."""
+    late = last_word(step, "zero") > last_word(step, "backward") >= 0
+    nothing = step.norm == 0 or (isnan(step.norm) and not step.received)
+    return late and nothing and (course.alone or step.received > 0) and step.held > 0
+
+
+def _nothing_left(
+    trace: Trace[Event], course: Course, cleared: list[Step], ran: list[Step]
+) -> Finding:
+    """Return the finding for gradients that are cleared before they are used."""
+    return Finding(
+        f"the gradients of `{trace.subject}` are cleared before the step that should use them",
+        course.at(cleared[0]),
+        f"norm 0 in {tally(cleared, ran)}",
+        "above 0",
+        why="zero_grad comes between backward and step",
+        event=cleared[0],
+        source=cleared[0].source,
+    )

@@ -1,0 +1,238 @@
+"""Judgements of the loss of a training run."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, takewhile
+from math import isfinite, isinf
+from statistics import fmean
+
+from trainguard.catalogue import invariant
+from trainguard.event import Event
+from trainguard.finding import Finding, Rank
+from trainguard.invariants.loop.wording import (
+    Course,
+    count,
+    courses,
+    events,
+    first,
+    last_word,
+    main_course,
+    middle,
+    mostly,
+    percent,
+    stretch,
+)
+from trainguard.invariants.wording import number
+from trainguard.step import Evaluation, Step
+from trainguard.trace import Trace
+
+FOR_GOOD = 10  # skipped steps in a row, to the end of the run, that no scaler's factor explains
+_LEAST_STEPS = 50  # for a judgement of the curve that nothing was promised about
+_FLAT = 1e-3
+_RISEN, _BURST = 2.0, 100.0
+
+
+def lost(step: Step) -> bool:
+    """Say whether the loss of a step is known and is no number."""
+    return isinf(step.loss) or not all(isfinite(value) for value in step.losses)
+
+
+@invariant("loop")
+def loss_is_finite(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The loss is a finite number in every step.
+
+    Judges: each value that was handed to backward before a step that was made.
+    Allows: a step that a gradient scaler skipped; not 10 of them in a row to the end of the run.
+    Misses: losses that no backward pass started from; micro-batches after the 64th of a step.
+    Why: one nan makes every parameter nan in one step, and the run goes on for days as if nothing
+        had happened.
+    Source: multi-domain-vjepa3d, row D5 (nan at step 512).
+    """
+    found = [(s, c) for c in courses(trace) if (s := first(c.steps, lost)) is not None]
+    if not found:
+        yield from _skipped_for_good(trace)
+        return
+    step, course = min(found, key=lambda pair: pair[0].clock)
+    yield Finding(
+        f"the loss of `{trace.subject}` is not finite",
+        course.at(step),
+        number(_value(step)),
+        "finite",
+        why=f"the first value that is not finite: {step.culprit}"
+        if step.culprit
+        else "perhaps a rate that is too high, or a log, root or division of something near 0",
+        event=step,
+        source=step.source,
+    )
+
+
+def _value(step: Step) -> float:
+    """Return the first value of a step's loss that is no number."""
+    return next((value for value in step.losses if not isfinite(value)), step.loss)
+
+
+def _skipped_for_good(trace: Trace[Event]) -> Iterator[Finding]:
+    """Yield a finding for an optimizer whose last steps all lost their loss, and were skipped."""
+    for course in courses(trace):
+        ending = tuple(takewhile(lost, reversed(course.every)))
+        if count(ending) >= FOR_GOOD:
+            yield Finding(
+                f"the loss of `{trace.subject}` is never finite again and its steps are skipped",
+                f"{course.at(ending[-1])} and all after it",
+                f"{count(ending)} steps skipped in a row",
+                f"fewer than {FOR_GOOD}",
+                why="a scaler hides a loss that is lost: the run goes on and learns nothing",
+                event=ending[-1],
+                source=ending[-1].source,
+            )
+            return
+
+
+@invariant("loop")
+def loss_depends_on_parameters(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The loss depends on the parameters that the optimizer holds.
+
+    Judges: each optimizer that no backward pass of the whole run gave a gradient, though backward
+        ran before each of its steps.
+    Allows: steps whose backward passes belong to another optimizer, as long as one step of the
+        run has a gradient; where other optimizers learn, fewer than 10 steps are a note.
+    Misses: a loss of which only a part is cut off: every_trainable_parameter_moves names that.
+    Why: a loss that is wrapped in a new tensor, detached or computed without gradients can be
+        made to require one: backward runs, nothing moves, and nothing complains.
+    Source: issue 3 (loss re-wrapped in a new tensor).
+    """
+    every = courses(trace)
+    for course in every:
+        steps = course.steps
+        if course.by_hand or not steps or not all(_reaches_nothing(s) for s in steps):
+            continue
+        others = any(step.received for other in every for step in other.every)
+        yield Finding(
+            f"the loss of `{trace.subject}` reaches no parameter of its optimizer",
+            f"{course.at(steps[0])} and all after it",
+            f"0 of {steps[0].held} parameters have a gradient",
+            f"at least 1 of {steps[0].held}",
+            why="the loss may be wrapped in a new tensor, detached, or of another model",
+            rank=Rank.NOTE if others and count(steps) < FOR_GOOD else Rank.BROKEN,
+            event=steps[0],
+            source=steps[0].source,
+        )
+
+
+def _reaches_nothing(step: Step) -> bool:
+    """Say whether backward ran before a step, gave it nothing, and nobody cleared what it gave."""
+    moved = step.norm > 0 or step.update > 0
+    cleared = last_word(step, "zero") > last_word(step, "backward") >= 0
+    return bool(step.losses) and step.held > 0 and not (step.received or moved or cleared)
+
+
+@invariant("loop")
+def loss_falls(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The loss falls.
+
+    Judges: with promise falls, the median of the last tenth of the steps against that of the
+        first tenth, for the optimizer that made the most steps. Without it, only what is
+        conclusive: at least 50 steps of a single optimizer, at a rate above zero and past its
+        warmup, with a loss above zero.
+    Allows: what is promised. Without a promise: a note where all quarters of the run and the
+        steps in them are alike within 0.1 % (limit), or where the last quarter is above the
+        beginning and more than 2 times the first quarter; 100 times unless the loss is known to
+        be the mean of one loss function throughout.
+    Misses: without a promise, a loss whose noise hides that it does not fall, losses of any sign,
+        several optimizers, and runs with teachers or rollouts, whose losses may rise.
+    Why: a run can cost weeks before somebody looks at the scale of the axis.
+    Source: flat-loss-autoencoder, row E1; dml-audio-training, row A8.
+    """
+    course = main_course(trace)
+    steps = [] if course is None else [s for s in course.every if isfinite(_level(s))]
+    if course is None or len(steps) < 2:
+        return
+    falls = trace.promise("falls")
+    if falls is not None:
+        yield from _falls_short(trace, course, steps, falls)
+    elif course.alone and _conclusive(trace, steps):
+        yield from _flat(trace, course, steps)
+        yield from _rises(trace, course, steps)
+
+
+def _level(step: Step) -> float:
+    """Return the mean of what was handed to backward: it is the same for a shorter window."""
+    return fmean(step.losses) if step.losses else step.loss
+
+
+def _typical(steps: Sequence[Step], low: float, high: float) -> float:
+    """Return the median loss of one part of the run."""
+    return middle(_level(step) for step in stretch(steps, low, high))
+
+
+def _falls_short(
+    trace: Trace[Event], course: Course, steps: Sequence[Step], falls: float
+) -> Iterator[Finding]:
+    """Yield a finding where the loss falls by less than was promised."""
+    before, after = _typical(steps, 0, 0.1), _typical(steps, 0.9, 1)
+    if before - after < falls * abs(before):
+        fall = (before - after) / abs(before) if before else 0.0
+        yield Finding(
+            f"the loss of `{trace.subject}` does not fall as promised",
+            f"{course.at(steps[0])} to {steps[-1].step}",
+            f"{percent(fall)}  (from {number(before)} to {number(after)})",
+            f"at least {percent(falls)}",
+            why="perhaps a rate unfit for the loss, or parameters that the loss does not reach",
+            event=steps[-1],
+            source=steps[-1].source,
+        )
+
+
+def _conclusive(trace: Trace[Event], steps: Sequence[Step]) -> bool:
+    """Say whether a curve that nothing was promised about can be judged at all."""
+    top = max((max(step.rates) for step in steps if step.rates), default=0.0)
+    return (
+        len(steps) >= _LEAST_STEPS
+        and all(_level(step) > 0 for step in steps)
+        and mostly(steps, lambda s: bool(s.rates) and min(s.rates) > 0)
+        and any(max(s.rates, default=0.0) >= 0.99 * top for s in stretch(steps, 0, 0.5))
+        and not any(passes.routine for passes in events(trace, Evaluation))
+    )
+
+
+def _flat(trace: Trace[Event], course: Course, steps: Sequence[Step]) -> Iterator[Finding]:
+    """Yield a note where the loss is the same in all quarters, and from one step to the next."""
+    most = trace.limit("loss_falls", _FLAT)
+    quarters = [_typical(steps, part / 4, (part + 1) / 4) for part in range(4)]
+    level = middle(quarters)
+    spread = (max(quarters) - min(quarters)) / level
+    noise = middle(abs(_level(a) - _level(b)) / level for a, b in pairwise(steps))
+    begun = abs(_level(steps[0]) - level) / level
+    if spread <= most and noise <= most and begun <= 10 * most:
+        yield Finding(
+            f"the loss of `{trace.subject}` is flat",
+            f"{course.at(steps[0])} to {steps[-1].step}",
+            f"{percent(spread)} between the quarters of the run",
+            f"more than {percent(most)}",
+            why="perhaps one term drowns the others, clipping takes the gradient away, or the rate"
+            " is far too low",
+            rank=Rank.NOTE,
+            event=steps[-1],
+            source=steps[-1].source,
+        )
+
+
+def _rises(trace: Trace[Event], course: Course, steps: Sequence[Step]) -> Iterator[Finding]:
+    """Yield a note where the loss ends far above where it was."""
+    before, after = _typical(steps, 0, 0.25), _typical(steps, 0.75, 1)
+    start = max(_level(step) for step in stretch(steps, 0, 0.1))
+    plain = len({step.weights for step in steps}) == 1 and bool(steps[0].weights)
+    allowed = _RISEN if plain else _BURST
+    if after > allowed * before and after > start:
+        yield Finding(
+            f"the loss of `{trace.subject}` rises",
+            f"{course.at(steps[0])} to {steps[-1].step}",
+            f"{number(after / before)} times  (from {number(before)} to {number(after)})",
+            f"at most {number(allowed)} times",
+            why="perhaps a rate that is too high, or a sign that is turned",
+            rank=Rank.NOTE,
+            event=steps[-1],
+            source=steps[-1].source,
+        )

@@ -1,0 +1,221 @@
+"""Judgements of modes: training while it trains, evaluation while it is evaluated, and no trace."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+from trainguard.catalogue import invariant
+from trainguard.event import Event
+from trainguard.finding import Finding, Rank
+from trainguard.invariants.loop.wording import Course, count, courses, events, tally
+from trainguard.step import Evaluation, Parameter, Step
+from trainguard.trace import Trace
+
+_FEW = 2
+
+
+@invariant("loop")
+def training_mode_is_on(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A model that learns is in training mode.
+
+    Judges: steps whose outermost module was in evaluation mode, with dropout or batch statistics
+        asleep in it: 2 or more in a row after an evaluation, to the end of the run or more than
+        once, where it was in training mode before; all steps of the run (a note).
+    Allows: single modules that are put to sleep in a model that is in training mode; models that
+        do not move. A last phase that begins without an evaluation is a note.
+    Misses: other modes in turns; dropout that is called as a function.
+    Why: an evaluation that does not switch back leaves the rest of the run without dropout, and
+        with batch statistics that never change again.
+    Source: fartashf/vsepp issue 4; facebookresearch/clevr-iep pull request 22.
+    """
+    moved = _moved_models(trace)
+    for course in courses(trace):
+        rows = [tuple(own) for _, own in groupby(course.steps, key=_sleeps)]
+        own = [row for row in rows if _sleeps(row[0]) and _learns(row[0].asleep, moved)]
+        if own and len(rows) == 1 and count(rows[0]) >= _FEW:
+            yield _never_awake(trace, course)
+            continue
+        pairs = [
+            _Switch(before[-1], row)
+            for before, row in pairwise(rows)
+            if row in own and count(row) >= _FEW and any(map(_is_awake, before))
+        ]
+        left = [switch for switch in pairs if switch.evaluation(trace) is not None]
+        lasts = bool(pairs) and pairs[-1].row is rows[-1]
+        if left and (len(left) > 1 or left[-1].row is rows[-1]):
+            yield _left_asleep(trace, course, left)
+        elif lasts and len(own) == 1:
+            yield _left_asleep(trace, course, pairs)
+
+
+def _sleeps(step: Step) -> bool:
+    """Say whether a step was made in evaluation mode, and that matters."""
+    return bool(step.asleep) and not step.training
+
+
+def _is_awake(step: Step) -> bool:
+    """Say whether a step was made in training mode, with nothing asleep."""
+    return step.training and not step.asleep
+
+
+@dataclass(frozen=True, slots=True)
+class _Switch:
+    """The last step before a model fell asleep, and the steps in a row after."""
+
+    last: Step
+    row: tuple[Step, ...]
+
+    def evaluation(self, trace: Trace[Event]) -> Evaluation | None:
+        """Return the evaluation of the same model, in evaluation mode, that lies between."""
+        between = [
+            e
+            for e in events(trace, Evaluation)
+            if self.last.clock < e.clock < self.row[0].clock
+            and not e.training
+            and _root(e.module) == _root(self.row[0].asleep[0])
+        ]
+        return between[-1] if between else None
+
+
+def _never_awake(trace: Trace[Event], course: Course) -> Finding:
+    """Return the note about a model that is in evaluation mode throughout."""
+    step = course.steps[0]
+    return Finding(
+        f"`{trace.subject}` trains a model in evaluation mode",
+        f"{course.at(step)}, {_names(step.asleep)}",
+        f"asleep in {tally(course.steps, course.steps)}",
+        "awake",
+        why="pretrained models are often loaded in evaluation mode; model.train() is missing",
+        rank=Rank.NOTE,
+        event=step,
+        source=step.source,
+    )
+
+
+def _left_asleep(trace: Trace[Event], course: Course, left: Sequence[_Switch]) -> Finding:
+    """Return the finding about a model that was not put back into training mode."""
+    step, before = left[0].row[0], left[0].evaluation(trace)
+    by = f", after the evaluation of {before.module}" if before else ""
+    asleep = [step for switch in left for step in switch.row]
+    return Finding(
+        f"`{trace.subject}` goes on training in evaluation mode",
+        f"{course.at(step)}{by}, {_names(step.asleep)}",
+        f"asleep in {tally(asleep, course.steps)}",
+        "awake, as before",
+        why="model.train() is missing after the evaluation" if before else "",
+        rank=Rank.BROKEN if before else Rank.NOTE,
+        event=step,
+        source=before.source if before else step.source,
+    )
+
+
+def _moved_models(trace: Trace[Event]) -> set[str] | None:
+    """Return the outermost modules that the run has moved; None where nothing is known."""
+    parameters = events(trace, Parameter)
+    return {_root(p.name) for p in parameters if p.moved and not p.copy} if parameters else None
+
+
+def _learns(asleep: Sequence[str], moved: set[str] | None) -> bool:
+    """Say whether sleeping modules belong to a model that learns, as far as that is known."""
+    return moved is None or any(_root(name) in moved for name in asleep)
+
+
+def _root(name: str) -> str:
+    """Return the outermost module of a name."""
+    return name.partition(".")[0]
+
+
+def _names(names: Sequence[str]) -> str:
+    """Write the first of some names, and how many more there are."""
+    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+
+
+@invariant("loop")
+def evaluation_mode_is_on(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A loss that is only measured is measured in evaluation mode.
+
+    Judges: evaluations with a loss, after the first step, in which the outermost module is in
+        training mode with dropout or batch statistics awake in it: more than half of them.
+    Allows: passes of every window (a rollout, a teacher); evaluations without a loss, as to gather
+        batch statistics; modules that are kept awake in a model in evaluation mode, as for Monte
+        Carlo dropout; a single pass with a graph, which may be a batch that was skipped.
+    Misses: evaluations whose loss is not one of torch's functions; dropout called as a function.
+    Why: dropout makes the validation loss too high and noisy, and batch statistics take in the
+        validation set.
+    Source: pliang279/MultiBench issue 26; icon-lab/SynDiff issue 46.
+    """
+    judged = [
+        e
+        for e in _measuring(trace)
+        if e.step > 0 and not (e.training and e.gradients and e.passes < _FEW)
+    ]
+    awake = [e for e in judged if e.training and e.awake]
+    if 2 * len(awake) > len(judged):
+        yield Finding(
+            f"`{trace.subject}` measures a loss in training mode",
+            f"step {awake[0].step}, {_names(awake[0].awake)}",
+            f"awake in {len(awake)} of {len(judged)} evaluations",
+            "asleep",
+            why="model.eval() is missing before the evaluation",
+            event=awake[0],
+            source=awake[0].source,
+        )
+
+
+def _measuring(trace: Trace[Event]) -> list[Evaluation]:
+    """Return the evaluations with a loss that are no part of every window."""
+    return [e for e in events(trace, Evaluation) if e.measures and not e.routine]
+
+
+@invariant("loop")
+def evaluation_leaves_no_trace(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    An evaluation changes nothing of the model, and keeps nothing for a backward that never comes.
+
+    Judges: buffers after evaluations with a loss in which all modules are in evaluation mode;
+        evaluations in evaluation mode that build a graph: a note if more than half do.
+    Allows: passes of every window; models with modules awake, which evaluation_mode_is_on has;
+        evaluations in which parameters change too, since averages and best states are put in for
+        some passes. A buffer that is changed once, as a cache that grows, is a note.
+    Misses: parameters that a pass edits; what is changed outside of the model; evaluations without
+        a loss.
+    Why: what validation leaves behind is learned from the validation set, or added to the next
+        step's gradients; a graph that nobody needs takes the memory of a training step.
+    Source: dragen1860/MAML-Pytorch issue 4 (batch statistics updated at validation time).
+    """
+    parameters = {p.name for p in events(trace, Parameter)}
+    still = [e for e in _measuring(trace) if not (e.awake or parameters.intersection(e.touched))]
+    touched = [e for e in still if e.touched]
+    names = sorted({name for e in touched for name in e.touched})
+    sure = [name for name in names if sum(name in e.touched for e in touched) >= _FEW]
+    if touched:
+        first = touched[0]
+        yield Finding(
+            f"an evaluation changes the model of `{trace.subject}`",
+            f"step {first.step}, {_names(sure or first.touched)}",
+            f"changed by {len(touched)} of {len(still)} evaluations",
+            "as before the evaluation",
+            why="" if sure else "perhaps a cache that is filled at the first call",
+            rank=Rank.BROKEN if sure else Rank.NOTE,
+            event=first,
+            source=first.source,
+        )
+    yield from _idle_graphs(trace, [e for e in still if not e.training])
+
+
+def _idle_graphs(trace: Trace[Event], judged: Sequence[Evaluation]) -> Iterator[Finding]:
+    """Yield a note where most evaluations build a graph."""
+    graphs = [e for e in judged if e.gradients]
+    if 2 * len(graphs) > len(judged):
+        yield Finding(
+            f"an evaluation of `{trace.subject}` builds a graph that nothing uses",
+            f"step {graphs[0].step}, {graphs[0].module}",
+            f"a graph in {len(graphs)} of {len(judged)} evaluations",
+            "no graph",
+            why="torch.no_grad() or torch.inference_mode() is missing",
+            rank=Rank.NOTE,
+            event=graphs[0],
+            source=graphs[0].source,
+        )

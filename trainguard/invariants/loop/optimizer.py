@@ -1,0 +1,129 @@
+"""Judgement of what the optimizers hold: the parameters that the loss asks to move."""
+
+from collections.abc import Iterator, Sequence
+
+from trainguard.catalogue import invariant
+from trainguard.event import Event
+from trainguard.finding import Finding, Rank
+from trainguard.invariants.loop.wording import courses, events, percent
+from trainguard.step import Parameter
+from trainguard.trace import Trace
+
+
+@invariant("loop")
+def optimizer_holds_every_trainable_parameter(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What receives gradients is in an optimizer.
+
+    Judges: parameters that require a gradient, got one, are in no optimizer and did not move, in
+        runs with an optimizer.
+    Allows: copies, and parameters thawed on the way. Broken where the optimizer holds parameters of
+        no module that is called instead, or where a part of a layer, or a layer behind others that
+        are held, is left out and makes less than half (limit) of the elements; else a note, since
+        leaving a backbone or a whole helper model out is a way of freezing it.
+    Misses: models that are left out as a whole, on purpose or not.
+    Why: an optimizer built before the head was replaced goes on training the head that is gone.
+    Source: zjunlp/HVPNeT issue 5; microsoft/nni issue 4521 (layers replaced after the optimizer).
+    """
+    parameters = [p for p in events(trace, Parameter) if not p.copy]
+    reached = [p for p in parameters if p.trainable and p.received and p.gradient > 0]
+    left_out = [p for p in reached if not (p.held or p.moved or p.thawed)]
+    if not left_out or all(course.by_hand for course in courses(trace)):
+        return
+    gone = [p for p in parameters if p.orphan and p.held and not p.received]
+    beside = _beside_held(left_out, parameters)
+    if gone and (beside or not any(p.held for p in reached)):
+        yield _replaced(trace, beside or left_out, gone, reached)
+        return
+    inner = [p for p in beside if _inside(p, parameters)]
+    most = trace.limit("optimizer_holds_every_trainable_parameter", 0.5)
+    if inner and _elements(inner) < most * _elements(reached):
+        yield _told(trace, *_FORGOTTEN, inner, reached)
+    else:
+        yield _told(trace, *_OMITTED, left_out, reached)
+
+
+_FORGOTTEN = (
+    "leave out parameters of a model that they train",
+    "perhaps layers were added, or sorted into groups, after the optimizer was built",
+    Rank.BROKEN,
+)
+_OMITTED = (
+    "leave out parameters that get gradients",
+    "if they are meant to stay, requires_grad_(False) saves their gradients",
+    Rank.NOTE,
+)
+
+
+def _told(
+    trace: Trace[Event],
+    told: str,
+    why: str,
+    rank: Rank,
+    left_out: Sequence[Parameter],
+    reached: Sequence[Parameter],
+) -> Finding:
+    """Return the finding about parameters that are in no optimizer."""
+    return Finding(
+        f"the optimizers of `{trace.subject}` {told}",
+        _names(left_out),
+        _measured(left_out, reached),
+        "0 %",
+        why=why,
+        rank=rank,
+        event=left_out[0],
+    )
+
+
+def _replaced(
+    trace: Trace[Event],
+    left_out: Sequence[Parameter],
+    gone: Sequence[Parameter],
+    reached: Sequence[Parameter],
+) -> Finding:
+    """Return the finding about an optimizer that holds what is no longer there."""
+    return Finding(
+        f"the optimizers of `{trace.subject}` hold parameters of no module that is called"
+        " and leave out others that get gradients",
+        f"{_names(left_out)}; held: {_names(gone)}",
+        _measured(left_out, reached),
+        "0 %",
+        why="perhaps a layer, or the model, was replaced after the optimizer was built",
+        event=left_out[0],
+    )
+
+
+def _beside_held(left_out: Sequence[Parameter], every: Sequence[Parameter]) -> list[Parameter]:
+    """Return what is left out of models of which an optimizer holds other, living parts."""
+    trained = {_path(p, 1) for p in every if p.held and p.received}
+    return [p for p in left_out if _path(p, 1) in trained]
+
+
+def _inside(one: Parameter, every: Sequence[Parameter]) -> bool:
+    """Say whether a parameter is left out inside of what is held, not as a part in front of it."""
+    held = [i for i, p in enumerate(every) if p.held and _path(p, 1) == _path(one, 1)]
+    mixed = any(_path(every[i], 2) == _path(one, 2) for i in held)
+    single_layer = one.module.count(".") <= 1
+    return held[0] < every.index(one) and (mixed or single_layer)
+
+
+def _path(parameter: Parameter, parts: int) -> tuple[str, ...]:
+    """Return the first parts of a parameter's name: its model, and its part of the model."""
+    return tuple(parameter.name.split(".")[:parts])
+
+
+def _elements(parameters: Sequence[Parameter]) -> int:
+    """Return the number of elements of some parameters."""
+    return sum(max(1, p.elements) for p in parameters)
+
+
+def _measured(left_out: Sequence[Parameter], reached: Sequence[Parameter]) -> str:
+    """Write the share of the elements with gradient that is left out."""
+    share = _elements(left_out) / _elements(reached)
+    return f"{percent(share)} of the elements that get gradients"
+
+
+def _names(parameters: Sequence[Parameter]) -> str:
+    """Write the first of some parameters, and how many more there are."""
+    more = len(parameters) - 1
+    return parameters[0].name + (f" and {more} more" if more else "")

@@ -1,0 +1,273 @@
+"""Judgements of parameters: what is meant to move does, and what is frozen stays."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import sqrt
+
+from trainguard.catalogue import invariant
+from trainguard.event import Event
+from trainguard.finding import Finding, Rank
+from trainguard.invariants.loop.wording import count, courses, events, middle
+from trainguard.invariants.wording import number
+from trainguard.loop import named_by
+from trainguard.step import Parameter
+from trainguard.trace import Trace
+
+_LEAST_STEPS = 2  # what begins at zero, as LoRA does, gets its first gradient in the second step
+_LONG_ENOUGH = 5  # steps in which what is used at random is used at least once
+_ROUNDED = 1e-6  # a smaller update may be lost in a parameter of float32
+_PLAIN = ("SGD", "by hand")  # optimizers whose updates are as small as the gradients
+
+
+@invariant("loop")
+def every_trainable_parameter_moves(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Every parameter that is meant to learn differs at the end of the run from its beginning.
+
+    Judges: parameters that an optimizer holds, that got a gradient and that stand still, in runs of
+        2 steps or more; those named in `trainable`, whatever holds them; in runs of 5 steps or
+        more, modules that were called and that no gradient reached (a note).
+    Allows: parameters thawed on the way, copies, modules that were not called, optimizers that made
+        fewer than 2 steps, gradients that no step may have used, and gradients per element below
+        1e-3 (limit) of their median. It is a note where the rate is zero, where an update would be
+        below 1e-6, and where everything ends as it began although steps moved it. A rate of zero
+        for all: learning_rate_is_positive.
+    Misses: parameters that move and do not learn; single rows or heads that stand still.
+    Why: what is in the model and in the optimizer and stands still is missed by every loss curve.
+    Source: multimodal-pipeline, row C11 (parameters frozen per mode are never thawed).
+    """
+    globs, parameters = _globs(trace, "trainable"), events(trace, Parameter)
+    yield from _nameless(trace, "trainable", globs, parameters)
+    if _made(trace) < _LEAST_STEPS:
+        return
+    promised = [p for p in _promised(parameters, globs) if not p.moved]
+    if promised:
+        yield _still(trace, promised)
+    others = [p for p in parameters if p not in promised and not (p.copy or p.thawed)]
+    if any(p.moved for p in parameters if not p.copy):
+        yield from _standing(trace, others)
+        yield from _unreached(trace, others)
+    else:
+        yield from _all_standing(trace, others)
+
+
+def _made(trace: Trace[Event]) -> int:
+    """Return how many steps were made, of the optimizer that made the most."""
+    return max((count(course.steps) for course in courses(trace)), default=0)
+
+
+def _globs(trace: Trace[Event], name: str) -> tuple[str, ...]:
+    """Return the globs that the run promises."""
+    value = trace.promises.get(name)
+    return tuple(map(str, value)) if isinstance(value, tuple) else ()
+
+
+def _own(parameters: Iterable[Parameter], glob: str) -> list[Parameter]:
+    """Return the parameters that a glob names; copies only where it names nothing else."""
+    named = [p for p in parameters if named_by(p.name, (glob,))]
+    return [p for p in named if not p.copy] or named
+
+
+def _promised(parameters: Iterable[Parameter], globs: Iterable[str]) -> list[Parameter]:
+    """Return the parameters that some globs name, each once."""
+    kept = list(parameters)
+    return list(dict.fromkeys(p for glob in globs for p in _own(kept, glob)))
+
+
+def _nameless(
+    trace: Trace[Event], word: str, globs: Iterable[str], parameters: Sequence[Parameter]
+) -> Iterator[Finding]:
+    """Yield a finding for each promised glob that names no parameter of the run."""
+    for glob in globs if parameters else ():
+        if not _own(parameters, glob):
+            yield Finding(
+                f"`{trace.subject}` has no parameter that its promise `{word}` names",
+                f"{glob!r}",
+                f"0 of {len(parameters)} parameters",
+                "1 or more",
+                why=f"names are such as {parameters[0].name!r}; perhaps a layer was renamed",
+            )
+
+
+def _names(parameters: Sequence[Parameter]) -> str:
+    """Write the first of some parameters, and how many more there are."""
+    more = len(parameters) - 1
+    return parameters[0].name + (f" and {more} more" if more else "")
+
+
+def _still(trace: Trace[Event], parameters: Sequence[Parameter]) -> Finding:
+    """Return the finding about promised parameters that did not move."""
+    one = parameters[0]
+    reasons = {
+        "no optimizer holds it": not one.held,
+        "it requires no gradient: perhaps it was frozen and never thawed": not one.trainable,
+        "its module was never called": not one.called,
+        "no gradient reaches it": one.received == 0,
+        "the rate of its group is zero": one.rate == 0,
+    }
+    return Finding(
+        f"parameters that `{trace.subject}` promises to train do not move",
+        _names(parameters),
+        f"no move in {_made(trace)} steps",
+        f"a move within {_LEAST_STEPS} steps",
+        why=next((told for told, true in reasons.items() if true), ""),
+        event=one,
+    )
+
+
+def _stuck(trace: Trace[Event], parameters: Iterable[Parameter]) -> list[Parameter]:
+    """Return what gets gradients worth the name and stands still though its optimizer steps."""
+    backwards = (len(step.losses) for course in courses(trace) for step in course.every)
+    unused = max(1, max(backwards, default=0))  # gradients of a last window without a step
+    learning = [p for p in parameters if p.trainable and p.gradient > 0 and p.received > unused]
+    typical = middle(map(_slope, learning))
+    least = trace.limit("every_trainable_parameter_moves", 1e-3) * typical
+    # A bias before a normalisation gets rounding noise for a gradient, and may well stand still.
+    return [p for p in learning if p.held and p.called and not p.moved and _slope(p) >= least]
+
+
+def _slope(parameter: Parameter) -> float:
+    """Return the root mean square of the largest gradient of a parameter."""
+    return parameter.gradient / sqrt(max(1, parameter.elements))
+
+
+def _some_never_stepped(trace: Trace[Event]) -> bool:
+    """Say whether optimizers that hardly stepped hold some of the parameters."""
+    stepping = [c for c in courses(trace) if count(c.steps) >= _LEAST_STEPS]
+    held = [p for p in events(trace, Parameter) if p.held and (p.trainable or p.thawed)]
+    return sum(max(s.held for s in c.every) for c in stepping) < len(held)
+
+
+def _standing(trace: Trace[Event], parameters: Iterable[Parameter]) -> Iterator[Finding]:
+    """Yield findings about parameters that stand still while others of the run move."""
+    stuck = [] if _some_never_stepped(trace) else _stuck(trace, parameters)
+    plain = any(c.optimizer.startswith(_PLAIN) for c in courses(trace))
+    for kind, (summary, why, rank) in _STANDING.items():
+        found = [p for p in stuck if _kind(p, plain=plain) == kind]
+        if found:
+            yield Finding(
+                summary.format(trace.subject),
+                _names(found),
+                f"no move in {_made(trace)} steps, gradients up to"
+                f" {number(max(p.gradient for p in found))}",
+                f"a move within {_LEAST_STEPS} steps",
+                why=why,
+                rank=rank,
+                event=found[0],
+            )
+
+
+def _kind(parameter: Parameter, *, plain: bool) -> str:
+    """Tell why a parameter may stand still: no rate, an update below rounding, or neither."""
+    if parameter.rate == 0:
+        return "rate"
+    update = parameter.rate * (_slope(parameter) if plain else 1.0)
+    return "small" if update < _ROUNDED else "put back"
+
+
+_STANDING = {
+    "put back": (
+        "parameters of `{}` get gradients and do not move",
+        "something may put them back after each step, or their precision rounds updates off",
+        Rank.BROKEN,
+    ),
+    "rate": (
+        "parameters of `{}` get gradients at a rate of zero",
+        "a group of the optimizer has no rate of its own",
+        Rank.NOTE,
+    ),
+    "small": (
+        "the updates of parameters of `{}` may be lost to rounding",
+        "the rate times the gradient is very small against what a float can hold",
+        Rank.NOTE,
+    ),
+}
+
+
+def _all_standing(trace: Trace[Event], parameters: Iterable[Parameter]) -> Iterator[Finding]:
+    """Yield a finding where nothing at all has moved, though there is a rate."""
+    stuck = [p for p in _stuck(trace, parameters) if p.rate > 0]
+    if not stuck:
+        return
+    stepped = any(step.update > 0 for course in courses(trace) for step in course.steps)
+    yield Finding(
+        f"the parameters of `{trace.subject}` end as they began although its steps move them"
+        if stepped
+        else f"no parameter of `{trace.subject}` moves",
+        _names(stuck),
+        f"no move in {_made(trace)} steps, gradients up to"
+        f" {number(max(p.gradient for p in stuck))}",
+        f"a move within {_LEAST_STEPS} steps",
+        why="perhaps a state of before is loaded at the end"
+        if stepped
+        else "perhaps gradients are cleared between backward and step",
+        rank=Rank.NOTE if stepped else Rank.BROKEN,
+        event=stuck[0],
+    )
+
+
+def _unreached(trace: Trace[Event], parameters: Iterable[Parameter]) -> Iterator[Finding]:
+    """Yield a note about modules that are called and whose parameters no gradient reaches."""
+    modules: dict[str, list[Parameter]] = {}
+    for parameter in parameters:
+        if parameter.trainable:
+            modules.setdefault(parameter.module, []).append(parameter)
+    idle = [
+        own
+        for own in modules.values()
+        if all(p.held and p.called and p.received == 0 and not p.moved for p in own)
+    ]
+    if idle and _made(trace) >= _LONG_ENOUGH:
+        more = len(idle) - 1
+        yield Finding(
+            f"no gradient reaches a module of `{trace.subject}` that is called",
+            (idle[0][0].module or idle[0][0].name) + (f" and {more} more" if more else ""),
+            f"0 gradients in {_made(trace)} steps",
+            "1 or more",
+            why="perhaps its output is detached, or nothing uses it",
+            rank=Rank.NOTE,
+            event=idle[0][0],
+        )
+
+
+@invariant("loop")
+def frozen_parameters_stay(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What is frozen does not move.
+
+    Judges: parameters that require no gradient, at each step of an optimizer; those named in
+        `frozen`, at the end of the run.
+    Allows: nothing for parameters that a step moved; copies, which follow by their own rule.
+    Misses: buffers, such as batch statistics; frozen parameters that are edited by hand, unless
+        they are declared.
+    Why: a gradient that is zeroed and not removed keeps momentum and weight decay at work.
+    Source: multimodal-pipeline, row C11; facebookresearch/fairseq issue 4702.
+    """
+    globs, parameters = _globs(trace, "frozen"), events(trace, Parameter)
+    yield from _nameless(trace, "frozen", globs, parameters)
+    promised = [p for p in _promised(parameters, globs) if p.moved]
+    told = {
+        f"parameters that `{trace.subject}` promises to freeze move": promised,
+        f"an optimizer of `{trace.subject}` moves parameters that are frozen": [
+            p for p in parameters if p.moved_frozen and not p.copy and p not in promised
+        ],
+    }
+    for summary, found in told.items():
+        if found:
+            yield Finding(
+                summary,
+                _names(found),
+                f"{len(found)} of {len(parameters)} parameters moved",
+                f"0 of {len(parameters)}",
+                why=_why_moved(found[0]),
+                event=found[0],
+            )
+
+
+def _why_moved(parameter: Parameter) -> str:
+    """Guess why a frozen parameter moved."""
+    if parameter.moved_frozen:
+        return (
+            "an old gradient is still there, perhaps zeroed, so that momentum and weight decay go"
+            " on; set it to None, or take it out of the optimizer"
+        )
+    return "it still requires a gradient" if parameter.trainable else "something else edits it"

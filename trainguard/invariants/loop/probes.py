@@ -1,0 +1,181 @@
+"""Judgements of what was tried out on copies of live objects, and of a run that was run again."""
+
+from collections.abc import Iterator
+
+from trainguard.catalogue import invariant
+from trainguard.event import Event
+from trainguard.finding import Finding, Rank
+from trainguard.invariants.loop.wording import events, percent
+from trainguard.invariants.wording import number
+from trainguard.step import Probe
+from trainguard.trace import Trace
+
+
+def _of(trace: Trace[Event], kind: str) -> Iterator[Probe]:
+    """Yield the probes of one kind."""
+    return (probe for probe in events(trace, Probe) if probe.probe == kind)
+
+
+def _at(probe: Probe) -> str:
+    """Write when and where something was tried out."""
+    return ", ".join(part for part in (f"step {probe.step}", probe.label) if part)
+
+
+@invariant("loop")
+def target_is_not_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The model is not shown what it is to predict.
+
+    Judges: columns of the input that equal the target in every row of the batches looked at; the
+        outputs at earlier positions when a later position of the input is edited.
+    Allows: a share below 1 (limit) of equal rows; a change of an earlier output within rounding.
+    Misses: targets that are scaled, shifted or hidden in several columns.
+    Why: the loss falls to nothing and the model is of no use where the target is not known yet.
+    Source: huggingface/transformers issues 31673 and 48745; neurodata/SPORF issue 355.
+    """
+    least = trace.limit("target_is_not_in_the_input", 1.0)
+    for probe in _of(trace, "target"):
+        if probe.measured >= least:
+            yield Finding(
+                f"the target of `{trace.subject}` stands in its input",
+                _at(probe),
+                f"equal in {percent(probe.measured)} of the rows",
+                f"less than {percent(least)}",
+                why="perhaps the column of the target was not dropped from the features",
+                event=probe,
+                source=probe.source,
+            )
+    for probe in _of(trace, "future"):
+        if probe.measured > probe.reference:
+            yield Finding(
+                f"an earlier output of `{trace.subject}` depends on a later input",
+                _at(probe),
+                f"changed by {number(probe.measured)}",
+                f"at most {number(probe.reference)}",
+                why="perhaps a causal mask is missing, or padding on the wrong side",
+                event=probe,
+                source=probe.source,
+            )
+
+
+@invariant("loop")
+def samples_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The output for a sample does not depend on the other samples of its batch.
+
+    Judges: in evaluation mode, the outputs of the other samples when one of them is edited.
+    Allows: changes within rounding, as the probe measured it.
+    Misses: mixing in training mode only, as batch statistics do; mixing in the loss.
+    Why: a softmax or a mean over the batch dimension makes predictions depend on the company.
+    Source: DeepReinforcementLearningInAction issue 32; perone/euclidesdb issue 2 (softmax, dim=0).
+    """
+    for probe in _of(trace, "mix"):
+        if probe.measured > probe.reference:
+            yield Finding(
+                f"samples of a batch mix in a model of `{trace.subject}`",
+                _at(probe),
+                f"changed by {number(probe.measured)}",
+                f"at most {number(probe.reference)}",
+                why="perhaps a softmax, a mean or a view over the batch dimension",
+                event=probe,
+                source=probe.source,
+            )
+
+
+@invariant("loop")
+def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The same input comes with the same label.
+
+    Judges: inputs that were seen again, the share of them whose label was another one.
+    Allows: three quarters of the share that labels drawn by chance would have: some data is noisy.
+    Misses: inputs that are seen once, or augmented; labels that are wrong from the beginning.
+    Why: labels that are shuffled apart from their inputs can only be learned by heart.
+    Source: Borda/kaggle_image-classify pull request 12; issue 3.
+    """
+    for probe in _of(trace, "labels"):
+        if probe.measured > probe.reference:
+            yield Finding(
+                f"the labels of `{trace.subject}` do not follow their inputs",
+                _at(probe),
+                f"another label in {percent(probe.measured)} of the repeated inputs",
+                f"at most {percent(probe.reference)}",
+                why="perhaps inputs and labels are shuffled apart from each other",
+                event=probe,
+                source=probe.source,
+            )
+
+
+@invariant("loop")
+def evaluation_is_deterministic(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The same input gives the same output in evaluation mode.
+
+    Judges: two passes over the input of an evaluation, on a copy of the model.
+    Allows: differences within rounding, as the probe measured it.
+    Misses: randomness that not every input brings about.
+    Why: dropout called as a function, with training=True, stays on whatever the mode is.
+    Source: Coderx7/SimpleNet issue 2; mertyg/vision-language-models-are-bows issue 17.
+    """
+    for probe in _of(trace, "repeat"):
+        if probe.measured > probe.reference:
+            yield Finding(
+                f"an evaluation of `{trace.subject}` gives another output each time",
+                _at(probe),
+                f"differs by {number(probe.measured)}",
+                f"at most {number(probe.reference)}",
+                why="perhaps F.dropout without training=self.training, or noise that is drawn in"
+                " the forward pass",
+                event=probe,
+                source=probe.source,
+            )
+
+
+@invariant("loop", probe="rerun")
+def run_is_reproducible(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Two runs from the same seed have the same losses.
+
+    Judges: the losses of the first steps of two runs that begin with the same random states.
+    Allows: nothing: the losses agree to the last bit.
+    Misses: what differs later; what a new process, another device or several workers change.
+    Why: without it no difference between two runs can be put down to a change of the code.
+    Source: issue 3; open-mmlab/mmdetection issue 2034.
+    """
+    for probe in _of(trace, "rerun"):
+        if probe.measured < probe.reference:
+            yield Finding(
+                f"two runs of `{trace.subject}` from the same seed differ",
+                ", ".join(part for part in (f"step {probe.measured:.0f}", probe.label) if part),
+                f"the same losses in {probe.measured:.0f} steps",
+                f"in {probe.reference:.0f} steps",
+                why="perhaps a generator of its own that is not seeded, the order of a set, or"
+                " state that the first run left behind",
+                event=probe,
+                source=probe.source,
+            )
+
+
+@invariant("loop")
+def layers_are_distinct(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The layers of a list are layers of their own.
+
+    Judges: modules that stand at several places of a list. What is found is a note.
+    Allows: sharing outside of lists, such as tied embeddings.
+    Misses: layers that share their weights and not themselves.
+    Why: [layer] * 6 is six times the same layer: a sixth of the parameters, under another name.
+    Source: zalandoresearch/pytorch-vq-vae issue 2; linkedin/Liger-Kernel pull request 269.
+    """
+    for probe in _of(trace, "shared"):
+        if probe.measured > 1:
+            yield Finding(
+                f"a model of `{trace.subject}` holds one layer at several places of a list",
+                probe.label,
+                f"{probe.measured:.0f} places",
+                "1 place",
+                why="[layer] * n repeats one layer; [make_layer() for _ in range(n)] makes several",
+                rank=Rank.NOTE,
+                event=probe,
+                source=probe.source,
+            )

@@ -1,0 +1,140 @@
+"""Judgements of the loss functions that a run calls: what they are given, and how they pull."""
+
+from collections.abc import Iterator
+from math import isfinite, prod
+
+from trainguard.catalogue import invariant
+from trainguard.event import Event
+from trainguard.finding import Finding, Rank
+from trainguard.invariants.loop.wording import events
+from trainguard.invariants.wording import number
+from trainguard.step import Probe, Term
+from trainguard.trace import Trace
+
+_FEW = 3
+
+
+@invariant("loop")
+def components_are_balanced(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    No term of the loss is drowned by another one.
+
+    Judges: the gradient of each term against that of the largest, in at least 2 probed steps, in
+        runs with several terms. What is found is a note.
+    Allows: a thousandth (limit: the ratio, 1000), or a thousandth in any one of the steps; terms
+        that pull at nothing at all, which may be switched off.
+    Misses: terms that are added up before a loss function is called, or are none of torch's.
+    Why: with equal weights and unequal scales the largest term is the only one that is learned.
+    Source: flat-loss-autoencoder, row E5.
+    """
+    ratio = trace.limit("components_are_balanced", 1e3)
+    pulls = {
+        term: [share for share in term.shares if isfinite(share)]
+        for term in events(trace, Term)
+        if not term.evaluation
+    }
+    probed = {term: shares for term, shares in pulls.items() if len(shares) >= 2}
+    for term, shares in probed.items():
+        if len(probed) >= 2 and 0 < max(shares) < 1 / ratio:
+            yield Finding(
+                f"a term of the loss of `{trace.subject}` is drowned by another",
+                term.function,
+                f"{number(max(shares))} of the largest term's gradient, at most in"
+                f" {len(shares)} steps",
+                f"{number(1 / ratio)}",
+                why="perhaps inputs of different scales, or weights that do not make up for them",
+                rank=Rank.NOTE,
+                event=term,
+                source=term.source,
+            )
+
+
+@invariant("loop")
+def logits_are_not_normalised_twice(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A loss that normalises its input is given logits, and one that does not is given logarithms.
+
+    Judges: cross_entropy and binary_cross_entropy_with_logits whose input comes out of a softmax or
+        a sigmoid, or is made of distributions in every one of 3 calls or more; nll_loss that gets
+        values above zero in every call.
+    Allows: log_softmax before cross_entropy, which changes nothing.
+    Misses: a normalisation that something else follows; losses written by hand.
+    Why: a softmax of a softmax is nearly flat: the loss cannot fall far, and its gradient fades.
+    Source: Lightning-Universe/lightning-bolts issue 654; ariecattan/SciCo issue 2.
+    """
+    for term in events(trace, Term):
+        measured, allowed = _normalised(term)
+        if measured:
+            yield Finding(
+                f"{term.function} of `{trace.subject}` is given {measured}",
+                f"input of shape {term.input}" if term.input else "",
+                f"{measured} in {term.calls} of {term.calls} calls",
+                allowed,
+                why=_WHY.get(term.function, ""),
+                event=term,
+                source=term.source,
+            )
+
+
+_MAKERS = {
+    "SoftmaxBackward0": "the output of a softmax",
+    "SigmoidBackward0": "the output of a sigmoid",
+}
+_WHY = {
+    "cross_entropy": "it takes the softmax itself; leave the one before it out",
+    "binary_cross_entropy_with_logits": "it takes the sigmoid itself; leave the one before it out",
+    "nll_loss": "log_softmax is missing, or use cross_entropy",
+}
+
+
+def _normalised(term: Term) -> tuple[str, str]:
+    """Tell what a term is given instead of what it takes, and what that is; or nothing."""
+    if term.function in ("cross_entropy", "binary_cross_entropy_with_logits"):
+        classes = term.input[1] if len(term.input) > 1 else 0
+        always = term.calls >= _FEW and term.distributions == term.calls and classes > 1
+        probabilities = always and term.function == "cross_entropy"
+        made = _MAKERS.get(term.producer, "probabilities" if probabilities else "")
+        return made, "logits"
+    if term.function == "nll_loss" and 0 < term.calls == term.positive:
+        made = "probabilities" if term.distributions == term.calls else "values above zero"
+        return made, "logarithms of probabilities"
+    return "", ""
+
+
+@invariant("loop")
+def loss_inputs_do_not_broadcast(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A loss compares each output with its own target, not with all of them.
+
+    Judges: loss functions whose input and target have as many elements and different dimensions, so
+        that both are expanded in every call; losses by hand that reduce more pairs than there are
+        outputs.
+    Allows: one side expanded to the other; tables of pairs made on purpose from shapes with as many
+        dimensions, such as (N, 1) and (1, N).
+    Misses: batches of one sample; losses by hand where nothing was probed.
+    Why: (N, 1) against (N,) is a table of all pairs: the model learns to predict the mean.
+    Source: pytorch/pytorch issue 16045 and pull request 18349.
+    """
+    for term in events(trace, Term):
+        alike = prod(term.input) == prod(term.target) and len(term.input) != len(term.target)
+        if 0 < term.calls == term.broadcasts and alike:
+            yield Finding(
+                f"{term.function} of `{trace.subject}` compares all outputs with all targets",
+                f"in {term.calls} of {term.calls} calls",
+                f"input {term.input}, target {term.target}",
+                "the same shape for both",
+                why="squeeze the last dimension of the one, or unsqueeze the other",
+                event=term,
+                source=term.source,
+            )
+    for probe in events(trace, Probe):
+        if probe.probe == "broadcast" and probe.measured > probe.reference:
+            yield Finding(
+                f"the loss of `{trace.subject}` compares all outputs with all targets",
+                probe.label,
+                f"{probe.measured:.0f} elements in the mean",
+                f"{probe.reference:.0f} elements, as many as outputs",
+                why="perhaps (N, 1) against (N,); squeeze the one, or unsqueeze the other",
+                event=probe,
+                source=probe.source,
+            )

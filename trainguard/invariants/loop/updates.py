@@ -1,0 +1,142 @@
+"""Judgements of how gradients and updates are spread: across depth, and against the weights."""
+
+from collections.abc import Iterator, Sequence
+from math import isfinite, sqrt
+from statistics import correlation
+
+from trainguard.catalogue import invariant
+from trainguard.event import Event
+from trainguard.finding import Finding, Rank
+from trainguard.invariants.loop.wording import (
+    Course,
+    count,
+    courses,
+    middle,
+    stretch,
+)
+from trainguard.invariants.wording import number
+from trainguard.step import Step
+from trainguard.trace import Trace
+
+_BROKEN, _NOTED = 1e-7, 1e-5
+_TREND = 0.8
+_LARGE, _SMALL = 0.1, 1e-8
+
+
+@invariant("loop")
+def layer_gradients_are_balanced(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Gradients neither vanish nor explode across the depth of the model.
+
+    Judges: the root mean square of each weight's gradient, in at least 2 surveyed steps with at
+        least 3 weights that were reached: the smallest over the largest, where they rise or fall
+        with depth (a rank correlation of 0.8 with the order in the model).
+    Allows: a median ratio of 1e-7 (limit); below 1e-5 it is a note. Weights with no gradient.
+    Misses: single layers that are out of step with their neighbours, as behind a layer scale of
+        1e-6, which is meant; imbalance that weights of one dimension would show.
+    Why: sigmoids in a row, or weights that are too large, make a stack of which only one end
+        learns.
+    Source: flat-loss-autoencoder, row E7.
+    """
+    least = trace.limit("layer_gradients_are_balanced", _BROKEN)
+    for course in courses(trace):
+        surveyed = [s for s in course.steps if len(_sizes(s)) >= 3]
+        sloped = [s for s in surveyed if abs(_slope(s)) >= _TREND and _ratio(s) < _NOTED]
+        if len(surveyed) < 2 or len(sloped) * 2 <= len(surveyed):
+            continue
+        ratio = middle(_ratio(step) for step in surveyed)
+        step = sloped[0]
+        sizes = _sizes(step)
+        low, high = min(sizes, key=lambda n: sizes[n]), max(sizes, key=lambda n: sizes[n])
+        verb = "vanish" if _slope(step) > 0 else "explode"
+        yield Finding(
+            f"the gradients of `{trace.subject}` {verb} toward its first layers",
+            f"{course.at(step)}, {low} against {high}",
+            f"ratio {number(ratio)}, median of {len(surveyed)} steps",
+            f"ratio {number(least if ratio < least else _NOTED)}",
+            why="perhaps activations that saturate, or an initialisation of the wrong size",
+            rank=Rank.BROKEN if ratio < least else Rank.NOTE,
+            event=step,
+            source=step.source,
+        )
+
+
+def _sizes(step: Step) -> dict[str, float]:
+    """Return the root mean square of each weight's gradient, for those that have one."""
+    layers = [(name, norm, size) for name, norm, size in step.layers if size > 0]
+    return {name: norm / sqrt(size) for name, norm, size in layers if isfinite(norm) and norm > 0}
+
+
+def _ratio(step: Step) -> float:
+    """Return the smallest gradient of a step over the largest."""
+    sizes = _sizes(step).values()
+    return min(sizes) / max(sizes)
+
+
+def _slope(step: Step) -> float:
+    """Return the rank correlation of the gradients with the order in the model, -1 to 1."""
+    sizes = list(_sizes(step).values())
+    order = sorted(sizes)
+    ranks = [order.index(size) for size in sizes]
+    return correlation(range(len(ranks)), ranks) if len(set(ranks)) > 1 else 0.0
+
+
+@invariant("loop")
+def update_ratio_is_healthy(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Updates are neither lost in the weights nor as large as they are.
+
+    Judges: the norm of the update over that of the parameters, on surveyed steps with a gradient.
+        Too large: the median of the second half, with at least 5 such steps, of a single
+        optimizer whose loss is above zero and does not end below its beginning. Too small: the
+        largest of the steps whose rate is at least a tenth of the highest.
+    Allows: up to 0.1 (limit), at least 1e-8. What is found is a note.
+    Misses: large updates of a loss that falls, as of models that start from zero, of L-BFGS, of
+        losses of any sign, of several optimizers; single layers.
+    Why: an update below the resolution of its weights is rounded off: with bfloat16 weights and a
+        small rate nothing moves. One as large as the weights forgets what was learned.
+    Source: Karpathy, "Neural Networks: Zero to Hero" (about 1e-3 is usual); issue 3.
+    """
+    most = trace.limit("update_ratio_is_healthy", _LARGE)
+    for course in courses(trace):
+        surveyed = [s for s in course.steps if s.update >= 0 and s.weight > 0 and s.norm > 0]
+        late = [s.update / s.weight for s in surveyed[len(surveyed) // 2 :]]
+        if len(surveyed) >= 5 and middle(late) > most and _gains_nothing(course):
+            yield _odd(trace, course, surveyed[-1], middle(late), f"at most {number(most)}")
+        top = max((max(s.rates, default=0.0) for s in course.steps), default=0.0)
+        driven = [s for s in surveyed if top > 0 and max(s.rates, default=0.0) >= 0.1 * top]
+        largest = max((s.update / s.weight for s in driven), default=1.0)
+        if len(driven) >= 2 and largest < _SMALL:
+            yield _odd(trace, course, driven[0], largest, f"at least {number(_SMALL)}")
+
+
+def _gains_nothing(course: Course) -> bool:
+    """Say whether the loss of a single optimizer is above zero and ends no lower than it began."""
+    steps = [step for step in course.every if isfinite(step.loss)]
+    if not course.alone or count(steps) < 20 or not all(step.loss > 0 for step in steps):
+        return False
+    return _median_loss(steps, 0.75, 1) >= _median_loss(steps, 0, 0.25)
+
+
+def _median_loss(steps: Sequence[Step], low: float, high: float) -> float:
+    """Return the median loss of one part of the run."""
+    return middle(step.loss for step in stretch(steps, low, high))
+
+
+def _odd(trace: Trace[Event], course: Course, step: Step, ratio: float, allowed: str) -> Finding:
+    """Return the note for updates of an unhealthy size."""
+    large = allowed.startswith("at most")
+    return Finding(
+        f"the updates of `{trace.subject}` are as large as its parameters"
+        if large
+        else f"the updates of `{trace.subject}` are lost in its parameters",
+        course.at(step),
+        f"{number(ratio)} of the parameters' norm",
+        allowed,
+        why="the rate may be too high for this model"
+        if large
+        else "the rate may be far too low, or the parameters of a type too coarse for it",
+        rank=Rank.NOTE,
+        event=step,
+        source=step.source,
+    )

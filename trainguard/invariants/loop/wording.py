@@ -1,0 +1,129 @@
+"""What judgements of a training run share: the steps of one optimizer, medians, shares of steps."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import isfinite, nan
+from statistics import median
+from typing import Any, TypeVar
+
+from trainguard.event import Event
+from trainguard.step import Step
+from trainguard.trace import Trace
+
+E = TypeVar("E", bound=Event)
+MAJORITY = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """
+    The steps of one optimizer in order, those that a scaler skipped left out.
+
+    every: the steps with the skipped ones. alone: whether no other optimizer stepped in the run.
+    """
+
+    optimizer: str
+    every: tuple[Step, ...]
+    alone: bool = True
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps that were made."""
+        return tuple(step for step in self.every if not step.skipped)
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether parameters moved without an optimizer, so that no rate is known."""
+        return self.optimizer.startswith("by hand")
+
+    def at(self, step: Step) -> str:
+        """Return where in the run a step is: "step 512", "step 512 of AdamW#2"."""
+        return f"step {step.step}" if self.alone else f"step {step.step} of {self.optimizer}"
+
+
+def events(trace: Trace[Any], kind: type[E]) -> tuple[E, ...]:
+    """Return the events of one kind, in order."""
+    return tuple(event for event in trace if isinstance(event, kind))
+
+
+def courses(trace: Trace[Any]) -> list[Course]:
+    """Return the steps of each optimizer; the one that stepped first comes first."""
+    steps: dict[str, list[Step]] = {}
+    for step in events(trace, Step):
+        steps.setdefault(step.optimizer, []).append(step)
+    return [Course(name, tuple(own), len(steps) == 1) for name, own in steps.items()]
+
+
+def main_course(trace: Trace[Any]) -> Course | None:
+    """Return the steps of the optimizer that made the most; None in a run without a step."""
+    return max(courses(trace), key=lambda course: count(course.every), default=None)
+
+
+def count(steps: Iterable[Step]) -> int:
+    """Return how many steps of the run these stand for: a thinned run keeps some of them."""
+    return sum(step.span for step in steps)
+
+
+def share(steps: Iterable[Step], test: Callable[[Step], bool]) -> float:
+    """Return the share of the steps that pass a test, 0 to 1; nan of no steps."""
+    kept = list(steps)
+    total = count(kept)
+    return count(step for step in kept if test(step)) / total if total else nan
+
+
+def most_of(part: Iterable[Step], whole: Iterable[Step], least: float = MAJORITY) -> bool:
+    """Say whether some steps are more than a share of others that they are part of."""
+    return count(part) > least * count(whole)
+
+
+def mostly(steps: Iterable[Step], test: Callable[[Step], bool], least: float = MAJORITY) -> bool:
+    """Say whether more than a share of the steps passes a test; False of no steps."""
+    return share(steps, test) > least
+
+
+def first(steps: Iterable[Step], test: Callable[[Step], bool]) -> Step | None:
+    """Return the first step that passes a test, or None."""
+    return next((step for step in steps if test(step)), None)
+
+
+def longest(steps: Sequence[Step], test: Callable[[Step], bool]) -> tuple[Step, ...]:
+    """Return the longest stretch of steps in a row that pass a test; the first of equal ones."""
+    stretches = [tuple(own) for passes, own in groupby(steps, test) if passes]
+    return max(stretches, key=count, default=())
+
+
+def stretch(steps: Sequence[Step], low: float, high: float) -> tuple[Step, ...]:
+    """Return the steps of one part of the run (0 to 0.25: its first quarter); at least one."""
+    total, done, kept = count(steps), 0, []
+    for step in steps:
+        if low * total <= done + step.span / 2 < high * total:
+            kept.append(step)
+        done += step.span
+    return tuple(kept) or tuple(steps[:1] if low == 0 else steps[-1:])
+
+
+def finite(values: Iterable[float]) -> list[float]:
+    """Return the values that are numbers: neither nan, where nothing is known, nor infinite."""
+    return [value for value in values if isfinite(value)]
+
+
+def middle(values: Iterable[float]) -> float:
+    """Return the median of the finite values; nan where there is none."""
+    kept = finite(values)
+    return median(kept) if kept else nan
+
+
+def tally(steps: Iterable[Step], among: Iterable[Step], noun: str = "steps") -> str:
+    """Write how many of the steps: "212 of 240 steps"."""
+    return f"{count(steps)} of {count(among)} {noun}"
+
+
+def percent(part: float) -> str:
+    """Write a share as a percentage with three significant digits: "97.5 %"."""
+    return f"{100 * part:.3g} %"
+
+
+def last_word(step: Step, word: str) -> int:
+    """Return where a word stands last in the order of a step's window; -1 where it does not."""
+    return max((index for index, done in enumerate(step.order) if done == word), default=-1)

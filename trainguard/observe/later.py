@@ -1,0 +1,67 @@
+"""Numbers that are still tensors: fetched together, once per step, and not before they must be."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """What will be made of a tensor of numbers once they are fetched."""
+
+    tensor: torch.Tensor
+    make: Callable[[list[float]], Any]
+
+
+def on_accelerator(columns: dict[str, Any]) -> bool:
+    """Say whether fetching the columns would wait for a device other than the CPU."""
+    return any(not tensor.is_cpu for tensor in _tensors(columns))
+
+
+def fetched(columns: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns with every tensor turned into numbers, in one transfer per device."""
+    numbers = _numbers({id(tensor): tensor for tensor in _tensors(columns)})
+    return {name: _settled(value, numbers) for name, value in columns.items()}
+
+
+def _numbers(tensors: dict[int, torch.Tensor]) -> dict[int, list[float]]:
+    """Fetch each tensor as a list of numbers; those of one accelerator come in one transfer."""
+    numbers: dict[int, list[float]] = {}
+    away: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
+    for key, tensor in tensors.items():
+        if tensor.is_cpu:
+            values = tensor.tolist()
+            numbers[key] = values if isinstance(values, list) else [values]
+        else:
+            away.setdefault(tensor.device, []).append((key, tensor))
+    for waiting in away.values():
+        parts = [tensor.detach().reshape(-1).double() for _, tensor in waiting]
+        values, position = torch.cat(parts).tolist(), 0
+        for (key, _), part in zip(waiting, parts, strict=True):
+            numbers[key] = values[position : position + len(part)]
+            position += len(part)
+    return numbers
+
+
+def _settled(value: Any, numbers: dict[int, list[float]]) -> Any:
+    """Return a column with its tensors replaced by numbers."""
+    kind = type(value)
+    if kind is Later:
+        return value.make(numbers[id(value.tensor)])
+    if kind is tuple:
+        return tuple(numbers[id(v)][0] if isinstance(v, torch.Tensor) else v for v in value)
+    return numbers[id(value)][0] if isinstance(value, torch.Tensor) else value
+
+
+def _tensors(columns: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """Yield the tensors among the columns and inside their tuples."""
+    for value in columns.values():
+        kind = type(value)
+        if kind is Later:
+            yield value.tensor
+        elif kind is tuple:
+            yield from (entry for entry in value if isinstance(entry, torch.Tensor))
+        elif isinstance(value, torch.Tensor):
+            yield value

@@ -1,0 +1,38 @@
+"""What a recorder watches: one file for each thing, see `watcher`."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# In this order they are told what happens: gradients are measured before others look at norms.
+_WATCHERS = (
+    ("scaling", "Scaling"),
+    ("gradients", "Gradients"),
+    ("losses", "Losses"),
+    ("clipping", "Clipping"),
+    ("rates", "Rates"),
+    ("updates", "Updates"),
+    ("forwards", "Forwards"),
+    ("terms", "Terms"),
+    ("shares", "Shares"),
+    ("pairs", "Pairs"),
+    ("repeats", "Repeats"),
+    ("mixing", "Mixing"),
+    ("lookahead", "Lookahead"),
+    ("sharing", "Sharing"),
+    ("batches", "Batches"),
+    ("targets", "Targets"),
+    ("averages", "Averages"),
+    ("parameters", "Parameters"),
+    ("times", "Times"),
+    ("logged", "Logged"),
+    ("reads", "Reads"),
+)
+
+
+def watchers() -> "list[Callable[[Any], Any]]":
+    """Return the classes of all watchers, in the order in which they are told."""
+    found = ((import_module(f"{__name__}.{file}"), name) for file, name in _WATCHERS)
+    return [getattr(module, name) for module, name in found]

@@ -1,0 +1,158 @@
+"""
+The graph that autograd keeps: what made a tensor, and which loss functions a loss is made of.
+
+Only names, edges and saved constants are read. A mark put on a node lives and dies with the node,
+so that no graph is kept alive by somebody who wants to recognise it later.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+Node = Any  # of the graph; torch has no public name that fits all its versions
+_MARK = "trainguard"
+_DIGITS = "0123456789"
+_LOOKED_THROUGH = 3
+_CONSTANTS = 32  # operations between a loss function and what is handed to backward
+
+# What changes the shape, the dtype or the place of numbers, and not the numbers.
+_SAME = {
+    "AliasBackward",
+    "CloneBackward",
+    "FlattenBackward",
+    "PermuteBackward",
+    "ReshapeAliasBackward",
+    "SqueezeBackward",
+    "ToCopyBackward",
+    "TransposeBackward",
+    "UnsafeViewBackward",
+    "UnsqueezeBackward",
+    "ViewBackward",
+}
+_PARTS = {"SelectBackward", "SliceBackward"}  # some of the same numbers
+
+
+def name_of(node: Node) -> str:
+    """Return a node's name as autograd says it: "SoftmaxBackward0"."""
+    return str(node.name()).rpartition("::")[2]
+
+
+def kind_of(node: Node) -> str:
+    """Return a node's name without the number of its variant: "SumBackward"."""
+    return name_of(node).rstrip(_DIGITS)
+
+
+def producer(tensor: torch.Tensor) -> str:
+    """Name what made a tensor, whatever its shape or dtype was changed to since."""
+    node: Node = tensor.grad_fn
+    if node is None:
+        return ""
+    for _ in range(_LOOKED_THROUGH):
+        before = node.next_functions[0][0] if node.next_functions else None
+        if before is None or kind_of(node) not in _SAME | _PARTS:
+            break
+        node = before
+    return name_of(node)
+
+
+def mark(tensor: torch.Tensor, token: object) -> None:
+    """Leave a token at the node that made a tensor, where there is one."""
+    node: Node = tensor.grad_fn
+    if node is not None:
+        node.metadata[_MARK] = token
+
+
+def token_at(node: Node) -> Any:
+    """Return the token that was left at a node, or None."""
+    return node.metadata.get(_MARK)
+
+
+def multiple(loss: torch.Tensor) -> tuple[Any, torch.Tensor | float] | None:
+    """
+    Return the one marked value that a loss is a constant multiple of, and the multiple.
+
+    Only the constants are followed: where a second part with a gradient comes in there is no such
+    value. A multiple that lives on an accelerator stays there.
+    """
+    node, factor = loss.grad_fn, 1.0
+    for _ in range(_CONSTANTS):
+        if node is None:
+            return None
+        if (token := token_at(node)) is not None:
+            return token, factor
+        live = [place for place, (before, _) in enumerate(node.next_functions) if before]
+        by = _constant(node, live[0]) if len(live) == 1 else None
+        if by is None:
+            return None
+        node, factor = node.next_functions[live[0]][0], factor * by
+    return None
+
+
+def _constant(node: Node, place: int) -> Any:
+    """Return what an operation multiplies its input at a place by; None where it does more."""
+    kind = kind_of(node)
+    if kind in _SAME:
+        return 1.0
+    if kind in ("MeanBackward", "SumBackward"):
+        return 1.0 if elements(node) == 1 else None
+    if kind == "NegBackward":
+        return -1.0
+    if kind in ("AddBackward", "SubBackward"):
+        sign = -1.0 if kind == "SubBackward" else 1.0
+        return sign * node._saved_alpha if place else 1.0  # noqa: SLF001 torch names it so
+    if kind == "RsubBackward":
+        return 1.0 if place else -node._saved_alpha  # noqa: SLF001
+    if kind == "MulBackward":
+        return _number(node._saved_self if place else node._saved_other)  # noqa: SLF001
+    if kind == "DivBackward" and not place:
+        divisor = _number(node._saved_other)  # noqa: SLF001
+        return None if divisor is None else 1 / divisor
+    return None
+
+
+def _number(saved: torch.Tensor | None) -> torch.Tensor | float | None:
+    """Return a saved constant as a number, or as it is where it lives on an accelerator."""
+    if saved is None or saved.numel() != 1:
+        return None
+    return float(saved) if saved.device.type == "cpu" else saved.detach().reshape(())
+
+
+def sizes(node: Node) -> tuple[int, ...]:
+    """Return the shape of what a reduction was given, or nothing where it is not known."""
+    return tuple(int(size) for size in getattr(node, "_saved_self_sym_sizes", ()))
+
+
+def elements(node: Node) -> int:
+    """Return how many elements a reduction was given, 0 where that is not known."""
+    known = getattr(node, "_saved_self_sym_sizes", None)
+    return torch.Size(sizes(node)).numel() if known is not None else 0
+
+
+def shape_after(loss: torch.Tensor, node: Node, output: int) -> tuple[int, ...]:
+    """Return the shape of the output of a node in the graph of a loss."""
+    if hasattr(node, "variable"):
+        return tuple(node.variable.shape)
+    known = getattr(node, "_input_metadata", ())
+    if output < len(known):
+        return tuple(int(size) for size in known[output].shape)
+    # torch 2.4 does not tell it, but the gradient that arrives there has the same shape.
+    edge = torch.autograd.graph.GradientEdge(node, output)
+    return tuple(torch.autograd.grad(loss, [edge], retain_graph=True)[0].shape)
+
+
+def below(root: Node, most: int, stop_at_marks: bool = False) -> Iterator[Node]:
+    """Yield the nodes of a graph from its root, the nearest first, and `most` of them at most."""
+    seen = {root}
+    level = [root]
+    while level and len(seen) <= most:
+        following = []
+        for node in level:
+            yield node
+            if stop_at_marks and token_at(node) is not None:
+                continue
+            for before, _ in node.next_functions:
+                if before is not None and before not in seen:
+                    seen.add(before)
+                    following.append(before)
+        level = following

@@ -1,0 +1,113 @@
+"""
+The numbers that a line of output says: `step 3 | loss 1.234`, `loss: 0.12`, `{'lr': 5e-05}`.
+
+Only forms that cannot be read in two ways are taken. `loss 1: 0.5` may be the first of two losses
+and `3/10` is no number; percentages, dates, times and numbers with a unit are left out.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+LONGEST = 2000  # characters of a line that is read
+
+_FIGURE = r"(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d++)?"
+_WORD = r"[A-Za-z_]\w*+(?:[./@-]\w++)*+"
+_PAIR = re.compile(
+    rf"(?<![\w./@:\\-])(?P<name>{_WORD}(?: {_WORD}){{0,3}})"
+    r"(?:(?P<sign>['\"]?\s{0,4}[:=]\s*)|[ \t]+)"
+    r"(?:tensor\(|array\(|(?:np\.|numpy\.)?float\d*\(|['\"])?"
+    rf"(?P<number>[-+]?(?:{_FIGURE}|(?i:nan|inf(?:inity)?)))"
+    # No unit, fraction, date, time, thousands, version, range, calculation or list of numbers.
+    r"(?![\w%/^*=+-]|[.,:]\d|\s*(?:%|/|\*|=|->|\+-|\+/-|\u00b1|\u2192))"
+    rf"(?!\s*,\s*[-+]?{_FIGURE}\s*(?:[,;)\]]|$)|\s+[-+]?{_FIGURE}(?:[\s,;)\]]|$))"
+)
+_NUMBERS = re.compile(r"\d|nan|inf", re.IGNORECASE)
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_NOT_OF_TRAINING = (
+    "val|valid|validate|validation|validating|eval|evaluate|evaluation|evaluating|test|testing|dev"
+    "|best|avg|average|mean|ema|min|max|total|final"
+)
+_HEADING = re.compile(
+    rf"(?<![\w/.-])(?:({_NOT_OF_TRAINING})|train|training)(?![\w/-])", re.IGNORECASE
+)
+_COUNTERS = re.compile(
+    r"(?:^|[\s._/-])(?:(?:step|epoch|iter|iteration|update|episode|frame|generation)s?"
+    r"|(?:mini)?batch(?:es)?|ep|it|itr|round|gen|t|i|n)(?:$|[\s._/-])",
+    re.IGNORECASE,
+)
+_BEFORE = frozenset("|,;\t[](){}<>:'\"-*#")  # what may stand before `key value`
+_AFTER = re.compile(r" *(?:$|[|,;\t()\[\]{}'\":]|- |\. )|  ")
+_SECOND = re.compile(r"\s*:\s*[-+.\d]")
+_NO_NAME = re.compile(r"(?:^| )(?:after|at|before|by|for|from|in|is|of|than|to|was|with)$")
+_JOINTS = ("", ":", "]", ")", "]:", "):", "-", "->", "=>")
+
+
+class Number(NamedTuple):
+    """A number and its name as they were written; `rounding` is half a unit of the last digit."""
+
+    name: str
+    value: float
+    rounding: float
+
+
+def numbers_in(line: str) -> Iterator[Number]:
+    """Yield the numbers that a line says in a form that cannot be misread."""
+    if len(line) > LONGEST or not _NUMBERS.search(line):
+        return
+    if "\x1b" in line:
+        line = _COLOUR.sub("", line)
+    end, heading = 0, ""
+    before: re.Match[str] | None = None  # the pair before this one
+    is_sound = True  # whether it was taken
+    pairs = list(_PAIR.finditer(line))
+    starts = {pair.start() for pair in pairs}
+    for pair in pairs:
+        gap = line[end : pair.start()]
+        for found in _HEADING.finditer(gap) if gap else ():
+            heading = found[1] or ""
+        joined = before is not None and gap.strip() in _JOINTS
+        glued = joined and not gap.strip()
+        was_sound, is_sound = is_sound, bool(pair["sign"]) or _is_plain(line, pair, starts, glued)
+        prefix = _qualifier(before) if joined and before is not None else ""
+        before, end = pair, pair.end()
+        is_sound = is_sound and (was_sound or not glued)
+        if is_sound:
+            name = prefix + pair["name"]
+            yield Number(f"{heading}/{name}" if heading else name, *_value(pair["number"]))
+
+
+def _is_plain(line: str, pair: re.Match[str], starts: set[int], glued: bool) -> bool:
+    """Say whether `key value` stands by itself: between separators, or in a row of such pairs."""
+    start, end = pair.span()
+    before = line[:start].rstrip(" ")
+    opened = glued or not before or start - len(before) > 1 or before[-1] in _BEFORE
+    if not opened or pair["name"].count(" ") > 1 or _NO_NAME.search(pair["name"]):
+        return False
+    if not _AFTER.match(line, end) and end + 1 not in starts:
+        return False
+    # `loss 1: 0.5` is the first of several losses.
+    return not (_is_whole(pair["number"]) and _SECOND.match(line, end))
+
+
+def _qualifier(previous: re.Match[str]) -> str:
+    """Return what the number before says of this one: `layer 3 norm 0.5` is no `norm`."""
+    if not _is_whole(previous["number"]):
+        return ""
+    is_counter = _COUNTERS.search(previous["name"])
+    return "" if is_counter else f"{previous['name']} {previous['number']} "
+
+
+def _is_whole(number: str) -> bool:
+    """Say whether a number was written without a point or an exponent."""
+    return number.lstrip("+-").isdigit()
+
+
+def _value(text: str) -> tuple[float, float]:
+    """Return the number that was written, and half a unit of its last digit."""
+    mantissa, _, exponent = text.lower().partition("e")
+    value = float(text)
+    if value - value != 0:
+        return value, 0.0
+    power = int(exponent or 0) - len(mantissa.partition(".")[2])
+    return value, 0.5 * 10.0 ** max(-320, min(300, power))

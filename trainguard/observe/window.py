@@ -1,0 +1,157 @@
+"""The Window of an optimizer: what happened since its last step, and the parameters it holds."""
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import torch
+
+# The C getter: `.grad` itself is watched during a recording, and we are not the ones to be seen.
+_BASE: Any = torch._C.TensorBase  # noqa: SLF001 no public name leads there
+gradient_of: Callable[[torch.Tensor], torch.Tensor | None] = _BASE.grad.__get__
+DENSE = 256  # steps of an optimizer that are all watched; of later ones only some are
+_MOST_LOSSES = 64
+_MOST_WORDS = 64
+
+
+@dataclass(slots=True)
+class Forward:
+    """
+    One call of an outermost module.
+
+    learned: whether a backward has reached its output since.
+    measured: what a loss function returned after it, where it builds a graph.
+    keywords: the names of those of its inputs, the last ones, that were given by name.
+    """
+
+    module: str
+    clock: int
+    training: bool
+    gradients: bool
+    samples: int = 0
+    step: int = 0
+    source: str = ""
+    asleep: tuple[str, ...] = ()
+    awake: tuple[str, ...] = ()
+    learned: bool = False
+    measured: torch.Tensor | None = None
+    keywords: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Window:
+    """
+    What happened since an optimizer's last step; `optimizer` is None for steps made by hand.
+
+    name: given at the first step, so that optimizers that never step do not take numbers.
+    index: how many steps it has made. parameters: the trainable ones that it holds.
+    received: how often each of them got a gradient in this window.
+    fresh: whether none of them got one yet.
+    forwards: the calls of outermost modules in this window, the first 64.
+    norms: the norm of each gradient at the step, in the order of `gradients()`.
+    leftover: the norms that were there before the first backward, and whose they were.
+    clip: what clipping has done in this window. unscaled: whether a scaler has unscaled it.
+    culprit: what was not finite first.
+    """
+
+    name: str = ""
+    optimizer: "weakref.ref[torch.optim.Optimizer] | None" = None
+    index: int = 0
+    parameters: list[torch.Tensor] = field(default_factory=list)
+    received: list[int] = field(default_factory=list)
+    fresh: bool = True
+    order: list[str] = field(default_factory=list)
+    losses: list[Any] = field(default_factory=list)
+    forwards: list[Forward] = field(default_factory=list)
+    marks: list[tuple[int, int]] = field(default_factory=list)
+    norms: torch.Tensor | None = None
+    clip: Any = None
+    unscaled: bool = False
+    culprit: str = ""
+    leftover: tuple[torch.Tensor, Callable[[list[float]], str]] | None = None
+    source: str = ""
+    started: float = field(default_factory=perf_counter)
+
+    @property
+    def stride(self) -> int:
+        """How many steps apart those are that are watched: ever more in a long run."""
+        stride, dense = 1, DENSE
+        while self.index >= dense and stride < 64:
+            stride, dense = 8 * stride, 16 * dense
+        return stride
+
+    @property
+    def watched(self) -> bool:
+        """Whether the step that ends this window is recorded at all."""
+        return self.index % self.stride == 0
+
+    @property
+    def surveyed(self) -> bool:
+        """Whether the step that ends this window is looked at more closely than most."""
+        index = self.index
+        return index < 8 or index & (index - 1) == 0 or index % (32 if index < DENSE else 256) == 0
+
+    def did(self, word: str) -> None:
+        """Note that something was done, unless it was the last thing done."""
+        if (not self.order or self.order[-1] != word) and len(self.order) < _MOST_WORDS:
+            self.order.append(word)
+
+    def lost(self, loss: Any) -> None:
+        """Note a value that was handed to backward."""
+        if len(self.losses) < _MOST_LOSSES:
+            self.losses.append(loss)
+
+    def hold(self) -> None:
+        """Look up which parameters the optimizer holds; they may change from step to step."""
+        optimizer = self.optimizer() if self.optimizer is not None else None
+        if optimizer is None:
+            return
+        held = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        if len(held) != len(self.parameters) or any(
+            a is not b for a, b in zip(held, self.parameters, strict=True)
+        ):
+            counts = {id(p): n for p, n in zip(self.parameters, self.received, strict=True)}
+            self.parameters = held
+            self.received = [counts.get(id(p), 0) for p in held]
+
+    def mark(self) -> None:
+        """Remember each gradient, so that it can be seen whether backward touched it."""
+        self.marks = [
+            (0, 0) if (g := gradient_of(p)) is None else (id(g), g._version)  # noqa: SLF001
+            for p in self.parameters
+        ]
+
+    def count(self) -> bool:
+        """Count which parameters got a gradient since `mark`; say whether any did."""
+        arrived = False
+        for position, (parameter, mark) in enumerate(zip(self.parameters, self.marks, strict=True)):
+            gradient = gradient_of(parameter)
+            if gradient is not None and (id(gradient), gradient._version) != mark:  # noqa: SLF001
+                self.received[position] += 1
+                arrived = True
+        return arrived
+
+    def gradients(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return each parameter that has a gradient, with it."""
+        pairs = ((p, gradient_of(p)) for p in self.parameters)
+        return [(p, g) for p, g in pairs if g is not None]
+
+    def forget(self) -> None:
+        """Drop what gradients came from that were cleared before a step could use them."""
+        self.received = [0] * len(self.parameters)
+        self.fresh = True
+        self.losses = []
+        self.did("zero")
+
+    def close(self) -> None:
+        """Begin the window of the next step."""
+        self.index += 1
+        self.received = [0] * len(self.parameters)
+        self.fresh = True
+        self.order, self.losses, self.forwards = [], [], []
+        self.norms = self.leftover = self.clip = None
+        self.unscaled = False
+        self.culprit = ""
+        self.started = perf_counter()
