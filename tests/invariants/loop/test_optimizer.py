@@ -1,0 +1,139 @@
+"""The judge of what the optimizers hold."""
+
+import pytest
+
+from trainguard.finding import Rank
+from trainguard.step import Parameter
+
+HOLDS = "optimizer_holds_every_trainable_parameter"
+LEFT_OUT = {"held": False, "moved": False}
+GONE = {"orphan": True, "called": False, "received": 0, "gradient": 0.0, "moved": False}
+
+
+def one(name: str, **more) -> Parameter:
+    """Write one healthy parameter of an optimizer."""
+    row = {"module": name.rpartition(".")[0], "elements": 64, "received": 20, "gradient": 0.5}
+    return Parameter(name=name, **{**row, "rate": 1e-3, **more})
+
+
+def model(*layers: str, left_out: tuple[str, ...] = (), **more) -> list[Parameter]:
+    """Write layers of one model, of which the optimizer leaves some out."""
+    return [
+        one(f"Net.{layer}", **{**more, **(LEFT_OUT if layer in left_out else {})})
+        for layer in layers
+    ]
+
+
+LAYERS = ("features.0.weight", "features.2.weight", "neck.weight", "head.weight")
+
+
+def test_a_head_replaced_after_the_optimizer_was_built(judged, steps) -> None:
+    """Both are named: the head that is trained, and the one that is held."""
+    run = [*steps(20), *model(*LAYERS, left_out=("head.weight",)), one("Linear.weight", **GONE)]
+    (finding,) = judged(HOLDS, run)
+    assert finding.summary == (
+        "the optimizers of `train` hold parameters of no module that is called"
+        " and leave out others that get gradients"
+    )
+    assert finding.at == "Net.head.weight; held: Linear.weight"
+    assert (finding.measured, finding.allowed, finding.rank) == (
+        "25 % of the elements that get gradients",
+        "0 %",
+        Rank.BROKEN,
+    )
+    assert "replaced after" in finding.why
+
+
+def test_a_model_replaced_after_the_optimizer_was_built(judged, steps) -> None:
+    """Nothing that the optimizer holds gets a gradient."""
+    old = [one(f"Net#2.{layer}", **GONE) for layer in LAYERS]
+    (finding,) = judged(HOLDS, [*steps(20), *model(*LAYERS, left_out=LAYERS), *old])
+    assert (
+        finding.at == "Net.features.0.weight and 3 more; held: Net#2.features.0.weight and 3 more"
+    )
+    assert (finding.measured, finding.rank) == (
+        "100 % of the elements that get gradients",
+        Rank.BROKEN,
+    )
+
+
+@pytest.mark.parametrize(
+    ("left_out", "expected"),
+    [
+        ((), []),
+        (("head.weight",), ["broken"]),
+        (("neck.weight",), ["broken"]),
+        (("features.2.weight",), ["broken"]),
+        (("features.0.weight",), ["note"]),
+        (("features.0.weight", "features.2.weight"), ["note"]),
+        (("features.0.weight", "features.2.weight", "neck.weight"), ["note"]),
+        (("features.2.weight", "neck.weight"), ["note"]),
+        (LAYERS, ["note"]),
+    ],
+    ids=["none", "head", "neck", "layer", "first", "backbone", "probing", "half", "all"],
+)
+def test_what_is_left_out(left_out: tuple[str, ...], expected, ranks, steps) -> None:
+    """A part in front is frozen by omission; a layer behind what is held was forgotten."""
+    assert ranks(HOLDS, [*steps(20), *model(*LAYERS, left_out=left_out)]) == expected
+
+
+def test_the_share_that_is_left_out_has_a_limit(judged, steps) -> None:
+    """Half of the elements may be a choice; the measured share is that of what is named."""
+    run = [*steps(20), *model(*LAYERS, left_out=("neck.weight",))]
+    (finding,) = judged(HOLDS, run)
+    assert (finding.at, finding.measured) == (
+        "Net.neck.weight",
+        "25 % of the elements that get gradients",
+    )
+    (finding,) = judged(HOLDS, run, **{f"limit:{HOLDS}": 0.2})
+    assert finding.rank is Rank.NOTE
+
+
+def test_a_branch_behind_what_is_held_is_a_note(ranks, steps) -> None:
+    """An encoder that is trained through a decoder that stays holds no part of the decoder."""
+    layers = ("encoder.0.weight", "encoder.1.weight", "decoder.0.weight")
+    assert ranks(HOLDS, [*steps(20), *model(*layers, left_out=layers[2:])]) == ["note"]
+
+
+def test_a_helper_model_is_a_note(ranks, steps) -> None:
+    """A perceptual loss gets gradients for nothing; an unused module beside it changes nothing."""
+    helper = one("VGG.0.weight", **LEFT_OUT)
+    assert ranks(HOLDS, [*steps(20), *model(*LAYERS), helper]) == ["note"]
+    unused = one("Aux.0.weight", **GONE)
+    assert ranks(HOLDS, [*steps(20), *model(*LAYERS), helper, unused]) == ["note"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"moved": True},
+        {"held": True},
+        {"copy": True},
+        {"thawed": True},
+        {"trainable": False},
+        {"received": 0},
+        {"gradient": 0.0},
+    ],
+    ids=str,
+)
+def test_what_has_a_reason_is_silent(changed: dict, judged, steps) -> None:
+    """Moved by hand, held by another optimizer, a copy, thawed or frozen, out of reach."""
+    odd = one("Net.head.weight", **{**LEFT_OUT, **changed})
+    assert judged(HOLDS, [*steps(20), *model(*LAYERS[:3]), odd]) == []
+
+
+def test_loose_parameters_are_no_orphans(ranks, steps) -> None:
+    """Learned loss weights are in no module, and get gradients."""
+    loose = one("parameter of shape (2,)", module="", orphan=True, called=False)
+    assert ranks(HOLDS, [*steps(20), *model(*LAYERS), loose]) == []
+    left = model(*LAYERS, left_out=LAYERS[:2])
+    assert ranks(HOLDS, [*steps(20), *left, loose]) == ["note"]
+
+
+def test_edges(judged, steps) -> None:
+    """Nothing is said without a step, and of steps made by hand."""
+    left = model(*LAYERS, left_out=LAYERS)
+    for run in ([], steps(1), left, [*steps(20, optimizer="by hand"), *left]):
+        assert judged(HOLDS, run) == []
+    empty = [one("Net.head.weight", elements=0, **LEFT_OUT)]
+    assert len(judged(HOLDS, [*steps(1), *empty])) == 1

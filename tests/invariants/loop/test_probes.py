@@ -1,0 +1,120 @@
+"""The judges of what was tried out on copies of live objects."""
+
+from math import nan
+
+import pytest
+
+from trainguard.finding import Rank
+from trainguard.step import Probe
+
+LINE = "/home/me/train.py:9"
+KINDS = [
+    (
+        "target_is_not_in_the_input",
+        {"probe": "target", "measured": 1.0, "label": "column 3 of input 0"},
+        "the target of `train` stands in its input",
+        "equal in 100 % of the rows",
+        "less than 100 %",
+    ),
+    (
+        "target_is_not_in_the_input",
+        {"probe": "future", "measured": 0.25, "reference": 1e-6, "label": "next token"},
+        "an earlier output of `train` depends on a later input",
+        "changed by 0.25",
+        "at most 1e-06",
+    ),
+    (
+        "samples_do_not_mix",
+        {"probe": "mix", "measured": 0.25, "reference": 1e-6, "label": "Net"},
+        "samples of a batch mix in a model of `train`",
+        "changed by 0.25",
+        "at most 1e-06",
+    ),
+    (
+        "labels_follow_inputs",
+        {"probe": "labels", "measured": 0.9, "reference": 0.1, "label": "input 0"},
+        "the labels of `train` do not follow their inputs",
+        "another label in 90 % of the repeated inputs",
+        "at most 10 %",
+    ),
+    (
+        "evaluation_is_deterministic",
+        {"probe": "repeat", "measured": 0.25, "reference": 1e-6, "label": "Net"},
+        "an evaluation of `train` gives another output each time",
+        "differs by 0.25",
+        "at most 1e-06",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "row", "summary", "measured", "allowed"), KINDS)
+def test_what_a_probe_found(name, row, summary, measured, allowed, judged, steps) -> None:
+    """Each kind has its own sentence; when and where it was tried is told."""
+    (finding,) = judged(name, [*steps(20), Probe(step=3, source=LINE, **row)])
+    assert (finding.summary, finding.measured, finding.allowed) == (summary, measured, allowed)
+    assert finding.at == f"step 3, {row['label']}"
+    assert (finding.rank, finding.source, finding.why != "") == (Rank.BROKEN, LINE, True)
+
+
+@pytest.mark.parametrize(("name", "row", "summary", "measured", "allowed"), KINDS)
+def test_what_a_probe_may_find(name, row, summary, measured, allowed, judged, steps) -> None:
+    """As much as the reference, nothing, and what is unknown; other probes are others'."""
+    most = 0.99 if row["probe"] == "target" else row["reference"]
+    for value in (most, 0.0, nan):
+        assert judged(name, [*steps(20), Probe(**{**row, "measured": value})]) == []
+    assert judged(name, [*steps(20), Probe(**{**row, "probe": "another"})]) == []
+    for run in ([], steps(1)):
+        assert judged(name, run) == []
+
+
+def test_the_share_of_equal_rows_has_a_limit(ranks, steps) -> None:
+    """Some columns are nearly the target, and are no mistake."""
+    probe = Probe(probe="target", measured=0.99)
+    limit = {"limit:target_is_not_in_the_input": 0.95}
+    assert ranks("target_is_not_in_the_input", [probe]) == []
+    assert ranks("target_is_not_in_the_input", [probe], **limit) == ["broken"]
+
+
+def test_two_runs_that_differ(judged) -> None:
+    """The first step whose loss differs is named, with both losses."""
+    probe = Probe(probe="rerun", measured=3, reference=20, label="0.5 against 0.6", source=LINE)
+    (finding,) = judged("run_is_reproducible", [probe])
+    assert finding.summary == "two runs of `train` from the same seed differ"
+    assert (finding.at, finding.measured, finding.allowed) == (
+        "step 3, 0.5 against 0.6",
+        "the same losses in 3 steps",
+        "in 20 steps",
+    )
+    assert (finding.rank, finding.source) == (Rank.BROKEN, LINE)
+
+
+@pytest.mark.parametrize("measured", [20, 21, nan])
+def test_two_runs_that_agree(measured: float, judged, steps) -> None:
+    """Nothing differs in the steps compared, or nothing is known."""
+    probe = Probe(probe="rerun", measured=measured, reference=20)
+    for run in ([], steps(20), [probe]):
+        assert judged("run_is_reproducible", run) == []
+
+
+def test_the_rerun_is_a_probe_of_its_own() -> None:
+    """Running everything again costs as much as the run, so that it is asked for apart."""
+    from trainguard.catalogue import named
+
+    (made,) = named("loop.run_is_reproducible")
+    assert (made.probe, made.needs) == ("rerun", frozenset())
+
+
+def test_one_layer_at_several_places_is_a_note(judged, steps) -> None:
+    """Weights may be shared on purpose."""
+    label = "Net.layers.0 is Net.layers.5"
+    (finding,) = judged("layers_are_distinct", [Probe(probe="shared", measured=6, label=label)])
+    assert finding.summary == "a model of `train` holds one layer at several places of a list"
+    assert (finding.at, finding.measured, finding.allowed, finding.rank) == (
+        label,
+        "6 places",
+        "1 place",
+        Rank.NOTE,
+    )
+    alone = [Probe(probe="shared", measured=value) for value in (1, nan)]
+    for run in ([], steps(1), alone):
+        assert judged("layers_are_distinct", run) == []
