@@ -8,19 +8,37 @@ from types import ModuleType
 
 import pytest
 
+from tests.forks import trainguard_run
 from trainguard.catalogue import catalogue
 from trainguard.judge import Observations, Verdict, applicable, devices_present, verdict
 from trainguard.settings import Settings
 from trainguard.subject import Subject
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-ROWS = "A1 A2 A3 A4 A5 A14 C3 C4 C7 C9 D2 D3 D4 D6 D7 E2 E3 E5"
+ROWS = (
+    "A1 A2 A3 A4 A5 A8 A9 A14 C3 C4 C7 C9 C10 C11"
+    " D1 D2 D3 D4 D5 D6 D7 D9 D10 D11 D12 E1 E2 E3 E5 E7 E9 E11"
+)
 ROW = re.compile(r"\b[A-E]\d{1,2}\b")
 
 
 def names(side: str) -> list[str]:
     """Return the names of the fixtures on one side, healthy or broken."""
     return sorted(file.stem for file in (FIXTURES / side).glob("guard_*.py"))
+
+
+def scripts(side: str) -> list[str]:
+    """Return the names of the fixtures that train, and so can be run as scripts."""
+    return [name for name in names(side) if name.startswith("guard_loop_")]
+
+
+def found_by_run(side: str, name: str, folder: Path) -> dict[str, str]:
+    """Run a fixture under `trainguard run` and return {invariant: rank} of what was found."""
+    run = trainguard_run(folder, str(FIXTURES / side / f"{name}.py"))
+    assert run.code in (0, 1), run.printed
+    ranks = {finding["invariant"]: finding["rank"] for finding in run.told["findings"]}
+    assert run.code == ("broken" in ranks.values())
+    return ranks
 
 
 def load(side: str, name: str) -> ModuleType:
@@ -65,18 +83,33 @@ def test_a_healthy_fixture_passes_everything(name: str) -> None:
     assert [v.subject.name for v in verdicts if v.subject.allow] == []
 
 
+@pytest.mark.parametrize("name", scripts("broken"))
+def test_a_broken_training_is_found_by_run(name: str, tmp_path: Path) -> None:
+    """Without its declaration, a training breaks what it says: UNDECLARED, or else BREAKS."""
+    module = load("broken", name)
+    ranks = found_by_run("broken", name, tmp_path)
+    breaks = {invariant for invariant, rank in ranks.items() if rank == "broken"}
+    assert breaks == getattr(module, "UNDECLARED", module.BREAKS)
+
+
+@pytest.mark.parametrize("name", scripts("healthy"))
+def test_a_healthy_training_passes_run(name: str, tmp_path: Path) -> None:
+    """`trainguard run` has nothing to say, not even a note."""
+    assert found_by_run("healthy", name, tmp_path) == {}
+
+
 @pytest.mark.parametrize("key", [made.key for made in catalogue()])
 def test_an_invariant_is_broken_by_some_fixture(key: str) -> None:
     """An invariant that nothing breaks may be one that cannot fail."""
     family, name = key.split(".")
     if name == "devices_agree":
         pytest.skip("no component computes differently on a device that is not there")
-    breakers = [module for module in broken() if name in module.BREAKS]
+    breakers = [m for m in broken() if name in m.BREAKS | getattr(m, "NOTES", set())]
     assert any(subject.family == family for m in breakers for subject in vars(m).values()
                if isinstance(subject, Subject))  # fmt: skip
 
 
 @pytest.mark.parametrize("row", ROWS.split())
 def test_a_failure_that_was_met_has_a_fixture(row: str) -> None:
-    """Every row of the post-mortems that losses and schedules can show is named in some MET."""
+    """Every row of the post-mortems that these families can show is named in some MET."""
     assert any(row in ROW.findall(module.MET) for module in broken())

@@ -1,0 +1,89 @@
+"""
+`trainguard run` in children of one process that has already imported torch.
+
+A child does all that the command does, from its arguments to its exit code; only the start of an
+interpreter, which tests/run pays for each of its commands, is shared. Run as a script, this file is
+the parent: it reads one job a line from its standard input and answers with an exit code.
+"""
+
+import atexit
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Run(NamedTuple):
+    """What became of a command: its exit code, what it printed, and what it wrote as JSON."""
+
+    code: int
+    printed: str
+    told: dict
+
+
+@cache
+def parent() -> subprocess.Popen:
+    """Start the process whose children run the commands, once for all tests of a worker."""
+    process = subprocess.Popen(
+        [sys.executable, str(Path(__file__))],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    atexit.register(process.__exit__, None, None, None)  # closes its input, and waits for its end
+    return process
+
+
+def trainguard_run(folder: Path, *words: str) -> Run:
+    """Run `trainguard run --json FILE words...` in a folder."""
+    process, out, log = parent(), folder / "found.json", folder / "printed.txt"
+    job = {"folder": str(folder), "log": str(log), "words": ["run", "--json", str(out), *words]}
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps(job) + "\n")
+    process.stdin.flush()
+    code = int(process.stdout.readline())
+    printed = log.read_text(encoding="utf-8", errors="replace")
+    return Run(code, printed, json.loads(out.read_text()) if out.exists() else {})
+
+
+def serve() -> None:
+    """Answer jobs until the standard input ends."""
+    import torch
+    import torch._dynamo  # as the first optimizer does
+
+    from trainguard import cli
+
+    torch.set_num_threads(1)
+    for line in sys.stdin:
+        job = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            os._exit(_run(job, cli.app))
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def _run(job: dict, app) -> int:
+    """Run a job in the child: its own folder, its own output, its own arguments."""
+    log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for stream, target in ((0, nothing), (1, log), (2, log)):
+        os.dup2(target, stream)
+    os.chdir(job["folder"])
+    sys.argv = ["trainguard", *job["words"]]
+    try:
+        app(job["words"])
+    except SystemExit as end:
+        code = end.code
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code if isinstance(code, int) else 0
+
+
+if __name__ == "__main__":
+    serve()
