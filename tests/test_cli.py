@@ -33,7 +33,7 @@ def test_list_takes_globs() -> None:
 
 def test_list_says_what_an_invariant_needs() -> None:
     """A promise that an invariant needs stands in its line."""
-    (line,) = run("list", "samples_do_not_mix").output.splitlines()
+    (line,) = run("list", "loss.samples_do_not_mix").output.splitlines()
     assert line.endswith("[needs reduction]")
 
 
@@ -45,6 +45,25 @@ def test_explain(name) -> None:
     assert told.output.startswith("loss.gradient_is_finite\n")
     for word in ("Judges:", "Allows:", "Misses:", "Why:", "Source:", "Excuse:"):
         assert f"  {word}" in told.output
+
+
+def test_explain_names_the_options_of_run() -> None:
+    """What `trainguard run` judges can be excused and left out there; other families cannot."""
+    line = "  In `trainguard run`: --allow loss_falls=REASON, --ignore loop.loss_falls."
+    assert line in run("explain", "loss_falls").output.splitlines()
+    assert "trainguard run" not in run("explain", "gradient_is_finite").output
+
+
+def test_help_of_run() -> None:
+    """Each option that the documentation names is there; what is for our own use is not shown."""
+    told = run("run", "--help")
+    assert told.exit_code == 0
+    options = "-m --steps --timeout --json --trace --select --ignore --allow --strict --no-probes"
+    promises = "--batch --falls --average --frozen --trainable"
+    assert {*options.split(), *promises.split(), "--help"} == {
+        word for word in told.output.split() if word.startswith("-") and word != "-"
+    }
+    assert all(len(line) <= 100 for line in told.output.splitlines())
 
 
 WRONG = {

@@ -26,3 +26,21 @@ def test_the_example_fails_as_printed(tmp_path: Path) -> None:
     (message,) = MESSAGE
     assert COUNTS.sub("", message) in COUNTS.sub("", run.stdout)
     assert "1 failed, 6 passed" in run.stdout
+
+
+def test_the_script_is_reported_as_printed(tmp_path: Path) -> None:
+    """The training script of the README gives the README's report, but for its numbers."""
+    (code,) = re.findall(r"```python\n# train\.py\n(.*?)```", README, re.S)
+    (report,) = re.findall(r"```\n(gradient_norm_is_measured.*?)```", README, re.S)
+    (tmp_path / "train.py").write_text(f"# train.py\n{code}", encoding="utf-8")
+    command = [sys.executable, "-m", "trainguard", "run", "train.py"]
+    run = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert run.returncode == 1
+    assert worded(report) in worded(run.stdout)
+
+
+def worded(text: str) -> str:
+    """Return a text without its numbers, units of time and spaces."""
+    return re.sub(r"[\d.]+( ms| s|e-\d+)?|\s+", " ", text).strip()

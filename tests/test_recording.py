@@ -1,0 +1,141 @@
+"""`tg.record()`: a with-block under the recorder, judged when it is asked."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import trainguard as tg
+
+LEFT_OVER = "gradients_start_empty"
+
+
+def train(zero: bool = True, steps: int = 30) -> None:
+    """Fit a line; a real training at a small size."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    features = torch.randn(64, 8)
+    for _ in range(steps):
+        if zero:
+            optimizer.zero_grad()
+        nn.functional.mse_loss(net(features), features.sum(1, keepdim=True)).backward()
+        optimizer.step()
+
+
+@pytest.fixture(scope="module")
+def broken():
+    """Return a recording in which something is broken."""
+    with tg.record() as seen:
+        train(zero=False)
+    return seen
+
+
+def test_a_healthy_training() -> None:
+    """The trace holds the steps, nothing is found, and a check returns the verdicts."""
+    with tg.record("mlp") as seen:
+        train()
+    assert (seen.trace.subject, seen.trace.conditions["steps"]) == ("mlp", 30)
+    assert seen.findings == ()
+    assert {judged.outcome for judged in seen.check()} == {"passed"}
+
+
+def test_it_takes_the_name_of_the_function(broken) -> None:
+    """Without a name, a recording is called what the function is called that makes it."""
+    assert broken.trace.subject == "broken"
+
+
+def test_what_is_broken(broken) -> None:
+    """To look raises nothing; to check raises the whole report."""
+    assert [v.invariant.name for v in broken.verdicts if v.outcome == "broken"] == [LEFT_OVER]
+    (finding,) = broken.findings
+    with pytest.raises(tg.Broken) as caught:
+        broken.check()
+    assert str(caught.value).startswith(f"{LEFT_OVER}: {finding.summary}\n")
+    assert '.check(allow={"gradients_start_empty": "<reason>"})' in str(caught.value)
+
+
+def test_check_takes_settings(broken) -> None:
+    """`allow`, `select` and `ignore` are strict here as they are elsewhere."""
+    broken.check(allow={LEFT_OVER: "summed on purpose"})
+    broken.check(ignore=[LEFT_OVER])
+    (judged,) = broken.check(select=["loss_is_finite"])
+    assert judged.invariant.name == "loss_is_finite"
+    with pytest.raises(tg.Broken, match='the excuse "once" is stale'):
+        broken.check(allow={LEFT_OVER: "known", "loss_is_finite": "once"})
+    with pytest.raises(tg.DeclarationError, match="Did you mean 'loss_falls'?"):
+        broken.check(select=["loss_fals"])
+    with pytest.raises(tg.DeclarationError, match="Did you mean 'loss_falls'?"):
+        broken.check(allow={"loss_fals": "typed in haste"})
+
+
+def test_steps() -> None:
+    """The block is left after the last wanted step, and the program goes on behind it."""
+    with tg.record(steps=5) as seen:
+        train(steps=10**9)
+    assert (seen.trace.conditions["steps"], seen.trace.conditions["ended"]) == (5, "stopped")
+
+
+def test_promises() -> None:
+    """Promises stand in the trace; limits do too."""
+    with tg.record(batch=64, frozen="0.*", limits={"clipping_is_rare": 0.5}, probe=False) as seen:
+        train()
+    promises = seen.trace.promises
+    assert (promises["batch"], promises["frozen"]) == (64, ("0.*",))
+    assert promises["limit:clipping_is_rare"] == 0.5
+    assert seen.trace.conditions["probe"] is False
+
+
+WRONG = {
+    "stepps=3": "tg.record has no option 'stepps'. Did you mean 'steps'?",
+    "steps=0": "tg.record(steps=0) cannot be. Give a whole number >= 1.",
+    "average=1.0": "tg.record(average=1.0) cannot be. Give a number in 0 to 1.",
+    "timeout=3": "tg.record has no option 'timeout'. ",
+}
+
+
+@pytest.mark.parametrize("options", WRONG)
+def test_a_wrong_option(options) -> None:
+    """What cannot be promised is refused before anything is recorded."""
+    with pytest.raises(tg.DeclarationError) as caught:
+        eval(f"tg.record({options})")
+    assert str(caught.value).startswith(WRONG[options])
+
+
+def test_nothing_to_judge() -> None:
+    """A block without a training step would pass everything: to judge it is refused."""
+    with tg.record("idle") as seen:
+        pass
+    assert seen.trace.conditions["steps"] == 0
+    for judge in (seen.check, lambda: seen.verdicts, lambda: seen.findings):
+        with pytest.raises(tg.SubjectError, match="^`idle` made no training step"):
+            judge()
+
+
+def test_too_early() -> None:
+    """Inside of the block there is no trace yet."""
+    with tg.record("mlp") as seen, pytest.raises(RuntimeError, match="still recording"):
+        seen.trace  # noqa: B018
+
+
+def test_a_block_that_raises() -> None:
+    """Its exception goes on its way, and what was seen until then can be looked at."""
+    with pytest.raises(LookupError, match="mine"), tg.record() as seen:
+        train()
+        raise LookupError("mine")
+    assert (seen.trace.conditions["steps"], seen.trace.conditions["ended"]) == (30, "failed")
+    assert seen.check()
+
+
+def test_it_does_not_import_torch() -> None:
+    """To make a recording, before it begins, imports neither torch nor NumPy nor pytest."""
+    program = (
+        "import sys\nimport trainguard as tg\ntg.record('mlp', steps=3)\n"
+        "print([m for m in ('torch', 'numpy', 'hypothesis', 'pytest') if m in sys.modules])"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert told.stdout.strip() == "[]"
