@@ -30,8 +30,8 @@ def guard(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
-    """Run the tests, third-party subjects included, on each Python that is here."""
-    session.install(*CI, "-e", ".[test,third-party]")
+    """Run the tests, third-party subjects and frameworks included, on each Python here."""
+    session.install(*CI, "-e", ".[test,third-party,frameworks]")
     session.run("pytest", "-n", "2", *session.posargs)
 
 

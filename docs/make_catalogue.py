@@ -41,10 +41,10 @@ def family_lines(family: str) -> Iterator[str]:
     """Yield the table and the entries of one family."""
     yield f"## {family}\n\n| invariant | what holds | judged when |\n|---|---|---|"
     for made in catalogue(family):
-        yield f"| [{made.name}](#{made.name}) | {made.title} | {condition(made)} |"
+        yield f"| [{made.name}](#{family}{made.name}) | {made.title} | {condition(made)} |"
     yield ""
     for made in catalogue(family):
-        yield f"### {made.name}\n\n{made.title}\n"
+        yield f"### {made.key}\n\n{made.title}\n"
         yield from (f"- **{heading}**: {made.section(heading)}" for heading in SECTIONS)
         yield f"- **Items**: {ITEMS[made.per]}.\n"
 

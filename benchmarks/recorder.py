@@ -1,0 +1,158 @@
+"""
+What recording a training costs: time per step, memory, and the start of `trainguard run`.
+
+Blocks of steps with and without a Recorder in turns, and whole processes in turns:
+`python -m benchmarks.recorder`.
+"""
+
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from benchmarks.report import conditions, row
+from trainguard.observe.recorder import Recorder
+
+SCRIPT = """
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.randn(8, 4)).square().mean().backward()
+optimizer.step()
+"""
+
+
+class Transformer(nn.Module):
+    """A causal language model of about ten million parameters."""
+
+    def __init__(self, width: int = 320, layers: int = 8, words: int = 512) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(words, width)
+        block = nn.TransformerEncoderLayer(
+            width, 8, 4 * width, dropout=0.0, batch_first=True, norm_first=True
+        )
+        self.blocks = nn.TransformerEncoder(block, layers, enable_nested_tensor=False)
+        self.head = nn.Linear(width, words)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        """Return logits (N, T, words) for words (N, T)."""
+        mask = nn.Transformer.generate_square_subsequent_mask(words.shape[1])
+        logits: torch.Tensor = self.head(self.blocks(self.embed(words), mask, is_causal=True))
+        return logits
+
+
+def small() -> Callable[[], None]:
+    """Return a step of a perceptron that takes about a millisecond."""
+    model = nn.Sequential(
+        nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)
+    )
+    optimizer = torch.optim.AdamW(model.parameters())
+    inputs, labels = torch.randn(128, 128), torch.randint(0, 10, (128,))
+
+    def step() -> None:
+        """Make one step."""
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+
+    return step
+
+
+def large() -> Callable[[], None]:
+    """Return a step of the transformer."""
+    model = Transformer()
+    optimizer = torch.optim.AdamW(model.parameters())
+    words = torch.randint(0, 512, (4, 65))
+
+    def step() -> None:
+        """Make one step."""
+        optimizer.zero_grad()
+        logits = model(words[:, :-1])
+        F.cross_entropy(logits.reshape(-1, 512), words[:, 1:].reshape(-1)).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    return step
+
+
+def block(step: Callable[[], None], count: int, recorded: bool) -> float:
+    """Return the median seconds of a step in a block, the first ones left out."""
+    times = []
+    with Recorder("benchmark", probe=False) if recorded else nullcontext():
+        for index in range(count + 12):
+            started = perf_counter()
+            step()
+            if index >= 12:  # the first steps are surveyed, in either kind of block
+                times.append(perf_counter() - started)
+    return statistics.fmean(times)
+
+
+def overhead(name: str, make: Callable[[], Callable[[], None]], count: int, turns: int) -> None:
+    """Print the paired ratio of recorded over unrecorded steps, and the noise."""
+    step = make()
+    pairs = [
+        (block(step, count, False), block(step, count, True), block(step, count, False))
+        for _ in range(turns)
+    ]
+    plain = statistics.median(a for a, _, _ in pairs)
+    added = statistics.median(b - (a + c) / 2 for a, b, c in pairs)
+    row(f"{name}: a step, ms", f"{1e3 * plain:.2f}")
+    row(f"{name}: added by recording, ms", f"{1e3 * added:.3f}")
+    row(
+        f"{name}: recorded / plain",
+        f"{statistics.median(2 * b / (a + c) for a, b, c in pairs):.3f}",
+    )
+    row(f"{name}: plain / plain, the noise", f"{statistics.median(c / a for a, _, c in pairs):.3f}")
+
+
+def peak(recorded: bool) -> int:
+    """Return the peak resident bytes of a process that makes four steps of the transformer."""
+    command = [sys.executable, "-m", "benchmarks.recorder", "peak", str(int(recorded))]
+    run = subprocess.run(command, check=True, capture_output=True, text=True)
+    return int(run.stdout)
+
+
+def start(command: list[str]) -> float:
+    """Return how long a process takes from its start to its end, after one step."""
+    started = perf_counter()
+    subprocess.run(command, check=True, capture_output=True)
+    return perf_counter() - started
+
+
+def main() -> None:
+    """Print all figures."""
+    torch.set_num_threads(1)
+    print(conditions())
+    overhead("perceptron", small, count=200, turns=15)
+    overhead("transformer, 10 M parameters", large, count=12, turns=7)
+    sizes = [(peak(False), peak(True)) for _ in range(3)]
+    row("peak memory, recorded / plain", f"{statistics.median(b / a for a, b in sizes):.4f}")
+    with tempfile.TemporaryDirectory() as name:
+        script = Path(name) / "train.py"
+        script.write_text(SCRIPT)
+        plain, run = [sys.executable, str(script)], ["run", str(script)]
+        ours = [sys.executable, "-m", "trainguard", *run]
+        turns = [(start(plain), start(ours)) for _ in range(9)]
+    row("python train.py, seconds", f"{statistics.median(a for a, _ in turns):.2f}")
+    row("trainguard run adds, seconds", f"{statistics.median(b - a for a, b in turns):.2f}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["peak"]:
+        torch.set_num_threads(1)
+        train = large()
+        with Recorder("peak") if sys.argv[2] == "1" else nullcontext():
+            for _ in range(4):
+                train()
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    else:
+        main()
