@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from collections import Counter
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.observe.trainings import adversaries, batches, network, plain
-from trainguard.observe import window
+from trainguard.observe import kept, window
 from trainguard.observe.recorder import Recorder
 from trainguard.step import Step
 
@@ -145,3 +146,13 @@ def test_an_optimizer_that_never_steps_keeps_nothing_awake(
         assert idle.param_groups
 
     assert len(record(train)) == 12
+
+
+def test_two_optimizers_in_turns_are_both_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept of a long run is not the steps of one of them."""
+    monkeypatch.setattr(kept, "FULL", 16)
+    steps = record(adversaries, 120)
+    counts = Counter(step.optimizer for step in steps)
+    assert set(counts) == {"Adam", "Adam#2"}
+    assert max(counts.values()) < 120
+    assert min(counts.values()) > max(counts.values()) / 2

@@ -75,7 +75,7 @@ class Recorder:
             for instant in INSTANTS
         }
         self._by_optimizer: dict[int, Window] = {}
-        self._kept: dict[type[Event], Kept] = {Step: Kept(_kind_of_step)}
+        self._kept: dict[tuple[type[Event], str], Kept] = {}
         self._waiting: list[Columns] = []
         self._bare: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
         self._clock = count()
@@ -130,7 +130,12 @@ class Recorder:
 
     def keep(self, event: Event) -> None:
         """Take an event into the trace, which stays bounded in a long run."""
-        self._kept.setdefault(type(event), Kept()).add(event)
+        # Each optimizer's steps by themselves: thinned together, two in turns would lose one.
+        key = (type(event), event.optimizer if isinstance(event, Step) else "")
+        kept = self._kept.get(key)
+        if kept is None:
+            kept = self._kept[key] = Kept(_kind_of_step)
+        kept.add(event)
 
     # What happens
 

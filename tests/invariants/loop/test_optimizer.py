@@ -42,6 +42,11 @@ def test_a_head_replaced_after_the_optimizer_was_built(judged, steps) -> None:
         Rank.BROKEN,
     )
     assert "replaced after" in finding.why
+    loose = one("Linear.weight", **{**GONE, "held": False})
+    (finding,) = judged(HOLDS, [*run[:-1], loose])
+    assert finding.summary == (
+        "the optimizers of `train` leave out parameters of a model that they train"
+    )
 
 
 def test_a_model_replaced_after_the_optimizer_was_built(judged, steps) -> None:

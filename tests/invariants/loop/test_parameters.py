@@ -33,6 +33,7 @@ def test_what_gets_gradients_and_stands_still_is_found(judged, steps) -> None:
     assert finding.measured == "no move in 20 steps, gradients up to 0.25"
     assert (finding.allowed, finding.rank) == ("a move within 2 steps", Rank.BROKEN)
     assert "put them back" in finding.why
+    assert len(judged(MOVES, [*steps(2), *run[20:]])) == 1
 
 
 @pytest.mark.parametrize(
@@ -89,6 +90,9 @@ def test_a_model_that_does_not_move_at_all(judged, steps) -> None:
     (finding,) = judged(MOVES, [*steps(20, update=0.0), *still])
     assert finding.summary == "no parameter of `train` moves"
     assert (finding.at, finding.rank) == ("Net.fc1.weight and 3 more", Rank.BROKEN)
+    copied = one("Net#2.fc1.weight", copy=True)
+    (finding,) = judged(MOVES, [*steps(20, update=0.0), *still, copied])
+    assert finding.summary == "no parameter of `train` moves"
     (finding,) = judged(MOVES, [*steps(20), *still])
     assert "end as they began" in finding.summary
     assert finding.rank is Rank.NOTE
@@ -105,6 +109,7 @@ def test_a_module_that_no_gradient_reaches_is_a_note(judged, steps) -> None:
     assert (finding.at, finding.rank) == ("Net.fc2", Rank.NOTE)
     assert (finding.measured, finding.allowed) == ("0 gradients in 20 steps", "1 or more")
     assert judged(MOVES, [*steps(4), *run]) == []
+    assert len(judged(MOVES, [*steps(5), *run])) == 1
 
 
 @pytest.mark.parametrize("changed", [{"called": False}, {"held": False}, {"thawed": True}])
