@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils import clip_grad
 from torch.nn.utils import clip_grad_norm_ as bound_early
 
 from tests.observe.trainings import batches, network, plain, scaled
@@ -40,6 +41,10 @@ def loop(clip, *, when: str = "before the step", steps: int = 4, again: bool = F
             clip(model)
 
 
+@pytest.mark.skipif(
+    not hasattr(clip_grad, "_clip_grads_with_norm_"),
+    reason="before torch 2.6, clip_grad_norm_ is not seen where it was bound before the recording",
+)
 def test_what_clipping_does_is_measured() -> None:
     """The norm before is what the function returned, the norm after what the step was made with."""
     seen: list[float] = []
