@@ -2,6 +2,10 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
+from traceback import extract_tb
+
+_PACKAGE = str(Path(__file__).parent)
 
 
 class DeclarationError(ValueError):
@@ -34,3 +38,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 class Unjudged(Exception):
     """An invariant cannot be judged here, through no fault of the subject: the item is skipped."""
+
+
+def is_ours(error: BaseException) -> bool:
+    """Say whether it was our own code that raised, in the middle of the user's."""
+    frames = extract_tb(error.__traceback__)
+    return (
+        isinstance(error, Exception) and bool(frames) and frames[-1].filename.startswith(_PACKAGE)
+    )

@@ -10,13 +10,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from traceback import extract_tb
 from typing import Any, Final, TextIO
 
 from trainguard.catalogue import catalogue
 from trainguard.digest import as_rows, digest, headline
 from trainguard.document import document, write_whole
-from trainguard.fault import DeclarationError, SubjectError
+from trainguard.fault import DeclarationError, SubjectError, is_ours
 from trainguard.judge import Verdict, applicable, check_excuses_apply
 from trainguard.loop import Script
 from trainguard.progress import progress
@@ -123,20 +122,13 @@ def _recorded(order: Order, program: Any) -> tuple[Any, BaseException | None]:
                 if os.getpid() != owner:
                     stack.pop_all()
     except BaseException as error:
-        if error is not raised or _is_ours(error):
+        if error is not raised or is_ours(error):
             raise
     else:
         raised = None  # the recorder's own stop
     if os.getpid() != owner:
         _leave(raised)
     return recorder, raised
-
-
-def _is_ours(error: BaseException) -> bool:
-    """Say whether it was our own code that raised, in the middle of the script's."""
-    frames = extract_tb(error.__traceback__)
-    innermost = frames[-1].filename if frames else ""
-    return isinstance(error, Exception) and innermost.startswith(_PACKAGE)
 
 
 def _leave(error: BaseException | None) -> None:

@@ -94,3 +94,10 @@ def test_an_unknown_probe_is_refused() -> None:
     """A team's own invariant may ask for one that does not exist."""
     with pytest.raises(DeclarationError, match="Did you mean 'rerun'"):
         observed(tg.Loop(plain)).trace("rerum")
+
+
+def test_a_fault_of_ours_is_not_blamed_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a watcher raises in the middle of a training is passed on as it is."""
+    monkeypatch.setattr("trainguard.observe.watch.times.perf_counter", None)
+    with pytest.raises(TypeError, match="not callable"):
+        observed(tg.Loop(plain)).trace("run")

@@ -3,13 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import isnan
-from pathlib import Path
-from traceback import extract_tb
 from typing import Any
 
 from trainguard.catalogue import Judge
 from trainguard.event import Event
-from trainguard.fault import DeclarationError, SubjectError, Unjudged, did_you_mean
+from trainguard.fault import DeclarationError, SubjectError, Unjudged, did_you_mean, is_ours
 from trainguard.finding import Finding
 from trainguard.loop import Loop, Run, Script
 from trainguard.observe.deadline import deadline
@@ -20,7 +18,6 @@ from trainguard.settings import Settings
 from trainguard.step import Probe, Step
 from trainguard.trace import Trace
 
-_PACKAGE = str(Path(__file__).parents[1])
 _COMPARED = 8  # steps of the second run
 _PROBES = ("run", "rerun")
 
@@ -107,18 +104,12 @@ def _train(recorder: Recorder, train: Callable[[], Any]) -> None:
         with recorder:
             train()
     except Exception as error:
-        if _is_ours(error):
+        if is_ours(error):
             raise
         raise SubjectError(
             f"it raised {type(error).__name__} after {recorder.steps} steps: {error}",
             "make it run by itself first",
         ) from error
-
-
-def _is_ours(error: Exception) -> bool:
-    """Say whether it was our own code that raised, in the middle of the training."""
-    frames = extract_tb(error.__traceback__)
-    return bool(frames) and frames[-1].filename.startswith(_PACKAGE)
 
 
 def _losses(trace: Trace[Event]) -> list[float]:

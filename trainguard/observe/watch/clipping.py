@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import wraps
-from math import inf, nan, sqrt
+from math import inf, nan
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch.nn.utils import clip_grad
 from trainguard.observe.caller import caller
 from trainguard.observe.later import Later
 from trainguard.observe.patch import Patches
+from trainguard.observe.watch.gradients import global_norm
 from trainguard.observe.watch.watcher import Columns, Watcher
 from trainguard.observe.window import Window
 
@@ -147,32 +148,26 @@ def _words(clip: Clip) -> Columns:
 
 def _total(window: Window) -> Any:
     """Return the norm of all gradients, where there are any."""
-    return nan if window.norms is None else Later(window.norms, _root)
-
-
-def _root(norms: Iterable[float]) -> float:
-    """Return the norm of all from the norms of each; infinite where one is not finite."""
-    squares = sum(norm * norm for norm in norms)
-    return sqrt(squares) if squares - squares == 0 else inf
+    return nan if window.norms is None else Later(window.norms, global_norm)
 
 
 def _before(numbers: list[float], inside: list[bool]) -> float:
     """Return the norm before clipping: what the calls measured, and what they did not see."""
     norms, totals = numbers[: len(inside)], numbers[len(inside) :]
-    return _root([*totals, *(n for n, seen in zip(norms, inside, strict=True) if not seen)])
+    return global_norm([*totals, *(n for n, seen in zip(norms, inside, strict=True) if not seen)])
 
 
 def _share(numbers: list[float], inside: list[bool]) -> float:
     """Return the share of the squared norm before clipping that the calls saw."""
     whole = _before(numbers, inside)
-    seen = _root(numbers[len(inside) :])
+    seen = global_norm(numbers[len(inside) :])
     return (seen / whole) ** 2 if 0 < whole < inf else 1.0
 
 
 def _outcome(clip: Clip, numbers: list[float], inside: list[bool]) -> str:
     """Say what clipping did, once it is known what the step was made with."""
     norms, totals = numbers[: len(inside)], numbers[len(inside) :]
-    now = _root(n for n, seen in zip(norms, inside, strict=True) if seen)
+    now = global_norm(n for n, seen in zip(norms, inside, strict=True) if seen)
     if clip.word != "taken":
         return clip.word
     if clip.by_norm and len(totals) == 1 and now > clip.limit * _ROOM and now < inf:

@@ -1,6 +1,6 @@
 """Watches gradients: when they arrive, what was left over, and their norms at the step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import inf, sqrt
 from typing import Any
 
@@ -39,7 +39,7 @@ class Gradients(Watcher):
         columns: Columns = {"received": _received(window, pairs), "held": len(window.parameters)}
         if window.leftover is not None:
             each, name = window.leftover
-            columns["leftover"] = Later(each, _global_norm)
+            columns["leftover"] = Later(each, global_norm)
             columns["leftover_name"] = Later(each, name)
         if not pairs:
             if any(window.received):
@@ -49,7 +49,7 @@ class Gradients(Watcher):
         window.norms = norms(pairs) / self.recorder.scale_at(window)
         names = [self.recorder.names.parameter(p) for p, _ in pairs] if window.surveyed else []
         sizes = [(p.dim(), p.numel()) for p, _ in pairs] if window.surveyed else []
-        columns["norm"] = Later(window.norms, _global_norm)
+        columns["norm"] = Later(window.norms, global_norm)
         if names:
             columns["layers"] = Later(window.norms, lambda n: _layers(names, sizes, n))
         return columns
@@ -110,9 +110,10 @@ def _received(window: Window, pairs: list[tuple[torch.Tensor, torch.Tensor]]) ->
     return counted if counted or window.losses else len(pairs)
 
 
-def _global_norm(each: list[float]) -> float:
-    """Return the norm of all gradients from the norms of each; infinite where one is not finite."""
-    return sqrt(sum(norm * norm for norm in each)) if all(n - n == 0 for n in each) else inf
+def global_norm(each: Iterable[float]) -> float:
+    """Return the norm of all from the norms of each; infinite where one is not finite."""
+    squares = sum(norm * norm for norm in each)
+    return sqrt(squares) if squares - squares == 0 else inf
 
 
 def _largest(parameters: list[torch.Tensor], each: list[float], name_of: Namer) -> str:
