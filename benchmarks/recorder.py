@@ -12,12 +12,14 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import accumulate
 from pathlib import Path
 from time import perf_counter
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.report import conditions, row
 from trainguard.observe import window
@@ -115,11 +117,34 @@ def overhead(name: str, make: Callable[[], Callable[[], None]], count: int, turn
     row(f"{name}: plain / plain, the noise", f"{statistics.median(c / a for a, _, c in pairs):.3f}")
 
 
-def peak(recorded: bool) -> int:
-    """Return the peak resident bytes of a process that makes four steps of the transformer."""
-    command = [sys.executable, "-m", "benchmarks.recorder", "peak", str(int(recorded))]
+def peak(kind: str, recorded: bool) -> int:
+    """Return the peak bytes, resident or of tensors, of a process that trains the transformer."""
+    command = [sys.executable, "-m", "benchmarks.recorder", kind, str(int(recorded))]
     run = subprocess.run(command, check=True, capture_output=True, text=True)
     return int(run.stdout)
+
+
+def trained(recorded: bool) -> None:
+    """Make four steps of the transformer."""
+    step = large()
+    with Recorder("peak") if recorded else nullcontext():
+        for _ in range(4):
+            step()
+
+
+def resident(recorded: bool) -> int:
+    """Return the peak resident bytes of this process, trainguard's own modules among them."""
+    trained(recorded)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def tensors(recorded: bool) -> int:
+    """Return the most bytes that tensors had at once, as the profiler counts them."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as measured:
+        trained(recorded)
+    changes = [e for e in measured.profiler.kineto_results.events() if e.name() == "[memory]"]
+    changes.sort(key=lambda change: change.start_ns())
+    return max(accumulate(change.nbytes() for change in changes))
 
 
 def start(command: list[str]) -> float:
@@ -127,6 +152,14 @@ def start(command: list[str]) -> float:
     started = perf_counter()
     subprocess.run(command, check=True, capture_output=True)
     return perf_counter() - started
+
+
+PEAKS = {"tensors": tensors, "resident": resident}
+
+
+def _ratio(pairs: list[tuple[int, int]]) -> float:
+    """Return the median ratio of the second over the first."""
+    return statistics.median(second / first for first, second in pairs)
 
 
 def main() -> None:
@@ -137,8 +170,9 @@ def main() -> None:
     window.DENSE = 8  # what follows the first steps of a run comes sooner here
     overhead("perceptron, later steps", small, count=250, turns=5)
     overhead("transformer, 10 M parameters, later steps", large, count=10, turns=2)
-    sizes = [(peak(False), peak(True)) for _ in range(1)]
-    row("peak memory, recorded / plain", f"{statistics.median(b / a for a, b in sizes):.4f}")
+    for kind in PEAKS:
+        sizes = [(peak(kind, False), peak(kind, True)) for _ in range(3)]
+        row(f"peak memory, {kind}, recorded / plain", f"{_ratio(sizes):.4f}")
     with tempfile.TemporaryDirectory() as name:
         script = Path(name) / "train.py"
         script.write_text(SCRIPT)
@@ -150,12 +184,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["peak"]:
+    if sys.argv[1:]:
         torch.set_num_threads(1)
-        train = large()
-        with Recorder("peak") if sys.argv[2] == "1" else nullcontext():
-            for _ in range(4):
-                train()
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        print(PEAKS[sys.argv[1]](sys.argv[2] == "1"))
     else:
         main()

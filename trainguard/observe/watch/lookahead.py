@@ -7,7 +7,7 @@ import torch
 from trainguard.observe.patch import Patches
 from trainguard.observe.watch.tally import Tally
 from trainguard.observe.watch.terms import Terms
-from trainguard.observe.watch.trial import Call, Inputs, Run
+from trainguard.observe.watch.trial import Call, Inputs, Run, difference
 from trainguard.observe.watch.tryout import Seen, Tryout, steady
 
 _LEAST_LENGTH = 4
@@ -57,15 +57,17 @@ class Lookahead(Tryout):
         """Edit one token of each sequence, and see how much the outputs before it change."""
         tokens = call.inputs[self._place]
         middle = tokens.shape[1] // 2
-        edited = self._with(call.inputs, _edited(tokens, middle))
-        sources = (call.inputs, call.inputs, edited)
-        first, second, after = (_of_tokens(run(source), tokens.shape) for source in sources)
-        if first is None or second is None or after is None:
+        first = _ahead_of(run(call.inputs), tokens.shape, middle)
+        if first is None:
             return None
         reference = self.reference(call, first)
-        if not steady(first, second, reference):
+        if not steady(first, _ahead_of(run(call.inputs), tokens.shape, middle), reference):
             return None
-        change = float((after.float() - first.float())[:, :middle].abs().max())
+        edited = self._with(call.inputs, _edited(tokens, middle))
+        after = _ahead_of(run(edited), tokens.shape, middle)
+        if after is None or after.shape != first.shape:
+            return None
+        change = difference([after], [first])
         return (change, reference) if change > reference else None
 
     def label(self, module: str) -> str:
@@ -109,11 +111,11 @@ def _edited(tokens: torch.Tensor, place: int) -> torch.Tensor:
     return edited
 
 
-def _of_tokens(output: list[torch.Tensor], shape: torch.Size) -> torch.Tensor | None:
-    """Return the first tensor of an output with a row of scores for each token."""
+def _ahead_of(output: list[torch.Tensor], shape: torch.Size, place: int) -> torch.Tensor | None:
+    """Return the scores ahead of a place: of the first tensor with a row of them for each token."""
     for tensor in output:
         if tensor.dim() == 3 and tensor.shape[:2] == shape:
-            return tensor
+            return tensor[:, :place].clone()
         if tensor.dim() == 2 and len(tensor) == shape.numel():
-            return tensor.reshape(*shape, -1)
+            return tensor.reshape(*shape, -1)[:, :place].clone()
     return None

@@ -10,7 +10,7 @@ from torch.utils import data
 
 from trainguard.observe.nonfinite import tensors_in
 from trainguard.observe.patch import Patches
-from trainguard.observe.watch.trial import Call, Run
+from trainguard.observe.watch.trial import Call, Run, difference
 from trainguard.observe.watch.tryout import Seen, Tryout, steady
 
 _LEAST_ROWS = 4
@@ -56,15 +56,17 @@ class Mixing(Tryout):
     def look(self, call: Call, run: Run) -> Seen | None:
         """Exchange every other sample, and see how much the outputs for the rest change."""
         rows = next(len(entry) for entry in call.inputs if isinstance(entry, torch.Tensor))
-        edited = tuple(_edited(entry) for entry in call.inputs)
-        first, second, after = (_of_samples(run(i), rows) for i in (call.inputs,) * 2 + (edited,))
-        if first is None or second is None or after is None:
+        first = _others(run(call.inputs), rows)
+        if first is None:
             return None
         reference = self.reference(call, first)
-        if not steady(first, second, reference):
+        if not steady(first, _others(run(call.inputs), rows), reference):
             return None
-        change = (after.float() - first.float())[1::2].abs().reshape(rows // 2, -1).amax(1)
-        typical = float(change.sort(descending=True).values[int(_PERVASIVE * len(change)) - 1])
+        after = _others(run(tuple(_edited(entry) for entry in call.inputs)), rows)
+        if after is None or after.shape != first.shape:
+            return None
+        each = [difference([a], [b]) for a, b in zip(after, first, strict=True)]
+        typical = sorted(each, reverse=True)[int(_PERVASIVE * len(each)) - 1]
         return (typical, reference) if typical > reference else None
 
     def _next(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,10 +111,14 @@ def _edited(entry: Any) -> Any:
     return edited
 
 
-def _of_samples(output: list[torch.Tensor], rows: int) -> torch.Tensor | None:
-    """Return the first tensor of an output with one row for each sample, and none for each pair."""
+def _others(output: list[torch.Tensor], rows: int) -> torch.Tensor | None:
+    """
+    Return the rows 1, 3, 5, ... of an output, whose samples stay as they are.
+
+    It is the first tensor with one row for each sample, and none for each pair of them.
+    """
     able = (t for t in output if t.dim() and len(t) == rows and rows not in t.shape[1:])
-    return next((tensor for tensor in able if tensor.numel()), None)
+    return next((tensor[1::2].clone() for tensor in able if tensor.numel()), None)
 
 
 def _mixes_on_purpose(module: nn.Module) -> bool:

@@ -1,9 +1,10 @@
 """
 Trying things out on a copy of a live module, so that nobody notices.
 
-The copy is made where it is small and whole: no other process takes part, nothing of the user's is
-hooked into its calls, and its forward is its own. While it runs nothing is recorded or printed, and
-every random stream is put back afterwards.
+The copy reads the parameters where they are, so that a large model costs no memory twice, and may
+not write to them. It is made where it is whole: no other process takes part, nothing of the user's
+is hooked into its calls, and its forward is its own. While it runs nothing is recorded or printed,
+and every random stream is put back afterwards.
 """
 
 import contextlib
@@ -23,6 +24,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from trainguard.observe.names import unwrapped
 from trainguard.observe.nonfinite import tensors_in
+from trainguard.observe.readonly import ReadOnly
 from trainguard.observe.window import Forward
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ Inputs = tuple[Any, ...]
 Run = Callable[[Inputs], list[torch.Tensor]]
 
 _MOST_BYTES = 512 * 2**20
+_PARTS = 16  # of a tensor that is compared
 _SMALL = 2**16  # elements of a buffer that is put back if it was changed
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _CASTING = {"cpu", "cuda", "xpu"}  # devices for which autocast can be asked about
@@ -76,7 +79,12 @@ def attempt(recorder: "Recorder", call: Call, look: Callable[[Run], T]) -> T | N
     try:
         if not _can_be_copied(call.module):
             return None
-        with _silence(recorder, call.module), torch.no_grad(), _twin(call.module) as twin:
+        with (
+            _silence(recorder, call.module),
+            torch.no_grad(),
+            _twin(call.module) as twin,
+            ReadOnly(call.module.parameters()),
+        ):
             return look(lambda inputs: call.made(twin, inputs))
     except Exception:  # noqa: BLE001 what the user's forward does the second time is its own affair
         return None
@@ -84,14 +92,19 @@ def attempt(recorder: "Recorder", call: Call, look: Callable[[Run], T]) -> T | N
 
 def largest(tensors: list[torch.Tensor]) -> float:
     """Return the largest absolute value in some tensors; 0 of none."""
-    return max((float(t.abs().max()) for t in tensors if t.numel()), default=0.0)
+    infinite = float("inf")
+    norms = (torch.linalg.vector_norm(t, infinite) for t in tensors if t.numel())
+    return max(map(float, norms), default=0.0)
 
 
 def difference(first: list[torch.Tensor], second: list[torch.Tensor]) -> float:
     """Return the largest difference between two outputs; infinite where they are not alike."""
     if [t.shape for t in first] != [t.shape for t in second]:
         return float("inf")
-    return largest([(a.float() - b.float()) for a, b in zip(first, second, strict=True)])
+    # In parts: what is only compared must not add the size of an output to the peak.
+    both = zip(map(torch.atleast_1d, first), map(torch.atleast_1d, second), strict=True)
+    parts = (zip(a.chunk(_PARTS), b.chunk(_PARTS), strict=True) for a, b in both)
+    return max((largest([a.float() - b.float()]) for part in parts for a, b in part), default=0.0)
 
 
 @contextlib.contextmanager
@@ -151,8 +164,14 @@ def _can_be_copied(module: nn.Module) -> bool:
     held = [*module.parameters(), *module.buffers()]
     if not {tensor.device.type for tensor in held} <= _DEVICES:
         return False
-    size = sum(tensor.numel() * tensor.element_size() for tensor in held)
+    copied = [*module.buffers(), *(p for p in module.parameters() if not _is_plain(p))]
+    size = sum(tensor.numel() * tensor.element_size() for tensor in copied)
     return size <= _MOST_BYTES and all(_is_whole(part) for part in module.modules())
+
+
+def _is_plain(parameter: torch.Tensor) -> bool:
+    """Say whether a parameter is of no class of its own, and can be read through an alias."""
+    return type(parameter) is nn.Parameter and type(parameter.data) is torch.Tensor
 
 
 def _is_whole(module: nn.Module) -> bool:
@@ -179,12 +198,16 @@ def _called_globally() -> bool:
 @contextlib.contextmanager
 def _twin(module: nn.Module) -> Iterator[nn.Module]:
     """
-    Copy a module, and take the copy apart again.
+    Copy a module around its parameters, and take the copy apart again.
 
     What a module remembers of its last call is no part of a graph in the copy. A cycle may keep the
     copy alive for a while: empty, it can be taken for nothing of the user's, and weighs nothing.
     """
-    memo: dict[int, Any] = {}
+    memo: dict[int, Any] = {
+        id(p): nn.Parameter(p.detach(), p.requires_grad)
+        for p in module.parameters()
+        if _is_plain(p)
+    }
     for part in module.modules():
         for value in vars(part).values():
             if isinstance(value, Optimizer | DataLoader | Dataset):

@@ -107,6 +107,8 @@ class Tryout(Watcher):
         return (_NARROW if narrow else self.rounding) * largest([output])
 
 
-def steady(first: torch.Tensor, second: torch.Tensor, reference: float) -> bool:
+def steady(first: torch.Tensor, second: torch.Tensor | None, reference: float) -> bool:
     """Say whether the same input gives the same output, so that a change of it means something."""
-    return 0 < reference < float("inf") and difference([first], [second]) <= reference / 10
+    if second is None or not 0 < reference < float("inf"):
+        return False
+    return difference([first], [second]) <= reference / 10
