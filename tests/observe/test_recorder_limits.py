@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from tests.observe.trainings import adversaries, batches, network, plain
 from trainguard.observe import kept, window
 from trainguard.observe.recorder import Recorder
-from trainguard.step import Step
+from trainguard.step import Parameter, Step
 
 
 def record(train, *arguments, steps=None, **options) -> list[Step]:
@@ -156,3 +156,26 @@ def test_two_optimizers_in_turns_are_both_kept(monkeypatch: pytest.MonkeyPatch) 
     assert set(counts) == {"Adam", "Adam#2"}
     assert max(counts.values()) < 120
     assert min(counts.values()) > max(counts.values()) / 2
+
+
+def test_a_model_of_an_earlier_fold_is_let_go() -> None:
+    """Of a training that is over, with its optimizer, nothing stays in memory."""
+
+    def fold() -> tuple[weakref.ref, ...]:
+        """Train one model, and forget it."""
+        model = network()
+        optimizer = torch.optim.Adam(model.parameters())
+        for inputs, target in batches(12):
+            optimizer.zero_grad()
+            F.mse_loss(model(inputs), target).backward()
+            optimizer.step()
+        return tuple(weakref.ref(parameter) for parameter in model.parameters())
+
+    with Recorder("folds") as recorder:
+        folds = [fold() for _ in range(3)]
+        gc.collect()
+        left = [parameter() for parameters in folds for parameter in parameters]
+    assert left == [None] * len(left)
+    received = [event.received for event in recorder.trace if isinstance(event, Parameter)]
+    assert received == [12] * len(received)
+    assert received

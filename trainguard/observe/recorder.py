@@ -230,6 +230,7 @@ class Recorder:
         if window is not None and window.optimizer is not None and window.optimizer() is optimizer:
             return window
         window = Window("", weakref.ref(optimizer))
+        weakref.finalize(optimizer, window.release).atexit = False
         self._by_optimizer[id(optimizer)] = window
         self.windows.append(window)
         window.hold()

@@ -83,6 +83,11 @@ class Window:
         return stride
 
     @property
+    def gone(self) -> bool:
+        """Whether it was of an optimizer that has been deleted."""
+        return self.optimizer is not None and self.optimizer() is None
+
+    @property
     def watched(self) -> bool:
         """Whether the step that ends this window is recorded at all."""
         return self.index % self.stride == 0
@@ -144,6 +149,14 @@ class Window:
         self.fresh = True
         self.losses = []
         self.did("zero")
+
+    def release(self) -> None:
+        """Let go of all tensors: the optimizer is gone, and its model may have to go too."""
+        if any(self.received):
+            return  # what has arrived since its last step is still to be counted
+        self.parameters, self.received, self.marks = [], [], []
+        self.order, self.losses, self.forwards = [], [], []
+        self.norms = self.leftover = self.clip = None
 
     def close(self) -> None:
         """Begin the window of the next step."""

@@ -151,6 +151,7 @@ def test_copies_and_files_keep_working(recording) -> None:
     assert torch.load(file, weights_only=False)[0].weight.equal(recording[0].weight)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.cpu.amp:FutureWarning")  # checkpoints of torch 2.4
 def test_transformations_keep_working(recording) -> None:
     """torch.func, checkpointing, gradcheck and fake tensors do what they do."""
     parameters = dict(recording.named_parameters())
@@ -174,6 +175,7 @@ def test_transformations_keep_working(recording) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")
 def test_scripts_and_graphs_keep_working(recording) -> None:
     """TorchScript, traces, exports and fx give the same outputs."""
     inputs = torch.ones(3, 4)

@@ -110,6 +110,7 @@ MLFLOW = {  # the parts of mlflow 2.20 between `mlflow.log_metrics` and the stor
 
 def test_tensorboard_is_heard(tmp_path) -> None:
     """Scalars reach the writer and the trace, by position and by keyword, from the user's line."""
+    pytest.importorskip("tensorboard")
     from torch.utils.tensorboard import SummaryWriter
 
     before = dict(vars(SummaryWriter))
@@ -202,6 +203,7 @@ def test_mlflow_is_heard(imported) -> None:
 
 def test_what_a_logger_raises_is_raised(tmp_path) -> None:
     """Wrong calls fail as they did, and the next one is heard."""
+    pytest.importorskip("tensorboard")
     from torch.utils.tensorboard import SummaryWriter
 
     with Recorder("x") as recorder, SummaryWriter(tmp_path) as writer:
@@ -215,6 +217,7 @@ def test_what_a_logger_raises_is_raised(tmp_path) -> None:
 
 def test_values_on_an_accelerator_are_fetched_together(monkeypatch, tmp_path) -> None:
     """A tensor that is elsewhere is copied at once and read many at a time."""
+    pytest.importorskip("tensorboard")
     from torch.utils.tensorboard import SummaryWriter
 
     monkeypatch.setattr(loggers, "_is_far", lambda value: True)

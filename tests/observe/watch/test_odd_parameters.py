@@ -263,6 +263,8 @@ def test_distributed_tensors(tmp_path) -> None:
     if not dist.is_available():
         pytest.skip("torch was built without torch.distributed")
     tensor = pytest.importorskip("torch.distributed.tensor")
+    if not hasattr(tensor, "DeviceMesh"):
+        pytest.skip("distributed tensors are public from torch 2.5 on")
     store = dist.FileStore(str(tmp_path / "store"), 1)
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:

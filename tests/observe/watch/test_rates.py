@@ -79,6 +79,7 @@ def test_a_scheduler_nobody_advances_waits_for_nothing(tmp_path) -> None:
     assert not scheduler.conditional
 
 
+@pytest.mark.filterwarnings("ignore:The epoch parameter:UserWarning")  # SequentialLR of torch 2.4
 def test_a_scheduler_of_schedulers_counts_once_for_each_step() -> None:
     """Its parts are met too, and the order has one word for one call."""
 

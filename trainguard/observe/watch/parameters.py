@@ -258,13 +258,19 @@ class Parameters(Watcher):
             held=bool(seen.groups),
             orphan=seen.orphan and bool(seen.groups),
             called=seen.called,
-            received=max(seen.received.values(), default=0),
+            received=self._total(seen),
             gradient=seen.gradient,
             moved=seen.moved,
             moved_frozen=seen.moved_frozen,
             rate=max((self._rates.get(group, 0.0) for group in seen.groups), default=0.0),
             copy=copy,
         )
+
+    def _total(self, seen: _Seen) -> int:
+        """Return how many gradients a parameter got: for optimizers in turns, those of each."""
+        gone = {id(window) for window in self.recorder.windows if window.gone}
+        past = sum(count for key, count in seen.received.items() if key in gone)
+        return past + max((n for key, n in seen.received.items() if key not in gone), default=0)
 
 
 def _held(window: Window) -> Iterator[tuple[int, torch.Tensor]]:

@@ -10,6 +10,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
+from torch.compiler import is_dynamo_compiling
 from torch.overrides import get_default_nowrap_functions
 
 from trainguard.event import Event
@@ -97,6 +98,8 @@ class Reads(Watcher):
         self._silent: set[CodeType] = set()
         self._later: list[tuple[_Line, int, torch.Tensor]] = []
         self._alert = False
+        self._hidden = False
+        self._looks = self._look
         self._until = 0  # the step after the latest that was recorded
 
     def install(self, patches: Patches) -> None:
@@ -109,6 +112,7 @@ class Reads(Watcher):
 
     def after_backward(self, loss: torch.Tensor) -> None:
         """Gradients that have arrived are no longer in question."""
+        self._hide()
         for window in self.recorder.windows:
             turn = self._turns.get(window.name)
             if turn is None or not turn.waiting or window.fresh:
@@ -153,23 +157,36 @@ class Reads(Watcher):
 
     def _property(self, descriptor: Any) -> property:
         """Return a property that looks at reads of gradients that are in question."""
-        question, look = self._question, self._look
+        question, reads = self._question, self
         read: Callable[[torch.Tensor], torch.Tensor | None] = descriptor.__get__
 
         def grad(tensor: torch.Tensor) -> torch.Tensor | None:
             """Return the gradient."""
-            if id(tensor) in question:
-                look(tensor)
+            if not is_dynamo_compiling() and id(tensor) in question:
+                # Asked for here: what is between this and the look varies.
+                reads._looks(tensor, sys._getframe(1))  # noqa: SLF001 the one cheap way to callers
             return read(tensor)
 
+        self._code = grad.__code__
         watched = _Watched(grad, descriptor.__set__, descriptor.__delete__, descriptor.__doc__)
         watched.__objclass__ = descriptor.__objclass__  # torch._dynamo, before torch 2.6, asks
         watched.__doc__ = descriptor.__doc__  # the one of the class would be in front of it
         return watched
 
-    def _look(self, tensor: torch.Tensor) -> None:
+    def _hide(self) -> None:
+        """
+        Keep a compiler that has been loaded from compiling the property by itself.
+
+        It would take the reading of C's own property in it for one of ours, which has no end.
+        """
+        if self._hidden or "torch._dynamo.eval_frame" not in sys.modules:
+            return
+        self._hidden = True
+        sys.modules["torch._dynamo.eval_frame"].skip_code(self._code)
+        self._looks = torch.compiler.disable(self._look)  # type: ignore[no-untyped-call]
+
+    def _look(self, tensor: torch.Tensor, frame: FrameType) -> None:
         """Count a read of a gradient that is in question, if a line of the user's makes it."""
-        frame = sys._getframe(2)  # noqa: SLF001 the one way to look at callers cheaply
         if frame.f_code in self._silent or not self.recorder.patches.active:
             return
         used, step = self._question.get(id(tensor)), self.recorder.steps
