@@ -46,7 +46,9 @@ class Gradients(Watcher):
                 window.did("zero")
             window.norms = None
             return columns | {"norm": 0.0}
-        window.norms = norms(pairs) / self.recorder.scale_at(window)
+        scale = self.recorder.scale_at(window)
+        scaled = not isinstance(scale, float) or scale != 1
+        window.norms = norms(pairs) / scale if scaled else norms(pairs)
         names = [self.recorder.names.parameter(p) for p, _ in pairs] if window.surveyed else []
         sizes = [(p.dim(), p.numel()) for p, _ in pairs] if window.surveyed else []
         columns["norm"] = Later(window.norms, global_norm)

@@ -19,7 +19,7 @@ class Times(Watcher):
         """Return how long the window took, and on surveyed steps what memory is in use."""
         columns: Columns = {"seconds": perf_counter() - window.started}
         if window.surveyed:
-            if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
                 columns["memory"] = torch.cuda.memory_allocated()
             else:
                 columns["memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _UNIT
