@@ -2,8 +2,9 @@
 `trainguard run` in children of one process that has already imported torch.
 
 A child does all that the command does, from its arguments to its exit code; only the start of an
-interpreter, which tests/run pays for each of its commands, is shared. Run as a script, this file is
-the parent: it reads one job a line from its standard input and answers with an exit code.
+interpreter, which tests/run pays for each of its commands, is shared, and the seed that a script
+begins with where it sets none. Run as a script, this file is the parent: it reads one job a line
+from its standard input and answers with an exit code.
 """
 
 import atexit
@@ -57,8 +58,10 @@ def serve() -> None:
     import torch._dynamo  # as the first optimizer does
 
     from trainguard import cli
+    from trainguard.observe.isolation import seed_everything
 
     torch.set_num_threads(1)
+    seed_everything(0)
     for line in sys.stdin:
         job = json.loads(line)
         child = os.fork()
