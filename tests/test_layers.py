@@ -12,8 +12,20 @@ import trainguard
 PACKAGE = Path(trainguard.__file__).parent
 # From the bottom up; a folder stands for all its modules. Imports point down, or stay in a layer.
 LAYERS = (
-    ("event", "fault", "finding", "step", "trace"),
-    ("catalogue", "domain", "loop", "loss", "schedule", "settings", "subject"),
+    ("batch", "event", "fault", "finding", "step", "trace"),
+    (
+        "catalogue",
+        "domain",
+        "forward",
+        "loader",
+        "loop",
+        "loss",
+        "model",
+        "schedule",
+        "settings",
+        "sizes",
+        "subject",
+    ),
     ("invariants", "observe"),
     ("report",),
     ("judge",),

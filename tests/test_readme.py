@@ -5,15 +5,25 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-FILES = re.findall(r"```python\n# (audio/losses\.py|guard_losses\.py)\n(.*?)```", README, re.S)
-MESSAGE = re.findall(r"```\n(gradient_is_finite: .*?)```", README, re.S)
 COUNTS = re.compile(r"\d+ of \d+ points")  # they follow the effort of the profile, not the finding
+# Each declaration of the README: its two files, the invariant that fails, and what the run ends in.
+DECLARATIONS = (
+    ("audio/losses.py", "guard_losses.py", "gradient_is_finite", "1 failed, 6 passed"),
+    ("text/model.py", "guard_models.py", "samples_do_not_mix", "1 failed, 10 passed"),
+    ("audio/loaders.py", "guard_loaders.py", "chunk_length_matches_split", "1 failed, 14 passed"),
+)
 
 
-def test_the_example_fails_as_printed(tmp_path: Path) -> None:
-    """The loss and the declaration of the README give the README's message, but for its counts."""
-    for name, code in FILES:
+@pytest.mark.parametrize(("component", "guards", "invariant", "end"), DECLARATIONS)
+def test_a_declaration_fails_as_printed(
+    component: str, guards: str, invariant: str, end: str, tmp_path: Path
+) -> None:
+    """What a declaration of the README gives is the README's message, but for its counts."""
+    for name in (component, guards):
+        (code,) = re.findall(rf"```python\n# {re.escape(name)}\n(.*?)```", README, re.S)
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"# {name}\n{code}", encoding="utf-8")
     (tmp_path / "pyproject.toml").touch()
@@ -23,9 +33,9 @@ def test_the_example_fails_as_printed(tmp_path: Path) -> None:
         command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
 
-    (message,) = MESSAGE
+    (message,) = re.findall(rf"```\n({invariant}: .*?)```", README, re.S)
     assert COUNTS.sub("", message) in COUNTS.sub("", run.stdout)
-    assert "1 failed, 6 passed" in run.stdout
+    assert end in run.stdout
 
 
 def test_the_script_is_reported_as_printed(tmp_path: Path) -> None:

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from trainguard.fault import DeclarationError, SubjectError
     from trainguard.finding import Finding, Rank
     from trainguard.judge import Broken, check
+    from trainguard.loader import Loader
     from trainguard.loop import Loop, Script
     from trainguard.loss import Loss
+    from trainguard.model import Model
     from trainguard.recording import record
     from trainguard.schedule import Schedule
     from trainguard.step import Step
@@ -28,8 +30,10 @@ __all__ = [
     "Broken",
     "DeclarationError",
     "Finding",
+    "Loader",
     "Loop",
     "Loss",
+    "Model",
     "Rank",
     "Sample",
     "Schedule",
@@ -56,8 +60,10 @@ _HOMES = {
     "fault": ("DeclarationError", "SubjectError"),
     "finding": ("Finding", "Rank"),
     "judge": ("Broken", "check"),
+    "loader": ("Loader",),
     "loop": ("Loop", "Script"),
     "loss": ("Loss",),
+    "model": ("Model",),
     "recording": ("record",),
     "schedule": ("Schedule",),
     "step": ("Step",),

@@ -22,9 +22,15 @@ Judge = Callable[[Trace[Any]], Iterator[Finding]]
 Per = Literal["dtype", "low precision", "device", "subject"]
 J = TypeVar("J", bound=Judge)
 
-FAMILIES = ("loss", "schedule", "loop")
+FAMILIES = ("loss", "schedule", "model", "loader", "loop")
 SECTIONS = ("Judges", "Allows", "Misses", "Why", "Source")
-_DEFAULT_PROBE = {"loss": "sweep", "schedule": "run", "loop": "run"}
+_DEFAULT_PROBE = {
+    "loss": "sweep",
+    "schedule": "run",
+    "model": "initial",
+    "loader": "scan",
+    "loop": "run",
+}
 _registered: dict[str, "Invariant"] = {}
 
 

@@ -92,7 +92,7 @@ def _returned(item: pytest.Function) -> Subject:
     if not isinstance(subject, Subject):
         raise DeclarationError(
             f"@tg.guard: {item.originalname} returned {subject!r:.60}, which is no subject."
-            " Return a tg.Loss or a tg.Schedule."
+            " Return a tg.Loss, a tg.Model or another one."
         )
     return subject
 

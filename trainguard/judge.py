@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 from trainguard.catalogue import Invariant, Judge, catalogue, check_globs, matches
 from trainguard.fault import DeclarationError, SubjectError, Unjudged
 from trainguard.finding import Finding, Rank
-from trainguard.loss import LOW_PRECISION, Loss
+from trainguard.loss import LOW_PRECISION
 from trainguard.report import Place, render, render_fault, render_stale
 from trainguard.settings import Settings
 from trainguard.subject import Subject
@@ -22,6 +22,7 @@ from trainguard.trace import Trace
 
 Outcome = Literal["passed", "excused", "stale", "broken", "skipped"]
 _MOST_SHOWN = 3
+_ON_NO_DEVICE = ("schedule", "loader", "loop")  # families that are observed in one way only
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +120,8 @@ class Observations:
 
 
 def observed_as(subject: Subject, config: Config) -> Config:
-    """Return the configuration that is observed for an item: schedules and runs have only one."""
-    if subject.family in ("schedule", "loop"):
+    """Return the configuration that is observed for an item: many subjects have only one."""
+    if subject.family in _ON_NO_DEVICE:
         return Config()
     return Config(config.device or "cpu", config.dtype or reference_dtype(subject))
 
@@ -133,7 +134,7 @@ def devices_present() -> tuple[str, ...]:
 
 def reference_dtype(subject: Subject) -> str:
     """Return the dtype for what is judged once: the first declared one of full precision."""
-    declared = subject.dtypes if isinstance(subject, Loss) else ()
+    declared = _dtypes(subject)
     return next((dtype for dtype in declared if dtype not in LOW_PRECISION), "float32")
 
 
@@ -235,15 +236,20 @@ def _configs(
     made: Invariant, subject: Subject, settings: Settings, devices: tuple[str, ...]
 ) -> list[Config]:
     """List the configurations that an invariant is judged on for a subject."""
-    declared = subject.dtypes if isinstance(subject, Loss) else ()
-    dtypes = [d for d in declared if not settings.dtypes or d in settings.dtypes]
-    if made.per == "subject" or subject.family in ("schedule", "loop"):
+    dtypes = [d for d in _dtypes(subject) if not settings.dtypes or d in settings.dtypes]
+    if made.per == "subject" or subject.family in _ON_NO_DEVICE:
         return [Config()]
     if made.per == "device":
         return [Config(device) for device in devices]
     if made.per == "low precision":
         dtypes = [dtype for dtype in dtypes if dtype in LOW_PRECISION]
     return [Config(device, dtype) for device in devices for dtype in dtypes]
+
+
+def _dtypes(subject: Subject) -> tuple[str, ...]:
+    """Return the dtypes that a subject declares, which losses and models do."""
+    declared: tuple[str, ...] = getattr(subject, "dtypes", ())
+    return declared
 
 
 def _needs(subject: Subject, name: str) -> frozenset[str]:

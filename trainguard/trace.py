@@ -12,6 +12,7 @@ from math import nan
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, cast
 
+from trainguard.batch import LOADER_EVENTS
 from trainguard.event import Event, Plain
 from trainguard.step import LOOP_EVENTS
 
@@ -63,8 +64,38 @@ class Tick(Event):
     label: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass(Event):
+    """
+    One measured quantity of a model, of one place in it, in one drawn structure (`case`).
+
+    quantity: what was measured ("output", "gradient", "leak", ...).
+    place: the output, parameter, buffer or module that it belongs to.
+    at: where in that, or under which conditions, in words ("sample 1 of 4", "seed 2").
+    measured, reference: the number, and the number that it is held against where there is one.
+    scale: a size to compare a difference with.
+    count, of: how many were like this one, out of how many.
+    sizes: the sizes of the named dimensions of the inputs.
+    detail: what else the report says.
+    source: file and line of the team's code where that is known.
+    """
+
+    quantity: str
+    place: str = ""
+    at: str = ""
+    measured: float = nan
+    reference: float = nan
+    scale: float = nan
+    count: int = 0
+    of: int = 0
+    sizes: tuple[tuple[str, int], ...] = ()
+    detail: str = ""
+    source: str = ""
+
+
 E = TypeVar("E", bound=Event)
-_EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in (Sample, Tick, *LOOP_EVENTS)}
+_KINDS = (Sample, Tick, Pass, *LOADER_EVENTS, *LOOP_EVENTS)
+_EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in _KINDS}
 
 
 @dataclass(frozen=True)  # without slots: with them Trace[Sample](...) raises on Python 3.11

@@ -1,0 +1,255 @@
+"""Judgements of which samples an epoch visits, which splits share some, and how it ends."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from trainguard.catalogue import invariant
+from trainguard.event import Event
+from trainguard.finding import Finding, Rank
+from trainguard.invariants.loader.wording import Pass, Split, each_split, percent, samples, scanned
+from trainguard.trace import Trace
+
+_LEAST = 8  # different samples from which on their repetition is no accident
+
+
+@invariant("loader")
+def epoch_visits_each_sample_once(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    An epoch visits each sample once, and is as long as it says.
+
+    Judges: the indices that a sampler drew, or the samples themselves, where once=True is declared;
+        the number of batches against `len(loader)`; and, as notes, samples that an evaluation
+        repeats or leaves out.
+    Allows: sampling with replacement or by weights, and samplers of the project's own, unless
+        once=True is declared; an incomplete last batch that is dropped; equal samples in the data.
+    Misses: repeated samples that differ each time, as after augmentation. Workers that serve the
+        same part are what shards_partition_the_data judges.
+    Why: a third of the data never seen, the rest seen twice, and the loss looks as it should;
+        a schedule as long as a wrong length ends too early or never.
+    Source: PyTorch's documentation of RandomSampler (replacement) and of DataLoader (its length).
+    """
+    for split in each_split(trace):
+        if split.option("once") is False:
+            continue
+        yield from _other_length(split)
+        drawn = list(_drawn(split))
+        yield from drawn
+        if split.option("once") and not drawn:
+            yield from _unlike(split)
+
+
+def _drawn(split: Split) -> Iterator[Finding]:
+    """Yield findings about the indices that the sampler drew in a whole epoch."""
+    if split.first.indices and split.first.epoch.complete:
+        yield from _repeated(split)
+        yield from _left_out(split)
+
+
+def _other_length(split: Split) -> Iterator[Finding]:
+    """Yield a finding where an epoch has another number of batches than the loader says."""
+    epoch = split.first.epoch
+    allowed = epoch.workers if epoch.kind == "stream" else 0
+    longer = epoch.said >= 0 and epoch.batches > epoch.said + allowed
+    if longer or (epoch.complete and epoch.said >= 0 and epoch.batches < epoch.said - allowed):
+        yield Finding(
+            f"`{split.trace.subject}` has another length than it says",
+            f"split {split.name!r}",
+            f"{epoch.batches} batches served",
+            f"{epoch.said} batches, as len() says",
+            why="schedules and progress that count on its length end too early or too late",
+            event=epoch,
+        )
+
+
+def _repeated(split: Split) -> Iterator[Finding]:
+    """Yield a finding for indices that are drawn more than once in an epoch."""
+    one = split.first
+    counted = Counter(one.indices)
+    again = [index for index, times in counted.items() if times > 1]
+    judged = split.option("once") or (split.evaluates and not one.epoch.replaces)
+    if again and judged:
+        yield Finding(
+            f"an epoch of `{split.trace.subject}` visits samples more than once",
+            f"split {split.name!r}, sample {again[0]} of the dataset",
+            f"{len(one.indices)} samples, of which {len(counted)} are different",
+            "each sample once",
+            why="the sampler draws with replacement" if one.epoch.replaces else "",
+            rank=Rank.BROKEN if split.option("once") else Rank.NOTE,
+            event=one.epoch,
+        )
+
+
+def _left_out(split: Split) -> Iterator[Finding]:
+    """Yield a finding for samples that an epoch should visit and does not."""
+    one = split.first
+    epoch = one.epoch
+    due = epoch.due if epoch.due > 0 else epoch.dataset
+    missing = due - len(set(one.indices))
+    largest = max(batch.size for batch in one.batches)
+    dropped = largest - 1 if epoch.drops or split.option("last") == "dropped" else 0
+    if missing <= 0 or (split.option("last") == "dropped" and missing <= dropped):
+        return
+    if split.option("once") and missing > dropped:
+        rank = Rank.BROKEN
+    elif split.evaluates and not epoch.replaces:
+        rank = Rank.NOTE
+    else:
+        return
+    yield Finding(
+        f"an epoch of `{split.trace.subject}` leaves samples out",
+        f"split {split.name!r}",
+        f"{due - missing} of {samples(due)} visited",
+        f"{samples(due - (dropped if rank is Rank.BROKEN else 0))}",
+        why="drop_last=True leaves out what does not fill a batch" if epoch.drops else "",
+        rank=rank,
+        event=epoch,
+    )
+
+
+def _unlike(split: Split) -> Iterator[Finding]:
+    """Yield a finding where samples come more often in one whole epoch of a stream than another."""
+    whole = [one for one in split.passes[:2] if one.epoch.complete]
+    if len(whole) < 2:
+        return
+    one, two = (each.counted for each in whole)
+    differ = [
+        print_ for print_ in one if one[print_] != two[print_] and max(one[print_], two[print_]) > 1
+    ]
+    common = len(one.keys() & two.keys()) / max(1, len(one))
+    if common > 0.3 and len(differ) > 0.1 * len(one) and len(one) >= _LEAST:
+        yield Finding(
+            f"an epoch of `{split.trace.subject}` visits samples more than once",
+            f"split {split.name!r}",
+            f"{len(whole[0].prints)} samples, of which {len(one)} are different",
+            "each sample once",
+            why=f"{len(differ)} of them come more often in one epoch than in the next",
+            event=whole[0].epoch,
+        )
+
+
+@invariant("loader")
+def splits_are_disjoint(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    No sample of one split is in another.
+
+    Judges: every two splits: indices of one dataset, where both are subsets of it; else the
+        fingerprints of the samples.
+    Allows: splits that are both called train...; fingerprints shared no more often than twice the
+        share of samples repeated inside the first split, as with few and discrete features. Less
+        than 1 % (limit: a share) is a note, as for the equal pictures of well-known datasets.
+    Misses: samples that are cut or augmented differently; windows that overlap; the same patient.
+    Why: metrics on what was trained on are better than anything that comes later.
+    Source: scikit-learn's documentation, common pitfalls: data leakage.
+    """
+    allowed = trace.limit("splits_are_disjoint", 0.01)
+    for splits in scanned(trace):
+        for place, one in enumerate(splits):
+            for other in splits[place + 1 :]:
+                if not (one.trains and other.trains):
+                    yield from _shared(trace, one, other, allowed)
+
+
+def _shared(trace: Trace[Event], one: Split, other: Split, allowed: float) -> Iterator[Finding]:
+    """Yield a finding for samples that two splits have in common."""
+    first, second = one.first, other.first
+    indexed = bool(first.indices and second.indices)
+    based = indexed and first.epoch.base == second.epoch.base >= 0
+    mine, theirs = (_seen(one, based), _seen(other, based))
+    # What is repeated inside a split, such as silence, is no evidence of a leak into another.
+    common = {s for s in mine.keys() & theirs.keys() if based or mine[s] == theirs[s] == 1}
+    if not common:
+        return
+    share = len(common) / min(len(mine), len(theirs))
+    repeated = sum(times > 1 for times in mine.values()) / len(mine)
+    if not based and share <= 2 * repeated:
+        return
+    batch, row = _place(second, common, based)
+    yield Finding(
+        f"two splits of `{trace.subject}` share samples",
+        f"splits {one.name!r} and {other.name!r}, batch {batch}, sample {row} of {other.name!r}",
+        f"{len(common)} of {len(theirs)} different samples ({percent(share)})",
+        "0 samples" if based else percent(allowed),
+        why="both are subsets of one dataset, and their indices overlap" if based else "",
+        rank=Rank.BROKEN if based or (share > allowed and len(common) > 1) else Rank.NOTE,
+        event=second.epoch,
+    )
+
+
+def _seen(split: Split, based: bool) -> Counter[int]:
+    """Count the samples of the first epoch, by index or by fingerprint."""
+    return Counter(split.first.indices) if based else split.first.counted
+
+
+def _place(one: Pass, common: set[int], based: bool) -> tuple[int, int]:
+    """Return the batch and the row of the first of some samples."""
+    return next(
+        (batch.index, row)
+        for batch in one.batches
+        for row, sample in enumerate(batch.indices if based else batch.prints)
+        if sample in common
+    )
+
+
+@invariant("loader")
+def last_batch_is_as_declared(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Batches have the declared size, and the last one is short or dropped as declared.
+
+    Judges: splits with a declared `batch` or `last`: the sizes of the batches of the first epoch,
+        and whether samples are left out though last="short".
+    Allows: one short batch at the end, for each worker of an iterable dataset.
+    Misses: batches of tokens or of like lengths, whose size is not declared.
+    Why: a last batch of one sample stops batch normalisation and weighs as much as a full one; one
+        that is dropped in an evaluation is missing from the metric.
+    Source: PyTorch's "Expected more than 1 value per channel when training", and its drop_last.
+    """
+    for split in each_split(trace):
+        if split.option("batch") is None and split.option("last") is None:
+            continue
+        yield from _sized(split)
+        yield from _ended(split)
+
+
+def _sized(split: Split) -> Iterator[Finding]:
+    """Yield a finding for the first batch that is neither full nor a last one."""
+    batches, epoch = split.first.batches, split.first.epoch
+    declared = split.option("batch")
+    full = declared if isinstance(declared, int) else max(batch.size for batch in batches)
+    short = epoch.workers if epoch.kind == "stream" and epoch.workers else 1
+    wrong = [b for b in batches if b.size != full]
+    mistaken = [b for b in wrong if b.size > full or len(wrong) > short]
+    lonely = len(batches) == len(wrong) and len(batches) > 1
+    if mistaken or lonely:
+        batch = (mistaken or wrong)[0]
+        yield Finding(
+            f"the batches of `{split.trace.subject}` are not of the declared size",
+            f"split {split.name!r}, batch {batch.index}",
+            samples(batch.size),
+            samples(full),
+            event=batch,
+        )
+
+
+def _ended(split: Split) -> Iterator[Finding]:
+    """Yield a finding where a last batch is short, or dropped, against what is declared."""
+    one, last = split.first, split.option("last")
+    if not one.epoch.complete or last is None:
+        return
+    final = one.batches[-1]
+    full = max(batch.size for batch in one.batches)
+    if last == "dropped" and final.size < full:
+        yield Finding(
+            f"`{split.trace.subject}` serves a short last batch that should be dropped",
+            f"split {split.name!r}, batch {final.index}",
+            samples(final.size),
+            samples(full),
+            event=final,
+        )
+    if last == "short" and 0 <= one.epoch.samples < one.epoch.due:
+        yield Finding(
+            f"`{split.trace.subject}` drops a last batch that should be served",
+            f"split {split.name!r}, after batch {final.index}",
+            f"{samples(one.epoch.samples)} served",
+            samples(one.epoch.due),
+            event=final,
+        )

@@ -1,0 +1,139 @@
+"""Judgements of worker counts and the like: notes, since the training may run elsewhere."""
+
+from collections.abc import Iterator
+
+from trainguard.batch import Serving
+from trainguard.catalogue import invariant
+from trainguard.event import Event
+from trainguard.finding import Finding, Rank
+from trainguard.invariants.wording import number
+from trainguard.trace import Trace
+
+_CROWD = 2.0  # workers for each core
+_SLOW = 0.2  # seconds
+_START = 0.3  # seconds
+_LARGE = 1 << 20  # bytes
+
+
+@invariant("loader", probe="settings")
+def settings_fit_the_machine(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Workers, prefetching, pinning and lasting workers fit this machine. Notes only.
+
+    Judges: DataLoaders: more than 2 workers for each core (limit), over the ranks that have an
+        accelerator here; batches that take the training process 0.2 s and more without a worker;
+        workers that take 0.3 s to start for each epoch, and longer than the epoch; more bytes of
+        prefetched batches than there is shared memory; batches of 1 MB that are not pinned though
+        there is an accelerator.
+    Allows: whatever costs nothing: pinning without an accelerator, no workers for quick samples,
+        workers that start at once, a worker or two on a single core. Slow batches on a single core
+        that computes them.
+    Misses: loaders that are no torch DataLoader; the speed of the training itself, which
+        data_keeps_up sees; machines other than this one.
+    Why: with four times as many workers as cores they wait for each other; workers that open their
+        files again in each epoch may take longer than they save.
+    Source: multimodal-pipeline, row C1; pytorch/pytorch issue 15849 (workers that are started anew
+        for each epoch).
+    """
+    crowd = trace.limit("settings_fit_the_machine", _CROWD)
+    told: set[str] = set()
+    for event in trace:
+        if isinstance(event, Serving) and event.quantity not in told:
+            finding = _note(trace, event, crowd)
+            if finding is not None:
+                told.add(event.quantity)
+                yield finding
+
+
+def _note(trace: Trace[Event], event: Serving, crowd: float) -> Finding | None:
+    """Return the note about one measured setting, if there is something to say."""
+    if event.quantity == "workers":
+        return _crowded(trace, event, crowd)
+    if event.quantity == "batch":
+        return _slow(trace, event)
+    if event.quantity == "start":
+        return _restarted(trace, event)
+    if event.quantity == "prefetched":
+        return _prefetched(trace, event)
+    return _unpinned(trace, event) if event.quantity == "unpinned" else None
+
+
+def _crowded(trace: Trace[Event], event: Serving, crowd: float) -> Finding | None:
+    """Note more workers than the cores can run."""
+    most = max(2.0, crowd * event.reference)
+    if event.measured <= most:
+        return None
+    return Finding(
+        f"`{trace.subject}` has more workers than this machine can run",
+        f"split {event.split!r}",
+        f"{event.measured:.0f} workers",
+        f"{most:.0f} workers on {event.reference:.0f} cores",
+        why="workers that wait for each other cost memory and bring nothing; the training may run"
+        " on a larger machine",
+        rank=Rank.NOTE,
+        event=event,
+    )
+
+
+def _slow(trace: Trace[Event], event: Serving) -> Finding | None:
+    """Note batches that the training process makes itself, slowly."""
+    waits = event.reference < event.measured / 2
+    if event.measured < _SLOW or (event.detail == "1 cores" and not waits):
+        return None
+    return Finding(
+        f"the batches of `{trace.subject}` are made in the training process, and slowly",
+        f"split {event.split!r}",
+        f"{event.measured:.2f} s for a batch",
+        f"{_SLOW:.2f} s for a batch",
+        why="with num_workers=0 the training stands still meanwhile; workers would make batches"
+        " ahead of it",
+        rank=Rank.NOTE,
+        event=event,
+    )
+
+
+def _restarted(trace: Trace[Event], event: Serving) -> Finding | None:
+    """Note workers whose start takes longer than the epoch that they are started for."""
+    if event.measured < _START or event.measured < event.reference:
+        return None
+    return Finding(
+        f"the workers of `{trace.subject}` take longer to start than to serve an epoch",
+        f"split {event.split!r}",
+        f"{event.measured:.2f} s to start",
+        f"{event.reference:.2f} s, as the rest of the epoch",
+        why="they are started anew for each epoch, and perhaps load or open something first;"
+        " persistent_workers=True keeps them",
+        rank=Rank.NOTE,
+        event=event,
+    )
+
+
+def _prefetched(trace: Trace[Event], event: Serving) -> Finding | None:
+    """Note prefetched batches that the shared memory has no room for."""
+    if not event.measured > event.reference:
+        return None
+    return Finding(
+        f"the batches that `{trace.subject}` prefetches do not fit into shared memory",
+        f"split {event.split!r}",
+        f"{number(event.measured / _LARGE)} MiB",
+        f"{number(event.reference / _LARGE)} MiB",
+        why="workers die of a bus error when it is full; fewer workers, a lower prefetch_factor,"
+        " or more of it (docker run --shm-size)",
+        rank=Rank.NOTE,
+        event=event,
+    )
+
+
+def _unpinned(trace: Trace[Event], event: Serving) -> Finding | None:
+    """Note large batches that are copied to an accelerator from memory that is not pinned."""
+    if event.measured < _LARGE:
+        return None
+    return Finding(
+        f"the batches of `{trace.subject}` are large and not pinned",
+        f"split {event.split!r}",
+        f"{number(event.measured / _LARGE)} MiB for a batch",
+        "1 MiB for a batch that is not pinned",
+        why="the copy to the accelerator cannot overlap with its work; pin_memory=True lets it",
+        rank=Rank.NOTE,
+        event=event,
+    )

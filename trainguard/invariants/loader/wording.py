@@ -1,0 +1,118 @@
+"""How the judges of loaders read a trace: by split, epoch by epoch, and write places and shares."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeVar
+
+from trainguard.batch import Batch, Epoch, Field, Serving
+from trainguard.event import Event, Plain
+from trainguard.trace import Trace
+
+E = TypeVar("E", bound=Event)
+
+
+@dataclass
+class Pass:
+    """One epoch of a split: its batches, and what the loader told of itself."""
+
+    epoch: Epoch
+    batches: list[Batch] = field(default_factory=list)
+
+    @cached_property
+    def prints(self) -> list[int]:
+        """The fingerprints of the inputs of all samples, in the order in which they were served."""
+        return [print_ for batch in self.batches for print_ in batch.prints]
+
+    @cached_property
+    def indices(self) -> list[int]:
+        """The indices that the sampler drew; empty unless it is known of each batch."""
+        if not all(batch.indices for batch in self.batches):
+            return []
+        return [index for batch in self.batches for index in batch.indices]
+
+    @property
+    def order(self) -> list[int]:
+        """The order of an epoch: by indices where they are known, else by fingerprints."""
+        return self.indices or self.prints
+
+    @cached_property
+    def counted(self) -> Counter[int]:
+        """How often each fingerprint was served."""
+        return Counter(self.prints)
+
+
+@dataclass
+class Split:
+    """All that was scanned of one split in one case."""
+
+    trace: Trace[Event]
+    name: str
+    passes: list[Pass]
+
+    @property
+    def first(self) -> Pass:
+        """The first epoch."""
+        return self.passes[0]
+
+    def option(self, name: str) -> Plain:
+        """What is promised of the split; what is declared of `val` holds for `val.0` too."""
+        own = self.trace.promises.get(f"{name}:{self.name}")
+        return own if own is not None else self.trace.promises.get(
+            f"{name}:{self.name.split('.')[0]}"
+        )  # fmt: skip
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is trained on, by its name."""
+        return self.name.lower().startswith(("train", "fit"))
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether it is evaluated on, by its name."""
+        return self.name.lower().startswith(("val", "test", "eval", "dev", "predict"))
+
+
+def scanned(trace: Trace[Event]) -> Iterator[list[Split]]:
+    """Yield the splits of each case."""
+    cases: dict[int, dict[str, dict[int, Pass]]] = {}
+    for epoch in events(trace, Epoch):
+        splits = cases.setdefault(epoch.case, {})
+        splits.setdefault(epoch.split, {})[epoch.epoch] = Pass(epoch)
+    for batch in events(trace, Batch):
+        if batch.rank == 0:
+            cases[batch.case][batch.split][batch.epoch].batches.append(batch)
+    for splits in cases.values():
+        yield [Split(trace, name, list(passes.values())) for name, passes in splits.items()]
+
+
+def each_split(trace: Trace[Event]) -> Iterator[Split]:
+    """Yield each split of each case."""
+    for splits in scanned(trace):
+        yield from splits
+
+
+def events(trace: Trace[Event], kind: type[E]) -> Iterator[E]:
+    """Yield the events of one kind."""
+    return (event for event in trace if isinstance(event, kind))
+
+
+def servings(trace: Trace[Event], *quantities: str) -> Iterator[Serving]:
+    """Yield what was added up of some quantities."""
+    return (s for s in events(trace, Serving) if s.quantity in quantities)
+
+
+def fields(trace: Trace[Event]) -> Iterator[Field]:
+    """Yield the tallies of the fields."""
+    return events(trace, Field)
+
+
+def percent(share: float) -> str:
+    """Write a share as a percentage."""
+    return f"{100 * share:.3g} %"
+
+
+def samples(count: float) -> str:
+    """Write a number of samples."""
+    return "1 sample" if count == 1 else f"{count:.0f} samples"

@@ -1,0 +1,1 @@
+"""What is tried on loaders, one mechanism per file."""

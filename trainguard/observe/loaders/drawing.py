@@ -1,0 +1,89 @@
+"""Draw the settings of declared loaders with Hypothesis, and find the smallest that fails."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+import hypothesis
+from hypothesis import strategies as st
+
+from trainguard.finding import Finding
+from trainguard.loader import Loader
+from trainguard.settings import Settings
+
+Setting = dict[str, Any]
+DRAWS = {"quick": 3, "ci": 8, "thorough": 50}
+_SHRINKING = 10.0  # seconds
+
+
+class _Found(Exception):
+    """Tells Hypothesis that a setting fails, so that it looks for a smaller one."""
+
+
+def draw(loader: Loader, count: int, seed: int) -> list[Setting]:
+    """Draw up to `count` different settings; one empty one without `vary`."""
+    drawn: list[Setting] = []
+
+    def collect(setting: Setting) -> None:
+        """Keep a setting that is new."""
+        if setting not in drawn:
+            drawn.append(setting)
+
+    if not loader.vary:
+        return [{}]
+    _explore(loader, collect, count, seed, hypothesis.Phase.generate)
+    return drawn
+
+
+def smallest(
+    loader: Loader,
+    found_in: Callable[[Setting], Finding | None],
+    known: Setting,
+    finding: Finding,
+    settings: Settings,
+) -> tuple[Setting, Finding]:
+    """Return the smallest setting that fails alike, with what is found in it."""
+    failing = [(known, finding)]
+    started = monotonic()
+
+    def judge(setting: Setting) -> None:
+        """Report a setting that fails to Hypothesis, which ends with the smallest one."""
+        found = found_in(setting) if monotonic() - started < _SHRINKING else None
+        if found is not None:
+            failing.append((setting, found))
+            raise _Found
+
+    phases = (hypothesis.Phase.generate, hypothesis.Phase.shrink)
+    with suppress(_Found, hypothesis.errors.Flaky):
+        _explore(loader, judge, DRAWS[settings.profile], settings.seed, *phases)
+    return failing[-1]
+
+
+def call(loader: Loader, setting: Setting) -> str:
+    """Write the call of the factory in a setting, as code."""
+    given = {**loader.arguments, **setting}
+    return f"{loader.name}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+
+
+def _explore(
+    loader: Loader, test: Callable[[Setting], None], count: int, seed: int, *phases: Any
+) -> None:
+    """Run a test on settings of the declaration, the same in every run."""
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=phases,
+        report_multiple_bugs=False,
+        print_blob=False,
+        verbosity=hypothesis.Verbosity.quiet,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(st.fixed_dictionaries(dict(loader.vary)))
+    def each(setting: Setting) -> None:
+        test(setting)
+
+    each()

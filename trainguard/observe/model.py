@@ -1,0 +1,138 @@
+"""
+Observe a declared model: one trace per probe.
+
+A probe is a module of `observe/models/` with a function `observe(network) -> Iterator[Pass]`; it
+is called once for each case, inside the session: seeded, silent, on one thread, with gradients,
+within the subject's time. See `Network` for what it can do with the model.
+"""
+
+import io
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+
+import torch
+from torch import nn
+
+from trainguard.catalogue import Judge
+from trainguard.event import Plain
+from trainguard.fault import DeclarationError, SubjectError, Unjudged, did_you_mean
+from trainguard.finding import Finding
+from trainguard.model import Model
+from trainguard.observe.deadline import deadline
+from trainguard.observe.isolation import isolated
+from trainguard.observe.models.cases import draw
+from trainguard.observe.models.network import Network
+from trainguard.observe.models.paste import call
+from trainguard.settings import Settings
+from trainguard.trace import Pass, Trace
+
+PROBES = (
+    "initial", "backward", "samples", "future", "padding", "evaluation", "state", "copies",
+    "checkpointing", "compiled", "precision", "devices", "single", "longer",
+)  # fmt: skip
+CASES = {"quick": 1, "ci": 2, "thorough": 6}
+
+Probe = Callable[[Network], Iterator[Pass]]
+
+
+def observe(model: Model, device: str, dtype: str, settings: Settings) -> "ModelObservation":
+    """Return the observation of a model; nothing runs until a trace is asked for."""
+    return ModelObservation(model, device, dtype, settings)
+
+
+@dataclass
+class ModelObservation:
+    """The traces of one model on one device, each observed when first asked for."""
+
+    model: Model
+    device: str
+    dtype: str
+    settings: Settings
+    points: int = 0
+    _traces: dict[str, Trace[Pass] | SubjectError | Unjudged] = field(default_factory=dict)
+    _networks: list[Network] | SubjectError = field(default_factory=list)
+
+    def trace(self, probe: str) -> Trace[Pass]:
+        """Return the trace of one probe; a model that cannot be called is not probed further."""
+        if probe not in PROBES:
+            raise DeclarationError(f"Models have no probe {probe!r}.{did_you_mean(probe, PROBES)}")
+        if probe not in self._traces:
+            try:
+                self._traces[probe] = self._observed(probe)
+            except (SubjectError, Unjudged) as fault:
+                self._traces[probe] = fault
+        kept = self._traces[probe]
+        if not isinstance(kept, Trace):
+            raise kept
+        return kept
+
+    def shrunk(self, finding: Finding, _judge: Judge) -> Finding:
+        """Return the finding with the call that shows it."""
+        seen = finding.event
+        if finding.smallest or not isinstance(seen, Pass) or isinstance(self._networks, Exception):
+            return finding
+        return replace(finding, smallest=call(self._networks[seen.case], dict(seen.sizes)))
+
+    def _observed(self, probe: str) -> Trace[Pass]:
+        """Run one probe in each case, the team's global state kept as it was."""
+        run: Probe = import_module(f"trainguard.observe.models.{probe}").observe
+        with self._session():
+            passes = tuple(seen for network in self._prepared() for seen in run(network))
+        self.points += len(passes)
+        conditions: dict[str, Plain] = {
+            "device": self.device,
+            "dtype": self.dtype,
+            "torch": torch.__version__,
+            "seed": self.settings.seed,
+            "threads": 1,
+        }
+        return Trace(self.model.name, passes, conditions, self.model.promises)
+
+    def _prepared(self) -> list[Network]:
+        """Draw the cases and call the model once in each; what stops it is raised each time."""
+        if isinstance(self._networks, SubjectError):
+            raise self._networks
+        if not self._networks:
+            try:
+                self._networks = self._tried()
+            except SubjectError as fault:
+                self._networks = fault
+                raise
+        return self._networks
+
+    def _tried(self) -> list[Network]:
+        """Return the network of every case, each of which was built and called."""
+        dtype = torch.float64 if self.dtype == "float64" else torch.float32
+        networks = [
+            Network(self.model, structure, case, self.device, dtype, self.dtype, self.settings.seed)
+            for case, structure in enumerate(
+                draw(self.model, CASES[self.settings.profile], self.settings.seed)
+            )
+        ]
+        built: dict[str, nn.Module] = {}
+        for network in networks:
+            try:
+                key = repr(network.structure.hyperparameters)
+                if key not in built:
+                    built[key] = network.build()
+                inputs = network.draw()
+                network.objective(network.call(built[key], inputs), inputs)
+            except SubjectError as fault:
+                fault.call = fault.call or call(network, network.sizes)
+                raise
+        return networks
+
+    @contextmanager
+    def _session(self) -> Iterator[None]:
+        """Run the team's code silently, within its time, and leave no trace of it."""
+        with (
+            isolated(self.settings.seed),
+            deadline(self.model.timeout),
+            warnings.catch_warnings(),
+            redirect_stdout(io.StringIO()),
+        ):
+            warnings.simplefilter("ignore")
+            yield

@@ -1,0 +1,1 @@
+"""What is tried on a model, one mechanism per file."""
