@@ -84,7 +84,7 @@ class TestRates:
 
 
 WRONG = {
-    "return 3": "@tg.guard: test_wrong returned 3, which is no subject. Return a tg.Loss, a tg.Model*",
+    "return 3": "@tg.guard: test_wrong returned 3, which is no subject. Return a tg.Loss*",
     "pass": "@tg.guard: test_wrong returned None, which is no subject.*",
     "return tg.real('B', 2, 1)": "tg.real got an empty range: low=2 is not below*",
     "raise KeyError('lost')": "E * KeyError: 'lost'",
