@@ -15,6 +15,7 @@ from trainguard.observe.loaders.layout import Layout, Read
 _SMALL = 2**16  # elements of which all are looked at for their range
 _SAMPLED = 2**12
 _FIRST, _EVERY = 32, 16  # of many batches, some say enough about the size of the values
+Ends = tuple[float, float]
 IGNORED = -100  # the label that torch's losses leave out
 
 
@@ -36,8 +37,9 @@ class Values:
                 name, Tally(self.layout.domains.get(name), self.layout.roles.get(name, "input"))
             )
             if epoch == 0:
-                tally.check(number, epoch, index)
-                tally.add(number, index)
+                ends = _ends(number) if tally.ranged else None
+                tally.check(number, epoch, index, ends)
+                tally.add(number, index, ends)
             elif _is_looked_at(index) and not _is_finite(_some(number)):
                 tally.check(number, epoch, index)
 
@@ -67,10 +69,15 @@ class Tally:
     outside: int = 0
     first: float = nan
 
-    def check(self, value: torch.Tensor, epoch: int, index: int) -> None:
-        """Count what is not finite."""
+    @property
+    def ranged(self) -> bool:
+        """Whether a range was declared that every value is held against."""
+        return self.domain is not None and self.domain.kind in ("real", "integer", "bins")
+
+    def check(self, value: torch.Tensor, epoch: int, index: int, ends: Ends | None = None) -> None:
+        """Count what is not finite; neither end is where a value is not."""
         self.count += value.numel()
-        if _is_finite(value):
+        if _is_finite(value) if ends is None else all(map(isfinite, ends)):
             return
         bad = ~torch.isfinite(value)
         found = int(bad.sum())
@@ -79,14 +86,15 @@ class Tally:
             self.at = f"epoch {epoch}, batch {index}, sample {row}"
         self.bad += found
 
-    def add(self, value: torch.Tensor, index: int) -> None:
+    def add(self, value: torch.Tensor, index: int, ends: Ends | None = None) -> None:
         """Add up the range and the size of the finite values."""
         self.dtype = self.dtype or str(value.dtype).removeprefix("torch.")
-        if self.domain is not None:
-            self._outside(value, index)
+        if ends is not None:
+            self._outside(value, index, ends)
         if not _is_looked_at(index):
             return
-        part = value if self.domain is not None else _some(value, _SMALL)
+        known = self.domain is None or (ends is not None and all(map(isfinite, ends)))
+        part = _some(value, _SMALL) if known else value
         if part.is_floating_point():
             part = part[torch.isfinite(part)] if self.bad else part
         if not part.numel():
@@ -105,14 +113,12 @@ class Tally:
         self.zeros += int((flat == 0).sum())
         self.whole = self.whole and bool((flat == flat.round()).all())
 
-    def _outside(self, value: torch.Tensor, index: int) -> None:
+    def _outside(self, value: torch.Tensor, index: int, ends: Ends) -> None:
         """Count the finite values outside the declared range; rounding is allowed for."""
         assert self.domain is not None
-        if self.domain.kind not in ("real", "integer", "bins"):
-            return
         low, high = float(self.domain.low), float(self.domain.high)
         near = 1e-6 * max(abs(low), abs(high)) if value.is_floating_point() else 0.0
-        lowest, highest = _ends(value)
+        lowest, highest = ends
         if isfinite(lowest) and isfinite(highest):
             self.low, self.high = min(self.low, lowest), max(self.high, highest)
         if lowest >= low - near and highest <= high + near:
@@ -153,8 +159,8 @@ class Tally:
         )
 
 
-def _ends(value: torch.Tensor) -> tuple[float, float]:
-    """Return the lowest and the highest element."""
+def _ends(value: torch.Tensor) -> Ends:
+    """Return the lowest and the highest element; nan where one is nan."""
     if value.dtype in (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8):
         array = value.numpy()  # several times as fast as torch.aminmax
         return float(array.min()), float(array.max())
