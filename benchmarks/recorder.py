@@ -117,6 +117,25 @@ def overhead(name: str, make: Callable[[], Callable[[], None]], count: int, turn
     row(f"{name}: plain / plain, the noise", f"{statistics.median(c / a for a, _, c in pairs):.3f}")
 
 
+def whole(step: Callable[[], None], count: int, recorded: bool) -> float:
+    """Return the seconds of a run from its first step to its last."""
+    started = perf_counter()
+    with Recorder("benchmark", probe=False) if recorded else nullcontext():
+        for _ in range(count):
+            step()
+    return perf_counter() - started
+
+
+def runs(name: str, make: Callable[[], Callable[[], None]], count: int, turns: int) -> None:
+    """Print the paired ratio of recorded over unrecorded runs."""
+    step = make()
+    whole(step, 100, False)
+    trios = [[whole(step, count, kind) for kind in (False, True, False)] for _ in range(turns)]
+    row(f"{name}: a run, seconds", f"{statistics.median(a for a, _, _ in trios):.2f}")
+    ratio = statistics.median(2 * b / (a + c) for a, b, c in trios)
+    row(f"{name}: a run, recorded / plain", f"{ratio:.3f}")
+
+
 def peak(kind: str, recorded: bool) -> int:
     """Return the peak bytes, resident or of tensors, of a process that trains the transformer."""
     command = [sys.executable, "-m", "benchmarks.recorder", kind, str(int(recorded))]
@@ -167,6 +186,7 @@ def main() -> None:
     torch.set_num_threads(1)
     print(conditions())
     overhead(f"perceptron, first {window.DENSE} steps", small, count=150, turns=5)
+    runs("perceptron, 4000 steps", small, count=4000, turns=3)
     window.DENSE = 8  # what follows the first steps of a run comes sooner here
     overhead("perceptron, later steps", small, count=250, turns=5)
     overhead("transformer, 10 M parameters, later steps", large, count=10, turns=2)
