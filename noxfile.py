@@ -14,6 +14,8 @@ nox.options.download_python = "never"
 PYTHONS = nox.project.python_versions(nox.project.load_toml("pyproject.toml"))
 TORCHES = ("2.4.1", "2.9.1", "2.15.0")  # the oldest supported, one between, the newest
 CI = ("-c", "constraints/ci.txt")
+# In small portions: the slow tests stand together, and one worker would get them all.
+PARALLEL = ("-n", "2", "--maxschedchunk", "8")
 # What `wheel` copies: all that the tests read, except the source of the package.
 BESIDE_THE_SOURCE = (
     *("tests", "fixtures", "docs", "constraints", "benchmarks", ".ci", ".github"),
@@ -32,7 +34,7 @@ def guard(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the tests, third-party subjects and frameworks included, on each Python here."""
     session.install(*CI, "-e", ".[test,third-party,frameworks]")
-    session.run("pytest", "-n", "2", *session.posargs)
+    session.run("pytest", *PARALLEL, *session.posargs)
 
 
 @nox.session(python=PYTHONS[0])  # not every Python has a wheel of the oldest torch
@@ -40,14 +42,14 @@ def tests(session: nox.Session) -> None:
 def torch(session: nox.Session, torch: str) -> None:
     """Run the tests with the oldest, a middle and the newest torch."""
     session.install(f"torch=={torch}", "-e", ".[test]")
-    session.run("pytest", "-n", "2", "--ignore=tests/third_party", *session.posargs)
+    session.run("pytest", *PARALLEL, "--ignore=tests/third_party", *session.posargs)
 
 
 @nox.session(python=PYTHONS[0])
 def minimums(session: nox.Session) -> None:
     """Run the tests with the lowest version of each dependency; `tests` has the newest."""
     session.install(*CI, "-c", "constraints/minimums.txt", "-e", ".[test]")
-    session.run("pytest", "-n", "2", "--ignore=tests/third_party", *session.posargs)
+    session.run("pytest", *PARALLEL, "--ignore=tests/third_party", *session.posargs)
 
 
 @nox.session
@@ -75,7 +77,7 @@ def wheel(session: nox.Session) -> None:
     for name in BESIDE_THE_SOURCE:
         _copy(Path(name), away / name)
     session.chdir(away)
-    session.run("pytest", "-n", "2", "--ignore=tests/third_party", *session.posargs)
+    session.run("pytest", *PARALLEL, "--ignore=tests/third_party", *session.posargs)
 
 
 @nox.session
