@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import lightning
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -24,7 +23,7 @@ def resolved(given: Any, **declared) -> dict[str, Any]:
     return Loaders(tg.Loader(given, **declared)).made()
 
 
-class Module(lightning.LightningDataModule):
+class Module:
     """A data module with two validations and no test."""
 
     def setup(self, stage=None):
