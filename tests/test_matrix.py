@@ -83,6 +83,13 @@ def test_a_healthy_fixture_passes_everything(name: str) -> None:
     assert [v.subject.name for v in verdicts if v.subject.allow] == []
 
 
+@pytest.mark.parametrize("side", ["broken", "healthy"])
+def test_a_fixture_has_nothing_that_pytest_would_call(side: str) -> None:
+    """`pytest --trainguard` on the folder runs subjects alone: a function called `test` is one."""
+    called = [(name, n) for name in names(side) for n in vars(load(side, name)) if n[:4] == "test"]
+    assert [pair for pair in called if callable(getattr(load(side, pair[0]), pair[1]))] == []
+
+
 @pytest.mark.parametrize("name", scripts("broken"))
 def test_a_broken_training_is_found_by_run(name: str, tmp_path: Path) -> None:
     """Without its declaration, a training breaks what it says: UNDECLARED, or else BREAKS."""
