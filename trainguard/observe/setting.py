@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import hypothesis
 from hypothesis import strategies as st
 
 from trainguard.fault import SubjectError
 from trainguard.observe.drive import Setting
+from trainguard.observe.examples import DRAWING, SHRINKING, explore
 from trainguard.schedule import Schedule
 
 
@@ -28,7 +28,7 @@ def draw(schedule: Schedule, count: int, seed: int) -> list[Setting]:
     if not schedule.vary:
         return [{}]
     with suppress(hypothesis.errors.Unsatisfiable):
-        _explore(schedule, collect, count, seed, hypothesis.Phase.generate)
+        _explore(schedule, collect, count, seed)
     if not drawn:
         raise SubjectError(
             "no setting drawn from vary= keeps warmup below total and floor below peak",
@@ -53,34 +53,26 @@ def smallest(
             failing.append(setting)
             raise _Found
 
-    phases = (hypothesis.Phase.generate, hypothesis.Phase.shrink)
     with suppress(_Found, hypothesis.errors.Flaky):
-        _explore(schedule, judge, count, seed, *phases)
+        _explore(schedule, judge, count, seed, SHRINKING)
     return failing[-1]
 
 
 def _explore(
-    schedule: Schedule, test: Callable[[Setting], None], count: int, seed: int, *phases: Any
+    schedule: Schedule,
+    test: Callable[[Setting], None],
+    count: int,
+    seed: int,
+    phases: tuple[hypothesis.Phase, ...] = DRAWING,
 ) -> None:
-    """Run a test on settings of the declaration that can be meant, the same in every run."""
+    """Run a test on settings of the declaration that can be meant."""
 
-    @hypothesis.seed(seed)
-    @hypothesis.settings(
-        max_examples=count,
-        database=None,
-        deadline=None,
-        phases=phases,
-        report_multiple_bugs=False,
-        print_blob=False,
-        verbosity=hypothesis.Verbosity.quiet,
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
-    @hypothesis.given(st.fixed_dictionaries(dict(schedule.vary)))
     def each(setting: Setting) -> None:
+        """Run the test where the setting can be meant."""
         hypothesis.assume(_can_be_meant(schedule, setting))
         test(setting)
 
-    each()
+    explore(st.fixed_dictionaries(dict(schedule.vary)), each, count, seed, phases)
 
 
 def _can_be_meant(schedule: Schedule, setting: Setting) -> bool:

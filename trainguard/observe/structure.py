@@ -16,6 +16,7 @@ from hypothesis.errors import NoSuchExample, Unsatisfiable
 from trainguard.domain import Domain
 from trainguard.fault import SubjectError
 from trainguard.loss import Loss
+from trainguard.observe.examples import explore, settings
 
 SMALLEST, LARGEST = 1, 4
 
@@ -37,15 +38,13 @@ def draw(loss: Loss, count: int, seed: int) -> list[Structure]:
     """Draw up to `count` different structures, the smallest one first; raises where it cannot."""
     drawn: list[Structure] = []
 
-    @hypothesis.seed(seed)
-    @hypothesis.settings(_settings(count), phases=[hypothesis.Phase.generate])
-    @hypothesis.given(_structures(loss))
     def collect(structure: Structure) -> None:
+        """Keep a structure that is new."""
         if structure not in drawn:
             drawn.append(structure)
 
     try:
-        collect()
+        explore(_structures(loss), collect, count, seed)
     except Unsatisfiable:
         raise SubjectError(
             "no value of its arguments can be drawn", "loosen the filters of its strategies"
@@ -64,20 +63,10 @@ def smallest(
     """Return the smallest structure to which `objects`, or the known one if none is found."""
     try:
         return hypothesis.find(
-            _structures(loss), objects, settings=_settings(tries), random=Random(seed)
+            _structures(loss), objects, settings=settings(tries), random=Random(seed)
         )
     except (NoSuchExample, Unsatisfiable):
         return known
-
-
-def _settings(count: int) -> hypothesis.settings:
-    """Return settings that draw the same structures in every run and complain about nothing."""
-    return hypothesis.settings(
-        max_examples=count,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
 
 
 def _structures(loss: Loss) -> st.SearchStrategy[Structure]:

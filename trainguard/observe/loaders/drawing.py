@@ -5,11 +5,12 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any
 
-import hypothesis
 from hypothesis import strategies as st
+from hypothesis.errors import Flaky
 
 from trainguard.finding import Finding
 from trainguard.loader import Loader
+from trainguard.observe.examples import SHRINKING, explore
 from trainguard.settings import Settings
 
 Setting = dict[str, Any]
@@ -32,7 +33,7 @@ def draw(loader: Loader, count: int, seed: int) -> list[Setting]:
 
     if not loader.vary:
         return [{}]
-    _explore(loader, collect, count, seed, hypothesis.Phase.generate)
+    explore(_settings_of(loader), collect, count, seed)
     return drawn
 
 
@@ -54,9 +55,9 @@ def smallest(
             failing.append((setting, found))
             raise _Found
 
-    phases = (hypothesis.Phase.generate, hypothesis.Phase.shrink)
-    with suppress(_Found, hypothesis.errors.Flaky):
-        _explore(loader, judge, DRAWS[settings.profile], settings.seed, *phases)
+    with suppress(_Found, Flaky):
+        count, seed = DRAWS[settings.profile], settings.seed
+        explore(_settings_of(loader), judge, count, seed, SHRINKING)
     return failing[-1]
 
 
@@ -66,24 +67,6 @@ def call(loader: Loader, setting: Setting) -> str:
     return f"{loader.name}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
 
-def _explore(
-    loader: Loader, test: Callable[[Setting], None], count: int, seed: int, *phases: Any
-) -> None:
-    """Run a test on settings of the declaration, the same in every run."""
-
-    @hypothesis.seed(seed)
-    @hypothesis.settings(
-        max_examples=count,
-        database=None,
-        deadline=None,
-        phases=phases,
-        report_multiple_bugs=False,
-        print_blob=False,
-        verbosity=hypothesis.Verbosity.quiet,
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
-    @hypothesis.given(st.fixed_dictionaries(dict(loader.vary)))
-    def each(setting: Setting) -> None:
-        test(setting)
-
-    each()
+def _settings_of(loader: Loader) -> st.SearchStrategy[Setting]:
+    """Return the strategy of all settings that a declaration admits."""
+    return st.fixed_dictionaries(dict(loader.vary))

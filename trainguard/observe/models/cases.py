@@ -1,16 +1,15 @@
 """Draw the few structures that a model is tried at: sizes, arguments and hyperparameters."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import hypothesis
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 
 from trainguard.domain import BATCH, Domain
 from trainguard.fault import SubjectError
 from trainguard.model import Model
+from trainguard.observe.examples import explore
 from trainguard.observe.structure import Structure
 
 _BATCH = (4, 4)
@@ -40,7 +39,7 @@ def draw(model: Model, count: int, seed: int) -> list[Structure]:
             drawn.append(made)
 
     try:
-        _explore(model, collect, _TRIES * count, seed)
+        explore(_structures(model), collect, _TRIES * count, seed)
     except Unsatisfiable:
         raise SubjectError(
             "no value of its arguments can be drawn", "loosen the filters of its strategies"
@@ -51,24 +50,6 @@ def draw(model: Model, count: int, seed: int) -> list[Structure]:
             "look at the strategies of the declaration",
         ) from error
     return drawn
-
-
-def _explore(model: Model, collect: Callable[[Structure], None], count: int, seed: int) -> None:
-    """Hand structures to a function, the same in every run."""
-
-    @hypothesis.seed(seed)
-    @hypothesis.settings(
-        max_examples=count,
-        database=None,
-        deadline=None,
-        phases=[hypothesis.Phase.generate],
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
-    @hypothesis.given(_structures(model))
-    def each(structure: Structure) -> None:
-        collect(structure)
-
-    each()
 
 
 def spans(model: Model) -> dict[str, tuple[int, int]]:
