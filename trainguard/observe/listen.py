@@ -114,7 +114,10 @@ def _backwards(recorder: "Recorder", backward: Callable[..., Any]) -> Callable[.
 
 def _is_alarming(loss: torch.Tensor) -> bool:
     """Say whether a loss shows, without waiting for a device, that its step is to be recorded."""
-    return loss.is_cpu and loss.numel() == 1 and not bool(torch.isfinite(loss))
+    if not loss.is_cpu or loss.numel() != 1:
+        return False
+    value = loss.item()  # torch.isfinite is several operations
+    return bool(value - value != 0)
 
 
 def _makes(recorder: "Recorder", make: Callable[..., None]) -> Callable[..., None]:

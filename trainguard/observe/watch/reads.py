@@ -157,14 +157,17 @@ class Reads(Watcher):
 
     def _property(self, descriptor: Any) -> property:
         """Return a property that looks at reads of gradients that are in question."""
-        question, reads = self._question, self
+        question, silent, reads = self._question, self._silent, self
+        frame_of = sys._getframe  # noqa: SLF001 the one cheap way to callers
         read: Callable[[torch.Tensor], torch.Tensor | None] = descriptor.__get__
 
         def grad(tensor: torch.Tensor) -> torch.Tensor | None:
             """Return the gradient."""
             if not is_dynamo_compiling() and id(tensor) in question:
-                # Asked for here: what is between this and the look varies.
-                reads._looks(tensor, sys._getframe(1))  # noqa: SLF001 the one cheap way to callers
+                # Asked for here: what is between this and the look varies, and takes long.
+                frame = frame_of(1)
+                if frame.f_code not in silent:
+                    reads._looks(tensor, frame)
             return read(tensor)
 
         self._code = grad.__code__
@@ -187,7 +190,7 @@ class Reads(Watcher):
 
     def _look(self, tensor: torch.Tensor, frame: FrameType) -> None:
         """Count a read of a gradient that is in question, if a line of the user's makes it."""
-        if frame.f_code in self._silent or not self.recorder.patches.active:
+        if not self.recorder.patches.active:
             return
         used, step = self._question.get(id(tensor)), self.recorder.steps
         if used is None or used.parameter() is not tensor:
