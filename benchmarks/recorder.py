@@ -187,8 +187,9 @@ def main() -> None:
     print(conditions())
     overhead(f"perceptron, first {window.DENSE} steps", small, count=150, turns=5)
     runs("perceptron, 4000 steps", small, count=4000, turns=3)
-    window.DENSE = 8  # what follows the first steps of a run comes sooner here
-    overhead("perceptron, later steps", small, count=250, turns=5)
+    window.DENSE = 16  # what follows the first steps of a run comes sooner here
+    overhead("perceptron, later steps", small, count=240, turns=5)
+    window.DENSE = 8
     overhead("transformer, 10 M parameters, later steps", large, count=10, turns=2)
     for kind in PEAKS:
         sizes = [(peak(kind, False), peak(kind, True)) for _ in range(3)]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch._guards import detect_fake_mode
 
-_is_tracing: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]
+_is_tracing: Callable[[], bool] = torch._C._is_tracing  # noqa: SLF001 the public one asks more
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack  # noqa: SLF001 there is no other
 
 

@@ -32,8 +32,8 @@ def search(
     if not trained or len(objects) > MOST_OBJECTS:
         return [], []
     trained.sort(key=lambda one: -one.elements)
-    kinds = _TABLES | set(_kinds(nn.Module))
-    likely = [found for found in objects if type(found) in kinds]
+    wanted = _TABLES | set(kinds(nn.Module))
+    likely = [found for found in objects if type(found) in wanted]
     del objects
     modules = [found for found in likely if type(found) not in _TABLES]
     found = _modules(modules, trained, held, known)
@@ -132,11 +132,11 @@ def _place(copy: Copy) -> int:
     return pairs[0][1].data_ptr() if pairs else 0
 
 
-def _kinds(kind: type[Any]) -> Iterator[type[Any]]:
+def kinds(kind: type[Any]) -> Iterator[type[Any]]:
     """Yield a class and all that derive from it."""
     yield kind
     for derived in type.__subclasses__(kind):
-        yield from _kinds(derived)
+        yield from kinds(derived)
 
 
 def _parts(module: nn.Module) -> Parts:

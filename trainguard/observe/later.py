@@ -1,10 +1,12 @@
 """Numbers that are still tensors: fetched together, once per step, and not before they must be."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+_PLAIN = frozenset((bool, int, float, str))  # most columns: told apart without much ado
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +19,16 @@ class Later:
 
 def on_accelerator(columns: dict[str, Any]) -> bool:
     """Say whether fetching the columns would wait for a device other than the CPU."""
-    return any(not tensor.is_cpu for tensor in _tensors(columns))
+    return any(not tensor.is_cpu for tensor in _tensors(columns).values())
 
 
 def fetched(columns: dict[str, Any]) -> dict[str, Any]:
     """Return the columns with every tensor turned into numbers, in one transfer per device."""
-    numbers = _numbers({id(tensor): tensor for tensor in _tensors(columns)})
-    return {name: _settled(value, numbers) for name, value in columns.items()}
+    numbers = _numbers(_tensors(columns))
+    return {
+        name: value if type(value) in _PLAIN else _settled(value, numbers)
+        for name, value in columns.items()
+    }
 
 
 def _numbers(tensors: dict[int, torch.Tensor]) -> dict[int, list[float]]:
@@ -55,13 +60,15 @@ def _settled(value: Any, numbers: dict[int, list[float]]) -> Any:
     return numbers[id(value)][0] if isinstance(value, torch.Tensor) else value
 
 
-def _tensors(columns: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """Yield the tensors among the columns and inside their tuples."""
+def _tensors(columns: dict[str, Any]) -> dict[int, torch.Tensor]:
+    """Return the tensors among the columns and inside their tuples, by their ids."""
+    found: dict[int, torch.Tensor] = {}
     for value in columns.values():
         kind = type(value)
-        if kind is Later:
-            yield value.tensor
-        elif kind is tuple:
-            yield from (entry for entry in value if isinstance(entry, torch.Tensor))
-        elif isinstance(value, torch.Tensor):
-            yield value
+        if kind in _PLAIN:
+            continue
+        entries = value if kind is tuple else (value.tensor if kind is Later else value,)
+        for entry in entries:
+            if type(entry) not in _PLAIN and isinstance(entry, torch.Tensor):
+                found[id(entry)] = entry
+    return found

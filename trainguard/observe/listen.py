@@ -20,6 +20,7 @@ from torch.optim.optimizer import (
 )
 
 from trainguard.observe.abstract import is_abstract
+from trainguard.observe.census import kinds
 from trainguard.observe.watch.watcher import Columns
 
 if TYPE_CHECKING:
@@ -33,8 +34,10 @@ def install(recorder: "Recorder") -> None:
         torch.autograd, "backward", lambda backward: _backwards(recorder, backward)
     )
     recorder.patches.replace(Optimizer, "__init__", lambda make: _makes(recorder, make))
-    for found in gc.get_objects():  # those made before; type() does not wake up lazy proxies
-        if issubclass(type(found), Optimizer) and hasattr(found, "param_groups"):
+    optimizers = set(kinds(Optimizer))
+    # Those made before; type() does not wake up lazy proxies.
+    for found in [each for each in gc.get_objects() if type(each) in optimizers]:
+        if hasattr(found, "param_groups"):
             recorder.window_of(found)
     steps = _Steps(recorder)
     for register, hook in (

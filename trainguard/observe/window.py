@@ -77,10 +77,9 @@ class Window:
     @property
     def stride(self) -> int:
         """How many steps apart those are that are watched: ever more in a long run."""
-        stride, dense = 1, DENSE
-        while self.index >= dense and stride < 64:
-            stride, dense = 8 * stride, 16 * dense
-        return stride
+        if self.index < DENSE:
+            return 1
+        return 16 if self.index < 16 * DENSE else 64
 
     @property
     def gone(self) -> bool:
@@ -140,8 +139,7 @@ class Window:
 
     def gradients(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return each parameter that has a gradient, with it."""
-        pairs = ((p, gradient_of(p)) for p in self.parameters)
-        return [(p, g) for p, g in pairs if g is not None]
+        return [(p, g) for p in self.parameters if (g := gradient_of(p)) is not None]
 
     def forget(self) -> None:
         """Drop what gradients came from that were cleared before a step could use them."""

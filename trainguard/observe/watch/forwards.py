@@ -90,12 +90,12 @@ class Forwards(Watcher):
     def measured(self, value: torch.Tensor) -> None:
         """Note what a loss function returned, for the passes that do not learn."""
         if self.recorder.calling:  # inside a pass that is only told of once it is over
-            self._early = value.detach().mean()
+            self._early = _mean(value)
         elif value.requires_grad:
             for forward, _ in self._pending[-1:]:
-                forward.measured = value.detach().mean()
+                forward.measured = _mean(value)
         elif self._segment is not None and len(self._segment.values) < 4096:
-            self._segment.values.append(value.detach().mean())
+            self._segment.values.append(_mean(value))
 
     def finish(self) -> Iterable[Event]:
         """Return the evaluations; those that every step has are a routine."""
@@ -198,3 +198,8 @@ class Forwards(Watcher):
         )
         if len(self._found) < 2048:
             self._found.append((event, first.step))
+
+
+def _mean(value: torch.Tensor) -> torch.Tensor:
+    """Return the mean of what a loss function returned, as a number of its own."""
+    return value.detach().mean() if value.dim() else value.detach().clone()

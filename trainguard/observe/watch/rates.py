@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from trainguard.event import Event
 from trainguard.observe.caller import caller
+from trainguard.observe.census import kinds
 from trainguard.observe.patch import Patches
 from trainguard.observe.watch.watcher import Columns, Watcher
 from trainguard.observe.window import Window
@@ -50,7 +51,7 @@ class Rates(Watcher):
     def install(self, patches: Patches) -> None:
         """Listen to every class of schedulers that there is, and to those made later."""
         self._patches = patches
-        for kind in _kinds(LRScheduler):
+        for kind in kinds(LRScheduler):
             self._listen(kind)
             if "__init__" in vars(kind):  # not all of torch's own call the one they inherit
                 patches.replace(kind, "__init__", self._made)
@@ -170,13 +171,6 @@ def _begins_full(scheduler: Any) -> bool:
 def _advances(source: str) -> bool:
     """Say whether the file of a `file:line` has a line that advances some scheduler."""
     return any(_ADVANCE.match(line) for line in linecache.getlines(source.rpartition(":")[0]))
-
-
-def _kinds(kind: type[Any]) -> Iterable[type[Any]]:
-    """Yield a class and all that derive from it."""
-    yield kind
-    for derived in kind.__subclasses__():
-        yield from _kinds(derived)
 
 
 def _number(rate: Any) -> Any:

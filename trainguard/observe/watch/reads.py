@@ -64,7 +64,7 @@ class _Turn:
         return all(parameter is None or gradient_of(parameter) is None for parameter in known)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: many are made in each step
 class _Used:
     """A parameter whose gradient a step has used, and which gradient that was."""
 
