@@ -64,7 +64,8 @@ class Layout:
                 f" {' '.join(domain.shape or ())!r} is declared",
                 "declare a name or a size for each of its dimensions",
             )
-        return number.movedim((domain.shape or ()).index(BATCH), 0)
+        axis = (domain.shape or ()).index(BATCH)
+        return number.movedim(axis, 0) if axis else number
 
     def _check_words(self, name: str, value: Any) -> None:
         """Raise where a field of which numbers are declared holds words."""
@@ -241,9 +242,10 @@ def _size(fields: Mapping[str, Any], layout: Layout) -> int:
     """Return the number of samples: of the declared fields, else what most fields agree on."""
     known = [name for name, domain in layout.domains.items() if BATCH in (domain.shape or ())]
     names = [n for n in known if n in fields] or [*layout.of("input"), *layout.of("label")]
-    sizes = [rows(fields[name]) for name in names if name in fields]
-    counted = Counter(size for size in sizes if size)
-    return counted.most_common(1)[0][0] if counted else 0
+    sizes = [size for name in names if name in fields and (size := rows(fields[name]))]
+    if len(set(sizes)) < 2:
+        return sizes[0] if sizes else 0
+    return Counter(sizes).most_common(1)[0][0]
 
 
 def _check_none(raw: Mapping[str, Any], split: str, index: int) -> None:

@@ -17,14 +17,10 @@ import numpy as np
 import torch
 
 _WHOLE = 8192  # bytes of a row that are hashed as they are
-_WORD = 8
-_PLACES = 128  # in a longer row, of which so many words in a row are read
-_RUN = 2
-_HALF = np.uint64(32)
-_MIX = np.uint64(0x9E3779B97F4A7C15)  # 2**64 divided by the golden ratio, made odd
+_PLACES = 32  # in a longer row, at each of which so many bytes are read
+_PIECE = np.dtype("V32")  # half of a cache line, which costs no more than one word of it
 
 Places = np.ndarray[Any, np.dtype[np.intp]]
-Words = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 @dataclass
@@ -88,40 +84,33 @@ def _field_prints(value: Any) -> list[int]:
         numbers: list[int] = value.tolist()
         return numbers
     flat = np.ascontiguousarray(value).reshape(len(value), -1).view(np.uint8)
-    width = flat.shape[1]
     how = _reading.get() or Reading(exact=True)
-    if width <= _WHOLE or how.exact:
-        data = flat.tobytes()
-        return [hash(data[i : i + width]) for i in range(0, len(data), width)] if width else []
-    how.partial = True
-    return _long_prints(flat)
+    if flat.shape[1] > _WHOLE and not how.exact:
+        how.partial = True
+        flat = _gathered(flat)
+    width, data = flat.shape[1], flat.tobytes()
+    return [hash(data[i : i + width]) for i in range(0, len(data), width)] if width else []
 
 
-def _long_prints(flat: Any) -> list[int]:
-    """Return the fingerprints of long rows of bytes, all at once."""
-    count = flat.shape[1] // _WORD
-    if flat.shape[1] % _WORD:
-        flat = np.ascontiguousarray(flat[:, : count * _WORD])
-    places, factors = _places(count)
-    words = flat.view(np.uint64).take(places, axis=1)
-    # High bits first go into low ones: a product alone loses them, and floats differ in few others.
-    words ^= words >> _HALF
-    words *= _MIX
-    words ^= words >> _HALF
-    prints: list[int] = (words @ factors).astype(np.int64).tolist()
-    return prints
+def _gathered(flat: Any) -> Any:
+    """Return some pieces of each of many long rows of bytes, as rows of bytes."""
+    rows, width = flat.shape
+    count, rest = divmod(width, _PIECE.itemsize)
+    if not rest:
+        return flat.view(_PIECE).take(_places(count), axis=1).view(np.uint8)
+    # What is left over at the end of a row puts the next one out of line, which `take` would copy.
+    pieces = np.ndarray((rows, count), _PIECE, flat, strides=(width, _PIECE.itemsize))
+    return np.ascontiguousarray(pieces[:, _places(count)]).view(np.uint8)
 
 
 @cache
-def _places(count: int) -> tuple[Places, Words]:
-    """Return which words of a row are read, at a random place of each part, and their factors."""
+def _places(count: int) -> Places:
+    """Return which pieces of a row are read: a random one of each part."""
     # Random, so that they do not all lie in the margin of an image.
     drawn = np.random.default_rng(0)
-    edges = np.linspace(0, count - _RUN, _PLACES + 1)
-    starts = (edges[:-1] + drawn.random(_PLACES) * np.diff(edges)).astype(np.intp)
-    places = np.unique((starts[:, None] + np.arange(_RUN)).ravel())
-    odd = drawn.integers(0, 2**63, size=len(places), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-    return places, odd
+    edges = np.linspace(0, count - 1, _PLACES + 1)
+    starts: Places = (edges[:-1] + drawn.random(_PLACES) * np.diff(edges)).astype(np.intp)
+    return starts
 
 
 def _array(value: torch.Tensor) -> Any:
@@ -129,7 +118,8 @@ def _array(value: torch.Tensor) -> Any:
     value = value.detach()
     if value.layout != torch.strided:
         value = value.to_dense()
-    value = value.cpu().resolve_conj().resolve_neg()
+    if value.is_conj() or value.is_neg() or value.device.type != "cpu":
+        value = value.cpu().resolve_conj().resolve_neg()
     if value.dtype in (torch.bfloat16, torch.float16):
         value = value.contiguous().view(torch.int16)
     elif value.is_floating_point() and value.element_size() == 1:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from math import inf, isfinite, nan, sqrt
 from typing import Any
 
+import numpy as np
 import torch
 
 from trainguard.batch import Field
@@ -29,18 +30,20 @@ class Values:
 
     def see(self, batch: Read, epoch: int, index: int) -> None:
         """Add up the values of a batch; after the first epoch, look at some of them only."""
+        if epoch and not _is_looked_at(index):
+            return
         for name, value in batch.fields.items():
             number = _numbers(value)
             if number is None or not number.numel():
                 continue
-            tally = self.tallies.setdefault(
-                name, Tally(self.layout.domains.get(name), self.layout.roles.get(name, "input"))
-            )
+            if (tally := self.tallies.get(name)) is None:
+                domain, role = self.layout.domains.get(name), self.layout.roles.get(name, "input")
+                tally = self.tallies[name] = Tally(domain, role)
             if epoch == 0:
                 ends = _ends(number) if tally.ranged else None
                 tally.check(number, epoch, index, ends)
                 tally.add(number, index, ends)
-            elif _is_looked_at(index) and not _is_finite(_some(number)):
+            elif not _is_finite(_some(number)):
                 tally.check(number, epoch, index)
 
     def told(self) -> Iterator[Event]:
@@ -106,12 +109,12 @@ class Tally:
 
     def _size(self, part: torch.Tensor) -> None:
         """Add up sums and squares of some of the values."""
-        flat = _some(part).double()
-        self.sampled += flat.numel()
+        flat = _some(part).double().numpy()
+        self.sampled += flat.size
         self.total += float(flat.sum())
-        self.squares += float(flat.square().sum())
-        self.zeros += int((flat == 0).sum())
-        self.whole = self.whole and bool((flat == flat.round()).all())
+        self.squares += float(flat.dot(flat))
+        self.zeros += flat.size - int(np.count_nonzero(flat))
+        self.whole = self.whole and bool((flat == np.rint(flat)).all())
 
     def _outside(self, value: torch.Tensor, index: int, ends: Ends) -> None:
         """Count the finite values outside the declared range; rounding is allowed for."""
