@@ -100,3 +100,15 @@ def test_an_evaluation_on_other_inputs_is_noted() -> None:
 def test_a_stream_of_other_samples_is_no_order() -> None:
     """Without indices, other samples are another draw, of which nothing is known."""
     assert judged(EVALUATION, twice(SAMPLES, [s + 1000 for s in SAMPLES], split="val")) == []
+
+
+def test_an_evaluation_that_was_not_seen_to_its_end() -> None:
+    """It is judged by the part that was: one in the same order, and one in another."""
+    cut = {"split": "val", "complete": False}
+    first = epoch(SAMPLES, 0, split="val", indices=SAMPLES)
+    same = epoch(SAMPLES[:24], 1, indices=SAMPLES[:24], **cut)
+    other = epoch(OTHER[:24], 1, indices=OTHER[:24], **cut)
+    assert judged(EVALUATION, [*first, *same]) == []
+    assert ranks(EVALUATION, [*first, *other]) == ["note"]
+    unknown = [*epoch(SAMPLES, 0, split="val"), *epoch(OTHER[:24], 1, **cut)]
+    assert judged(EVALUATION, unknown) == []

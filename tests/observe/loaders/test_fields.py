@@ -13,7 +13,7 @@ import trainguard as tg
 from trainguard.fault import SubjectError
 from trainguard.observe.loaders.fields import named
 from trainguard.observe.loaders.layout import Read, laid_out, read
-from trainguard.observe.loaders.prints import row_prints
+from trainguard.observe.loaders.prints import reading, row_prints
 
 X, Y = torch.randn(4, 3), torch.tensor([0, 1, 2, 3])
 Pair = namedtuple("Pair", "x y")
@@ -128,10 +128,17 @@ def test_a_field_that_is_not_there() -> None:
     assert seen.labels == ()
 
 
-@pytest.mark.parametrize("width", [1, 3, 1000, 5000, 20001])
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("width", [1, 3, 1000, 5000, 20000, 20001])
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.uint8, torch.bool])
-def test_equal_rows_have_equal_fingerprints(width: int, kind: torch.dtype) -> None:
+def test_equal_rows_have_equal_fingerprints(width: int, kind: torch.dtype, exact: bool) -> None:
     """At any place in a batch, alone or beside others, in any memory layout."""
+    with reading(exact):
+        check_equal_rows(width, kind)
+
+
+def check_equal_rows(width: int, kind: torch.dtype) -> None:
+    """Compare the fingerprints of six rows, of which two are the same."""
     drawn = torch.randn(6, width, generator=torch.Generator().manual_seed(width))
     rows = drawn > 0 if kind == torch.bool else (drawn * 50).to(kind)
     rows[4] = rows[1]
@@ -155,7 +162,9 @@ def test_floats_of_few_bits_are_told_apart() -> None:
     rows = torch.zeros(1000, 4096)
     drawn = torch.randint(-1, 2, (1000, 2048), generator=torch.Generator().manual_seed(0))
     rows[:, 1::2] = 2.0**drawn
-    assert len(set(row_prints([rows], 1000))) == 1000
+    for exact in (True, False):
+        with reading(exact):
+            assert len(set(row_prints([rows], 1000))) == 1000
 
 
 def test_images_of_sparse_lines_are_told_apart() -> None:

@@ -89,7 +89,8 @@ def evaluation_order_is_fixed(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: two epochs of each split called val, test, eval or dev: the sampler's indices, and the
         samples themselves. A note, unless shuffled=False is declared.
     Allows: shuffled=True; streams without an end; epochs that were not looked at to their end.
-    Misses: what changes in a third epoch; randomness in the model.
+    Misses: what changes in a third epoch, or after the first 64 batches, or the first tenth, of a
+        second one that was the same so far; randomness in the model.
     Why: an evaluation on other crops, or other samples, is another measurement each time: the
         best of many epochs is then the luckiest.
     Source: PyTorch's notes on reproducibility, section DataLoader.
@@ -105,11 +106,11 @@ def evaluation_order_is_fixed(trace: Trace[Event]) -> Iterator[Finding]:
 def _moved(split: Split, rank: Rank) -> Iterator[Finding]:
     """Yield a finding where the second epoch of an evaluation has another order."""
     one, two = split.passes[:2]
-    same = sorted(one.order) == sorted(two.order)
-    if one.order != two.order and (same or one.indices) and len(set(one.order)) > 1:
-        place = next(
-            i for i, (a, b) in enumerate(zip(one.order, two.order, strict=False)) if a != b
-        )
+    pairs = list(zip(one.order, two.order, strict=False))  # one may not have been seen to its end
+    place = next((i for i, (was, now) in enumerate(pairs) if was != now), None)
+    known = bool(one.indices and two.indices)
+    same = known or sorted(one.order) == sorted(two.order)
+    if place is not None and same and len(set(one.order)) > 1:
         yield Finding(
             f"`{split.trace.subject}` evaluates in another order each time",
             f"split {split.name!r}, from sample {place} on",

@@ -18,8 +18,9 @@ def values_are_finite(trace: Trace[Event]) -> Iterator[Finding]:
     """
     No value is nan or infinite, or outside the range declared for its field.
 
-    Judges: every floating-point element of every batch; declared ranges, on the first epoch.
-        Missing numbers among labels are a note: a loss may leave them out.
+    Judges: every floating-point element of the first epoch, and some of later ones; declared
+        ranges, on the first epoch. Missing numbers among labels are a note: a loss may leave them
+        out.
     Allows: minus infinity in a mask that is added to attention scores; rounding at the ends.
     Misses: corrupted samples with plausible values; what later epochs draw.
     Why: one damaged file in a thousand makes the loss nan once in an epoch, at no fixed step.
@@ -141,7 +142,7 @@ def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
     Allows: equal inputs with different labels inside an epoch; 2 % of the inputs (limit: a share),
         and as many samples as are dropped. Labels that are not declared make notes.
     Misses: inputs that are augmented, so that none comes twice; labels wrong in the same way each
-        time.
+        time; what changes after the first 64 batches, or the first tenth, of the second epoch.
     Why: data shuffled by one permutation and labels by another, and nothing but the base rates can
         be learned.
     Source: data sets that call randperm once for x and once more for y; see also the invariant of

@@ -13,6 +13,7 @@ from trainguard.batch import Batch, Epoch
 from trainguard.event import Event
 from trainguard.fault import SubjectError
 from trainguard.loader import Loader
+from trainguard.observe.loaders.again import is_settled, part_of
 from trainguard.observe.loaders.chunks import Seams
 from trainguard.observe.loaders.layout import Layout, Read, laid_out, read
 from trainguard.observe.loaders.padding import Padding
@@ -49,6 +50,8 @@ class Scan:
     bases: dict[int, Any]
     layout: Layout | None = None
     watchers: list[Watcher] = field(default_factory=list)
+    first: list[Batch] = field(default_factory=list)  # the first epoch
+    part: int = 0  # of later epochs that may be enough; 0 where it is not
 
     def read(self, raw: Any, index: int) -> Read:
         """Read a batch; the first one says what is what."""
@@ -61,13 +64,19 @@ class Scan:
                 self.watchers.append(Seams(self.layout, self.case))
         return read(raw, self.layout, index)
 
+    def is_enough(self, later: list[Batch]) -> bool:
+        """Say whether a later epoch need not be looked at any further."""
+        options = options_of(self.loaders.subject, self.split)
+        return len(later) == self.part > 0 and is_settled(self.split, options, self.first, later)
+
 
 def scan(loaders: Loaders, case: int) -> Iterator[Event]:
     """
     Yield a Batch for each batch of each split, an Epoch for each pass, and what was added up.
 
     Where the order was the same twice and the batches are few, more epochs are looked at: a few
-    batches come in the same order by chance.
+    batches come in the same order by chance. Of a second epoch of many batches, a part is looked
+    at, as long as nothing in it is other than it should be.
 
     Long samples are told apart by a part of each. Where two of them seem to be the same, all is
     looked through once more, and each sample read as a whole.
@@ -116,6 +125,9 @@ def _scanned(scan: Scan, loader: Any, seconds: float) -> Iterator[Event]:
         if passes and hasattr(loader, "__next__"):
             loader = _again(scan)
         batches, epoch = _epoch(scan, loader, len(passes), seconds)
+        if not passes and scan.loaders.subject.chunks is None:
+            once = bool(options_of(scan.loaders.subject, scan.split).get("once"))
+            scan.first, scan.part = batches, part_of(epoch, once)
         passes.append(batches)
         yield from batches
         yield epoch
@@ -169,6 +181,8 @@ def _epoch(scan: Scan, loader: Any, epoch: int, seconds: float) -> tuple[list[Ba
             known = draws.draws[len(batches)] if draws and len(batches) < len(draws.draws) else ()
             indices = based(loader.dataset, known) if known else ()
             batches.append(_batch(scan, raw, epoch, len(batches), waited, indices))
+            if epoch and scan.is_enough(batches):
+                break
     if not batches:
         raise SubjectError(*_nothing(scan.split, loader, epoch))
     return batches, _told(scan, loader, epoch, batches, complete, said, perf_counter() - started)

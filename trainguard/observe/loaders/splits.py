@@ -64,6 +64,11 @@ def is_train(split: str) -> bool:
     return split.lower().startswith(("train", "fit"))
 
 
+def is_evaluation(split: str) -> bool:
+    """Say whether a split is one that is evaluated on, by its name."""
+    return split.lower().startswith(("val", "test", "eval", "dev", "predict"))
+
+
 def _called(build: Callable[..., Any], given: Mapping[str, Any]) -> Any:
     """Call the team's function; what it raises is the subject's own."""
     try:
