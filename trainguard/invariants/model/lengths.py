@@ -35,6 +35,12 @@ def batch_size_one_works(trace: Trace[Pass]) -> Iterator[Finding]:
             why="perhaps squeeze() without a dimension, or statistics over the batch",
             event=seen,
         )
+    yield from _reshaped(trace)
+    yield from _off(trace)
+
+
+def _reshaped(trace: Trace[Pass]) -> Iterator[Finding]:
+    """Yield a finding for the output of one sample that has another shape."""
     for seen in worst(of(trace, "single shape"), lambda seen: seen.measured)[:1]:
         yield Finding(
             f"an output of `{trace.subject}` has another shape for one sample",
@@ -43,6 +49,10 @@ def batch_size_one_works(trace: Trace[Pass]) -> Iterator[Finding]:
             why="perhaps squeeze() without a dimension, which takes the batch dimension too",
             event=seen,
         )
+
+
+def _off(trace: Trace[Pass]) -> Iterator[Finding]:
+    """Yield a finding for the output of one sample that is furthest from the one in a batch."""
     limit = trace.limit("batch_size_one_works", _ROUNDING)
     for seen in worst(of(trace, "single"), lambda seen: seen.measured)[:1]:
         if not seen.measured <= limit:

@@ -29,6 +29,13 @@ def checkpointing_keeps_gradients(trace: Trace[Pass]) -> Iterator[Finding]:
         need no gradient, trains on gradients of another function, or not at all.
     Source: gpu-memory, row B12; PyTorch, torch.utils.checkpoint (preserve_rng_state).
     """
+    yield from _without_checkpointing_only(trace)
+    yield from _other_gradients(trace)
+    yield from _nothing_saved(trace)
+
+
+def _without_checkpointing_only(trace: Trace[Pass]) -> Iterator[Finding]:
+    """Yield a finding where a step fails with checkpointing."""
     for seen in list(of(trace, "checkpointing fails"))[:1]:
         yield Finding(
             f"`{trace.subject}` cannot be trained with checkpointing",
@@ -38,6 +45,10 @@ def checkpointing_keeps_gradients(trace: Trace[Pass]) -> Iterator[Finding]:
             why="perhaps a reentrant checkpoint whose inputs need no gradient: use_reentrant=False",
             event=seen,
         )
+
+
+def _other_gradients(trace: Trace[Pass]) -> Iterator[Finding]:
+    """Yield a finding for the gradient that checkpointing changes most."""
     limit = trace.limit("checkpointing_keeps_gradients", _GRADIENT)
     broken = [seen for seen in of(trace, "checkpointed") if not seen.measured <= limit]
     found = sorted(worst(broken, lambda seen: seen.measured), key=lambda seen: -seen.measured)
@@ -54,6 +65,10 @@ def checkpointing_keeps_gradients(trace: Trace[Pass]) -> Iterator[Finding]:
             event=seen,
             elsewhere=(f"{len(found) - 1} more",) if len(found) > 1 else (),
         )
+
+
+def _nothing_saved(trace: Trace[Pass]) -> Iterator[Finding]:
+    """Yield a note where as much is kept for backward as without checkpointing."""
     for seen in list(of(trace, "saved"))[:1]:
         if seen.measured >= seen.reference:
             yield Finding(
