@@ -6,7 +6,8 @@ from typing import Any, Protocol
 
 from trainguard.domain import Domain
 from trainguard.fault import DeclarationError, did_you_mean
-from trainguard.subject import is_strategy, parameters, required
+from trainguard.sizes import check_drawn
+from trainguard.subject import parameters, required
 
 _ANY = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
@@ -90,12 +91,7 @@ def refusal(model: Declared, built: Any) -> tuple[str, str] | None:
 def check_inputs(model: Declared, keywords: set[str], options: set[str]) -> None:
     """Raise for inputs that nothing takes, that are no domains, and that are not declared."""
     for name, domain in model.inputs.items():
-        if not (isinstance(domain, Domain) or is_strategy(domain)):
-            near = did_you_mean(name, options) if name in keywords else ""
-            raise DeclarationError(
-                f"tg.Model({name}={domain!r}) is neither a domain nor a Hypothesis strategy."
-                f"{near if 'Did you' in near else f' Write tg.choice({domain!r}) to fix it.'}"
-            )
+        check_drawn("Model", name, domain, options if name in keywords else ())
     wrong = refusal(model, model.model) if _has_forward(model.model) else None
     if wrong is not None:
         raise DeclarationError(f"{wrong[0]}. {wrong[1]}")

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from trainguard.domain import BATCH, Domain
 from trainguard.event import Plain
 from trainguard.fault import DeclarationError, did_you_mean
+from trainguard.sizes import bounds_of, check_drawn, check_possible
 from trainguard.subject import (
     Subject,
     check_callable,
@@ -136,19 +137,13 @@ def _check_inputs(loss: Loss, keywords: set[str]) -> None:
     options = set(inspect.signature(Loss.__init__).parameters) - {"self", "function", "domains"}
     accepted = None if loss.vary else parameters(loss.function)
     for name, domain in loss.inputs.items():
-        drawn = isinstance(domain, Domain) or is_strategy(domain)
         if accepted is not None and name not in accepted:
             known = accepted | options if name in keywords else accepted
             raise DeclarationError(
                 f"{loss.name} takes no input {name!r}, and tg.Loss has no such option."
                 f"{did_you_mean(name, known)}"
             )
-        if not drawn:
-            near = did_you_mean(name, options) if name in keywords else ""
-            raise DeclarationError(
-                f"tg.Loss({name}={domain!r}) is neither a domain nor a Hypothesis strategy."
-                f"{near if 'Did you' in near else f' Write tg.choice({domain!r}) to fix it.'}"
-            )
+        check_drawn("Loss", name, domain, options if name in keywords else ())
     if not any(domain.grad for domain in loss.tensors.values()):
         raise DeclarationError(
             f"tg.Loss({loss.name}) declares no input with a gradient, so there is nothing to judge."
@@ -161,15 +156,8 @@ def _check_inputs(loss: Loss, keywords: set[str]) -> None:
         )
 
 
-def _check_sizes(loss: Loss) -> None:
-    """Raise for sizes that no dimension can have, and for hyperparameters that are not drawn."""
-    for name, size in loss.sizes.items():
-        least, most = (size, size) if isinstance(size, int) else (*size, 0, 0)[:2]
-        if not 1 <= least <= most:
-            raise DeclarationError(
-                f"tg.Loss(sizes={{{name!r}: {size!r}}}) is no size."
-                " Give a number above zero, or (least, most)."
-            )
+def _check_vary(loss: Loss) -> None:
+    """Raise for hyperparameters that are not drawn."""
     for name, drawn in loss.vary.items():
         if not is_strategy(drawn):
             raise DeclarationError(
@@ -190,12 +178,9 @@ def _check_loss_promises(loss: Loss) -> None:
         check_word("reduction", [loss.reduction], ("none", "sum", "mean"))
     used = {name for domain in loss.tensors.values() for name in domain.names}
     check_word("sizes", loss.sizes, used)
-    _check_sizes(loss)
-    for domain in loss.tensors.values():
-        bounds = {
-            str(b).split("-")[0].strip() for b in (domain.low, domain.high) if isinstance(b, str)
-        }
-        check_word("the bound of an input", bounds, used | set(loss.sizes))
+    check_possible("Loss", loss.sizes)
+    _check_vary(loss)
+    check_word("the bound of an input", bounds_of(loss.tensors), used | set(loss.sizes))
     if loss.reduction is not None and BATCH not in used:
         raise DeclarationError(
             f"tg.Loss(reduction={loss.reduction!r}) promises something about the batch, and no"
