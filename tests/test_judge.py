@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import trainguard as tg
+from trainguard.catalogue import catalogue
 from trainguard.fault import DeclarationError, SubjectError
 from trainguard.judge import (
     Config,
@@ -15,6 +16,7 @@ from trainguard.judge import (
     reference_dtype,
     verdict,
 )
+from trainguard.report import Place, render
 from trainguard.settings import Settings
 
 SWEEP = ("value_is_finite", "gradient_is_finite")
@@ -200,3 +202,22 @@ def test_the_same_at_several_places_is_said_once() -> None:
         ("dead", "x[0]", ("x[1]",)),
         ("bent", "", ()),
     ]
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "shown"),
+    [
+        ((), "x[0]"),
+        (("x[0]",), "x[0]"),
+        (("x[1]", "x[0]", "x[1]"), "x[0] (and x[1])"),
+        (("x[1]", "x[2]"), "x[0] (and x[1], x[2])"),
+        (("x[1]", "x[2]", "x[3]", "x[4]"), "x[0] (and x[1], x[2] and 2 more)"),
+    ],
+)
+def test_of_many_places_a_few_are_written(elsewhere: tuple[str, ...], shown: str) -> None:
+    """Each of them once, and the others by their number."""
+    (made,) = [made for made in catalogue("loss") if made.name == "value_is_finite"]
+    subject = tg.Loss(square, x=X)
+    text = render(tg.Finding("dead", at="x[0]", elsewhere=elsewhere), subject, made, Place())
+    (row,) = [line for line in text.splitlines() if line.startswith("  at ")]
+    assert row.removeprefix("  at").strip().split("  ")[0] == shown

@@ -17,6 +17,7 @@ from trainguard.trace import Trace
 WIDTH = 100
 _LABEL = 12
 _MOST_EVENTS = 20
+_MOST_PLACES = 2  # beside the first
 _PACKAGE = str(Path(__file__).parent)
 
 
@@ -36,8 +37,7 @@ class Place:
 def render(finding: Finding, subject: Subject, invariant: Invariant, place: Place) -> str:
     """Lay out one finding, at most ten rows of 100 columns; absent rows are omitted."""
     where = ", ".join(part for part in (finding.at, place.config.replace("-", ", ")) if part)
-    if finding.elsewhere:
-        where += f" (and {', '.join(finding.elsewhere)})"
+    where += _others(finding)
     silence = place.silence or f'tg.{type(subject).__name__}(..., allow={{"NAME": "<reason>"}})'
     return _layout(
         f"{invariant.name}: {finding.summary}",
@@ -125,6 +125,14 @@ def render_rows(head: Sequence[str], rows: Sequence[tuple[str, str]]) -> str:
     """Lay out labelled rows under lines that have no label, as the closing section has them."""
     lines = [line for text in head for line in wrap(text, WIDTH)]
     return "\n".join([*lines, *(line for label, text in rows for line in _row(label, text))])
+
+
+def _others(finding: Finding) -> str:
+    """Write the first of the other places at which the same was found, and how many more."""
+    places = [place for place in dict.fromkeys(finding.elsewhere) if place != finding.at]
+    more = len(places) - _MOST_PLACES
+    shown = ", ".join(places[:_MOST_PLACES]) + (f" and {more} more" if more > 0 else "")
+    return f" (and {shown})" if shown else ""
 
 
 def _event(event: Event) -> str:
