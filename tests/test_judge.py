@@ -211,6 +211,7 @@ def test_the_same_at_several_places_is_said_once() -> None:
         (("x[0]",), "x[0]"),
         (("x[1]", "x[0]", "x[1]"), "x[0] (and x[1])"),
         (("x[1]", "x[2]"), "x[0] (and x[1], x[2])"),
+        (("x[1]", "x[2]", "x[3]"), "x[0] (and x[1], x[2] and 1 more)"),
         (("x[1]", "x[2]", "x[3]", "x[4]"), "x[0] (and x[1], x[2] and 2 more)"),
     ],
 )

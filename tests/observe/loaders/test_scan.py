@@ -222,3 +222,15 @@ def test_padding_without_a_mask() -> None:
         "padding": (150, 600)
     }
     assert served(scanned({"val": [clips]}, splits=("val",))) == {}
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+def test_rows_that_end_in_values_of_their_own_are_not_padded(kind: torch.dtype) -> None:
+    """Held for ever at its last value: only what all rows have in common is padding."""
+    codes = (torch.arange(5 * 60) % 7 % 2).view(5, 60)
+    codes[:, 50:] = torch.tensor([0, 0, 1, 0, 1])[:, None]
+    codes[4, -2] = 0
+    fields = {0: tg.integer("B T", 0, 1)}
+    seen = served(scanned({"val": [codes.to(kind)]}, splits=("val",), fields=fields))
+    runs = [int((row != row[-1]).nonzero().max()) for row in codes[[0, 1, 3]]]
+    assert seen == {"padding": (sum(59 - last for last in runs), 300)}

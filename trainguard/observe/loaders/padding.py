@@ -137,8 +137,9 @@ class Padding:
         """Count the equal ends of rows as padding, where there is no mask."""
         self.counts["ended"] += rows.shape[0] * rows.shape[1]
         # Copied once: at such a distance in memory, each look at them is a way to the main memory.
-        few = rows[:, -2:].contiguous()
-        ends = (few.float() if few.dtype == torch.bfloat16 else few).numpy()
+        few = rows[:, -2:].contiguous().cpu().resolve_conj().resolve_neg()
+        lacking = few.is_floating_point() and few.element_size() < 4  # types that NumPy lacks
+        ends = (few.float() if lacking else few).numpy()
         ended = ((ends == ends[:, -1:]) & (ends[:, -1:] == ends[0, -1])).all((1, 2))
         for row in np.flatnonzero(ended).tolist():
             self.counts["ends"] += _end_run(rows[row])
