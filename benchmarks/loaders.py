@@ -4,16 +4,17 @@ What judging a loader costs, against plainly iterating it for the same batches.
 10,000 samples of 64 KB, plain and judged in turns: `python -m benchmarks.loaders`. The scan sees
 one epoch and the beginning of a second one, and so does the plain loop that it is held against: it
 starts a second epoch too, and breaks off after the same batch. What judging costs in epochs is told
-beside it.
+beside it. Both are taken by the clock, and by what processors did in this process and in workers.
 """
 
-import statistics
+import resource
 import tempfile
 from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
+from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,6 +33,13 @@ BATCH = 32
 MOST = 1.3
 Declare = Callable[[Any], tg.Loader]
 AUDIO = {"audio": tg.real("B T", -1, 1), "label": tg.integer("B", 0, 9)}
+
+
+class Spent(NamedTuple):
+    """Seconds on the clock, and of the processor."""
+
+    clock: float
+    processor: float
 
 
 class Clips(Dataset[dict[str, Any]]):
@@ -65,13 +73,25 @@ class Files(Clips):
         return {"audio": audio, "label": self.labels[index]}
 
 
-def plain(loader: DataLoader[Any], epochs: Iterable[int]) -> float:
+def now() -> Spent:
+    """Return the time, and the processor time of this process and of children that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return Spent(perf_counter(), sum(each.ru_utime + each.ru_stime for each in used))
+
+
+def since(started: Spent) -> Spent:
+    """Return the seconds of both kinds that have passed."""
+    ended = now()
+    return Spent(ended.clock - started.clock, ended.processor - started.processor)
+
+
+def plain(loader: DataLoader[Any], epochs: Iterable[int]) -> Spent:
     """Return the seconds of epochs of so many batches each, with which nothing is done."""
-    started = perf_counter()
+    started = now()
     for batches in epochs:
         for _ in islice(loader, batches):
             pass
-    return perf_counter() - started
+    return since(started)
 
 
 def epochs_of(loader: DataLoader[Any], declare: Declare) -> list[int]:
@@ -80,14 +100,14 @@ def epochs_of(loader: DataLoader[Any], declare: Declare) -> list[int]:
     return [event.batches for event in trace if isinstance(event, Epoch)]
 
 
-def judged(loader: DataLoader[Any], declare: Declare) -> float:
+def judged(loader: DataLoader[Any], declare: Declare) -> Spent:
     """Return the seconds in which a loader is scanned, and judged by all that needs the scan."""
     subject = declare(loader)
     scanned = [made for made in catalogue("loader") if _applies(made, subject)]
     observations = Observations(Settings())
-    started = perf_counter()
+    started = now()
     verdicts = [verdict(subject, made, Config(), observations) for made in scanned]
-    seconds = perf_counter() - started
+    seconds = since(started)
     outcomes = {found.invariant.name: found.outcome for found in verdicts}
     assert set(outcomes.values()) == {"passed"}, outcomes
     return seconds
@@ -115,15 +135,24 @@ def ratio(name: str, loader: DataLoader[Any], declare: Declare) -> None:
     turns = [
         (plain(loader, epochs), judged(loader, declare), plain(loader, epochs)) for _ in range(5)
     ]
-    once = statistics.median(plain(loader, [len(loader)]) for _ in range(3))
-    before = statistics.median(first for first, _, _ in turns)
-    row(f"{name}: {' + '.join(map(str, epochs))} plain batches, seconds", f"{before:.2f}")
-    paired = statistics.median(2 * middle / (first + last) for first, middle, last in turns)
-    row(f"{name}: judged / plain (at most {MOST})", f"{paired:.3f}")
-    noise = statistics.median(last / first for first, _, last in turns)
-    row(f"{name}: plain / plain, the noise", f"{noise:.3f}")
-    whole = statistics.median(middle for _, middle, _ in turns) / once
-    row(f"{name}: judged, in plain epochs", f"{whole:.2f}")
+    once = [plain(loader, [len(loader)]) for _ in range(3)]
+    for kind in Spent._fields:
+        told = f"{name}, by the {kind}"
+        before, middle, after = (
+            [getattr(s, kind) for s in turn] for turn in zip(*turns, strict=True)
+        )
+        row(
+            f"{told}: {' + '.join(map(str, epochs))} plain batches, seconds",
+            f"{median(before):.2f}",
+        )
+        pairs = list(zip(before, middle, after, strict=True))
+        row(
+            f"{told}: judged / plain (at most {MOST})",
+            f"{median(2 * m / (b + a) for b, m, a in pairs):.3f}",
+        )
+        row(f"{told}: plain / plain, the noise", f"{median(a / b for b, _, a in pairs):.3f}")
+        epoch = median(getattr(s, kind) for s in once)
+        row(f"{told}: judged, in plain epochs", f"{median(middle) / epoch:.2f}")
 
 
 def main() -> None:
