@@ -12,8 +12,10 @@ import trainguard
 PACKAGE = Path(trainguard.__file__).parent
 # From the bottom up; a folder stands for all its modules. Imports point down, or stay in a layer.
 LAYERS = (
-    ("batch", "event", "fault", "finding", "step", "trace"),
+    ("batch", "curve", "event", "fault", "finding", "kept", "step", "trace"),
+    ("column", "departure", "spread"),
     (
+        "archive",
         "catalogue",
         "domain",
         "forward",

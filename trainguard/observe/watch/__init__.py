@@ -8,6 +8,7 @@ if TYPE_CHECKING:
 
 # In this order they are told what happens: gradients are measured before others look at norms.
 _WATCHERS = (
+    ("conditions", "Conditions"),
     ("scaling", "Scaling"),
     ("gradients", "Gradients"),
     ("losses", "Losses"),
