@@ -1,9 +1,8 @@
 """Where the snapshots of curves are: read from files, or through whoever else keeps them."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from trainguard.event import Event
 from trainguard.subject import Subject
@@ -12,6 +11,7 @@ from trainguard.trace import Trace
 FOLDER: Final = "__snapshots__"
 SUFFIX: Final = "curve"
 INVARIANT: Final = "curve_matches_snapshot"
+Outcome = Literal["fits", "fails", "blessed"]
 
 
 class Archive(Protocol):
@@ -29,19 +29,21 @@ class Archive(Protocol):
     def objection(self, trace: Trace[Event], /) -> str:
         """Return what else is wrong with a run, so that it must not be blessed; or nothing."""
 
-    def settle(self, name: str, text: str, /, *, write: bool) -> None:
+    def settle(self, name: str, text: str, outcome: Outcome, /) -> None:
         """Count a comparison, and write the text of a blessed curve."""
 
 
 class Files:
-    """Snapshots as files beside the declaration, read and never written: the way without pytest."""
+    """
+    Snapshots as files beside the declaration, read and never written: the way without syrupy.
 
-    def __init__(self, subject: Subject) -> None:
-        file = Path(subject.file)
-        owner = f"{_variable(subject)}.{INVARIANT}"
-        self._file: Callable[[str], Path] = lambda name: (
-            file.parent / FOLDER / file.stem / f"{owner}[{name}].{SUFFIX}"
-        )
+    file: of the declaration. owner: what its snapshots are named after. prefix: what the names
+    begin with, where one owner has several runs.
+    """
+
+    def __init__(self, file: Path, owner: str, prefix: str = "") -> None:
+        self._folder, self._owner = file.parent / FOLDER / file.stem, owner
+        self._prefix = prefix
 
     def read(self, name: str) -> str | None:
         """Return the text of a snapshot, or None where there is none."""
@@ -59,8 +61,17 @@ class Files:
         """Return nothing: nothing is blessed."""
         return ""
 
-    def settle(self, _name: str, _text: str, /, *, write: bool) -> None:
+    def settle(self, _name: str, _text: str, _outcome: Outcome, /) -> None:
         """Count nothing."""
+
+    def _file(self, name: str) -> Path:
+        """Return the file of a snapshot."""
+        return self._folder / f"{self._owner}[{self._prefix}{name}].{SUFFIX}"
+
+
+def files_of(subject: Subject) -> Files:
+    """Return the snapshots of a declared loop, as files."""
+    return Files(Path(subject.file), f"{_variable(subject)}.{INVARIANT}")
 
 
 def read_text(file: Path) -> str | None:

@@ -80,7 +80,7 @@ class Comparing:
         )
         if holding is None and self.archive.blesses(texts[name] is None):
             return self._blessed(told, found, column, own if _apart(texts[name], found) else name)
-        self.archive.settle(name, told.found, write=False)
+        self.archive.settle(name, told.found, "fits" if holding else "fails")
         return told
 
     def _blessed(self, told: Kept, found: Curve, column: str, name: str) -> Kept:
@@ -90,7 +90,7 @@ class Comparing:
         if not refused and any(moved == 0 for moved in self.moved):
             refused = "none of its parameters could be moved to measure its drift"
         text = told.found if refused else drifting.to_text()
-        self.archive.settle(name, text, write=not refused)
+        self.archive.settle(name, text, "fails" if refused else "blessed")
         if refused:
             return replace(told, refused=refused)
         place = self.archive.place(name)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from math import isnan
 from typing import Any
 
-from trainguard.archive import Archive, Files
+from trainguard.archive import Archive, files_of
 from trainguard.catalogue import Judge
 from trainguard.event import Event
 from trainguard.fault import DeclarationError, SubjectError, Unjudged, did_you_mean, is_ours
@@ -99,7 +99,7 @@ class RunObservation:
         again = Comparing(
             self.run,
             self.trace("run"),
-            self.archive or Files(self.run),
+            self.archive or files_of(self.run),
             lambda seed, nudge: self._of(steps, probe=False, seed=seed, nudge=nudge),
         )
         return again.compared()

@@ -138,10 +138,19 @@ def _departed(what: str, kept: Kept, away: Departure, seeds: int) -> Finding:
         f"{number(away.size)} of {of} ({away.kept:.7g} then, {away.found:.7g} now),"
         f" {number(away.final)} at step {away.last}",
         f"{number(away.allowed)} of {of}{rate}",
-        curve=sparkline(away.excess),
-        why=f"{_changed(away)}{_LIKELY[away.kind]}; if it is meant, {_UPDATE}",
+        curve=f"{sparkline(away.excess)}  difference over band, by powers of ten",
+        why=f"{_changed(away)}{_likely(kept.column, away)}; if it is meant, {_UPDATE}",
         event=kept,
     )
+
+
+def _likely(column: str, away: Departure) -> str:
+    """Say what a departure may come from; a rate speaks for itself."""
+    if column.startswith("rate"):
+        return "another rate or another schedule" + (
+            "" if away.kind == "offset" else " from there on"
+        )
+    return _LIKELY[away.kind]
 
 
 def _kept_apart(what: str, kept: Kept, away: Departure | None) -> Finding:
