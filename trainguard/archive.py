@@ -71,7 +71,7 @@ class Files:
 
 def files_of(subject: Subject) -> Files:
     """Return the snapshots of a declared loop, as files."""
-    return Files(Path(subject.file), f"{_variable(subject)}.{INVARIANT}")
+    return Files(Path(subject.file), f"{variable_of(subject) or subject.name}.{INVARIANT}")
 
 
 def read_text(file: Path) -> str | None:
@@ -87,12 +87,12 @@ def shown(file: Path) -> str:
     return "/".join(file.parts[-3:])
 
 
-def _variable(subject: Subject) -> str:
-    """Return the name of the variable that a subject was declared as, or its own."""
+def variable_of(subject: Subject) -> str:
+    """Return the name of the module's variable that a subject was declared as, or nothing."""
     for module in list(sys.modules.values()):
         names: dict[str, Any] = getattr(module, "__dict__", {})
         if names.get("__file__") == subject.file:
             for name, value in list(names.items()):
                 if value is subject:
                     return name
-    return subject.name
+    return ""

@@ -1,8 +1,7 @@
 """Observe a declared run: record it once, and once more to see whether it repeats."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from math import isnan
 from typing import Any
 
 from trainguard.archive import Archive, files_of
@@ -11,6 +10,7 @@ from trainguard.event import Event
 from trainguard.fault import DeclarationError, SubjectError, Unjudged, did_you_mean, is_ours
 from trainguard.finding import Finding
 from trainguard.loop import Loop, Run, Script
+from trainguard.observe.again import repeated
 from trainguard.observe.curves import Comparing
 from trainguard.observe.deadline import deadline
 from trainguard.observe.isolation import isolated
@@ -18,11 +18,9 @@ from trainguard.observe.nudge import Nudge
 from trainguard.observe.recorder import Recorder
 from trainguard.observe.script import observe_script
 from trainguard.settings import Settings
-from trainguard.step import Probe, Step
 from trainguard.subject import parameters
 from trainguard.trace import Trace
 
-_COMPARED = 8  # steps of the second run
 _PROBES = ("run", "rerun", "curve")
 
 
@@ -72,25 +70,15 @@ class RunObservation:
 
     def _repeated(self) -> Trace[Event]:
         """Record the first steps again from the same seed, and tell where the losses part."""
-        first = _losses(self.trace("run"))
-        if isinstance(self.run, Script):
+        trace, loop = self.trace("run"), self.run
+        if not isinstance(loop, Loop):
             raise Unjudged("a script seeds itself, or does not: run it twice to compare")
-        second = _losses(self._of(min(_COMPARED, len(first)), probe=False))
-        pairs = list(zip(first, second, strict=False))
-        parted = [i for i, (a, b) in enumerate(pairs) if a != b and not (isnan(a) and isnan(b))]
-        events = []
-        if parted:
-            a, b = pairs[parted[0]]
-            events = [
-                Probe(
-                    probe="rerun",
-                    measured=float(parted[0]),
-                    reference=float(len(pairs)),
-                    step=parted[0],
-                    label=f"{a!r} against {b!r}",
-                )
-            ]
-        return Trace(self.run.name, tuple(events), {}, self.run.promises)
+        return repeated(
+            loop,
+            trace,
+            lambda steps, changed: self._of(steps, probe=False, changed=changed),
+            self.settings.profile == "thorough",
+        )
 
     def _compared(self) -> Trace[Event]:
         """Hold the curves of the run against their snapshots."""
@@ -105,16 +93,21 @@ class RunObservation:
         return again.compared()
 
     def _of(
-        self, steps: int | None, probe: bool, seed: int | None = None, nudge: Nudge | None = None
+        self,
+        steps: int | None,
+        probe: bool,
+        seed: int | None = None,
+        nudge: Nudge | None = None,
+        changed: Mapping[str, Any] | None = None,
     ) -> Trace[Event]:
         """Record so many steps, the team's global state kept as it was."""
         run, promises = self.run, self.run.promises
         if isinstance(run, Script):
             return observe_script(run, self.settings, steps, probe)
         assert isinstance(run, Loop)
-        arguments = dict(run.arguments)
-        if seed and "seed" in (parameters(run.train) or ()):
-            arguments = {"seed": seed, **arguments}
+        arguments = {**run.arguments, **(changed or {})}
+        if run.seeds and "seed" in (parameters(run.train) or ()):
+            arguments["seed"] = seed or 0
         # A curve is that of one seed, whatever seed this session explores from.
         begin = seed or (0 if run.curve else self.settings.seed)
         recorder = Recorder(run.name, steps=steps, probe=probe, promises=promises, nudge=nudge)
@@ -136,8 +129,3 @@ def _train(recorder: Recorder, train: Callable[[], Any]) -> None:
             f"it raised {type(error).__name__} after {recorder.steps} steps: {error}",
             "make it run by itself first",
         ) from error
-
-
-def _losses(trace: Trace[Event]) -> list[float]:
-    """Return the losses of the first steps, in the order in which they were made."""
-    return [event.loss for event in trace if isinstance(event, Step)][:_COMPARED]
