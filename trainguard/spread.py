@@ -37,7 +37,7 @@ def spread_departure(kept: Curve, found: Curve) -> Departure | None:
     ways = [
         _apart(_means(kept, a, b), _means(found, a, b), FALSE_ALARMS / len(cuts)) for a, b in cuts
     ]
-    excess = tuple(abs(away) / allowed for _, _, away, allowed in ways)
+    excess = tuple(abs(away) / allowed if isfinite(away) else inf for _, _, away, allowed in ways)
     out = next((row for row, times in enumerate(excess) if times > 1), None)
     if out is None:
         return None

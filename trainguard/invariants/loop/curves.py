@@ -147,9 +147,7 @@ def _departed(what: str, kept: Kept, away: Departure, seeds: int) -> Finding:
 def _likely(column: str, away: Departure) -> str:
     """Say what a departure may come from; a rate speaks for itself."""
     if column.startswith("rate"):
-        return "another rate or another schedule" + (
-            "" if away.kind == "offset" else " from there on"
-        )
+        return f"another rate or another schedule{' from there on' * (away.kind != 'offset')}"
     return _LIKELY[away.kind]
 
 
