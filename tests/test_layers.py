@@ -12,11 +12,12 @@ import trainguard
 PACKAGE = Path(trainguard.__file__).parent
 # From the bottom up; a folder stands for all its modules. Imports point down, or stay in a layer.
 LAYERS = (
-    ("batch", "curve", "event", "fault", "finding", "kept", "step", "trace"),
+    ("batch", "curve", "event", "fault", "finding", "kept", "saved", "step", "trace"),
     ("column", "departure", "spread"),
     (
         "archive",
         "catalogue",
+        "checkpoint",
         "domain",
         "forward",
         "loader",
