@@ -69,6 +69,10 @@ class CurveExtension(SingleFileSnapshotExtension):
                 kept.add(found)
         return kept
 
+    def read_snapshot_data_from_location(self, *, snapshot_location: str, **_: Any) -> str | None:
+        """Return the text of a file, whatever it is: what is no curve is refused by its reader."""
+        return read_text(Path(snapshot_location))
+
     @classmethod
     def write_snapshot_collection(
         cls, *, snapshot_collection: SnapshotCollection, **_: Any

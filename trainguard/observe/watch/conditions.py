@@ -1,11 +1,11 @@
 """Watches what the numbers of a run depend on beside its code: device, dtype, flags."""
 
 import platform
+import sys
 from typing import Any
 
 import torch
 
-from trainguard import __version__
 from trainguard.event import Plain
 from trainguard.observe.watch.watcher import Columns, Watcher
 from trainguard.observe.window import Window
@@ -28,7 +28,7 @@ class Conditions(Watcher):
                 "hardware": _hardware(device),
                 "dtype": _with_autocast(device.type, tuple(sorted(dtypes))),
                 "deterministic": _deterministic(),
-                "trainguard": __version__,
+                "trainguard": str(vars(sys.modules["trainguard"])["__version__"]),
             }
         return {}
 
