@@ -116,11 +116,11 @@ def _compared(trace: Trace[Event], kept: Kept, what: str) -> Iterator[Finding]:
 def _unequal(what: str, kept: Kept, away: Departure) -> Finding:
     """Return a finding for a curve of another length, or of another number of seeds."""
     length = away.kind == "length"
-    unit = "steps" if length else "seeds"
+    unit = "step" if length else "seed"
     return Finding(
         f"{what} has {'another length' if length else 'other seeds'} than its snapshot",
-        measured=f"{away.found:.0f} {unit}",
-        allowed=f"{away.kept:.0f} {unit}",
+        measured=f"{away.found:.0f} {unit}{'s' * (away.found != 1)}",
+        allowed=f"{away.kept:.0f} {unit}{'s' * (away.kept != 1)}",
         why=f"{_changed(away)}what both have agrees; if it is meant, {_UPDATE}"
         if length
         else f"what is compared as distributions is blessed as such: {_UPDATE}",
