@@ -2,22 +2,7 @@
 
 import pytest
 
-from fixtures.edits import MISTAKES, REFACTORINGS, TRAININGS, Edit, Edits, edited
-from trainguard.finding import Finding
-from trainguard.judge import Observations, applicable, verdict
-from trainguard.settings import Settings
-
-
-def findings(training: str, *edits: Edit) -> tuple[Finding, ...]:
-    """Return what the snapshots say of a reference training whose source was edited."""
-    with edited(training, *edits) as module:
-        observations = Observations(Settings())
-        ((made, config),) = [
-            pair
-            for pair in applicable(module.loop, observations.settings, ("cpu",))
-            if pair[0].name == "curve_matches_snapshot"
-        ]
-        return verdict(module.loop, made, config, observations).findings
+from fixtures.edits import MISTAKES, REFACTORINGS, TRAININGS, Edit, Edits, findings
 
 
 def cases(edits: Edits) -> list:
