@@ -85,7 +85,7 @@ class Loop(Run):
 
     arguments: values for the parameters of `train`.
     curve: columns that are held against their snapshot: "loss", "grad_norm", "rate",
-        "update_norm", "weight_norm", "memory".
+        "update_norm", "weight_norm" (both of a sample of the parameters), "memory".
     seeds: compare the curves of so many seeds as distributions, for runs that cannot repeat.
 
     Optimizers, models, schedulers, scalers and losses are found by themselves. RNG streams are
