@@ -68,3 +68,15 @@ def test_a_test_that_keeps_no_curve_any_more_is_noticed(team: Team) -> None:  # 
     result = team.run()
     assert result.ret == 1
     result.stdout.fnmatch_lines(["1 snapshot passed. 1 snapshot unused."])
+
+
+def test_curves_of_subjects_are_no_matter_to_other_snapshots(team: Team) -> None:  # noqa: F811
+    """A test file may have both; without --trainguard nothing asks for the curves."""
+    team.write(test_a=GUARD.replace(', "rate"', ",") + AMBER)
+    team.judge("--snapshot-update").assert_outcomes(passed=2)
+    before = team.kept
+    assert len(before) == 2
+    result = team.run()
+    assert (result.ret, team.run("--snapshot-update").ret) == (0, 0)
+    result.stdout.fnmatch_lines(["1 snapshot passed."])
+    assert team.kept == before
