@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainguard.event import Plain
@@ -107,9 +108,12 @@ class Checkpoint(Subject):
 
 def named_parameter(function: Callable[..., Any], given: str | None, known: tuple[str, ...]) -> str:
     """Return the parameter that is named, or else the first known one that a function has."""
-    accepted = parameters(function)
-    if given is not None or accepted is None:
-        return given or ""
+    if given is not None:
+        return given
+    try:
+        accepted = signature(function).parameters  # those with a name, beside any **options
+    except (TypeError, ValueError):
+        return ""
     return next((name for name in known if name in accepted), "")
 
 
@@ -169,15 +173,15 @@ def _check_numbers(made: Checkpoint) -> None:
 
 def _check_functions(made: Checkpoint) -> None:
     """Raise for parameters that the functions do not have, and for those that nobody gives."""
-    for function in (made.train, made.rotate):
-        if function is not None:
-            _check_function(made, function, getattr(function, "__name__", type(function).__name__))
     both = made.train is not None and made.rotate is not None
     if both and made.arguments:
         raise DeclarationError(
             "tg.Checkpoint got arguments, which may be for train or for rotate."
             " Declare the rotation as a subject of its own."
         )
+    for function in (made.train, made.rotate):
+        if function is not None:
+            _check_function(made, function, getattr(function, "__name__", type(function).__name__))
 
 
 def _check_function(made: Checkpoint, function: Callable[..., Any], name: str) -> None:

@@ -14,6 +14,7 @@ class Resumption(Event):
     saved: how many optimizer steps had been made when the newest checkpoint was written.
     began: how many had been made where the new process went on, as its parameters tell; 0 where it
         began anew, -1 where they are those of no moment of the run that was not interrupted.
+    newer: a checkpoint of the same kind with a higher number that was there and was not read.
     made: how many steps the new process made. left: how many were left for it to make.
     ended: whether the run that was not interrupted came to its end by itself.
     error: what the new process raised; source: where in the team's code.
@@ -23,6 +24,7 @@ class Resumption(Event):
 
     saved: int
     began: int = 0
+    newer: str = ""
     made: int = 0
     left: int = 0
     ended: bool = False

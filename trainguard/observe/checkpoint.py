@@ -18,7 +18,6 @@ from trainguard.finding import Finding
 from trainguard.observe.checkpoints.comparison import departures, parts
 from trainguard.observe.checkpoints.rotation import deletions, rotated
 from trainguard.observe.checkpoints.trials import Trials
-from trainguard.saved import Part
 from trainguard.settings import Settings
 from trainguard.trace import Trace
 
@@ -78,23 +77,26 @@ class CheckpointObservation:
 
     def _resumed(self) -> Iterator[Event]:
         """Yield how a run goes on that was killed after a save."""
-        trials, told, found = self._trials, self._trials.resumption, tuple[Part, ...]()
-        state, other = trials.killed.state or trials.whole.state, trials.resumed.state
-        if state is not None and other is not None and told.began in (trials.saved, 0, -1):
-            found = tuple(parts(state, other))
+        trials, made = self._trials, self._trials.attempt
+        told, state, other = made.resumption, None, made.resumed.state
+        if other is not None:
+            state = trials.reference
+        found = () if state is None or other is None else tuple(parts(state, other))
         if not told.began and any(p.same for p in found if p.kind in ("optimizer", "average")):
             told = replace(told, began=-1)  # it did go on, but for its parameters
         yield told
         yield from found
-        if trials.resumed.series:
-            began = trials.saved if told.began < 0 else told.began
-            yield from departures(trials.whole, trials.resumed, began)
-        yield from trials.resumed.loads
+        if made.resumed.series:
+            began = told.saved if told.began < 0 else told.began
+            yield from departures(trials.whole, made.resumed, began)
+        yield from made.resumed.loads
 
     def _interrupted(self) -> Iterator[Event]:
         """Yield how a run goes on that was killed in the middle of a save, and as it should."""
-        yield self._trials.resumption
-        yield self._trials.interrupted()
+        told = self._trials.attempt.resumption
+        yield told
+        if not told.error and told.made and told.began > 0:
+            yield self._trials.interrupted()
 
     def _rotated(self) -> Iterator[Event]:
         """Yield what was deleted by the run, or by the function that rotates."""

@@ -63,23 +63,22 @@ def rotation_keeps_the_newest(trace: Trace[Event]) -> Iterator[Finding]:
         run can only go on from an old one.
     Source: multimodal-pipeline, row C8.
     """
-    by_name = False
+    said: set[str] = set()
     for told in events(trace, Rotation):
-        if told.quantity == "deleted":
-            found = _wrongly_deleted(trace, told, by_name)
-            by_name |= found is not None and not told.touched
-        else:
-            found = _other(trace, told)
-        if found is not None:
-            yield found
+        deleted = told.quantity == "deleted"
+        if told.quantity not in said:  # the first of each kind: the others follow from it
+            found = _wrongly_deleted(trace, told) if deleted else _other(trace, told)
+            if found is not None:
+                said.add(told.quantity)
+                yield found
 
 
-def _wrongly_deleted(trace: Trace[Event], told: Rotation, by_name: bool) -> Finding | None:
+def _wrongly_deleted(trace: Trace[Event], told: Rotation) -> Finding | None:
     """Return the finding of a deleted checkpoint that should have stayed, if it should have."""
     newest = told.newer == 0 and told.older > 0 and (told.keep > 0 or told.alphabetical)
     # One fewer may be newer where the oldest is deleted before the next one is written.
     early = told.keep > 1 and told.newer < told.keep - 1 and told.older > 0
-    if not (newest or early) or (told.touched and by_name):
+    if not (newest or early):
         return None
     return Finding(
         f"`{trace.subject}` deletes a newer checkpoint and keeps an older one",

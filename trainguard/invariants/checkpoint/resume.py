@@ -66,19 +66,21 @@ def resume_takes_the_newest(trace: Trace[Event]) -> Iterator[Finding]:
     A resumed run goes on from the newest checkpoint.
 
     Judges: the parameters before its first step, which tell at which step of the run without an
-        interruption it goes on.
-    Allows: going on from there at another step's files where both have the same parameters.
+        interruption it goes on; and the files that it reads, where one with a higher number stands
+        beside them.
+    Allows: older files where nothing newer of their kind was there, such as the last of a run
+        beside a newer best; a newer one that was read, and could not be used.
     Misses: the order of names beyond the steps that are declared: `step_9` comes after `step_10`
-        only in a run that has both.
+        only in a run that has both; files that are not opened by Python; names without a number.
     Why: names are put in alphabetical order, and the run falls back to an older state at each
         resume.
     Source: multimodal-pipeline, row C8 (step_9 after step_10).
     """
     told = resumption(trace)
-    if comparable(trace) and 0 <= told.began < told.saved:
+    if comparable(trace) and 0 <= told.began < told.saved and told.newer:
         yield Finding(
             f"`{trace.subject}` does not go on from its newest checkpoint",
-            f"resumed after step {told.saved}",
+            f"resumed after step {told.saved}, where {told.newer} stands",
             f"the parameters of step {told.began}",
             f"the parameters of step {told.saved}",
             why="perhaps names are compared as text, where step_9 comes after step_10",
@@ -124,11 +126,11 @@ def _different(trace: Trace[Event], told: Resumption) -> Iterator[Finding]:
             "the same parameters",
             why=_generators(trace) or "perhaps a setting of the optimizer is not restored",
         )
-    elif told.ended and told.began == told.saved and told.made != told.left:
+    elif told.ended and told.made != told.left:
         yield Finding(
             f"`{trace.subject}` makes another number of steps after a resume",
             f"resumed after step {told.saved}",
-            f"{counted(told.made, 'step')}{' or more' * (told.made > told.left)}",
+            counted(told.made, "step"),
             counted(told.left, "step"),
             why="perhaps the counter of its steps or epochs is not restored",
         )

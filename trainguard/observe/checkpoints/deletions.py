@@ -1,4 +1,4 @@
-"""What a run deletes from its folder, and what stood beside it at that moment."""
+"""What a run opens in its folder and deletes from it, and what stood beside that."""
 
 import os
 import sys
@@ -28,7 +28,9 @@ class Deletion:
 
 class Deletions:
     """
-    Listens to all that this process deletes, by Python's audit events.
+    Listens to all that this process deletes, and reads, by Python's audit events.
+
+    opened: the files of the folder that were read.
 
     What hears them cannot be taken away again: for a process of its own only.
     """
@@ -36,6 +38,7 @@ class Deletions:
     def __init__(self, directory: Path, steps: Callable[[], int]) -> None:
         self.directory, self.steps = directory.resolve(), steps
         self.found: list[Deletion] = []
+        self.opened: set[str] = set()
         self._inside = False
 
     def install(self) -> None:
@@ -44,6 +47,8 @@ class Deletions:
 
     def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Take down what is about to be deleted; what a deleted folder holds is part of it."""
+        if event == "open" and isinstance(arguments[1], str) and "r" in arguments[1]:
+            self._opens(arguments[0])
         if event not in _EVENTS or self._inside or len(self.found) >= _MOST:
             return
         path, directory = arguments[0], arguments[1] if len(arguments) > 1 else None
@@ -56,6 +61,13 @@ class Deletions:
             pass
         finally:
             self._inside = False
+
+    def _opens(self, path: Any) -> None:
+        """Remember a file of the folder that is read."""
+        if isinstance(path, str) and len(self.opened) < _MOST:
+            full = Path(path).absolute()
+            if full.is_relative_to(self.directory):
+                self.opened.add(full.relative_to(self.directory).as_posix())
 
     def _take_down(self, path: Path) -> None:
         """Remember an entry of the folder that has a number, with those of its kind."""

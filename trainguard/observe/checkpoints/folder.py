@@ -18,19 +18,17 @@ Mark = tuple[int, int, int]  # of a file: its inode, its size and when it was wr
 
 @dataclass(slots=True)
 class Folder:
-    """
-    A folder that is looked at again and again.
-
-    marks: of each file, at the last look. appended: whether a file only ever grew, as a log does.
-    """
+    """A folder that is looked at again and again; marks: of each file, at the last look."""
 
     path: Path
     marks: dict[str, Mark] = field(default_factory=dict)
 
-    def changed(self) -> bool:
-        """Say whether files came or were written anew since the last look; a log only grows."""
+    def changed(self) -> dict[str, int]:
+        """Return the sizes of files that came, or were written anew, since; a log only grows."""
         before, self.marks = self.marks, dict(scanned(self.path))
-        return any(_is_new(before.get(name), mark) for name, mark in self.marks.items())
+        return {
+            name: mark[1] for name, mark in self.marks.items() if _is_new(before.get(name), mark)
+        }
 
     def settle(self) -> None:
         """Wait until nobody writes any more, as a save in the background does."""
@@ -68,6 +66,24 @@ def family(entry: str) -> tuple[str, tuple[int, ...]]:
     """Return what the numbered entries of one kind have in common, and the numbers of this one."""
     head, slash, name = entry.rpartition("/")
     return f"{head}{slash}{_NUMBER.sub('{}', name)}", tuple(map(int, _NUMBER.findall(name)))
+
+
+def kinds(name: str) -> set[str]:
+    """Return what a file and the folders that it is in are called, whatever their numbers."""
+    parts = [family(part)[0] for part in name.split("/")]
+    return {"/".join(parts[:end]) for end in range(1, len(parts) + 1)}
+
+
+def newer(name: str, folder: Path) -> set[str]:
+    """Return the entries with a higher number beside a file, or beside a folder that it is in."""
+    found, parts = set(), name.split("/")
+    for end in range(1, len(parts) + 1):
+        path = folder.joinpath(*parts[:end])
+        kind, numbers = family(path.name)
+        for other in path.parent.iterdir() if numbers and path.parent.is_dir() else ():
+            if family(other.name)[0] == kind and family(other.name)[1] > numbers:
+                found.add(other.relative_to(folder).as_posix())
+    return found
 
 
 def _is_new(before: Mark | None, now: Mark) -> bool:

@@ -51,9 +51,9 @@ def _numbers(subject: Checkpoint, folder: Path, keep: int) -> Iterator[Rotation]
             if number >= 0:
                 name = subject.files.format(number)
                 _write(folder / name, number)
-                yield from _called(subject, folder, keep, f"{name} was written")
+                yield from _called(subject, folder, keep, f"when {name} was written")
         kept = sum(1 for _ in folder.iterdir())
-        yield Rotation(quantity="kept", at=f"{crossing + keep} was written", count=kept, keep=keep)
+        yield Rotation(quantity="kept", at=f"when {name} was written", count=kept, keep=keep)
 
 
 def _touched(subject: Checkpoint, folder: Path, keep: int) -> Iterator[Rotation]:
@@ -61,7 +61,7 @@ def _touched(subject: Checkpoint, folder: Path, keep: int) -> Iterator[Rotation]
     numbers = range(10 - keep, 11)
     for number in numbers:
         _write(folder / subject.files.format(number), -number)
-    for told in _called(subject, folder, keep, "the folder was copied"):
+    for told in _called(subject, folder, keep, "when the folder had been copied"):
         yield replace(told, touched=True)
 
 
@@ -73,7 +73,7 @@ def _others(subject: Checkpoint, folder: Path, keep: int) -> Iterator[Rotation]:
     (folder / "samples").mkdir()
     for number in range(1, keep + 3):
         _write(folder / subject.files.format(number), number)
-    at = f"{names[0]} stands there too"
+    at = f"where {names[0]} stands too"
     for told in _called(subject, folder, keep, at):
         if told.quantity == "raised":
             yield told
@@ -89,7 +89,7 @@ def _on_another_rank(subject: Checkpoint, folder: Path, keep: int) -> Iterator[R
         return
     for number in range(1, keep + 3):
         _write(folder / subject.files.format(number), number)
-    for told in _called(subject, folder, keep, f"{rank}=1", {rank: 1}):
+    for told in _called(subject, folder, keep, f"called with {rank}=1", {rank: 1}):
         yield replace(told, quantity="rank") if told.quantity == "deleted" else told
 
 

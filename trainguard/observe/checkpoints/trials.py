@@ -1,15 +1,14 @@
 """
 The runs that a declared training is tried out with, each in a process of its own.
 
-`whole` is not interrupted. `killed` is the same run, killed after a save. `resumed` goes on from
-what that left behind. All three have the same folder, one after the other, since a checkpoint may
-hold its path.
+One is not interrupted. The same is killed after a save, and another goes on from what that left
+behind. All of them have the same folder, one after the other, since a checkpoint may hold its path.
 """
 
 import pickle
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import signature
 from pathlib import Path
@@ -19,13 +18,23 @@ from typing import Any
 
 from trainguard.checkpoint import DIRECTORIES, RESUMES, Checkpoint, named_parameter
 from trainguard.fault import SubjectError, Unjudged
-from trainguard.observe.checkpoints.process import Ending, apart, forks
-from trainguard.observe.checkpoints.state import living_optimizers
-from trainguard.observe.checkpoints.witness import Account, Order
+from trainguard.observe.checkpoints.folder import kinds
+from trainguard.observe.checkpoints.process import Ending, Printed, apart, forks
+from trainguard.observe.checkpoints.state import State, living_optimizers
+from trainguard.observe.checkpoints.witness import Account, Order, Save
 from trainguard.observe.checkpoints.written import Written
 from trainguard.saved import Resumption
 
 _BEYOND = 2  # steps that a resumed run may make too many, to see that it does
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A run that was killed, the one that went on from there, and how that one began."""
+
+    killed: Account
+    resumed: Account
+    resumption: Resumption
 
 
 @dataclass
@@ -35,7 +44,7 @@ class Trials:
     subject: Checkpoint
     base: Path
     seed: int
-    _began: float = field(default_factory=monotonic)
+    _started: float = field(default_factory=monotonic)
 
     @cached_property
     def train(self) -> Callable[..., Any]:
@@ -65,54 +74,56 @@ class Trials:
             raise SubjectError(
                 f"it raised {account.error} after {account.steps} steps",
                 "make it run by itself first",
-            )
+            ) from Printed(f"\nTraceback (most recent call last):\n{account.trace}")
         if not account.steps:
             raise SubjectError("it made no optimizer step", "declare a function that trains")
         return account
 
     @cached_property
-    def saved(self) -> int:
-        """After how many steps the checkpoint was written from which a run is to go on."""
-        whole = self.whole
-        if self._until is not None:
-            return self._halfway.steps
-        inside = [step for step in whole.saves if 0 < step < whole.steps]
+    def attempt(self) -> Attempt:
+        """
+        The run that is killed and resumed.
+
+        Where it cannot be resumed from an early save, or begins anew, a later one is tried: not all
+        that is written is meant to go on from.
+        """
+        made = self._attempted(self._early)
+        nothing = made.resumption.error or made.resumption.began == 0
+        last = self._inside[-1] if self._until is None else self._early
+        return self._attempted(last) if nothing and last != self._early else made
+
+    @property
+    def ended(self) -> bool:
+        """Whether the whole run came to its end by itself."""
+        return self.whole.ended and self.subject.train is not None
+
+    @cached_property
+    def reference(self) -> State | None:
+        """The state of the whole run at the step where the resumed one began, if that is known."""
+        told = self.attempt.resumption
+        if told.began in (told.saved, 0, -1):
+            return self.attempt.killed.state or self.whole.state
+        return self._made(self._order(at=told.began, kill=True)).state
+
+    @cached_property
+    def _inside(self) -> list[int]:
+        """After how many steps files were written, but for the beginning and the end."""
+        inside = [save.step for save in self.whole.saves if 0 < save.step < self.whole.steps]
         if not inside:
             raise SubjectError(
-                f"it wrote nothing into its folder before the last of its {whole.steps} steps",
+                f"it wrote nothing into its folder before the last of its {self.whole.steps} steps",
                 "let it save more often; where it saves at its end only, name the parameter that"
                 ' ends it: until="steps"',
             )
-        early = [step for step in inside if 2 * step <= whole.steps]
-        return max(early, default=inside[0])
+        return inside
 
-    @cached_property
-    def killed(self) -> Account:
-        """The run that is killed after a save, or that ends there; its files are left."""
-        if self._until is None:
-            account = self._made(self._order(at=self.saved, kill=True))
-        else:
-            account = self._halfway
-        other = self.whole.before
-        told = [step for step, print_ in account.before.items() if other.get(step) != print_]
-        if told or account.error or account.steps < self.saved:
-            at = told[0] if told else account.steps
-            raise Unjudged(
-                f"two runs from the same seed part before step {at}, so that a resumed run cannot"
-                " be compared with either"
-            )
-        return account
-
-    @cached_property
-    def resumed(self) -> Account:
-        """The run that goes on from there in a new process."""
-        assert self.killed is not None
-        left = self.whole.steps - self.saved
-        steps = left + _BEYOND if self.ended else left
+    @property
+    def _early(self) -> int:
+        """After how many steps the run is killed first: by half of it, where it has saved then."""
         if self._until is not None:
-            rmtree(self.folder, ignore_errors=True)
-            self._held.rename(self.folder)
-        return self._made(self._order(resume=True, until=self._until, steps=steps, at=0))
+            return self._halfway.steps
+        early = [step for step in self._inside if 2 * step <= self.whole.steps]
+        return max(early, default=self._inside[0])
 
     @property
     def _until(self) -> int | None:
@@ -132,17 +143,33 @@ class Trials:
         self.folder.rename(self._held)
         return account
 
-    @property
-    def ended(self) -> bool:
-        """Whether the whole run came to its end by itself."""
-        return self.whole.ended and self.subject.train is not None
+    def _attempted(self, saved: int) -> Attempt:
+        """Kill the run after a save, and go on from there in a new process."""
+        killed = self._killed(saved)
+        steps = self.whole.steps + _BEYOND if self.ended else self.whole.steps - saved
+        if self._until is not None:
+            rmtree(self.folder, ignore_errors=True)
+            self._held.rename(self.folder)
+        resumed = self._made(self._order(resume=True, until=self._until, steps=steps, at=0))
+        return Attempt(killed, resumed, self._began(resumed, saved))
 
-    @cached_property
-    def resumption(self) -> Resumption:
-        """How the resumed run began."""
-        return self.began(self.resumed, self.saved)
+    def _killed(self, saved: int) -> Account:
+        """Run until it is killed after a save, or ends there; raises Unjudged where runs differ."""
+        if self._until is None:
+            account = self._made(self._order(at=saved, kill=True))
+        else:
+            account = self._halfway
+        other = self.whole.before
+        told = [step for step, print_ in account.before.items() if other.get(step) != print_]
+        if told or account.error or account.steps < saved:
+            at = told[0] if told else account.steps
+            raise Unjudged(
+                f"two runs from the same seed part before step {at}, so that a resumed run cannot"
+                " be compared with either"
+            )
+        return account
 
-    def began(self, account: Account, saved: int) -> Resumption:
+    def _began(self, account: Account, saved: int) -> Resumption:
         """Return at which step of the whole run another one began, by its parameters."""
         print_ = account.before.get(0)
         places = [step for step, other in self.whole.before.items() if other == print_]
@@ -150,8 +177,9 @@ class Trials:
         return Resumption(
             saved=saved,
             began=began,
+            newer=min(account.newer, default=""),
             made=account.steps,
-            left=self.whole.steps - saved,
+            left=self.whole.steps - (began if began > 0 else saved),
             ended=self.ended,
             error=account.error,
             source=account.source,
@@ -160,33 +188,34 @@ class Trials:
     # A save that is interrupted
 
     def interrupted(self) -> Resumption:
-        """Return how a run goes on that was killed in the middle of its second save."""
-        before, at = self._two_saves()
-        size = self.whole.sizes[self.whole.saves.index(at)]
-        order = self._order(interrupt=(at, size // 2))
+        """Return how a run goes on that was killed in the middle of a later save."""
+        before = self.attempt.resumption.began
+        save = self._next_save(before)
+        size = max(save.files.values())
+        order = self._order(interrupt=(save.step, size // 2))
         if self._until is not None:
             self._made(self._order(until=self._until // 2))
-            order = self._order(until=self._until, resume=True, interrupt=(at - before, size // 2))
+            at = save.step - before
+            order = self._order(until=self._until, resume=True, interrupt=(at, size // 2))
         ending = self._ended(order)
         if ending.code != -signal.SIGXFSZ:
             raise Unjudged(
-                "no file of its second save is written in place of the size that it should have, so"
-                " that the save could not be interrupted"
+                "no file of a later save is written as long as it should be, so that the save could"
+                " not be interrupted"
             )
         account = self._made(self._order(resume=True, until=self._until, steps=1))
-        told = self.began(account, before)
-        return _with_size(told, size // 2, size)
+        return replace(self._began(account, before), limit=size // 2, size=size)
 
-    def _two_saves(self) -> tuple[int, int]:
-        """Return after how many steps the run saved, and after how many it did so again."""
+    def _next_save(self, before: int) -> Save:
+        """Return the next save after a step, of such files as the resumed run went on from."""
         if not hasattr(signal, "SIGXFSZ"):
             raise Unjudged("this system does not kill a process for the size of its files")
-        if self._until is not None and self.whole.saves:
-            return self.saved, self.whole.saves[-1]
-        saves = [step for step in self.whole.saves if step > 0]
-        if len(saves) < 2:
+        later = [save for save in self.whole.saves if save.step > before and before > 0]
+        if not later:
             raise Unjudged("it saves once: a save that is interrupted has no other one to keep")
-        return saves[0], saves[1]
+        read = {kind for name in self.attempt.resumed.opened for kind in kinds(name)}
+        alike = [s for s in later if any(kinds(name) & read for name in s.files)]
+        return (alike or later)[0]
 
     # Processes
 
@@ -239,14 +268,8 @@ class Trials:
     def _ended(self, order: Order) -> Ending:
         """Run an order in a process of its own, within the time that is left."""
         order.result.unlink(missing_ok=True)
-        left = self.subject.timeout - (monotonic() - self._began)
+        left = self.subject.timeout - (monotonic() - self._started)
         return apart(order, self.base, max(left, 1.0))
-
-
-def _with_size(told: Resumption, limit: int, size: int) -> Resumption:
-    """Return a resumption with what had been written of the file when it was interrupted."""
-    columns = {name: getattr(told, name) for name in told.__dataclass_fields__}
-    return Resumption(**{**columns, "limit": limit, "size": size})
 
 
 def path_for(function: Callable[..., Any], parameter: str, folder: Path) -> Path | str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import wraps
 from math import isfinite
 from pathlib import Path
-from traceback import extract_tb
+from traceback import extract_tb, format_exception_only, format_list
 from types import TracebackType
 from typing import Any
 
@@ -25,7 +25,7 @@ from trainguard.event import Event
 from trainguard.fault import is_ours
 from trainguard.observe.caller import foreign
 from trainguard.observe.checkpoints.deletions import Deletion, Deletions
-from trainguard.observe.checkpoints.folder import Folder
+from trainguard.observe.checkpoints.folder import Folder, newer
 from trainguard.observe.checkpoints.loads import Loads
 from trainguard.observe.checkpoints.state import State, living_optimizers, parameters_of, state_now
 from trainguard.observe.isolation import isolated
@@ -36,6 +36,7 @@ from trainguard.saved import Load
 from trainguard.step import Average, Step
 
 _FORWARDS = 8  # forwards of a step before which the state is taken; the last one counts
+_PACKAGE = str(Path(__file__).parents[2])
 _FITS = 0.1  # share of a copy's move that its decay may leave unexplained, in an average
 
 
@@ -73,11 +74,22 @@ class Order:
             try:
                 with witness:
                     self.train(**self.arguments)
+            except SystemExit as leaving:
+                if leaving.code not in (None, 0):
+                    witness.fails(leaving)
             except Exception as error:
                 if is_ours(error):
                     raise
                 witness.fails(error)
             witness.tell()
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Files that were written after so many steps, with their sizes."""
+
+    step: int
+    files: dict[str, int]
 
 
 @dataclass(slots=True)
@@ -88,7 +100,8 @@ class Account:
     steps: how many it made; ended: whether it came to its end by itself.
     series: what is known of each step. places: after each step, how many each optimizer had made.
     before, after: a checksum of the parameters before and after each step.
-    saves: the numbers of steps after which files were written; sizes: of the largest file there.
+    saves: what was written, and when. opened: what was read before training began, and newer: what
+    stood beside that with a higher number and was not read.
     deletions: what was deleted, lost: links without target, each with the step.
     exact: whether all was computed where equal inputs give equal bits, on the CPU.
     """
@@ -99,8 +112,9 @@ class Account:
     places: dict[int, dict[str, int]] = field(default_factory=dict)
     before: dict[int, int] = field(default_factory=dict)
     after: dict[int, int] = field(default_factory=dict)
-    saves: list[int] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
+    saves: list[Save] = field(default_factory=list)
+    opened: frozenset[str] = frozenset()
+    newer: frozenset[str] = frozenset()
     deletions: list[Deletion] = field(default_factory=list)
     lost: list[tuple[int, str]] = field(default_factory=list)
     exact: bool = True
@@ -108,6 +122,7 @@ class Account:
     state: State | None = None
     error: str = ""
     source: str = ""
+    trace: str = ""
 
 
 class Witness(Recorder):
@@ -123,6 +138,7 @@ class Witness(Recorder):
         self.following: set[str] = set()  # names of copies that move as averages do
         self._forwards = 0
         self._wrote = False
+        self.limit = None  # until training begins
 
     def __enter__(self) -> "Witness":
         """Install what any recorder has, and what comes before a forward."""
@@ -139,9 +155,10 @@ class Witness(Recorder):
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> bool:
         """See what was written at the very end, and close the recording."""
-        if kind is None:
+        ended = kind is None or (isinstance(error, SystemExit) and error.code in (None, 0))
+        if ended:
             self._look()
-        self.account.ended = kind is None
+        self.account.ended = ended
         return super().__exit__(kind, error, _)
 
     # What happens
@@ -163,6 +180,8 @@ class Witness(Recorder):
 
     def learning_begins(self) -> None:
         """See the moment before a forward that learns, the last one before a step's backward."""
+        if not self.account.before:
+            self._training_begins()
         if self.steps not in self.account.before:
             self._forwards = 0
             self._look()
@@ -171,6 +190,20 @@ class Witness(Recorder):
         if self.steps == self.order.at and self._forwards <= _FORWARDS:
             with torch.no_grad():
                 self.account.state = self._state()
+
+    def _training_begins(self) -> None:
+        """Count from here: what loads a state may make an empty step, so that there is one."""
+        told = self.account
+        self.steps, told.steps, self.limit = 0, 0, self.order.steps
+        told.series, told.places, told.after = [], {}, {}
+        read, folder = self.deletions.opened, self.order.directory.resolve()
+        told.opened = frozenset(read)
+        later = {name for file in read for name in newer(file, folder)}
+        told.newer = frozenset(
+            n for n in later if not any(f"{r}/".startswith(f"{n}/") for r in read)
+        )
+        for window in self.windows:
+            window.index = 0
 
     def backward_begins(self, loss: torch.Tensor) -> None:
         """Be killed, where that is due; what went before has been taken down."""
@@ -202,11 +235,14 @@ class Witness(Recorder):
 
     # The account
 
-    def fails(self, error: Exception) -> None:
+    def fails(self, error: BaseException) -> None:
         """Take down what the team's code raised."""
-        text = " ".join(str(error).split())
+        text = " ".join(str(error).replace(f"{self.order.directory}/", "").split())
         self.account.error = f"{type(error).__name__}: {text}"[:400]
-        frames = [f for f in extract_tb(error.__traceback__) if foreign(f.filename)]
+        stack = extract_tb(error.__traceback__)
+        frames = [f for f in stack if foreign(f.filename)]
+        own = [frame for frame in stack if not frame.filename.startswith(_PACKAGE)]
+        self.account.trace = "".join([*format_list(own), *format_exception_only(error)])
         self.account.source = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
     def tell(self) -> None:
@@ -222,9 +258,8 @@ class Witness(Recorder):
         changed = self.folder.changed()
         if changed and (wrote or not self._wrote):
             if wrote and not self._wrote:  # from here on it is known what a save looks like
-                self.account.saves, self.account.sizes = [], []
-            self.account.saves.append(self.steps)
-            self.account.sizes.append(max((m[1] for m in self.folder.marks.values()), default=0))
+                self.account.saves = []
+            self.account.saves.append(Save(self.steps, changed))
         self._wrote, self.loads.written = self._wrote or wrote > 0, 0
         self.account.lost += [(self.steps, name) for name in self.folder.lost_links()]
 
