@@ -7,18 +7,25 @@ import torch
 from torch import nn
 
 from tests.observe.trainings import adversaries, closures, plain
+from trainguard.column import COLUMNS, curves
 from trainguard.observe.isolation import isolated
 from trainguard.observe.nudge import Nudge
 from trainguard.observe.recorder import Recorder
 from trainguard.step import Step
+from trainguard.trace import Trace
+
+
+def recorded(train, nudge: Nudge | None) -> Trace:
+    """Record a training, nudged or not."""
+    recorder = Recorder("run", probe=False, nudge=nudge)
+    with isolated(0), recorder:
+        train()
+    return recorder.trace
 
 
 def losses(train, nudge: Nudge | None) -> list[float]:
     """Return the losses of a training, nudged or not."""
-    recorder = Recorder("run", probe=False, nudge=nudge)
-    with isolated(0), recorder:
-        train()
-    return [event.loss for event in recorder.trace if isinstance(event, Step)]
+    return [event.loss for event in recorded(train, nudge) if isinstance(event, Step)]
 
 
 def by_hand() -> None:
@@ -53,6 +60,20 @@ def made_lazily() -> None:
         optimizer.step()
 
 
+def scaled() -> None:
+    """Train with gradients that are scaled, clipped and accumulated."""
+    model, scaler = nn.Linear(8, 8), torch.amp.GradScaler("cpu", init_scale=2.0**8)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for step in range(12):
+        scaler.scale(model(torch.randn(8, 8)).square().mean() / 2).backward()
+        if step % 2:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+
 TRAININGS = [lambda: plain(20), adversaries, closures, by_hand, initialised_late, made_lazily]
 NAMES = ["plain", "adversaries", "closures", "by_hand", "initialised_late", "made_lazily"]
 
@@ -65,6 +86,17 @@ def test_a_nudged_run_drifts_by_roundings(train) -> None:
     assert nudge.moved > 0
     assert moved != base
     assert moved == pytest.approx(base, rel=1e-4)
+
+
+@pytest.mark.parametrize("train", [*TRAININGS, scaled], ids=[*NAMES, "scaled"])
+def test_a_run_for_its_curves_has_the_columns_of_any_other(train) -> None:
+    """Few watchers are asked, and what they say does not depend on the others."""
+    still = Nudge(1)
+    still.stepped([])  # from here on nothing is moved
+    full, few = recorded(train, None), recorded(train, still)
+    for column in set(COLUMNS) - {"memory"}:
+        assert curves(few, column) == curves(full, column)
+    assert still.moved == 0
 
 
 def test_a_nudge_is_the_same_each_time() -> None:

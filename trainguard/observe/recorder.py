@@ -49,6 +49,7 @@ class Recorder:
     steps: after so many optimizer steps the training is stopped; None lets it go on.
     probe: whether watchers may copy live objects and try them out.
     nudge: what moves the parameters a little before the first step; the one change ever made.
+        Such a run is made for its curves, and nothing else is watched.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Recorder:
         self.hand = Hand(self)
         self.recent: list[Forward] = []  # the latest calls of outermost modules
         self.trace: Trace[Event] = Trace(name)
-        self.watchers: list[Watcher] = [make(self) for make in watchers()]
+        self.watchers: list[Watcher] = [make(self) for make in watchers(nudge is not None)]
         self.scaling = self.watcher(Scaling)
         self._told = {
             instant: [getattr(w, instant) for w in self.watchers if overrides(w, instant)]
