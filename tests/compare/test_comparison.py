@@ -7,7 +7,7 @@ import pytest
 
 from tests.compare.runs import run
 from trainguard.change import margin
-from trainguard.comparison import Comparison, compared
+from trainguard.comparison import Comparison, compared, times_of
 from trainguard.fault import DeclarationError
 from trainguard.step import Step
 from trainguard.trace import Trace
@@ -123,6 +123,12 @@ def test_the_first_step_that_differs() -> None:
     """Runs of other lengths are compared as far as both go."""
     assert compared([run(count=80)], [run(count=40)], {}).parted is None
     assert compared([run()], [run(loss=1.1)], {}).parted == 0
+
+
+def test_the_first_step_of_each_optimizer_is_left_out() -> None:
+    """Imports and the making of the model are in it; a run of one step has no other."""
+    assert times_of(run(count=4)) == (0.01, 0.01, 0.01)
+    assert times_of(run(count=1)) == (60.0,)
 
 
 def test_several_optimizers() -> None:
