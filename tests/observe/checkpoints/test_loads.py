@@ -84,6 +84,7 @@ def test_the_environment_may_force_safety(file: Path, monkeypatch, forced: str) 
     assert heard(file.parent, lambda: torch.load(file))[1] == []
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch 2.4, which is what is looked at
 def test_the_default_is_that_of_this_torch(file: Path) -> None:
     """From 2.6 on nothing is executed unless it is asked for."""
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
