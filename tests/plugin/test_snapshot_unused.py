@@ -71,12 +71,13 @@ def test_a_test_that_keeps_no_curve_any_more_is_noticed(team: Team) -> None:  # 
 
 
 def test_curves_of_subjects_are_no_matter_to_other_snapshots(team: Team) -> None:  # noqa: F811
-    """A test file may have both; without --trainguard nothing asks for the curves."""
-    team.write(test_a=GUARD.replace(', "rate"', ",") + AMBER)
-    team.judge("--snapshot-update").assert_outcomes(passed=2)
+    """A file may have all kinds; without --trainguard nothing asks for the curve of the loop."""
+    body = "def test_curve(guard):\n    guard.curve('loss', train)\n"
+    team.write(test_a=GUARD.replace(', "rate"', ",") + AMBER + body)
+    team.judge("--snapshot-update").assert_outcomes(passed=3)
     before = team.kept
-    assert len(before) == 2
+    assert len(before) == 3
     result = team.run()
     assert (result.ret, team.run("--snapshot-update").ret) == (0, 0)
-    result.stdout.fnmatch_lines(["1 snapshot passed."])
+    result.stdout.fnmatch_lines(["2 snapshots passed."])
     assert team.kept == before
