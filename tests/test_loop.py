@@ -19,6 +19,14 @@ def test_a_loop_is_named_after_its_function() -> None:
     assert loop.promises["batch"] == 32
 
 
+def test_a_curve_is_a_promise() -> None:
+    """One column may stand by itself; without any, no snapshot is asked for."""
+    loop = tg.Loop(train, arguments={"rate": 0.1}, curve="loss", seeds=5)
+    assert (loop.curve, loop.seeds) == (("loss",), 5)
+    assert loop.promised == {"curve"}
+    assert tg.Loop(train, arguments={"rate": 0.1}).promised == set()
+
+
 def test_a_script_is_named_after_its_file() -> None:
     """Its arguments are words, as on a command line."""
     script = tg.Script("examples/train.py", args=["--epochs", 3])
@@ -38,6 +46,11 @@ def test_a_script_is_named_after_its_file() -> None:
         (lambda: tg.Loop(lambda: None, average=1), "tg.Loop(average=1) cannot be."),
         (lambda: tg.Loop(lambda: None, frozen=[""]), "tg.Loop(frozen=...) has ''."),
         (lambda: tg.Loop(lambda: None, allow={"loss_fals": "x"}), "Did you mean 'loss_falls'?"),
+        (lambda: tg.Loop(lambda: None, curve="los"), "curve=...) has 'los'. Did you mean 'loss'?"),
+        (lambda: tg.Loop(lambda: None, curve=("loss", "loss")), "has 'loss' twice. Drop one"),
+        (lambda: tg.Loop(lambda: None, curve="loss", seeds=2), "tg.Loop(seeds=2) is too few"),
+        (lambda: tg.Loop(lambda: None, curve="loss", seeds=2.5), "tg.Loop(seeds=2.5) cannot be."),
+        (lambda: tg.Loop(lambda: None, seeds=5), "tg.Loop(seeds=5) compares nothing."),
         (lambda: tg.Script(""), "tg.Script got ''. Give the path of a script."),
         (lambda: tg.Script("a.py", args="--n 3"), "is one string. Give a list: ['--n', '3']."),
     ],

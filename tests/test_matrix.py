@@ -16,8 +16,8 @@ from trainguard.subject import Subject
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 ROWS = (
-    "A1 A2 A3 A4 A5 A7 A8 A9 A10 A13 A14 B7 B8 B12 C1 C3 C4 C7 C9 C10 C11"
-    " D1 D2 D3 D4 D5 D6 D7 D9 D10 D11 D12 D13 E1 E2 E3 E4 E5 E6 E7 E8 E9 E11"
+    "A1 A2 A3 A4 A5 A7 A8 A9 A10 A13 A14 B7 B8 B12 C1 C3 C4 C7 C8 C9 C10 C11"
+    " D1 D2 D3 D4 D5 D6 D7 D8 D9 D10 D11 D12 D13 E1 E2 E3 E4 E5 E6 E7 E8 E9 E11"
 )
 ROW = re.compile(r"\b[A-E]\d{1,2}\b")
 

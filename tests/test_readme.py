@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+SPARKLINE = re.compile(r"  curve +\S+")
 COUNTS = re.compile(r"\d+ of \d+ points")  # they follow the effort of the profile, not the finding
 # Each declaration of the README: its two files, the invariant that fails, and what the run ends in.
 DECLARATIONS = (
     ("audio/losses.py", "guard_losses.py", "gradient_is_finite", "1 failed, 6 passed"),
     ("text/model.py", "guard_models.py", "samples_do_not_mix", "1 failed, 10 passed"),
     ("audio/loaders.py", "guard_loaders.py", "chunk_length_matches_split", "1 failed, 14 passed"),
+    ("vision/train.py", "guard_checkpoints.py", "checkpoint_is_complete", "1 failed, 5 passed"),
 )
 
 
@@ -23,19 +25,38 @@ def test_a_declaration_fails_as_printed(
 ) -> None:
     """What a declaration of the README gives is the README's message, but for its counts."""
     for name in (component, guards):
-        (code,) = re.findall(rf"```python\n# {re.escape(name)}\n(.*?)```", README, re.S)
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(f"# {name}\n{code}", encoding="utf-8")
-    (tmp_path / "pyproject.toml").touch()
+        write(tmp_path, name)
 
-    command = [sys.executable, "-m", "pytest", "--trainguard", "-p", "no:cacheprovider"]
-    run = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
+    printed = judged(tmp_path)
 
     (message,) = re.findall(rf"```\n({invariant}: .*?)```", README, re.S)
-    assert COUNTS.sub("", message) in COUNTS.sub("", run.stdout)
-    assert end in run.stdout
+    assert COUNTS.sub("", message) in COUNTS.sub("", printed)
+    assert end in printed
+
+
+def test_a_curve_leaves_its_band_as_printed(tmp_path: Path) -> None:
+    """Blessed it passes; without what is lost in the README it fails, in the README's words."""
+    for name in ("speech/train.py", "guard_training.py"):
+        write(tmp_path, name)
+    blessed = judged(tmp_path, "--snapshot-update")
+    assert "1 snapshot generated." in blessed
+    assert "37 passed" in blessed
+    train = tmp_path / "speech" / "train.py"
+    (lost,) = re.findall(r"In a clean-up `(.*?)` is lost", README)
+    train.write_text(train.read_text(encoding="utf-8").replace(f", {lost}", ""), encoding="utf-8")
+
+    printed = judged(tmp_path)
+
+    (message,) = re.findall(r"```\n(curve_matches_snapshot: .*?)```", README, re.S)
+    assert worded(SPARKLINE.sub("", message)) in worded(SPARKLINE.sub("", printed))
+    assert "1 failed, 36 passed" in printed
+
+
+def test_the_pictures_are_there() -> None:
+    """What the README shows stands beside it."""
+    pictures = re.findall(r"!\[[^]]*\]\((.*?)\)", README)
+    assert pictures
+    assert [p for p in pictures if not (Path(__file__).parents[1] / p).is_file()] == []
 
 
 def test_the_script_is_reported_as_printed(tmp_path: Path) -> None:
@@ -49,6 +70,23 @@ def test_the_script_is_reported_as_printed(tmp_path: Path) -> None:
     )
     assert run.returncode == 1
     assert worded(report) in worded(run.stdout)
+
+
+def write(folder: Path, name: str) -> None:
+    """Write a file of the README into a folder."""
+    (code,) = re.findall(rf"```python\n# {re.escape(name)}\n(.*?)```", README, re.S)
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(f"# {name}\n{code}", encoding="utf-8")
+    (folder / "pyproject.toml").touch()
+
+
+def judged(folder: Path, *options: str) -> str:
+    """Run `pytest --trainguard` in a folder, and return what it prints."""
+    command = [sys.executable, "-m", "pytest", "--trainguard", "-p", "no:cacheprovider", *options]
+    run = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+    return run.stdout
 
 
 def worded(text: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from trainguard.catalogue import invariant
+    from trainguard.checkpoint import Checkpoint
     from trainguard.domain import bins, choice, integer, mask, real
     from trainguard.fault import DeclarationError, SubjectError
     from trainguard.finding import Finding, Rank
@@ -28,6 +29,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Broken",
+    "Checkpoint",
     "DeclarationError",
     "Finding",
     "Loader",
@@ -56,6 +58,7 @@ __all__ = [
 # No module may bear the name of a public function: importing it would shadow the function.
 _HOMES = {
     "catalogue": ("invariant",),
+    "checkpoint": ("Checkpoint",),
     "domain": ("bins", "choice", "integer", "mask", "real"),
     "fault": ("DeclarationError", "SubjectError"),
     "finding": ("Finding", "Rank"),

@@ -22,7 +22,7 @@ Judge = Callable[[Trace[Any]], Iterator[Finding]]
 Per = Literal["dtype", "low precision", "device", "subject"]
 J = TypeVar("J", bound=Judge)
 
-FAMILIES = ("loss", "schedule", "model", "loader", "loop")
+FAMILIES = ("loss", "schedule", "model", "loader", "loop", "checkpoint")
 SECTIONS = ("Judges", "Allows", "Misses", "Why", "Source")
 _DEFAULT_PROBE = {
     "loss": "sweep",
@@ -30,6 +30,7 @@ _DEFAULT_PROBE = {
     "model": "initial",
     "loader": "scan",
     "loop": "run",
+    "checkpoint": "resume",
 }
 _registered: dict[str, "Invariant"] = {}
 

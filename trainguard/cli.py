@@ -1,6 +1,7 @@
 """The command line: run a script and judge it; what is judged, and what each judgement means."""
 
 import inspect
+import math
 import re
 import shlex
 import sys
@@ -11,12 +12,15 @@ import typer
 
 from trainguard import __version__
 from trainguard.catalogue import Invariant, catalogue, check_globs, matches, named
+from trainguard.change import margin
+from trainguard.compare import Contest, compare
 from trainguard.document import check_writable
 from trainguard.fault import DeclarationError
 from trainguard.launch import INTERRUPTED, Order, launch
 from trainguard.loop import Script
 from trainguard.report import render_crash
 from trainguard.settings import Settings, from_pyproject
+from trainguard.side import side
 
 OURS = 4  # trainguard itself failed
 
@@ -120,6 +124,61 @@ def run_script(
             judging=not record_only,
         )
         code = launch(order)
+    except DeclarationError as error:
+        raise _refusal(error) from None
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except Exception as error:  # noqa: BLE001 whatever it is, it is ours
+        typer.echo(render_crash(error), err=True)
+        code = OURS
+    raise typer.Exit(code)
+
+
+@app.command("compare")
+def compare_sides(
+    a: Annotated[str, typer.Argument(help="A script with its arguments, file.py::loop, a trace.")],
+    b: Annotated[str, typer.Argument(help="The same, of what is meant to be no worse.")],
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="Run each so often, in turns: 3.", metavar="N")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Stop after so many optimizer steps.", metavar="N")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds that one run may take.", metavar="SECONDS")
+    ] = None,
+    loss_margin: Annotated[
+        str | None, typer.Option(help="Fail where B's loss is worse: 2%, 0.05.", metavar="MARGIN")
+    ] = None,
+    time_margin: Annotated[
+        str | None, typer.Option(help="The same of its steps: 10%, '3 ms'.", metavar="MARGIN")
+    ] = None,
+    memory_margin: Annotated[
+        str | None, typer.Option(help="The same of its peak: 5%, '20 MiB'.", metavar="MARGIN")
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="Write it all down.", metavar="FILE")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw a picture (PNG).", metavar="FILE")] = None,
+) -> None:
+    """
+    Compare two trainings: loss, seconds per step and memory, over pairs of runs.
+
+    Each pair has a seed of its own: loops are run under it, and {seed} in the arguments of a script
+    stands for it. Exits with 0, with 1 where B is surely worse than a stated margin, 2 for what
+    cannot be compared, 3 where a side failed, 4 where trainguard did, and 130 after Ctrl-C.
+    """
+    given = {"loss": loss_margin, "time": time_margin, "memory": memory_margin}
+    try:
+        contest = Contest(
+            a=side(a),
+            b=side(b),
+            repeats=repeats,
+            steps=steps,
+            seconds=_seconds(timeout) or math.inf,
+            margins={name: margin(name, text) for name, text in given.items() if text is not None},
+            json=_file("--json", json),
+            plot=_file("--plot", plot),
+        )
+        code = compare(contest, sys.stdout, sys.stderr)
     except DeclarationError as error:
         raise _refusal(error) from None
     except KeyboardInterrupt:

@@ -29,6 +29,7 @@ from trainguard.judge import (
     devices_present,
     verdict,
 )
+from trainguard.keeping import keep_curves, with_pictures
 from trainguard.report import Place, render, render_trace
 from trainguard.subject import Subject
 
@@ -90,9 +91,12 @@ class InvariantItem(pytest.Item):
             pytest.skip(absent)
         started = perf_counter()
         try:
-            self.verdict = verdict(
+            if self.invariant.probe == "curve":
+                keep_curves(self, self.subject, self.observations)
+            judged = verdict(
                 self.subject, self.invariant, self.place, self.observations, rerun(self)
             )
+            self.verdict = with_pictures(self, judged)
             self.entry.update(account(self.verdict, self.config.stash[SETTINGS]))
         except SubjectError as fault:
             self.fault = fault

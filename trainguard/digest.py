@@ -120,7 +120,7 @@ def headline(told: Digest, name: str) -> str:
     by = ", ".join(f"{n} {count:,}" if len(made) > 1 else n for n, count in list(made)[:_MOST])
     more = ", ..." if len(made) > _MOST else ""
     steps = f"{told.steps:,} step{'' if told.steps == 1 else 's'} of {by}{more}"
-    pace = "" if math.isnan(told.pace) else f", {_duration(told.pace)} each"
+    pace = "" if math.isnan(told.pace) else f", {duration_text(told.pace)} each"
     wait = f", {told.wait:.0%} of it waiting for data" if told.wait >= 0.005 else ""
     end = "" if told.ended == "finished" else f" ({told.ended})"
     return f"{name}: {steps} in {told.seconds:.1f} s{pace}{wait}{end}"
@@ -132,6 +132,11 @@ def size_text(size: float) -> str:
     while size >= 1024 and power < len(_UNITS) - 1:
         size, power = size / 1024, power + 1
     return f"{size:.1f} {_UNITS[power]}" if power else f"{size:.0f} {_UNITS[0]}"
+
+
+def duration_text(seconds: float) -> str:
+    """Write a short time in the unit that suits it."""
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 def finite(value: float) -> float | None:
@@ -186,11 +191,6 @@ def _rates_text(first: Sequence[float], last: Sequence[float]) -> str:
     """Write the rates of the groups at both ends, once where they are alike."""
     sides = [", ".join(dict.fromkeys(f"{rate:.4g}" for rate in r[:_MOST])) for r in (first, last)]
     return " -> ".join(dict.fromkeys(sides))
-
-
-def _duration(seconds: float) -> str:
-    """Write a short time in the unit that suits it."""
-    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 def _times(count: int) -> str:

@@ -21,6 +21,7 @@ class Finding:
     summary: one sentence without numbers, the subject's name in backticks.
     at: where in the subject: an input's coordinate, a step, a parameter group.
     measured, allowed: the two numbers that disagree, in the same unit and precision.
+    curve: a sparkline of what was measured.
     smallest: the smallest counterexample, as code that can be pasted.
     why: the likely cause; it hedges when it is a guess.
     event: the event of the trace that shows it; the shrinker starts from there.
@@ -38,3 +39,4 @@ class Finding:
     event: Event | None = None
     elsewhere: tuple[str, ...] = ()
     source: str = ""
+    curve: str = ""

@@ -25,6 +25,7 @@ from trainguard.judge import (
     devices_present,
     verdict,
 )
+from trainguard.keeping import keep_curves, with_pictures
 from trainguard.subject import Subject
 
 _FAILURE: Final = pytest.StashKey[BaseException | None]()
@@ -102,6 +103,7 @@ def _judge_all(item: pytest.Function, subject: Subject) -> str:
     settings = item.config.stash[SETTINGS]
     check_excuses_apply(subject, devices_present())
     observations = Observations(settings)
+    keep_curves(item, subject, observations)
     texts: list[str] = []
     for made, place in applicable(subject, settings, settings.devices or devices_present()):
         entry = entry_of(item.nodeid, subject, made, place)
@@ -111,7 +113,7 @@ def _judge_all(item: pytest.Function, subject: Subject) -> str:
             entry.update(outcome="skipped", why=absent)
             continue
         try:
-            judged = verdict(subject, made, place, observations, rerun(item))
+            judged = with_pictures(item, verdict(subject, made, place, observations, rerun(item)))
         except SubjectError as fault:
             entry["outcome"] = "unobservable"
             return "\n\n".join([*texts, fault_and_cause(subject, made, fault, rerun(item))])

@@ -22,7 +22,8 @@ from trainguard.trace import Trace
 
 Outcome = Literal["passed", "excused", "stale", "broken", "skipped"]
 _MOST_SHOWN = 3
-_ON_NO_DEVICE = ("schedule", "loader", "loop")  # families that are observed in one way only
+# Families that are observed in one way only.
+_ON_NO_DEVICE = ("schedule", "loader", "loop", "checkpoint")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from trainguard.column import COLUMNS
 from trainguard.event import Plain
 from trainguard.fault import DeclarationError, did_you_mean
-from trainguard.subject import Subject, check_callable, parameters, required
+from trainguard.subject import Subject, check_callable, check_word, parameters, required
+
+LEAST_SEEDS: Final = 3
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -81,6 +84,9 @@ class Loop(Run):
     A function that trains: `train()` runs the real loop, unedited, under the recorder.
 
     arguments: values for the parameters of `train`.
+    curve: columns that are held against their snapshot: "loss", "grad_norm", "rate",
+        "update_norm", "weight_norm" (both of a sample of the parameters), "memory".
+    seeds: compare the curves of so many seeds as distributions, for runs that cannot repeat.
 
     Optimizers, models, schedulers, scalers and losses are found by themselves. RNG streams are
     seeded before the run and restored after it; gradients, modes and files are the function's own.
@@ -88,11 +94,15 @@ class Loop(Run):
 
     train: Callable[..., Any] = field(kw_only=False)
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    curve: tuple[str, ...] = ()
+    seeds: int | None = None
 
     def __post_init__(self) -> None:
         """Declare a loop; raises DeclarationError for what cannot be meant."""
         __tracebackhide__ = True
         check_callable("Loop", self.train)
+        object.__setattr__(self, "curve", _columns(self.curve))
+        _check_seeds(self.seeds, self.curve)
         name = self.name or getattr(self.train, "__name__", type(self.train).__name__)
         object.__setattr__(self, "name", name)
         accepted = parameters(self.train)
@@ -108,6 +118,11 @@ class Loop(Run):
                 f" Give it in arguments={{{missing[0]!r}: ...}}."
             )
         super().__post_init__()
+
+    @property
+    def promised(self) -> frozenset[str]:
+        """The promises made, by the names that invariants need."""
+        return super().promised | ({"curve"} if self.curve else set())
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -152,6 +167,33 @@ def _globs(kind: str, name: str, value: Any) -> tuple[str, ...]:
                 f"tg.{kind}({name}=...) has {glob!r}. Give globs such as 'Net.backbone.*'."
             )
     return globs
+
+
+def _columns(value: Any) -> tuple[str, ...]:
+    """Return the columns of curves; a single string is one of them."""
+    columns = (value,) if isinstance(value, str) else tuple(value)
+    check_word("tg.Loop(curve=...)", columns, COLUMNS)
+    twice = [column for column in columns if columns.count(column) > 1]
+    if twice:
+        raise DeclarationError(
+            f"tg.Loop(curve={columns}) has {twice[0]!r} twice. Drop one of them."
+        )
+    return columns
+
+
+def _check_seeds(value: Any, curve: tuple[str, ...]) -> None:
+    """Raise where seeds are given that cannot be compared, or that nothing is done with."""
+    if value is None:
+        return
+    _check_count("Loop", "seeds", value)
+    if value < LEAST_SEEDS:
+        raise DeclarationError(
+            f"tg.Loop(seeds={value}) is too few to compare. Give {LEAST_SEEDS} or more."
+        )
+    if not curve:
+        raise DeclarationError(
+            f"tg.Loop(seeds={value}) compares nothing. Name the columns: curve='loss'."
+        )
 
 
 def _check_count(kind: str, name: str, value: Any) -> None:

@@ -45,6 +45,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Load the rest of the package with `--trainguard`; otherwise only count subjects."""
     config.addinivalue_line("markers", "trainguard: a subject judged by one invariant.")
+    if hasattr(config.option, "ignore_file_extensions"):
+        # Whoever else keeps snapshots with syrupy would take curves for files without an owner.
+        others = config.option.ignore_file_extensions or []
+        config.option.ignore_file_extensions = [*others, "curve"]
     if config.getoption("trainguard"):
         from trainguard.session import Judging
 
@@ -67,6 +71,11 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show what a test found to be broken as its report, without the traceback that led to it."""
     report = yield
+    if report.when == "call" and "trainguard.overlay" in sys.modules:
+        from trainguard.keeping import extras_of
+
+        # What pytest-html shows; without it nobody looks at them.
+        vars(report)["extras"] = [*getattr(report, "extras", []), *extras_of(report)]
     judge, fault = (sys.modules.get(f"trainguard.{name}") for name in ("judge", "fault"))
     error = call.excinfo.value if call.excinfo is not None else None
     if judge is None or fault is None or not isinstance(item, pytest.Function) or report.passed:

@@ -44,6 +44,7 @@ def render(finding: Finding, subject: Subject, invariant: Invariant, place: Plac
         at=_with_source(where, subject, finding.source),
         measured=finding.measured,
         allowed=finding.allowed,
+        curve=finding.curve,
         smallest=finding.smallest,
         why=finding.why,
         rerun=place.rerun,

@@ -17,6 +17,7 @@ from trainguard.catalogue import catalogue, check_globs
 from trainguard.collect import SubjectCollector
 from trainguard.fault import DeclarationError
 from trainguard.guarded import is_guard, judge_function, raise_what_was_judged
+from trainguard.keeping import seat_curves
 from trainguard.settings import DEVICES, LISTS, Settings, from_pyproject
 from trainguard.subject import Subject
 from trainguard.summary import Summary
@@ -100,8 +101,14 @@ class Judging:
         if self.uncollected and self.uncollected <= self.misdeclared:
             self.config.option.continue_on_collection_errors = True
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Tell syrupy which items have curves, before any is deselected."""
+        seat_curves(self.config, items)
+
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Count the items that are to run."""
+        seat_curves(self.config, session.items, selected=True)
         mine = [item for item in session.items if item.get_closest_marker("trainguard")]
         self.summary.collected |= {item.nodeid for item in mine}
 

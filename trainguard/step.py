@@ -273,7 +273,8 @@ class Probe(Event):
 
     probe: "repeat" (the same evaluation input twice), "mix" (another sample edited), "future"
         (a later position edited), "target" (the target looked for in the input), "labels" (one
-        input with different labels), "rerun" (the same run again), "broadcast" (a loss over
+        input with different labels), "rerun" (the same run again), "processes" and
+        "workers" (again in a new process, with other workers), "broadcast" (a loss over
         every pair), "batches" (the same batch again).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.

@@ -14,6 +14,8 @@ from typing import Any, Generic, TypeVar, cast
 
 from trainguard.batch import LOADER_EVENTS
 from trainguard.event import Event, Plain
+from trainguard.saved import CHECKPOINT_EVENTS
+from trainguard.kept import Kept
 from trainguard.step import LOOP_EVENTS
 
 
@@ -94,7 +96,7 @@ class Pass(Event):
 
 
 E = TypeVar("E", bound=Event)
-_KINDS = (Sample, Tick, Pass, *LOADER_EVENTS, *LOOP_EVENTS)
+_KINDS = (Sample, Tick, Pass, Kept, *LOADER_EVENTS, *LOOP_EVENTS, *CHECKPOINT_EVENTS)
 _EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in _KINDS}
 
 

@@ -1,16 +1,36 @@
 """The observation of a declared loop: recorded once, and its first steps once more."""
 
 import random
+from importlib import import_module
 
 import pytest
 import torch
 
 import trainguard as tg
+from fixtures.healthy import guard_loop_any_number_of_workers
 from tests.observe.trainings import plain
-from trainguard.fault import DeclarationError, SubjectError
+from trainguard.fault import DeclarationError, SubjectError, Unjudged
 from trainguard.observe.loop import observe
 from trainguard.settings import Settings
 from trainguard.step import Probe, Step
+
+ORDERED = """
+import torch
+from torch import nn
+import trainguard as tg
+
+WORDS = sorted({f"word {n}" for n in range(64)}, key=hash)  # another order in each process
+
+def train():
+    net = nn.Linear(64, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        net(torch.tensor([float(word[5:]) / 64 for word in WORDS])).square().sum().backward()
+        optimizer.step()
+
+loop = tg.Loop(train)
+"""
 
 
 def observed(loop: tg.Loop):
@@ -51,6 +71,49 @@ def test_a_loop_that_does_not_repeat_is_told_where() -> None:
     (probe,) = observed(tg.Loop(train)).trace("rerun")
     assert isinstance(probe, Probe)
     assert (probe.measured, probe.reference) == (3.0, 6.0)
+
+
+def noisy(num_workers: int = 0) -> None:
+    """Train on what depends on the number of workers."""
+    torch.manual_seed(num_workers)
+    plain(3)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"num_workers": 0}, {"num_workers": 2}])
+def test_a_loop_that_depends_on_its_workers_is_told(arguments: dict[str, int]) -> None:
+    """Whatever number was declared, another one is tried."""
+    (probe,) = observed(tg.Loop(noisy, arguments=arguments)).trace("rerun")
+    assert isinstance(probe, Probe)
+    assert (probe.probe, probe.measured, probe.reference) == ("workers", 0.0, 3.0)
+
+
+def test_a_loop_is_begun_in_a_new_process_where_all_is_explored() -> None:
+    """One that a module declares, which can be found again by its name."""
+    thorough = Settings(profile="thorough")
+    loop = guard_loop_any_number_of_workers.loop
+    assert observe(loop, "", "", thorough).trace("rerun").events == ()
+
+
+def test_a_loop_whose_module_says_what_to_train_on_is_told(tmp_path, monkeypatch) -> None:
+    """The order of a set of words is another one in each process."""
+    module = tmp_path / "ordered_by_hash.py"
+    module.write_text(ORDERED, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    loop = import_module("ordered_by_hash").loop
+    (probe,) = observe(loop, "", "", Settings(profile="thorough")).trace("rerun")
+    assert isinstance(probe, Probe)
+    assert probe.probe == "processes"
+
+
+def test_a_new_process_that_fails_is_no_pass(tmp_path, monkeypatch) -> None:
+    """What could not be run again was not judged."""
+    module = tmp_path / "imported_once.py"
+    module.write_text(ORDERED, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    loop = import_module("imported_once").loop
+    module.write_text("raise ImportError('not twice')", encoding="utf-8")
+    with pytest.raises(Unjudged, match="in a new one it could not be run"):
+        observe(loop, "", "", Settings(profile="thorough")).trace("rerun")
 
 
 def test_the_state_of_the_team_is_kept() -> None:

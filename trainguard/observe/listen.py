@@ -71,6 +71,8 @@ def _calls(recorder: "Recorder", call: Callable[..., Any]) -> Callable[..., Any]
             return call(module, *args, **kwargs)
         if is_abstract():
             return call(module, *args, **kwargs)
+        if recorder.nudge is not None:
+            recorder.nudge.called(module)
         inside.module, recorder.calling = module, not recorder.is_bare(module)
         try:
             output = call(module, *args, **kwargs)
@@ -132,6 +134,8 @@ def _makes(recorder: "Recorder", make: Callable[..., None]) -> Callable[..., Non
         make(optimizer, *args, **kwargs)
         if recorder.patches.active:
             recorder.window_of(optimizer)
+            if recorder.nudge is not None:
+                recorder.nudge.made(optimizer)
 
     return watched
 

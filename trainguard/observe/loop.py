@@ -1,25 +1,27 @@
 """Observe a declared run: record it once, and once more to see whether it repeats."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from math import isnan
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from trainguard.archive import Archive, files_of
 from trainguard.catalogue import Judge
 from trainguard.event import Event
 from trainguard.fault import DeclarationError, SubjectError, Unjudged, did_you_mean, is_ours
 from trainguard.finding import Finding
 from trainguard.loop import Loop, Run, Script
+from trainguard.observe.again import repeated
+from trainguard.observe.curves import Comparing
 from trainguard.observe.deadline import deadline
 from trainguard.observe.isolation import isolated
+from trainguard.observe.nudge import Nudge
 from trainguard.observe.recorder import Recorder
 from trainguard.observe.script import observe_script
 from trainguard.settings import Settings
-from trainguard.step import Probe, Step
+from trainguard.subject import parameters
 from trainguard.trace import Trace
 
-_COMPARED = 8  # steps of the second run
-_PROBES = ("run", "rerun")
+_PROBES = ("run", "rerun", "curve")
 
 
 def observe(run: Run, _device: str, _dtype: str, settings: Settings) -> "RunObservation":
@@ -34,6 +36,7 @@ class RunObservation:
     run: Run
     settings: Settings
     points: int = 0
+    archive: Archive | None = None  # of the curves; the files beside the declaration unless given
     _traces: dict[str, Trace[Event] | Exception] = field(default_factory=dict)
 
     def trace(self, probe: str) -> Trace[Event]:
@@ -42,7 +45,8 @@ class RunObservation:
             raise DeclarationError(f"Runs have no probe {probe!r}.{did_you_mean(probe, _PROBES)}")
         if probe not in self._traces:
             try:
-                self._traces[probe] = self._recorded() if probe == "run" else self._repeated()
+                make = {"run": self._recorded, "rerun": self._repeated, "curve": self._compared}
+                self._traces[probe] = make[probe]()
             except Exception as fault:  # noqa: BLE001 raised again for each invariant, as it is
                 self._traces[probe] = fault
         kept = self._traces[probe]
@@ -66,36 +70,51 @@ class RunObservation:
 
     def _repeated(self) -> Trace[Event]:
         """Record the first steps again from the same seed, and tell where the losses part."""
-        first = _losses(self.trace("run"))
-        if isinstance(self.run, Script):
+        trace, loop = self.trace("run"), self.run
+        if not isinstance(loop, Loop):
             raise Unjudged("a script seeds itself, or does not: run it twice to compare")
-        second = _losses(self._of(min(_COMPARED, len(first)), probe=False))
-        pairs = list(zip(first, second, strict=False))
-        parted = [i for i, (a, b) in enumerate(pairs) if a != b and not (isnan(a) and isnan(b))]
-        events = []
-        if parted:
-            a, b = pairs[parted[0]]
-            events = [
-                Probe(
-                    probe="rerun",
-                    measured=float(parted[0]),
-                    reference=float(len(pairs)),
-                    step=parted[0],
-                    label=f"{a!r} against {b!r}",
-                )
-            ]
-        return Trace(self.run.name, tuple(events), {}, self.run.promises)
+        return repeated(
+            loop,
+            trace,
+            lambda steps, changed: self._of(steps, probe=False, changed=changed),
+            self.settings.profile == "thorough",
+        )
 
-    def _of(self, steps: int | None, probe: bool) -> Trace[Event]:
-        """Record so many steps, the team's global state kept as it was."""
-        if isinstance(self.run, Script):
-            return observe_script(self.run, self.settings, steps, probe)
+    def _compared(self) -> Trace[Event]:
+        """Hold the curves of the run against their snapshots."""
         assert isinstance(self.run, Loop)
-        train, arguments = self.run.train, dict(self.run.arguments)
-        recorder = Recorder(self.run.name, steps=steps, probe=probe, promises=self.run.promises)
-        with isolated(self.settings.seed), deadline(self.run.timeout):
-            _train(recorder, lambda: train(**arguments))
-        return recorder.trace
+        steps = self.run.steps
+        again = Comparing(
+            self.run,
+            self.trace("run"),
+            self.archive or files_of(self.run),
+            lambda seed, nudge: self._of(steps, probe=False, seed=seed, nudge=nudge),
+        )
+        return again.compared()
+
+    def _of(
+        self,
+        steps: int | None,
+        probe: bool,
+        seed: int | None = None,
+        nudge: Nudge | None = None,
+        changed: Mapping[str, Any] | None = None,
+    ) -> Trace[Event]:
+        """Record so many steps, the team's global state kept as it was."""
+        run, promises = self.run, self.run.promises
+        if isinstance(run, Script):
+            return observe_script(run, self.settings, steps, probe)
+        assert isinstance(run, Loop)
+        arguments = {**run.arguments, **(changed or {})}
+        if run.seeds and "seed" in (parameters(run.train) or ()):
+            arguments["seed"] = seed or 0
+        # A curve is that of one seed, whatever seed this session explores from.
+        begin = seed or (0 if run.curve else self.settings.seed)
+        recorder = Recorder(run.name, steps=steps, probe=probe, promises=promises, nudge=nudge)
+        with isolated(begin), deadline(run.timeout):
+            _train(recorder, lambda: run.train(**arguments))
+        conditions = {**recorder.trace.conditions, "seed": begin}
+        return replace(recorder.trace, conditions=conditions)
 
 
 def _train(recorder: Recorder, train: Callable[[], Any]) -> None:
@@ -110,8 +129,3 @@ def _train(recorder: Recorder, train: Callable[[], Any]) -> None:
             f"it raised {type(error).__name__} after {recorder.steps} steps: {error}",
             "make it run by itself first",
         ) from error
-
-
-def _losses(trace: Trace[Event]) -> list[float]:
-    """Return the losses of the first steps, in the order in which they were made."""
-    return [event.loss for event in trace if isinstance(event, Step)][:_COMPARED]

@@ -24,8 +24,10 @@ from trainguard.observe.hand import Hand
 from trainguard.observe.kept import Kept
 from trainguard.observe.later import fetched, on_accelerator
 from trainguard.observe.names import Names
+from trainguard.observe.nudge import Nudge
 from trainguard.observe.patch import Patches
 from trainguard.observe.watch import watchers
+from trainguard.observe.watch.conditions import Conditions
 from trainguard.observe.watch.scaling import Scaling
 from trainguard.observe.watch.watcher import Columns, Watcher, overrides
 from trainguard.observe.window import Forward, Window
@@ -46,6 +48,8 @@ class Recorder:
 
     steps: after so many optimizer steps the training is stopped; None lets it go on.
     probe: whether watchers may copy live objects and try them out.
+    nudge: what moves the parameters a little before the first step; the one change ever made.
+        Such a run is made for its curves, and nothing else is watched.
     """
 
     def __init__(
@@ -55,8 +59,9 @@ class Recorder:
         steps: int | None = None,
         probe: bool = True,
         promises: Mapping[str, Plain] | None = None,
+        nudge: Nudge | None = None,
     ) -> None:
-        self.name, self.limit, self.probe = name, steps, probe
+        self.name, self.limit, self.probe, self.nudge = name, steps, probe, nudge
         self.promises = dict(promises or {})
         self.steps = 0  # of all optimizers; may be read from another thread
         self.names = Names()
@@ -68,7 +73,7 @@ class Recorder:
         self.hand = Hand(self)
         self.recent: list[Forward] = []  # the latest calls of outermost modules
         self.trace: Trace[Event] = Trace(name)
-        self.watchers: list[Watcher] = [make(self) for make in watchers()]
+        self.watchers: list[Watcher] = [make(self) for make in watchers(nudge is not None)]
         self.scaling = self.watcher(Scaling)
         self._told = {
             instant: [getattr(w, instant) for w in self.watchers if overrides(w, instant)]
@@ -215,6 +220,8 @@ class Recorder:
 
     def step_passes(self, window: Window, skipped: bool = False) -> None:
         """Count a step, watched or not; raises Stopped once it was the last wanted one."""
+        if self.nudge is not None:
+            self.nudge.stepped(window.parameters)
         window.close()
         stepping = [each for each in self.windows if each.index]
         self.woken = False
@@ -265,6 +272,7 @@ class Recorder:
             "seconds": seconds,
             "ended": self._ended,
             "probe": self.probe,
+            **self.watcher(Conditions).seen,
         }
         self.trace = Trace(self.name, (*ordered, *added), conditions, self.promises)
         # The recorder may be kept for its trace: nothing of the training is kept with it.

@@ -118,3 +118,20 @@ def test_one_layer_at_several_places_is_a_note(judged, steps) -> None:
     alone = [Probe(probe="shared", measured=value) for value in (1, nan)]
     for run in ([], steps(1), alone):
         assert judged("layers_are_distinct", run) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "rank", "summary"),
+    [
+        ("rerun", Rank.BROKEN, "two runs of `train` from the same seed differ"),
+        ("processes", Rank.BROKEN, "differ in another process"),
+        ("workers", Rank.NOTE, "the losses of `train` depend on the number of workers"),
+    ],
+)
+def test_a_run_that_parts_is_told_by_what_parted_it(kind, rank, summary, judged) -> None:
+    """A number of workers is a choice, a process is none."""
+    probe = Probe(probe=kind, measured=2.0, reference=8.0, label="0.5 against 0.25")
+    (finding,) = judged("run_is_reproducible", [probe])
+    assert finding.rank is rank
+    assert summary in finding.summary
+    assert finding.measured == "the same losses in 2 steps"

@@ -73,6 +73,10 @@ class Averages(Watcher):
         patches.replace(nn.Module, "__setstate__", self._restores)
         patches.replace(nn.Module, "load_state_dict", self._restores)
 
+    def copies(self) -> list[tuple[str, Copy, bool]]:
+        """Return the copies that are watched: name, copy, and whether it is called an average."""
+        return [(one.name, one.copy, one.named) for one in self._followed]
+
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look at each copy whose optimizer has stepped, where a look is due."""
         for one in self._followed:

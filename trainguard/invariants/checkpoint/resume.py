@@ -1,0 +1,178 @@
+"""Judgements of runs that are killed after a save and go on in a new process."""
+
+from collections.abc import Iterator
+
+from trainguard.catalogue import invariant
+from trainguard.event import Event
+from trainguard.finding import Finding
+from trainguard.invariants.checkpoint.wording import (
+    began_anew,
+    comparable,
+    counted,
+    departure,
+    events,
+    lost_parts,
+    resumption,
+)
+from trainguard.saved import Departure, Part, Resumption
+from trainguard.trace import Trace
+
+
+@invariant("checkpoint", probe="resume", needs=("resume",))
+def resume_continues_the_run(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A run that is killed after a save and resumed in a new process makes the steps it had left.
+
+    Judges: the batches, the losses, the parameters after each step, and the number of steps,
+        against the same run without an interruption; bit for bit on the CPU. The new process begins
+        as the first one did, with the same seed.
+    Allows: losses within 1e-5 of each other where an accelerator computed them, and no comparison
+        of parameters there. Where checkpoint_is_complete finds something, only the batches of the
+        first step, since all that follows differs.
+    Misses: what makes a difference only after the declared steps; what depends on the order of a
+        set of strings, which forked processes share; runs that do not repeat themselves are not
+        judged.
+    Why: a generator that is not restored repeats its dropout masks and augmentations, and a loader
+        that begins its epoch again never shows the end of the data.
+    Source: huggingface/transformers issue 17032 and pull request 46628 (generators that are
+        restored too late); huggingface/accelerate issue 2016 (batches that are seen again).
+    """
+    told = resumption(trace)
+    if told.error:
+        yield _refused(trace, told)
+    elif not told.made:
+        yield Finding(
+            f"`{trace.subject}` makes no step after a resume",
+            f"resumed after step {told.saved}",
+            "0 steps",
+            counted(told.left, "step"),
+            why="perhaps it counts to a total that it takes for reached",
+        )
+    elif began_anew(trace):
+        yield Finding(
+            f"`{trace.subject}` begins anew instead of going on",
+            f"resumed after step {told.saved}",
+            "the parameters of step 0",
+            f"the parameters of step {told.saved}",
+            why="perhaps the checkpoint is not looked for where it was written, or not loaded",
+        )
+    else:
+        yield from _different(trace, told)
+
+
+@invariant("checkpoint", probe="resume", needs=("resume",))
+def resume_takes_the_newest(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A resumed run goes on from the newest checkpoint.
+
+    Judges: the parameters before its first step, which tell at which step of the run without an
+        interruption it goes on; and the files that it reads, where one with a higher number stands
+        beside them.
+    Allows: older files where nothing newer of their kind was there, such as the last of a run
+        beside a newer best; a newer one that was read, and could not be used.
+    Misses: the order of names beyond the steps that are declared: `step_9` comes after `step_10`
+        only in a run that has both; files that are not opened by Python; names without a number.
+    Why: names are put in alphabetical order, and the run falls back to an older state at each
+        resume.
+    Source: multimodal-pipeline, row C8 (step_9 after step_10).
+    """
+    told = resumption(trace)
+    if comparable(trace) and 0 <= told.began < told.saved and told.newer:
+        yield Finding(
+            f"`{trace.subject}` does not go on from its newest checkpoint",
+            f"resumed after step {told.saved}, where {told.newer} stands",
+            f"the parameters of step {told.began}",
+            f"the parameters of step {told.saved}",
+            why="perhaps names are compared as text, where step_9 comes after step_10",
+        )
+
+
+def _refused(trace: Trace[Event], told: Resumption) -> Finding:
+    """Return the finding of a run that raises when it is resumed."""
+    after = f", after {counted(told.made, 'step')} of its own" if told.made else ""
+    unsafe = "weights_only" in told.error or "WeightsUnpickler" in told.error
+    return Finding(
+        f"`{trace.subject}` cannot be resumed",
+        f"resumed after step {told.saved}{after}",
+        f"it raised {told.error}",
+        counted(told.left, "step"),
+        why="torch.load takes tensors and plain values only, and what was saved holds others: the"
+        " state of a NumPy generator, a configuration, a whole module"
+        if unsafe
+        else "",
+        source=told.source,
+    )
+
+
+def _different(trace: Trace[Event], told: Resumption) -> Iterator[Finding]:
+    """Yield the first thing in which the steps of a resumed run are others."""
+    batch, loss = departure(trace, "batch"), departure(trace, "loss")
+    moved = departure(trace, "parameters")
+    lost = [p.kind for p in lost_parts(trace)]
+    incomplete = bool(lost) or departure(trace, "rate") is not None
+    if incomplete:
+        told_first = batch is not None and batch.after == 0
+        if batch is not None and told_first and not {"parameters", "buffers"} & set(lost):
+            yield _other_batch(trace, batch)
+    elif batch is not None and (loss is None or batch.after <= loss.after):
+        yield _other_batch(trace, batch)
+    elif loss is not None:
+        yield _other_loss(trace, loss)
+    elif moved is not None:
+        yield Finding(
+            f"`{trace.subject}` updates its parameters otherwise after a resume",
+            f"step {moved.step}, the {_ordinal(moved.after)} after the resume",
+            "other parameters, from the same loss",
+            "the same parameters",
+            why=_generators(trace) or "perhaps a setting of the optimizer is not restored",
+        )
+    elif told.ended and told.made != told.left:
+        yield Finding(
+            f"`{trace.subject}` makes another number of steps after a resume",
+            f"resumed after step {told.saved}",
+            counted(told.made, "step"),
+            counted(told.left, "step"),
+            why="perhaps the counter of its steps or epochs is not restored",
+        )
+
+
+def _other_batch(trace: Trace[Event], batch: Departure) -> Finding:
+    """Return the finding of a batch that the run would not have had at that step."""
+    known = batch.measured >= 0
+    return Finding(
+        f"`{trace.subject}` is given other batches after a resume",
+        f"step {batch.step}, the {_ordinal(batch.after)} after the resume",
+        f"the batch of step {batch.measured:.0f}" if known else "a batch of no step",
+        f"the batch of step {batch.reference:.0f}",
+        why=_generators(trace)
+        or (
+            "perhaps the epoch is begun again, and the place in it is not restored"
+            if known and batch.measured < batch.reference
+            else "perhaps the order of the data is drawn anew"
+        ),
+    )
+
+
+def _other_loss(trace: Trace[Event], loss: Departure) -> Finding:
+    """Return the finding of a loss that the run would not have had at that step."""
+    return Finding(
+        f"`{trace.subject}` has other losses after a resume",
+        f"step {loss.step}, the {_ordinal(loss.after)} after the resume",
+        f"{loss.measured:.9g}",
+        f"{loss.reference:.9g}",
+        why=_generators(trace) or "something that the loss depends on is not restored",
+    )
+
+
+def _generators(trace: Trace[Event]) -> str:
+    """Name the generators that do not stand where they stood."""
+    lost = [p.name for p in events(trace, Part) if p.kind == "generator" and not p.same]
+    if not lost:
+        return ""
+    return f"the state of the generator of {', '.join(lost)} is not restored"
+
+
+def _ordinal(after: int) -> str:
+    """Write which of the steps after the resume one is."""
+    words = ("first", "second", "third")
+    return f"{words[after]} step" if after < len(words) else f"{after + 1}th step"

@@ -1,0 +1,48 @@
+"""How the judges of checkpoints read a trace."""
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+from trainguard.event import Event
+from trainguard.saved import Departure, Part, Resumption
+from trainguard.trace import Trace
+
+E = TypeVar("E", bound=Event)
+
+
+def events(trace: Trace[Event], kind: type[E]) -> Iterator[E]:
+    """Yield the events of one kind."""
+    return (event for event in trace if isinstance(event, kind))
+
+
+def resumption(trace: Trace[Event]) -> Resumption:
+    """Return how the run went on that was killed after a save."""
+    return next(events(trace, Resumption))
+
+
+def lost_parts(trace: Trace[Event]) -> list[Part]:
+    """Return the parts of the state that are other ones after the resume, but for generators."""
+    return [p for p in events(trace, Part) if not p.same and p.kind != "generator"]
+
+
+def departure(trace: Trace[Event], quantity: str) -> Departure | None:
+    """Return the first step at which a quantity of the resumed run is another one, if any."""
+    found = (d for d in events(trace, Departure) if d.quantity == quantity and d.step >= 0)
+    return next(found, None)
+
+
+def began_anew(trace: Trace[Event]) -> bool:
+    """Say whether a resumed run has nothing of the one before."""
+    told = resumption(trace)
+    return told.began == 0 < told.saved and told.made > 0
+
+
+def comparable(trace: Trace[Event]) -> bool:
+    """Say whether a run was resumed at all, and made steps that can be compared."""
+    told = resumption(trace)
+    return not told.error and told.made > 0 and not began_anew(trace)
+
+
+def counted(count: int, word: str) -> str:
+    """Write a number of things."""
+    return f"{count} {word}{'' if count == 1 else 's'}"

@@ -1,0 +1,1 @@
+"""How checkpoints are tried out: runs in processes of their own, and what is seen of them."""
