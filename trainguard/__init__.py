@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from trainguard.budget import Budget
     from trainguard.catalogue import invariant
     from trainguard.domain import bins, choice, integer, mask, real
     from trainguard.fault import DeclarationError, SubjectError
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
     from trainguard.schedule import Schedule
     from trainguard.step import Step
     from trainguard.subject import guard
-    from trainguard.trace import Sample, Tick, Trace
+    from trainguard.trace import Sample, Tick, Trace, Usage
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Broken",
+    "Budget",
     "DeclarationError",
     "Finding",
     "Loader",
@@ -42,6 +44,7 @@ __all__ = [
     "SubjectError",
     "Tick",
     "Trace",
+    "Usage",
     "bins",
     "check",
     "choice",
@@ -55,6 +58,7 @@ __all__ = [
 
 # No module may bear the name of a public function: importing it would shadow the function.
 _HOMES = {
+    "budget": ("Budget",),
     "catalogue": ("invariant",),
     "domain": ("bins", "choice", "integer", "mask", "real"),
     "fault": ("DeclarationError", "SubjectError"),
@@ -68,7 +72,7 @@ _HOMES = {
     "schedule": ("Schedule",),
     "step": ("Step",),
     "subject": ("guard",),
-    "trace": ("Sample", "Tick", "Trace"),
+    "trace": ("Sample", "Tick", "Trace", "Usage"),
 }
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -22,7 +22,7 @@ Judge = Callable[[Trace[Any]], Iterator[Finding]]
 Per = Literal["dtype", "low precision", "device", "subject"]
 J = TypeVar("J", bound=Judge)
 
-FAMILIES = ("loss", "schedule", "model", "loader", "loop")
+FAMILIES = ("loss", "schedule", "model", "loader", "loop", "memory")
 SECTIONS = ("Judges", "Allows", "Misses", "Why", "Source")
 _DEFAULT_PROBE = {
     "loss": "sweep",
@@ -30,6 +30,7 @@ _DEFAULT_PROBE = {
     "model": "initial",
     "loader": "scan",
     "loop": "run",
+    "memory": "step",
 }
 _registered: dict[str, "Invariant"] = {}
 
@@ -120,6 +121,11 @@ def catalogue(family: str | None = None) -> tuple[Invariant, ...]:
     """Return the registered invariants, of one family or of all, in order of registration."""
     _load_catalogue()
     return tuple(i for i in _registered.values() if family in (None, i.family))
+
+
+def of_families(families: Iterable[str]) -> tuple[Invariant, ...]:
+    """Return the registered invariants of several families, family by family."""
+    return tuple(made for family in families for made in catalogue(family))
 
 
 def named(name: str) -> tuple[Invariant, ...]:

@@ -136,7 +136,7 @@ class InvariantItem(pytest.Item):
             text = "\n\n".join(told)
         if self.config.get_verbosity() < 2:
             return text
-        trace = self.observations.trace(self.subject, self.place, self.invariant.probe)
+        trace = self.observations.trace(self.subject, self.place, self.invariant)
         return f"{text}\n\n{render_trace(trace, self.invariant.probe)}"
 
     def _fault_text(self, fault: SubjectError) -> str:

@@ -11,7 +11,7 @@ from importlib import import_module
 from time import perf_counter
 from typing import Any, Literal, Protocol
 
-from trainguard.catalogue import Invariant, Judge, catalogue, check_globs, matches
+from trainguard.catalogue import Invariant, Judge, check_globs, matches, of_families
 from trainguard.fault import DeclarationError, SubjectError, Unjudged
 from trainguard.finding import Finding, Rank
 from trainguard.loss import LOW_PRECISION
@@ -35,6 +35,9 @@ class Config:
     def __str__(self) -> str:
         """Return what stands in the brackets of a node id."""
         return "-".join(part for part in (self.device, self.dtype) if part)
+
+
+Key = tuple[int, str, Config]  # subject, family, and the configuration that is observed
 
 
 class Observation(Protocol):
@@ -81,36 +84,36 @@ class Observations:
     """Observe each subject once per configuration, and share it between the invariants."""
 
     settings: Settings
-    _made: dict[tuple[int, Config], Observation] = field(default_factory=dict)
-    _seen: set[tuple[int, Config]] = field(default_factory=set)
-    _faults: dict[tuple[int, Config], SubjectError] = field(default_factory=dict)
+    _made: dict[Key, Observation] = field(default_factory=dict)
+    _seen: set[Key] = field(default_factory=set)
+    _faults: dict[Key, SubjectError] = field(default_factory=dict)
 
     def keep(self, subject: Subject, config: Config, made: Observation) -> None:
         """Take over an observation that was made elsewhere, such as a run that is over."""
-        self._made[id(subject), observed_as(subject, config)] = made
+        self._made[_key(subject, subject.family, config)] = made
 
-    def of(self, subject: Subject, config: Config) -> Observation:
-        """Return the observation of a subject under a configuration; made at the first call."""
-        config = observed_as(subject, config)
-        key = (id(subject), config)
+    def of(self, subject: Subject, config: Config, made: Invariant) -> Observation:
+        """Return what an invariant's family observes of a subject; made at the first call."""
+        key = _key(subject, made.family, config)
         if key not in self._made:
             # Imported by name: judge.py itself stays free of torch.
-            observer = import_module(f"trainguard.observe.{subject.family}")
-            self._made[key] = observer.observe(subject, config.device, config.dtype, self.settings)
+            observer = import_module(f"trainguard.observe.{made.family}")
+            _, _, seen = key
+            self._made[key] = observer.observe(subject, seen.device, seen.dtype, self.settings)
         return self._made[key]
 
-    def trace(self, subject: Subject, config: Config, probe: str) -> Trace[Any]:
+    def trace(self, subject: Subject, config: Config, made: Invariant) -> Trace[Any]:
         """
-        Return the trace of one probe.
+        Return the trace that an invariant judges.
 
         A subject that fails before anything of it was seen is not tried again for other probes:
         one that hangs would otherwise take its whole time once for each.
         """
-        key = (id(subject), observed_as(subject, config))
+        key = _key(subject, made.family, config)
         if key in self._faults:
             raise self._faults[key]
         try:
-            trace = self.of(subject, config).trace(probe)
+            trace = self.of(subject, config, made).trace(made.probe)
         except SubjectError as fault:
             if key not in self._seen:
                 self._faults[key] = fault
@@ -119,11 +122,16 @@ class Observations:
         return trace
 
 
-def observed_as(subject: Subject, config: Config) -> Config:
+def observed_as(subject: Subject, config: Config, family: str = "") -> Config:
     """Return the configuration that is observed for an item: many subjects have only one."""
-    if subject.family in _ON_NO_DEVICE:
+    if (family or subject.family) in _ON_NO_DEVICE:
         return Config()
     return Config(config.device or "cpu", config.dtype or reference_dtype(subject))
+
+
+def _key(subject: Subject, family: str, config: Config) -> Key:
+    """Return what the observation of a subject for a family of invariants is kept under."""
+    return id(subject), family, observed_as(subject, config, family)
 
 
 def devices_present() -> tuple[str, ...]:
@@ -146,7 +154,7 @@ def applicable(
     check_globs("ignore", settings.ignore)
     promised = subject.promised | ({"devices"} if len(devices) > 1 else set())
     items = []
-    for made in catalogue(subject.family):
+    for made in of_families(subject.families):
         chosen = not settings.select or matches(made, settings.select)
         if chosen and not matches(made, settings.ignore) and made.needs <= promised:
             items += [(made, config) for config in _configs(made, subject, settings, devices)]
@@ -177,10 +185,10 @@ def verdict(
     """Judge one invariant on one subject; a fault of the subject itself is a SubjectError."""
     started = perf_counter()
     try:
-        trace = observations.trace(subject, config, invariant.probe)
+        trace = observations.trace(subject, config, invariant)
     except Unjudged as why:
         return Verdict(subject, invariant, config, "skipped", text=str(why))
-    observation = observations.of(subject, config)
+    observation = observations.of(subject, config, invariant)
     found = _gathered(invariant.judge(trace))
     broken = [f for f in found if observations.settings.strict or f.rank is Rank.BROKEN]
     if broken and invariant.name not in subject.allow:
@@ -237,7 +245,7 @@ def _configs(
 ) -> list[Config]:
     """List the configurations that an invariant is judged on for a subject."""
     dtypes = [d for d in _dtypes(subject) if not settings.dtypes or d in settings.dtypes]
-    if made.per == "subject" or subject.family in _ON_NO_DEVICE:
+    if made.per == "subject" or made.family in _ON_NO_DEVICE:
         return [Config()]
     if made.per == "device":
         return [Config(device) for device in devices]
@@ -254,7 +262,7 @@ def _dtypes(subject: Subject) -> tuple[str, ...]:
 
 def _needs(subject: Subject, name: str) -> frozenset[str]:
     """Return what the invariant called `name` needs a subject to promise."""
-    return next(made.needs for made in catalogue(subject.family) if made.name == name)
+    return next(made.needs for made in of_families(subject.families) if made.name == name)
 
 
 def _gathered(findings: Iterable[Finding]) -> list[Finding]:

@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from trainguard.budget import Budget
 from trainguard.event import Plain
 from trainguard.fault import DeclarationError, did_you_mean
 from trainguard.subject import Subject, check_callable, parameters, required
@@ -22,6 +23,7 @@ class Run(Subject):
     average: the decay of the averaged copy (EMA) that the run keeps, such as 0.996.
     frozen: globs of parameters that must stay ("Net.backbone.*").
     trainable: globs of parameters that must move.
+    budget: what the memory of its steps may come to.
     probe: whether live objects may be copied and tried out where watching is not enough.
     """
 
@@ -33,6 +35,7 @@ class Run(Subject):
     average: float | None = None
     frozen: tuple[str, ...] = ()
     trainable: tuple[str, ...] = ()
+    budget: Budget | None = None
     probe: bool = True
     timeout: float = 600.0
 
@@ -66,7 +69,8 @@ class Run(Subject):
         """The promises made, by the names that invariants need."""
         names = ("batch", "falls", "average")
         made = {name for name in names if getattr(self, name) is not None}
-        return frozenset(made | {name for name in ("frozen", "trainable") if getattr(self, name)})
+        globs = {name for name in ("frozen", "trainable") if getattr(self, name)}
+        return super().promised | made | globs
 
     @property
     def promises(self) -> dict[str, Plain]:

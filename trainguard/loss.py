@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from trainguard.budget import Budget
 from trainguard.domain import BATCH, Domain
 from trainguard.event import Plain
 from trainguard.fault import DeclarationError, did_you_mean
@@ -38,6 +39,7 @@ class Loss(Subject):
     components: the names of the parts, where a dict or a tuple of several is returned.
     total: the part that is minimised; without it, their sum.
     likelihood: the integer or binned input whose probabilities exp(-loss) must sum to one.
+    budget: what the memory of one call, forward and backward, may come to.
     """
 
     family: ClassVar[str] = "loss"
@@ -51,6 +53,7 @@ class Loss(Subject):
     components: tuple[str, ...] = ()
     total: str | None = None
     likelihood: str | None = None
+    budget: Budget | None = None
 
     def __init__(
         self,
@@ -64,6 +67,7 @@ class Loss(Subject):
         components: Iterable[str] = (),
         total: str | None = None,
         likelihood: str | None = None,
+        budget: Budget | None = None,
         allow: Mapping[str, str] | None = None,
         limits: Mapping[str, float] | None = None,
         timeout: float = 60.0,
@@ -82,6 +86,7 @@ class Loss(Subject):
             "components": (components,) if isinstance(components, str) else tuple(components),
             "total": total,
             "likelihood": likelihood,
+            "budget": budget,
             "allow": dict(allow or {}),
             "limits": dict(limits or {}),
             "timeout": timeout,
@@ -128,7 +133,7 @@ class Loss(Subject):
             "likelihood": self.likelihood is not None,
             "mask": any(domain.kind == "mask" for domain in self.tensors.values()),
         }
-        return frozenset(name for name, holds in made.items() if holds)
+        return super().promised | {name for name, holds in made.items() if holds}
 
 
 def _check_inputs(loss: Loss, keywords: set[str]) -> None:

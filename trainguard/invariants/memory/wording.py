@@ -1,0 +1,34 @@
+"""How judgements of memory put things: amounts, places, sizes."""
+
+from collections.abc import Iterator
+
+from trainguard.bytes import shown
+from trainguard.trace import Trace, Usage
+
+_LISTED = 3
+
+
+def of(trace: Trace[Usage], quantity: str) -> Iterator[Usage]:
+    """Yield the events of one quantity."""
+    return (seen for seen in trace if seen.quantity == quantity)
+
+
+def where(seen: Usage) -> str:
+    """Say when and at which sizes something was seen."""
+    sizes = ", ".join(f"{name}={size}" for name, size in seen.sizes)
+    return ", ".join(part for part in (seen.at, sizes) if part)
+
+
+def amounts(measured: float, allowed: float) -> tuple[str, str]:
+    """Write two amounts in one unit, with the bytes where they would look alike."""
+    left, right = shown(measured), shown(allowed)
+    if left == right or left.split()[-1] != right.split()[-1]:
+        return f"{left} ({measured:,.0f} B)", f"{right} ({allowed:,.0f} B)"
+    return left, right
+
+
+def largest(trace: Trace[Usage], quantity: str) -> str:
+    """List the largest parts of the peak: "activations 8.1 GiB, gradients 2.0 GiB"."""
+    key = "reference" if quantity == "category" else "measured"
+    parts = sorted(of(trace, quantity), key=lambda seen: -getattr(seen, key))[:_LISTED]
+    return ", ".join(f"{seen.place} {shown(getattr(seen, key))}" for seen in parts)

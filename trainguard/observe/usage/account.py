@@ -1,0 +1,56 @@
+"""What a step came to, as events: its peak, and what was held then, by category and module."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from trainguard.event import Plain
+from trainguard.observe.usage.ledger import Entry
+from trainguard.observe.usage.timeline import Peak, Timeline
+from trainguard.trace import Usage
+
+_PLACES = 12  # modules and lines told of at most
+
+Sizes = tuple[tuple[str, Plain], ...]
+
+
+def events(timeline: Timeline, how: str, sizes: Sizes, detail: str) -> Iterator[Usage]:
+    """Yield the peak of a step, the highest of each category, and what made up the peak."""
+    peak = timeline.peak()
+    tell = _teller(how, sizes, detail)
+    yield tell("peak", "", moment(peak.entry), peak.total, _largest_line(peak))
+    for category, most in sorted(timeline.highest().items()):
+        yield tell("category", category, "", most, "", peak.categories[category])
+    for (module, category), held in peak.modules.most_common(_PLACES):
+        yield tell("module", f"{module or 'outside of modules'}, {category}", "", held, "")
+    for line, held in peak.lines.most_common(_PLACES):
+        yield tell("line", line, "", held, line)
+
+
+def moment(entry: Entry | None) -> str:
+    """Say in words when a storage was made."""
+    if entry is None:
+        return ""
+    where = f" of `{entry.module}`" if entry.module else ""
+    phase = {"optimizer": "step of the optimizer", "recompute": "recomputation"}
+    return f"{phase.get(entry.phase, entry.phase)}{where}, step {entry.step}"
+
+
+def _teller(how: str, sizes: Sizes, detail: str) -> Callable[..., Usage]:
+    """Return what makes the events of one step."""
+
+    def tell(
+        quantity: str, place: str, at: str, held: int, source: str, then: float = float("nan")
+    ) -> Usage:
+        """Make one event; `then` is what was held of it at the peak."""
+        return Usage(
+            quantity=quantity, place=place, at=at, measured=float(held), reference=float(then),
+            sizes=sizes, how=how, detail=detail, source=source,
+        )  # fmt: skip
+
+    return tell
+
+
+def _largest_line(peak: Peak) -> str:
+    """Return the line that made most of what was held at the peak."""
+    lines: Counter[str] = Counter({line: n for line, n in peak.lines.items() if line})
+    return lines.most_common(1)[0][0] if lines else ""
