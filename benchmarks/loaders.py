@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader, Dataset
 import trainguard as tg
 from benchmarks.report import conditions, row
 from trainguard.catalogue import Invariant, catalogue
-from trainguard.judge import Config, Observations, verdict
+from trainguard.configuration import Config
+from trainguard.judge import Observations, verdict
 from trainguard.settings import Settings
 
 SAMPLES = 10_000

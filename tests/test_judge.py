@@ -4,17 +4,9 @@ import pytest
 import torch
 
 import trainguard as tg
+from trainguard.configuration import Config, observed_as, reference_dtype
 from trainguard.fault import DeclarationError, SubjectError
-from trainguard.judge import (
-    Config,
-    Observations,
-    _gathered,
-    applicable,
-    check_excuses_apply,
-    observed_as,
-    reference_dtype,
-    verdict,
-)
+from trainguard.judge import Observations, _gathered, applicable, check_excuses_apply, verdict
 from trainguard.settings import Settings
 
 SWEEP = ("value_is_finite", "gradient_is_finite")

@@ -14,8 +14,12 @@ PACKAGE = Path(trainguard.__file__).parent
 LAYERS = (
     ("batch", "event", "fault", "finding", "step", "trace"),
     (
+        "budget",
+        "bytes",
         "catalogue",
+        "configuration",
         "domain",
+        "factory",
         "forward",
         "loader",
         "loop",

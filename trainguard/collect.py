@@ -18,10 +18,10 @@ from trainguard.account import (
     rerun,
 )
 from trainguard.catalogue import Invariant
+from trainguard.configuration import Config
 from trainguard.fault import SubjectError
 from trainguard.judge import (
     Broken,
-    Config,
     Observations,
     Verdict,
     applicable,

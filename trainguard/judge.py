@@ -12,9 +12,9 @@ from time import perf_counter
 from typing import Any, Literal, Protocol
 
 from trainguard.catalogue import Invariant, Judge, check_globs, matches, of_families
+from trainguard.configuration import Config, configs, observed_as
 from trainguard.fault import DeclarationError, SubjectError, Unjudged
 from trainguard.finding import Finding, Rank
-from trainguard.loss import LOW_PRECISION
 from trainguard.report import Place, render, render_fault, render_stale
 from trainguard.settings import Settings
 from trainguard.subject import Subject
@@ -22,19 +22,6 @@ from trainguard.trace import Trace
 
 Outcome = Literal["passed", "excused", "stale", "broken", "skipped"]
 _MOST_SHOWN = 3
-_ON_NO_DEVICE = ("schedule", "loader", "loop")  # families that are observed in one way only
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    """The device and dtype that an item is judged on; an empty one where it does not matter."""
-
-    device: str = ""
-    dtype: str = ""
-
-    def __str__(self) -> str:
-        """Return what stands in the brackets of a node id."""
-        return "-".join(part for part in (self.device, self.dtype) if part)
 
 
 Key = tuple[int, str, Config]  # subject, family, and the configuration that is observed
@@ -122,13 +109,6 @@ class Observations:
         return trace
 
 
-def observed_as(subject: Subject, config: Config, family: str = "") -> Config:
-    """Return the configuration that is observed for an item: many subjects have only one."""
-    if (family or subject.family) in _ON_NO_DEVICE:
-        return Config()
-    return Config(config.device or "cpu", config.dtype or reference_dtype(subject))
-
-
 def _key(subject: Subject, family: str, config: Config) -> Key:
     """Return what the observation of a subject for a family of invariants is kept under."""
     return id(subject), family, observed_as(subject, config, family)
@@ -138,12 +118,6 @@ def devices_present() -> tuple[str, ...]:
     """Return the devices of this machine; this is where torch is imported."""
     present: tuple[str, ...] = import_module("trainguard.observe.device").present()
     return present
-
-
-def reference_dtype(subject: Subject) -> str:
-    """Return the dtype for what is judged once: the first declared one of full precision."""
-    declared = _dtypes(subject)
-    return next((dtype for dtype in declared if dtype not in LOW_PRECISION), "float32")
 
 
 def applicable(
@@ -157,7 +131,7 @@ def applicable(
     for made in of_families(subject.families):
         chosen = not settings.select or matches(made, settings.select)
         if chosen and not matches(made, settings.ignore) and made.needs <= promised:
-            items += [(made, config) for config in _configs(made, subject, settings, devices)]
+            items += [(made, config) for config in configs(made, subject, settings, devices)]
     return items
 
 
@@ -238,26 +212,6 @@ def check(
     if failed:
         raise Broken(failed)
     return verdicts
-
-
-def _configs(
-    made: Invariant, subject: Subject, settings: Settings, devices: tuple[str, ...]
-) -> list[Config]:
-    """List the configurations that an invariant is judged on for a subject."""
-    dtypes = [d for d in _dtypes(subject) if not settings.dtypes or d in settings.dtypes]
-    if made.per == "subject" or made.family in _ON_NO_DEVICE:
-        return [Config()]
-    if made.per == "device":
-        return [Config(device) for device in devices]
-    if made.per == "low precision":
-        dtypes = [dtype for dtype in dtypes if dtype in LOW_PRECISION]
-    return [Config(device, dtype) for device in devices for dtype in dtypes]
-
-
-def _dtypes(subject: Subject) -> tuple[str, ...]:
-    """Return the dtypes that a subject declares, which losses and models do."""
-    declared: tuple[str, ...] = getattr(subject, "dtypes", ())
-    return declared
 
 
 def _needs(subject: Subject, name: str) -> frozenset[str]:
