@@ -9,6 +9,7 @@ import copy
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -18,7 +19,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from trainguard.observe.caller import caller
 from trainguard.observe.patch import Patches
-from trainguard.observe.usage.ledger import Ledger
+from trainguard.observe.usage.ledger import TEMPORARIES, Change, Ledger
+from trainguard.observe.usage.scratch import KERNELS, Kernel
 
 STAND_IN = 1.0
 _ACTIVE: list[FakeTensorMode] = []
@@ -31,27 +33,50 @@ class FakeLedger(Ledger):  # type: ignore[no-untyped-call]
     read: the lines that read a floating-point number of a fake tensor, such as a loss that is
     logged; they were given `STAND_IN`. Anything else that is read, a condition or a size, decides
     what happens next and cannot be made up: torch's own exception is raised.
+    kernels: the operations that take scratch space, with the place in `changes` that is left for
+    it at each call.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.read: dict[str, None] = {}
+        self.kernels: dict[Kernel, list[int]] = {}
+
+    def _leave_room(self, name: str, args: tuple[Any, ...]) -> None:
+        """Leave room for the scratch space of an operation, which is over when it returns."""
+        number, now = len(self.entries), self.now
+        place = len(self.changes)
+        self.entries.append(replace(self.entries[-1], size=0, category=TEMPORARIES))
+        self.changes += [Change(number, 0, now, self.step), Change(number, 0, now, self.step)]
+        self.kernels.setdefault(Kernel.of(name, args), []).append(place)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run the operation; a number that is only looked at is made up."""
         try:
-            return super().__torch_dispatch__(func, types, args, kwargs)
+            returned = super().__torch_dispatch__(func, types, args, kwargs)
         except DataDependentOutputException:
-            if func is not torch.ops.aten._local_scalar_dense.default:  # noqa: SLF001
-                raise
+            return self._made_up(func, args)
+        name = _name(func)
+        if name in KERNELS:
+            self._leave_room(name, args)
+        return returned
+
+    def _made_up(self, func: Any, args: tuple[Any, ...]) -> float | bool:
+        """Return a number in the place of one that a fake tensor does not have, or raise."""
+        if func is torch.ops.aten._local_scalar_dense.default:  # noqa: SLF001
             if args[0].is_floating_point():
-                self.read.setdefault(caller(2))
+                self.read.setdefault(caller(3))
                 return STAND_IN
-            if args[0].dtype is torch.bool and _average_asks(sys._getframe(1)):  # noqa: SLF001
+            if args[0].dtype is torch.bool and _average_asks(sys._getframe(2)):  # noqa: SLF001
                 return False
-            raise
+        raise  # noqa: PLE0704 called where torch's own exception is being handled
+
+
+def _name(func: Any) -> str:
+    """Return the name of an operation: "convolution"."""
+    return str(func.overloadpacket).removeprefix("aten.")
 
 
 def _average_asks(frame: FrameType | None) -> bool:

@@ -29,6 +29,7 @@ from trainguard.observe.usage.scopes import Scopes
 BUILD, FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = (
     "build", "forward", "backward", "recompute", "optimizer",
 )  # fmt: skip
+TEMPORARIES = "temporaries"  # the category of what lives within a pass only
 
 
 @dataclass(slots=True)

@@ -6,14 +6,19 @@ single kernels, the context of the device and the buffers of collectives are not
 """
 
 import os
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trainguard.fault import SubjectError
 from trainguard.observe.usage.apart import apart
+from trainguard.observe.usage.exhaustion import Stop, stop_of
 from trainguard.observe.usage.fake import FakeLedger, faked
-from trainguard.observe.usage.ledger import Change, Entry, Exhausted, Ledger
-from trainguard.observe.usage.timeline import Timeline, exact, in_blocks
+from trainguard.observe.usage.ledger import Change, Entry, Ledger
+from trainguard.observe.usage.scratch import fill
+from trainguard.observe.usage.timeline import Rounding, Timeline, exact, in_blocks
 from trainguard.observe.usage.training import Training, train
 
 _SHARE_OF_HOST = 0.5  # what a real step may take of the memory that is free
@@ -25,14 +30,18 @@ class Followed:
     A step that was followed.
 
     how: "predicted for cuda on fake tensors", or "measured on cpu". detail: what was made up, or
-    why it was not predicted. exhausted: whether it was stopped for want of memory.
+    why it was not predicted. stop: why it was stopped, where it was for want of memory.
     """
 
     timeline: Timeline
     how: str
     detail: str = ""
-    exhausted: bool = False
-    read: tuple[str, ...] = field(default=())
+    stop: Stop | None = None
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether it was stopped for want of memory."""
+        return self.stop is not None
 
 
 def followed(training: Callable[[], Training], target: str, most: float | None = None) -> Followed:
@@ -50,20 +59,29 @@ def followed(training: Callable[[], Training], target: str, most: float | None =
 
 def predicted(training: Callable[[], Training], target: str) -> Followed:
     """Follow a step on fake tensors, in a process of its own."""
+    FakeTensorMode()  # what torch imports for the first one need not be imported in each child
+    entries, changes, told = apart(lambda: _faked(training, target))
+    ledger = Ledger()
+    ledger.entries, ledger.changes = entries, changes
+    how = f"predicted for {target} on fake tensors"
+    return Followed(Timeline(ledger, _rounding(target)), how, told)
 
-    def run() -> FakeLedger:
-        """Make the step."""
-        ledger = FakeLedger()
+
+def _faked(training: Callable[[], Training], target: str) -> tuple[list[Entry], list[Change], str]:
+    """Make the step on fake tensors; what is returned crosses from one process to another."""
+    ledger = FakeLedger()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch copies a fake module with a word about its data
         with faked(), ledger.following():
             train(training(), ledger)
-        return ledger
-
-    entries, changes, read = apart(lambda: _plain(run()))
-    made = Ledger()
-    made.entries, made.changes = entries, changes
-    rounding = in_blocks if target == "cuda" else exact
-    detail = f"took {len(read)} logged numbers for granted: {', '.join(read)}" if read else ""
-    return Followed(Timeline(made, rounding), f"predicted for {target} on fake tensors", detail)
+    told = []
+    if ledger.read:
+        lines = ", ".join(ledger.read)
+        told.append(f"took {len(ledger.read)} logged numbers for granted: {lines}")
+    left_out = fill(ledger.entries, ledger.changes, ledger.kernels) if target == "cpu" else []
+    if left_out:
+        told.append(f"without the scratch space of {len(left_out)} convolutions, too large to try")
+    return ledger.entries, ledger.changes, "; ".join(told)
 
 
 def measured(
@@ -71,19 +89,16 @@ def measured(
 ) -> Followed:
     """Follow a step on real tensors, and stop it before it takes all that the machine has."""
     ledger = Ledger(most or _SHARE_OF_HOST * available())
-    exhausted = False
+    stop = None
     try:
         with ledger.following():
             train(training(), ledger)
-    except SubjectError as fault:
-        if not isinstance(fault.__cause__, Exhausted):
+    except (SubjectError, RuntimeError, MemoryError) as error:
+        stop = stop_of(error, ledger.live_bytes)
+        if stop is None:
             raise
-        exhausted = True
-    except Exhausted:
-        exhausted = True
-    rounding = in_blocks if target == "cuda" else exact
     detail = f"on fake tensors {why}" if why else ""
-    return Followed(Timeline(ledger, rounding), "measured on cpu", detail, exhausted)
+    return Followed(Timeline(ledger, _rounding(target)), "measured on cpu", detail, stop)
 
 
 def available() -> int:
@@ -94,6 +109,6 @@ def available() -> int:
         return 1 << 32
 
 
-def _plain(ledger: FakeLedger) -> tuple[list[Entry], list[Change], tuple[str, ...]]:
-    """Return what crosses from one process to another."""
-    return list(ledger.entries), list(ledger.changes), tuple(ledger.read)
+def _rounding(target: str) -> Rounding:
+    """Return how the allocator of a device rounds."""
+    return in_blocks if target == "cuda" else exact

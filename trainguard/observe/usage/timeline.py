@@ -4,9 +4,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from trainguard.observe.usage.ledger import BACKWARD, FORWARD, RECOMPUTE, Change, Entry, Ledger
+from trainguard.observe.usage.ledger import (
+    BACKWARD,
+    FORWARD,
+    RECOMPUTE,
+    TEMPORARIES,
+    Change,
+    Entry,
+    Ledger,
+)
 
-ACTIVATIONS, TEMPORARIES = "activations", "temporaries"
+ACTIVATIONS = "activations"
 BLOCK = 512  # bytes, what CUDA's caching allocator rounds an allocation up to
 
 Rounding = Callable[[int], int]
@@ -54,11 +62,16 @@ class Timeline:
         self.rounding = rounding
         self._settle()
 
-    def peak(self, first_step: int = 1) -> Peak:
-        """Return the moment of the peak, from a step on; building the model does not count."""
+    def peak(self, first_step: int = 1, without: str = "") -> Peak:
+        """
+        Return the moment of the peak, from a step on; building the model does not count.
+
+        without: a phase that is left out.
+        """
         highest = Peak()
         for place, (total, change) in enumerate(zip(self.totals(), self.changes, strict=True)):
-            if change.step >= first_step and total > highest.total:
+            counts = change.step >= first_step and change.phase != without
+            if counts and total > highest.total:
                 highest = Peak(total, self.entries[change.entry], place)
         self._break_down(highest)
         return highest
