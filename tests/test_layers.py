@@ -12,9 +12,10 @@ import trainguard
 PACKAGE = Path(trainguard.__file__).parent
 # From the bottom up; a folder stands for all its modules. Imports point down, or stay in a layer.
 LAYERS = (
-    ("batch", "event", "fault", "finding", "step", "trace"),
+    ("batch", "breakdown", "event", "fault", "finding", "step", "trace"),
     (
         "budget",
+        "budgeted",
         "bytes",
         "catalogue",
         "configuration",
@@ -25,6 +26,7 @@ LAYERS = (
         "loop",
         "loss",
         "model",
+        "power",
         "schedule",
         "settings",
         "sizes",
@@ -45,6 +47,7 @@ LAYERS = (
         "fixtures",
         "guarded",
         "launch",
+        "memory",
         "plugin",
         "progress",
         "recording",
@@ -60,11 +63,11 @@ HOMES = {
     "hypothesis": {"observe"},
     "pytest": {"account", "collect", "distribute", "fixtures", "guarded", "plugin", "session"},
     "_pytest": set(),
-    "typer": {"cli"},
+    "typer": {"cli", "memory"},
     "xdist": {"distribute"},
-    "rich": set(),
+    "rich": {"memory"},
     # The one way to reach the two halves.
-    "import_module": {"__init__", "catalogue", "judge", "launch", "observe", "recording"},
+    "import_module": {"__init__", "catalogue", "judge", "launch", "memory", "observe", "recording"},
 }
 
 

@@ -15,6 +15,7 @@ from trainguard.document import check_writable
 from trainguard.fault import DeclarationError
 from trainguard.launch import INTERRUPTED, Order, launch
 from trainguard.loop import Script
+from trainguard.memory.cli import show_memory
 from trainguard.report import render_crash
 from trainguard.settings import Settings, from_pyproject
 
@@ -128,6 +129,9 @@ def run_script(
         typer.echo(render_crash(error), err=True)
         code = OURS
     raise typer.Exit(code)
+
+
+app.command("memory")(show_memory)
 
 
 @app.command("list")

@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_iter
 
 from trainguard.observe.models.network import backward
 from trainguard.observe.usage.ledger import BUILD, FORWARD, Ledger
+from trainguard.observe.usage.owners import enter_owners
 
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE, BUFFERS, INPUTS, AVERAGES = (
     "parameters", "gradients", "optimizer", "buffers", "inputs", "averages",
@@ -43,6 +44,7 @@ def train(training: Training, ledger: Ledger, steps: int = STEPS) -> None:
     module = training.build()
     ledger.enter_all(module.parameters(), PARAMETERS)
     ledger.enter_all(module.buffers(), BUFFERS)
+    enter_owners(ledger, module)
     optimizer = _optimizer(training, module)
     average = _average(training, module)
     _enter_average(ledger, average)
@@ -70,6 +72,7 @@ def _step(
     if optimizer is not None:
         optimizer.step()
         ledger.enter_all(_tensors(list(optimizer.state.values())), OPTIMIZER_STATE)
+        enter_owners(ledger, module, optimizer)
     del loss, held, inputs
     ledger.phase = BUILD
     module.zero_grad(set_to_none=True)
