@@ -108,6 +108,7 @@ class Budget:
         """The limits as plain values, in bytes and shares, for the header of a trace."""
         names = (*_AMOUNTS, *_SHARES, "device")
         told = {f"budget:{name}": getattr(self, name) for name in names}
+        told["budget:sized"] = True if self.at else None
         powers = {f"power:{name}": float(power) for name, power in self.powers.items()}
         return {**{name: value for name, value in told.items() if value is not None}, **powers}
 

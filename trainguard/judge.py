@@ -160,10 +160,10 @@ def verdict(
     started = perf_counter()
     try:
         trace = observations.trace(subject, config, invariant)
+        found = _gathered(invariant.judge(trace))
     except Unjudged as why:
         return Verdict(subject, invariant, config, "skipped", text=str(why))
     observation = observations.of(subject, config, invariant)
-    found = _gathered(invariant.judge(trace))
     broken = [f for f in found if observations.settings.strict or f.rank is Rank.BROKEN]
     if broken and invariant.name not in subject.allow:
         # Only what is shown in full is worth the search for its smallest case.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainguard.budget import Budget
+from trainguard.budgeted import check_budgeted
 from trainguard.event import Plain
 from trainguard.fault import DeclarationError, did_you_mean
 from trainguard.subject import Subject, check_callable, parameters, required
@@ -111,6 +112,7 @@ class Loop(Run):
                 f"tg.Loop({name}) lacks {missing[0]!r}, which {name} cannot be called without."
                 f" Give it in arguments={{{missing[0]!r}: ...}}."
             )
+        check_budgeted(self, (), self.arguments, accepted)
         super().__post_init__()
 
 
@@ -138,6 +140,7 @@ class Script(Run):
             )
         object.__setattr__(self, "args", tuple(str(word) for word in self.args))
         object.__setattr__(self, "name", self.name or Path(self.path).stem)
+        check_budgeted(self, (), {}, ())
         super().__post_init__()
 
 

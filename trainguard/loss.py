@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from trainguard.budget import Budget
+from trainguard.budgeted import check_budgeted
 from trainguard.domain import BATCH, Domain
 from trainguard.event import Plain
 from trainguard.fault import DeclarationError, did_you_mean
@@ -103,6 +104,9 @@ class Loss(Subject):
                 )
         _check_inputs(self, set(domains))
         _check_loss_promises(self)
+        names = {name for domain in self.tensors.values() for name in domain.names}
+        accepted = parameters(function) if vary else ()
+        check_budgeted(self, {*names, *self.sizes}, self.vary, accepted)
         self.__post_init__()
 
     @property

@@ -7,6 +7,7 @@ from math import isfinite, log
 from typing import Any, ClassVar
 
 from trainguard.budget import Budget
+from trainguard.budgeted import check_budgeted
 from trainguard.domain import BATCH, Domain
 from trainguard.event import Plain
 from trainguard.factory import check_factory
@@ -19,6 +20,7 @@ from trainguard.subject import (
     check_callable,
     check_word,
     is_strategy,
+    parameters,
 )
 
 Range = tuple[float, float]
@@ -138,6 +140,9 @@ class Model(Subject):
         check_factory(self.model, self.name, self.is_module, self.arguments, self.vary)
         check_sizes(self)
         _check_promises(self)
+        names = {name for domain in self.tensors.values() for name in domain.names}
+        accepted = () if self.is_module else parameters(model)
+        check_budgeted(self, {*names, *self.sizes}, self.arguments, accepted)
         self.__post_init__()
 
     @property

@@ -24,7 +24,7 @@ from trainguard.settings import Settings
 from trainguard.subject import Subject
 from trainguard.trace import Trace, Usage
 
-PROBES = ("step", "growth", "saving", "scaling", "device")
+PROBES = ("step", "element", "growth", "saving", "scaling", "device")
 
 
 def observe(subject: Subject, device: str, dtype: str, settings: Settings) -> "MemoryObservation":
@@ -75,6 +75,7 @@ class MemoryObservation:
             usages: tuple[Usage, ...] = tuple(module.observe(self))
         self.points += len(usages)
         conditions: dict[str, Plain] = {
+            "family": self.subject.family,
             "device": self.device,
             "dtype": self.dtype,
             "torch": torch.__version__,

@@ -2,3 +2,6 @@
 
 # Imported in the order in which the catalogue lists them.
 from trainguard.invariants.memory import peak as peak  # isort: skip
+from trainguard.invariants.memory import element as element  # isort: skip
+from trainguard.invariants.memory import saving as saving  # isort: skip
+from trainguard.invariants.memory import scaling as scaling  # isort: skip

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from trainguard.bytes import shown
+from trainguard.fault import Unjudged
 from trainguard.trace import Trace, Usage
 
 _LISTED = 3
@@ -11,6 +12,25 @@ _LISTED = 3
 def of(trace: Trace[Usage], quantity: str) -> Iterator[Usage]:
     """Yield the events of one quantity."""
     return (seen for seen in trace if seen.quantity == quantity)
+
+
+def stopped(trace: Trace[Usage]) -> Usage | None:
+    """Return the event of a step that was not made to its end, or None."""
+    return next(of(trace, "stopped"), None)
+
+
+def unknown(stop: Usage | None, what: str) -> None:
+    """Raise Unjudged for what a step that was stopped does not tell."""
+    if stop is not None:
+        raise Unjudged(f"the step was stopped at {shown(stop.measured)}, which leaves open {what}")
+
+
+def step(trace: Trace[Usage]) -> str:
+    """Name what the memory is of: "a training step of `GPT`"."""
+    kind = {"loss": "one call of", "body": "the body of"}.get(
+        str(trace.conditions.get("family", "")), "a training step of"
+    )
+    return f"{kind} `{trace.subject}`"
 
 
 def where(seen: Usage) -> str:
@@ -27,8 +47,18 @@ def amounts(measured: float, allowed: float) -> tuple[str, str]:
     return left, right
 
 
+def told(seen: Usage) -> str:
+    """Say where a number comes from, and why it is not a prediction where it is not."""
+    return ", ".join(part for part in (seen.how, seen.detail) if part)
+
+
 def largest(trace: Trace[Usage], quantity: str) -> str:
     """List the largest parts of the peak: "activations 8.1 GiB, gradients 2.0 GiB"."""
     key = "reference" if quantity == "category" else "measured"
     parts = sorted(of(trace, quantity), key=lambda seen: -getattr(seen, key))[:_LISTED]
     return ", ".join(f"{seen.place} {shown(getattr(seen, key))}" for seen in parts)
+
+
+def percent(share: float) -> str:
+    """Write a share: 0.304 as "30.4 %"."""
+    return f"{100 * share:.1f} %"

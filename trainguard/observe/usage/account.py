@@ -2,8 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from trainguard.event import Plain
+from trainguard.fault import SubjectError
+from trainguard.observe.usage.exhaustion import Stop
 from trainguard.observe.usage.ledger import Entry
 from trainguard.observe.usage.timeline import Peak, Timeline
 from trainguard.trace import Usage
@@ -13,11 +16,27 @@ _PLACES = 12  # modules and lines told of at most
 Sizes = tuple[tuple[str, Plain], ...]
 
 
-def events(timeline: Timeline, how: str, sizes: Sizes, detail: str) -> Iterator[Usage]:
-    """Yield the peak of a step, the highest of each category, and what made up the peak."""
+def events(
+    timeline: Timeline, how: str, sizes: Sizes, detail: str, stop: Stop | None = None
+) -> Iterator[Usage]:
+    """
+    Yield the peak of a step, the highest of each category, and what made up the peak.
+
+    stop: why it was not made to its end; the peak is then what it takes at the least.
+    """
     peak = timeline.peak()
+    if not peak.total and stop is None:
+        raise SubjectError(
+            "its step allocates nothing, so there is nothing to hold against its budget",
+            "look at whether anything is called in it",
+        )
     tell = _teller(how, sizes, detail)
-    yield tell("peak", "", moment(peak.entry), peak.total, _largest_line(peak))
+    source = _largest_line(peak)
+    least = 0 if stop is None else stop.least
+    yield tell("peak", "", moment(peak.entry), max(peak.total, least), source)
+    if stop is not None:
+        seen = tell("stopped", "", moment(peak.entry), stop.held, source, stop.asked)
+        yield replace(seen, count=int(stop.refused))
     for category, most in sorted(timeline.highest().items()):
         yield tell("category", category, "", most, "", peak.categories[category])
     for (module, category), held in peak.modules.most_common(_PLACES):

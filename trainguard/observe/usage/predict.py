@@ -9,6 +9,7 @@ import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -76,7 +77,7 @@ def _faked(training: Callable[[], Training], target: str) -> tuple[list[Entry], 
             train(training(), ledger)
     told = []
     if ledger.read:
-        lines = ", ".join(ledger.read)
+        lines = ", ".join(Path(line).name for line in ledger.read)
         told.append(f"took {len(ledger.read)} logged numbers for granted: {lines}")
     left_out = fill(ledger.entries, ledger.changes, ledger.kernels) if target == "cpu" else []
     if left_out:
@@ -88,7 +89,7 @@ def measured(
     training: Callable[[], Training], target: str, why: str, most: float | None = None
 ) -> Followed:
     """Follow a step on real tensors, and stop it before it takes all that the machine has."""
-    ledger = Ledger(most or _SHARE_OF_HOST * available())
+    ledger = Ledger(most or available_share())
     stop = None
     try:
         with ledger.following():
@@ -99,6 +100,11 @@ def measured(
             raise
     detail = f"on fake tensors {why}" if why else ""
     return Followed(Timeline(ledger, _rounding(target)), "measured on cpu", detail, stop)
+
+
+def available_share() -> float:
+    """Return the bytes that a real step may take of those that are free on this machine."""
+    return _SHARE_OF_HOST * available()
 
 
 def available() -> int:

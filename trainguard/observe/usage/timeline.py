@@ -62,16 +62,11 @@ class Timeline:
         self.rounding = rounding
         self._settle()
 
-    def peak(self, first_step: int = 1, without: str = "") -> Peak:
-        """
-        Return the moment of the peak, from a step on; building the model does not count.
-
-        without: a phase that is left out.
-        """
+    def peak(self, first_step: int = 1) -> Peak:
+        """Return the moment of the peak, from a step on; building the model does not count."""
         highest = Peak()
         for place, (total, change) in enumerate(zip(self.totals(), self.changes, strict=True)):
-            counts = change.step >= first_step and change.phase != without
-            if counts and total > highest.total:
+            if change.step >= first_step and total > highest.total:
                 highest = Peak(total, self.entries[change.entry], place)
         self._break_down(highest)
         return highest
