@@ -109,7 +109,7 @@ def test_a_logged_number_is_taken_for_granted() -> None:
         return found, found.item()
 
     told = predicted(lambda: of_transformer(loss=loss), "cpu").detail
-    assert told.startswith(f"took 1 logged numbers for granted: {__file__}:")
+    assert told.startswith("took 1 logged numbers for granted: test_predict.py:")
 
 
 def test_a_step_that_looks_at_its_data_is_measured() -> None:

@@ -23,6 +23,7 @@ from trainguard.observe.usage.ledger import TEMPORARIES, Change, Ledger
 from trainguard.observe.usage.scratch import KERNELS, Kernel
 
 STAND_IN = 1.0
+_DEVICE = torch.ops.prim.device.default
 _ACTIVE: list[FakeTensorMode] = []
 
 
@@ -54,12 +55,14 @@ class FakeLedger(Ledger):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run the operation; a number that is only looked at is made up."""
+        if func is _DEVICE:  # what `.device` of a fake tensor comes to, most often of all
+            return func(*args)
         try:
             returned = super().__torch_dispatch__(func, types, args, kwargs)
         except DataDependentOutputException:
             return self._made_up(func, args)
-        name = _name(func)
-        if name in KERNELS:
+        name = KERNELS.get(func)
+        if name is not None:
             self._leave_room(name, args)
         return returned
 
@@ -72,11 +75,6 @@ class FakeLedger(Ledger):  # type: ignore[no-untyped-call]
             if args[0].dtype is torch.bool and _average_asks(sys._getframe(2)):  # noqa: SLF001
                 return False
         raise  # noqa: PLE0704 called where torch's own exception is being handled
-
-
-def _name(func: Any) -> str:
-    """Return the name of an operation: "convolution"."""
-    return str(func.overloadpacket).removeprefix("aten.")
 
 
 def _average_asks(frame: FrameType | None) -> bool:

@@ -85,6 +85,9 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run the operation and enter the storages that it made."""
         returned = func(*args, **(kwargs or {}))
+        if isinstance(returned, Tensor):  # most often; the other way is for tuples and lists
+            self.enter(returned, func)
+            return returned
         for tensor in tree_iter(returned):
             if isinstance(tensor, Tensor):
                 self.enter(tensor, func)
@@ -106,7 +109,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def enter(self, tensor: Tensor, func: Any = None) -> int:
         """Enter the storage of a tensor, where it is not known yet, and return its number."""
-        if tensor.layout is not torch.strided or tensor.device.type == "meta":
+        if tensor.layout is not torch.strided:
             return -1
         storage = tensor.untyped_storage()
         key = storage._cdata  # noqa: SLF001 the one name of a storage that its views share
@@ -114,6 +117,8 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if known is not None:
             self._resize(known[1], storage.nbytes())
             return known[1]
+        if tensor.device.type == "meta":  # asked late: fake tensors answer through the dispatcher
+            return -1
         number = len(self.entries)
         self._live[key] = weakref.ref(storage, partial(self._gone, key, number)), number
         phase = self.now
