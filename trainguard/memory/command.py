@@ -17,7 +17,7 @@ from trainguard.memory.report import report
 from trainguard.progress import showing
 from trainguard.report import render_cause
 
-FITS, TOO_LARGE, FAILED = 0, 1, 3
+FITS, TOO_LARGE, UNWRITTEN, FAILED = 0, 1, 2, 3
 
 
 def run(order: Order) -> int:
@@ -41,7 +41,7 @@ def run(order: Order) -> int:
     written = _write(order, account, survey)
     sys.stdout.write(report(account))
     if not written:
-        return FAILED
+        return UNWRITTEN
     return TOO_LARGE if account.spare is not None and account.spare < 0 else FITS
 
 

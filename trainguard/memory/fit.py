@@ -7,7 +7,7 @@ from trainguard.breakdown import Fit
 from trainguard.fault import SubjectError
 
 MOST = 1 << 30  # no dimension is larger
-_FLAT = 4  # so many times twice as large, and not one byte more: the size plays no part
+_FLAT = 1024  # so much larger, and not one byte more: the size plays no part, blocks or not
 _TURNS = 3  # each third guess is the middle: memory may be no straight line
 
 
@@ -50,7 +50,7 @@ class Search:
             return size // 2, size
         while size < MOST and self._fits(size * 2):
             size *= 2
-            if size >= begin << _FLAT and self.peaks[size] == self.peaks[begin]:
+            if size - begin >= _FLAT and self.peaks[size] == self.peaks[begin]:
                 return size, 0
         return (size, size * 2) if size < MOST else (size, 0)
 

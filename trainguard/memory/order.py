@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from trainguard.budget import Budget
+from trainguard.budget import DEVICES, Budget
 from trainguard.domain import BATCH
 from trainguard.fault import DeclarationError, did_you_mean
 from trainguard.loop import Run
@@ -47,6 +47,7 @@ def check(order: Order) -> None:
                 f"--{kind} needs {library}, which is not installed."
                 " Install it: pip install 'trainguard[report]'."
             )
+    check_word("--device", [order.device or DEVICES[0]], DEVICES)
     if order.fit and order.budget is None:
         raise DeclarationError(
             f"--fit {order.fit[0]} asks what fits, and not into what. Add --budget 24GiB."

@@ -53,7 +53,7 @@ def rows(told: Breakdown) -> Iterable[tuple[str, str]]:
     if told.source:
         yield "largest", f"made at {short(told.source)}"
     if told.detail:
-        yield "assumed", told.detail
+        yield "note", told.detail
     if "cuda" in told.how:
         yield "besides", "kernels' scratch space, the CUDA context, fragmentation: 1 to 2 GiB"
 

@@ -115,12 +115,14 @@ def _model(told: str, found: Any, options: Mapping[str, Any]) -> Model:
         if name not in dimensions and (accepted is None or name in accepted)
     }
     is_module = not inspect.isclass(found) and hasattr(found, "named_parameters")
-    loss = options["loss"]
+    home, _, loss = (options["loss"] or "").rpartition(":")
+    if options["loss"] and not home:
+        raise DeclarationError(f"--loss {loss!r} names nothing. Write --loss module:function.")
     return Model(
         found,
         inputs=options["inputs"],
         arguments={} if is_module else arguments,
-        loss=_attribute(*loss.split(":", 1)) if loss else None,
+        loss=_attribute(home, loss) if loss else None,
         timeout=_PATIENCE,
     )
 
@@ -162,8 +164,8 @@ def _loaded(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except DeclarationError:
-        raise
+    except DeclarationError as error:
+        raise DeclarationError(f"{path}: {error}") from None
     except Exception as error:
         raise _failed(str(path), error) from error
     return module
