@@ -39,6 +39,7 @@ LAYERS = (
         "__init__",
         "__main__",
         "account",
+        "body",
         "cli",
         "collect",
         "digest",
@@ -67,7 +68,16 @@ HOMES = {
     "xdist": {"distribute"},
     "rich": {"memory"},
     # The one way to reach the two halves.
-    "import_module": {"__init__", "catalogue", "judge", "launch", "memory", "observe", "recording"},
+    "import_module": {
+        "__init__",
+        "body",
+        "catalogue",
+        "judge",
+        "launch",
+        "memory",
+        "observe",
+        "recording",
+    },
 }
 
 
