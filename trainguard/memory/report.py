@@ -4,6 +4,7 @@ import io
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from textwrap import wrap
 
 from rich.box import Box
 from rich.console import Console
@@ -14,8 +15,9 @@ from trainguard.bytes import shown
 from trainguard.report import WIDTH, render_rows
 
 ROWS = 14  # of modules and lines; what is left is added up
+_LEAST = 0.0005  # of the peak: what is less would show as 0.0 %
 _LISTED = 3  # categories of a module
-_BAR = 20  # characters
+_BAR, _WHICH = 20, 42  # characters
 _RULE = Box("    \n    \n -- \n    \n -- \n    \n    \n    \n", ascii=True)  # under the head
 
 
@@ -115,15 +117,15 @@ def _categories(told: Breakdown) -> Table:
 def _parts(kind: str, parts: Sequence[Part], peak: int) -> Table:
     """Lay out what modules or lines held at the peak, largest first, the rest added up."""
     table = _table(kind, "at the peak", "share", "of which" if kind == "module" else "")
-    for part in parts[:ROWS]:
-        number = f" ({part.count})" if part.count > 1 else ""
-        table.add_row(
-            f"{part.name}{number}", shown(part.held), f"{part.held / peak:.1%}", of_which(part)
-        )
-    rest = parts[ROWS:]
+    listed = [part for part in parts[:ROWS] if part.held >= _LEAST * peak] or parts[:1]
+    for part in listed:
+        name = f"{part.name} ({part.count})" if part.count > 1 else part.name
+        share, which = f"{part.held / peak:.1%}", _wrapped(of_which(part))
+        table.add_row(name, shown(part.held), share, which)
+    rest = parts[len(listed) :]
     if rest:
         held = sum(part.held for part in rest)
-        table.add_row(f"{len(rest)} more", shown(held), f"{held / peak:.1%}")
+        table.add_row(f"and {len(rest)} more", shown(held), f"{held / peak:.1%}")
     return table
 
 
@@ -133,6 +135,13 @@ def of_which(part: Part) -> str:
     return ", ".join(listed) if len(part.categories) > 1 else "".join(c for c, _ in part.categories)
 
 
+def _wrapped(listed: str) -> str:
+    """Break a list of amounts after commas only: "17.00 GiB" stays on one line."""
+    parts = ", ".join(part.replace(" ", "\0") for part in listed.split(", "))
+    lines = wrap(parts, _WHICH, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines).replace("\0", " ")
+
+
 def _table(*heads: str) -> Table:
     """Return a table with numbers to the right."""
     table = Table(box=_RULE, show_edge=False, pad_edge=False, header_style="bold")
@@ -140,7 +149,7 @@ def _table(*heads: str) -> Table:
         table.add_column(
             head,
             justify="right" if head in ("at the peak", "share", "highest") else "left",
-            no_wrap=head in ("at the peak", "share", "highest", ""),
+            no_wrap=head not in ("module", "line", "category"),
             overflow="fold",
         )
     return table

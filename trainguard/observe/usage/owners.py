@@ -10,12 +10,15 @@ from trainguard.observe.usage.ledger import Ledger
 
 
 def enter_owners(ledger: Ledger, module: nn.Module, optimizer: Optimizer | None = None) -> None:
-    """Name the modules that hold the parameters and buffers, and with them their state."""
+    """Name the modules that hold parameters and buffers, and with them gradients and state."""
     names = ledger.scopes.names
     names.add(module)
     for owner in module.modules():
         held = (*owner.parameters(recurse=False), *owner.buffers(recurse=False))
         _name(ledger, held, names.module(owner))
+        for parameter in owner.parameters(recurse=False):
+            if parameter.grad is not None:
+                ledger.entries[ledger.enter(parameter.grad)].module = names.module(owner)
     for parameter, state in optimizer.state.items() if optimizer is not None else ():
         if isinstance(parameter, Tensor):
             tensors = [value for value in tree_iter(state) if isinstance(value, Tensor)]
