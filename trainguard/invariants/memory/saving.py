@@ -29,8 +29,8 @@ def saving_is_real(trace: Trace[Usage]) -> Iterator[Finding]:
     """
     promised = trace.promise("budget:saving")
     for seen in of(trace, "saving"):
-        saved = 1 - seen.measured / seen.reference if seen.reference else 0.0
-        if promised is None or saved >= promised:
+        saved = seen.reference - seen.measured
+        if promised is None or saved >= int(promised * seen.reference):
             continue
         switch = seen.place == _SWITCH
         beyond_reach = switch and seen.count < promised * seen.reference
@@ -40,8 +40,8 @@ def saving_is_real(trace: Trace[Usage]) -> Iterator[Finding]:
             if switch
             else f"{step(trace)} does not take as much less memory than {seen.place} as promised",
             where(seen),
-            f"{percent(saved)} less: {shown(seen.measured)} instead of {shown(seen.reference)},"
-            f" {told(seen)}",
+            f"{percent(saved / seen.reference)} less: {shown(seen.measured)} instead of"
+            f" {shown(seen.reference)}, {told(seen)}",
             f"{percent(promised)} less or more",
             why=_why(trace, seen, beyond_reach),
             rank=Rank.NOTE if small else Rank.BROKEN,

@@ -49,7 +49,8 @@ def amounts(measured: float, allowed: float) -> tuple[str, str]:
 
 def told(seen: Usage) -> str:
     """Say where a number comes from, and why it is not a prediction where it is not."""
-    return ", ".join(part for part in (seen.how, seen.detail) if part)
+    why = f"as {seen.detail}" if seen.detail.startswith("on fake tensors") else seen.detail
+    return ", ".join(part for part in (seen.how, why) if part)
 
 
 def largest(trace: Trace[Usage], quantity: str) -> str:

@@ -15,8 +15,9 @@ from torch.optim.optimizer import (
 from torch.utils._pytree import tree_iter
 
 from trainguard.observe.usage.account import events
+from trainguard.observe.usage.devices import DeviceLedger
 from trainguard.observe.usage.exhaustion import stop_of
-from trainguard.observe.usage.ledger import BACKWARD, FORWARD, TEMPORARIES, Ledger
+from trainguard.observe.usage.ledger import BACKWARD, FORWARD, TEMPORARIES
 from trainguard.observe.usage.owners import enter_owners
 from trainguard.observe.usage.timeline import Timeline, exact, in_blocks
 from trainguard.observe.usage.training import (
@@ -29,30 +30,6 @@ from trainguard.observe.usage.training import (
 from trainguard.trace import Usage
 
 
-class _Devices(Ledger):  # type: ignore[no-untyped-call]
-    """A ledger that knows on which kind of device each storage is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.devices: list[str] = []
-
-    def enter(self, tensor: Tensor, func: Any = None) -> int:
-        """Enter the storage of a tensor, and its device where it is new."""
-        number = super().enter(tensor, func)
-        if number == len(self.devices):
-            self.devices.append(tensor.device.type)
-        return number
-
-    def of_one_device(self) -> tuple[str, Ledger]:
-        """Return the kind of device that counts, and what is on it: not the cpu, if another is."""
-        others = [device for device in self.devices if device != "cpu"]
-        chosen = others[0] if others else "cpu"
-        kept = Ledger()
-        kept.entries = self.entries
-        kept.changes = [c for c in self.changes if self.devices[c.entry] == chosen]
-        return chosen, kept
-
-
 class Meter:
     """
     The memory of a block: what is made in it, and what the modules called in it already hold.
@@ -62,7 +39,7 @@ class Meter:
     """
 
     def __init__(self) -> None:
-        self._ledger = _Devices()
+        self._ledger = DeviceLedger()
         self._ledger.phase, self._ledger.step = FORWARD, 1
         self._called: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._following = ExitStack()
@@ -122,11 +99,6 @@ class Meter:
     def _has_stepped(self, optimizer: Optimizer, *_: Any) -> None:
         """Know its state."""
         self._ledger.enter_all(_tensors(list(optimizer.state.values())), OPTIMIZER_STATE)
-
-
-def ran_out(error: BaseException | None) -> bool:
-    """Say whether an error is a lack of memory."""
-    return error is not None and stop_of(error, 0) is not None
 
 
 def _tensors(values: Any) -> list[Tensor]:

@@ -26,6 +26,11 @@ _ENOUGH = 1 << 30  # and not before that
 
 def observe(observation: "MemoryObservation") -> Iterator[Usage]:
     """Yield what the step of a declared model or loss takes, at the sizes of its budget."""
+    if observation.device == "cuda":
+        from trainguard.observe.usage import device  # which looks at steps itself
+
+        yield from device.step(observation)
+        return
     declared = declared_step(observation)
     seen = of(declared)
     told = tuple(events(seen.timeline, seen.how, declared.sizes, seen.detail, seen.stop))
