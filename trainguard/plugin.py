@@ -48,6 +48,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Load the rest of the package with `--trainguard`; otherwise only count subjects."""
     config.addinivalue_line("markers", "trainguard: a subject judged by one invariant.")
     config.addinivalue_line("markers", _BUDGET)
+    if hasattr(config.option, "ignore_file_extensions"):
+        # Whoever else keeps snapshots with syrupy would take ours for files without an owner.
+        others = config.option.ignore_file_extensions or []
+        config.option.ignore_file_extensions = [*others, "memory"]
     if config.getoption("trainguard"):
         from trainguard.session import Judging
 

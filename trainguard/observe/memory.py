@@ -24,7 +24,7 @@ from trainguard.settings import Settings
 from trainguard.subject import Subject
 from trainguard.trace import Trace, Usage
 
-PROBES = ("step", "element", "growth", "saving", "scaling", "device")
+PROBES = ("step", "element", "growth", "saving", "scaling", "device", "snapshot")
 
 
 def observe(subject: Subject, device: str, dtype: str, settings: Settings) -> "MemoryObservation":

@@ -1,11 +1,11 @@
 """What a step came to, as events: its peak, and what was held then, by category and module."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from trainguard.event import Plain
 from trainguard.fault import SubjectError
+from trainguard.observe.caller import caller
 from trainguard.observe.usage.exhaustion import Stop
 from trainguard.observe.usage.ledger import Entry
 from trainguard.observe.usage.timeline import Peak, Timeline
@@ -31,11 +31,12 @@ def events(
             "look at whether anything is called in it",
         )
     tell = _teller(how, sizes, detail)
-    source = _largest_line(peak)
-    least = 0 if stop is None else stop.least
-    yield tell("peak", "", moment(peak.entry), max(peak.total, least), source)
+    source = largest_line(peak)
+    last = timeline.entries[-1] if timeline.entries else None
+    at = moment(peak.entry if stop is None else last)
+    yield tell("peak", "", at, max(peak.total, stop.least if stop else 0), source)
     if stop is not None:
-        seen = tell("stopped", "", moment(peak.entry), stop.held, source, stop.asked)
+        seen = tell("stopped", "", at, stop.held, source, stop.asked)
         yield replace(seen, count=int(stop.refused))
     for category, most in sorted(timeline.highest().items()):
         yield tell("category", category, "", most, "", peak.categories[category])
@@ -69,7 +70,8 @@ def _teller(how: str, sizes: Sizes, detail: str) -> Callable[..., Usage]:
     return tell
 
 
-def _largest_line(peak: Peak) -> str:
-    """Return the line that made most of what was held at the peak."""
-    lines: Counter[str] = Counter({line: n for line, n in peak.lines.items() if line})
-    return lines.most_common(1)[0][0] if lines else ""
+def largest_line(peak: Peak) -> str:
+    """Return the line that made most of what was held at the peak; who asks for this made none."""
+    beyond = caller()
+    lines = (line for line, _ in peak.lines.most_common() if line not in ("", beyond))
+    return next(lines, "")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trainguard.domain import BATCH
 from trainguard.loss import Loss
-from trainguard.observe.usage.account import moment
+from trainguard.observe.usage.account import largest_line, moment
 from trainguard.observe.usage.declared import Declared
 from trainguard.observe.usage.predict import Followed
 from trainguard.observe.usage.step import declared_step, unrounded, whole
@@ -33,7 +33,7 @@ def observe(observation: "MemoryObservation") -> Iterator[Usage]:
         quantity="element", place=name, at=moment(peak.entry), measured=average,
         reference=_further(declared, peak, elements, average), count=_above_inputs(peak),
         of=elements, sizes=declared.sizes, how=seen.how, detail=seen.detail,
-        source=_largest_line(peak),
+        source=largest_line(peak),
     )  # fmt: skip
 
 
@@ -65,9 +65,3 @@ def _largest_input(declared: Declared) -> tuple[str, int]:
 def _above_inputs(peak: Peak) -> int:
     """Return the bytes held at the peak, inputs apart."""
     return peak.total - peak.categories[INPUTS]
-
-
-def _largest_line(peak: Peak) -> str:
-    """Return the line that made most of what was held."""
-    lines = [line for line, _ in peak.lines.most_common() if line]
-    return lines[0] if lines else ""

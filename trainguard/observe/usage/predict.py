@@ -55,7 +55,8 @@ def followed(training: Callable[[], Training], target: str, most: float | None =
     try:
         return predicted(training, target)
     except SubjectError as fault:
-        return measured(training, target, fault.sentence, most)
+        why = fault.sentence
+    return measured(training, target, why, most)
 
 
 def predicted(training: Callable[[], Training], target: str) -> Followed:
