@@ -5,5 +5,6 @@ from trainguard.invariants.memory import peak as peak  # isort: skip
 from trainguard.invariants.memory import element as element  # isort: skip
 from trainguard.invariants.memory import saving as saving  # isort: skip
 from trainguard.invariants.memory import scaling as scaling  # isort: skip
+from trainguard.invariants.memory import growth as growth  # isort: skip
 from trainguard.invariants.memory import device as device  # isort: skip
 from trainguard.invariants.memory import snapshot as snapshot  # isort: skip

@@ -27,7 +27,7 @@ def apart(function: Callable[[], R]) -> R:
     What it raises is raised as a SubjectError in the words of the exception: its traceback stays
     in the child.
     """
-    if not _forks():
+    if not forks():
         return function()
     reading, writing = os.pipe()
     with warnings.catch_warnings():
@@ -48,7 +48,7 @@ def apart(function: Callable[[], R]) -> R:
     return result
 
 
-def _forks() -> bool:
+def forks() -> bool:
     """Say whether a child can be forked: not once CUDA or its threads are in use."""
     return hasattr(os, "fork") and sys.platform != "darwin" and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 
