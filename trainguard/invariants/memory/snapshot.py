@@ -26,35 +26,32 @@ def memory_matches_snapshot(trace: Trace[Usage]) -> Iterator[Finding]:
     Source: a post-mortem: nobody could say since when 22 GiB were used.
     """
     share = trace.promise("budget:snapshot")
-    for seen in of(trace, "no snapshot"):
+    yield from _incomparable(trace)
+    for seen in of(trace, "snapshot"):
+        if share is None or seen.detail or seen.measured <= seen.reference * (1 + share):
+            continue
+        measured, kept = amounts(seen.measured, seen.reference)
+        more = seen.measured / seen.reference - 1
         yield Finding(
-            f"{step(trace)} has no snapshot to be held against",
+            f"{step(trace)} takes more memory than its snapshot",
             where(seen),
-            seen.detail or "no such file",
-            seen.place,
-            why=_BLESS,
+            f"{measured}, {percent(more)} more, {seen.how}",
+            f"{kept} and {percent(share)} more, in {seen.place}",
+            why=_grown(trace),
             event=seen,
         )
+
+
+def _incomparable(trace: Trace[Usage]) -> Iterator[Finding]:
+    """Find a snapshot that is not there, cannot be read, or is of another step."""
+    for seen in of(trace, "no snapshot"):
+        what = f"{step(trace)} has no snapshot to be held against"
+        told = seen.detail or "no such file"
+        yield Finding(what, where(seen), told, seen.place, why=_BLESS, event=seen)
     for seen in of(trace, "snapshot"):
         if seen.detail:
-            yield Finding(
-                f"the snapshot of {step(trace)} is of another step",
-                where(seen),
-                seen.detail,
-                why=_BLESS,
-                event=seen,
-            )
-        elif share is not None and seen.measured > seen.reference * (1 + share):
-            measured, kept = amounts(seen.measured, seen.reference)
-            more = seen.measured / seen.reference - 1
-            yield Finding(
-                f"{step(trace)} takes more memory than its snapshot",
-                where(seen),
-                f"{measured}, {percent(more)} more, {seen.how}",
-                f"{kept} and {percent(share)} more, in {seen.place}",
-                why=_grown(trace),
-                event=seen,
-            )
+            what = f"the snapshot of {step(trace)} is of another step"
+            yield Finding(what, where(seen), seen.detail, why=_BLESS, event=seen)
 
 
 def _grown(trace: Trace[Usage]) -> str:
