@@ -72,16 +72,19 @@ class Fit:
     """
     The largest value of a dimension at which the step stays within a budget.
 
-    most: that value; 0 where not even one fits. peak: the bytes it takes there. above: the bytes
-    that one more takes, or nothing where it does not run. why: what stops it, where that is not
-    memory. tried: how many sizes were predicted.
+    most: that value; 0 where not even one fits. peak: the bytes it takes there. next: the smallest
+    value that was found not to fit. above: the bytes that it takes, or nothing where it does not
+    run. why: what stops it, where that is not memory. grain: the step between the values that run.
+    tried: how many were predicted.
     """
 
     name: str
     most: int
     peak: int = 0
+    next: int = 0
     above: int = 0
     why: str = ""
+    grain: int = 1
     tried: int = 0
 
 

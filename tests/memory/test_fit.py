@@ -42,7 +42,7 @@ def test_few_sizes_are_tried(power) -> None:
 def test_nothing_fits() -> None:
     """Where not even one fits, that is the answer."""
     fit = found(lambda size: 100 + size, 50, 8)
-    assert (fit.most, fit.peak, fit.above) == (0, 0, 101)
+    assert (fit.most, fit.peak, fit.next, fit.above) == (0, 0, 1, 101)
 
 
 def test_memory_that_does_not_grow() -> None:
@@ -62,3 +62,19 @@ def test_a_step_that_does_not_run_at_a_size() -> None:
 
     fit = found(measure, 1000, 4)
     assert (fit.most, fit.peak, fit.above, fit.why) == (77, 77, 0, "it raised IndexError")
+
+
+@pytest.mark.parametrize("grain", [2, 16, 64])
+@pytest.mark.parametrize("begin", [64, 640, 6400])
+def test_a_step_that_runs_at_multiples_only(grain, begin) -> None:
+    """What does not run below a size that does is stepped over, upwards as downwards."""
+
+    def measure(size: int) -> int:
+        """Refuse what cannot be pooled."""
+        if size % grain:
+            raise SubjectError("it raised RuntimeError: shape is invalid")
+        return 5000 + size
+
+    fit = found(measure, 5000 + 1001, begin)
+    assert fit.most == 1001 // grain * grain
+    assert (fit.grain, fit.next, fit.above) == (grain, fit.most + grain, 5000 + fit.most + grain)

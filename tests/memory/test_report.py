@@ -42,6 +42,9 @@ def test_the_document(folder) -> None:
     assert sum(part["at_peak"] for part in told["modules"]) == peak
     assert told["categories"]["parameters"]["highest"] == 2194 * 4
     assert told["categories"]["optimizer"]["highest"] == 2 * 2194 * 4 + 7 * 4  # and a step each
+    (head,) = (part for part in told["modules"] if part["module"] == "Words.head")
+    assert head["categories"]["parameters"] == (16 * 50 + 50) * 4
+    assert head["categories"]["optimizer"] == 2 * (16 * 50 + 50) * 4 + 2 * 4
     course = told["course"]
     assert max(map(sum, course["held"])) == sum(course["held"][course["peak"]]) == peak
     assert [phase for _, phase, _ in course["phases"]].count("backward") == 2

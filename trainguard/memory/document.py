@@ -61,7 +61,9 @@ def _fit(fit: Fit) -> dict[str, Any]:
         "name": fit.name,
         "most": fit.most or None,
         "peak": fit.peak or None,
+        "next": fit.next or None,
         "above": fit.above or None,
         "why": fit.why,
+        "grain": fit.grain,
         "tried": fit.tried,
     }

@@ -83,14 +83,15 @@ def fitting(account: Account) -> Iterable[tuple[str, str]]:
 
 def fitted(fit: Fit) -> str:
     """Say up to which size a step fits, and what stops it there."""
-    tried = f" ({fit.tried} sizes predicted)"
-    if not fit.most:
-        return f"no {fit.name} at all{f': {fit.why}' if fit.why else ''}{tried}"
-    if not fit.above and fit.why and fit.peak:
-        told = f"{fit.name} up to {fit.most}, {shown(fit.peak)}: {fit.why}"
-        return f"{told}{tried}"
-    more = f"; {shown(fit.above)} with {fit.most + 1}" if fit.above else ""
-    return f"{fit.name} up to {fit.most}, {shown(fit.peak)}{more}{tried}"
+    if fit.above:
+        stop = f"; {shown(fit.above)} with {fit.next}"
+    else:
+        stop = f": {fit.why}" if fit.why else ""
+    most = (
+        f"{fit.name} up to {fit.most}, {shown(fit.peak)}" if fit.most else f"no {fit.name} at all"
+    )
+    steps = f", in steps of {fit.grain}" if fit.grain > 1 else ""
+    return f"{most}{stop}{steps} ({fit.tried} sizes predicted)"
 
 
 def short(source: str) -> str:

@@ -22,7 +22,7 @@ OPCODES = {
 }  # fmt: skip
 
 
-def step(sizes: list[int], rounded: bool = True) -> Timeline:
+def step(sizes: list[int]) -> Timeline:
     """Return a step that holds storages, lets every other one go, and then all but the first."""
     ledger = Ledger()
     ledger.entries = [
@@ -58,6 +58,7 @@ def test_the_viewer_reads_it(sizes) -> None:
     """It holds operations that the viewer knows, and what the viewer looks up without asking."""
     file = pickled(step(sizes))
     assert {code.name for code, _, _ in pickletools.genops(file)} <= OPCODES
+    assert 2 <= file[1] <= 4  # the versions of pickle that it takes
     (segment,) = snapshot(step(sizes))["segments"]
     first, end = segment["address"], segment["address"] + segment["total_size"]
     (events,) = snapshot(step(sizes))["device_traces"]
