@@ -13,11 +13,10 @@ from trainguard.fault import SubjectError
 
 def test_a_saving_by_checkpointing() -> None:
     """It is real at the sizes of training, and too small to be seen where all is parameters."""
-    for saving, outcome in (("30 %", "passed"), ("90 %", "broken")):
-        budget = tg.Budget(saving=saving, at={"T": 256, "layers": 3})
-        seen = judged(stack(budget, written_out=True), "saving_is_real")
-        assert seen.outcome == outcome
-    assert "less: " in seen.findings[0].measured
+    budget = tg.Budget(saving="90 %", at={"T": 256, "layers": 3})
+    seen = judged(stack(budget, written_out=True), "saving_is_real")
+    assert seen.outcome == "broken"
+    assert 30 < float(seen.findings[0].measured.split()[0]) < 60
     small = judged(stack(tg.Budget(saving="60 %")), "saving_is_real")
     assert (small.outcome, len(small.notes)) == ("passed", 1)
 
@@ -56,7 +55,6 @@ def test_a_saving_against_another_subject() -> None:
     [
         ({}, {"T": 1}, "passed"),
         ({"written_out": True}, {"T": 1}, "broken"),
-        ({"written_out": True}, {"T": 2}, "passed"),
         ({}, {"layers": 1}, "passed"),
     ],
 )
@@ -73,7 +71,7 @@ def test_powers_of_sizes(arguments: dict[str, Any], powers: dict[str, int], outc
 
 def test_powers_where_the_model_is_short() -> None:
     """Sizes are halved where larger ones do not work; with too few of them it is a fault."""
-    subject = stack(tg.Budget(powers={"T": 1}, at={"T": 40}), longest=40)
+    subject = stack(tg.Budget(powers={"T": 1}, at={"T": 48}), longest=48)
     seen = judged(subject, "memory_scales_at_most")
     assert seen.outcome == "passed"
     with pytest.raises(SubjectError, match="at 2 sizes of T only: at T=52, it raised ValueError"):

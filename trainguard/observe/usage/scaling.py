@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _BELOW = 16  # so many times smaller than the real size begins what is doubled, where it is large
 _LEAST = 64  # the largest size is this at the least
 _MOST_SIZES = 8
-_FEWEST = 4
 _SECONDS = 6.0  # no further doubling after a step that took longer
 
 
@@ -58,7 +57,7 @@ class _Ladder:
         """
         Make the step at doubling sizes, on for as long as the last one grew too much.
 
-        Raises SubjectError where fewer than four sizes can be tried.
+        Raises SubjectError where too few sizes can be tried.
         """
         first, least = self._first()
         size = first
@@ -73,7 +72,7 @@ class _Ladder:
             first //= 2
             if not self._try(first):
                 break
-        if len(self.climbed) < _FEWEST:
+        if len(self.climbed) < SIZES:
             raise SubjectError(
                 f"its memory could be followed at {len(self.climbed)} sizes of {self.name} only:"
                 f" {self.why or 'the others take too long'}",
@@ -143,7 +142,7 @@ class _Ladder:
 
 def _passes(declared: Declared) -> Training:
     """Return the forward and backward pass alone: what the optimizer holds hides their growth."""
-    return replace(declared.training(), optimizer=None, average=None)
+    return replace(declared.training(), optimizer=None, average=None, steps=1)
 
 
 def _default(declared: Declared, name: str) -> Any:

@@ -27,7 +27,7 @@ class Training:
     minimised, from the module and its inputs, and what a loop still holds while it goes back (its
     outputs). optimizer: makes one from the parameters. average: makes the averaged copy from the
     module, or None. foreach: whether optimizers work on all parameters at once where they are not
-    told, as they do on CUDA.
+    told, as they do on CUDA. steps: how many are made.
     """
 
     build: Callable[[], nn.Module]
@@ -36,10 +36,12 @@ class Training:
     optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | None
     average: Callable[[nn.Module], Any] | None = None
     foreach: bool = True
+    steps: int = STEPS
 
 
-def train(training: Training, ledger: Ledger, steps: int = STEPS) -> None:
+def train(training: Training, ledger: Ledger, steps: int | None = None) -> None:
     """Build the module and make so many steps with it, under a ledger that is entered."""
+    steps = training.steps if steps is None else steps
     ledger.phase = BUILD
     module = training.build()
     ledger.enter_all(module.parameters(), PARAMETERS)
