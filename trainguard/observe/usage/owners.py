@@ -16,9 +16,10 @@ def enter_owners(ledger: Ledger, module: nn.Module, optimizer: Optimizer | None 
     for owner in module.modules():
         held = (*owner.parameters(recurse=False), *owner.buffers(recurse=False))
         _name(ledger, held, names.module(owner))
-        for parameter in owner.parameters(recurse=False):
-            if parameter.grad is not None:
-                ledger.entries[ledger.enter(parameter.grad)].module = names.module(owner)
+        for own in owner.parameters(recurse=False):
+            number = -1 if own.grad is None else ledger.enter(own.grad)
+            if number >= 0:  # a sparse one is not followed
+                ledger.entries[number].module = names.module(owner)
     for parameter, state in optimizer.state.items() if optimizer is not None else ():
         if isinstance(parameter, Tensor):
             tensors = [value for value in tree_iter(state) if isinstance(value, Tensor)]
