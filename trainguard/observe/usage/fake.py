@@ -23,6 +23,8 @@ from trainguard.observe.usage.ledger import TEMPORARIES, Change, Ledger
 from trainguard.observe.usage.scratch import KERNELS, Kernel
 
 STAND_IN = 1.0
+# What asks whether this is its first update, and whether a norm is not finite.
+_ASKING = ("torch.optim.swa_utils", "torch.nn.utils.clip_grad")
 _DEVICE = torch.ops.prim.device.default
 _ACTIVE: list[FakeTensorMode] = []
 
@@ -70,17 +72,19 @@ class FakeLedger(Ledger):  # type: ignore[no-untyped-call]
         """Return a number in the place of one that a fake tensor does not have, or raise."""
         if func is torch.ops.aten._local_scalar_dense.default:  # noqa: SLF001
             if args[0].is_floating_point():
+                if _asks(sys._getframe(2), "torch.amp.grad_scaler"):  # noqa: SLF001
+                    return 0.0  # whether a gradient is infinite: none is
                 self.read.setdefault(caller(3))
                 return STAND_IN
-            if args[0].dtype is torch.bool and _average_asks(sys._getframe(2)):  # noqa: SLF001
+            if args[0].dtype is torch.bool and _asks(sys._getframe(2), *_ASKING):  # noqa: SLF001
                 return False
         raise  # noqa: PLE0704 called where torch's own exception is being handled
 
 
-def _average_asks(frame: FrameType | None) -> bool:
-    """Say whether torch's averaged model is asking whether this is its first update."""
+def _asks(frame: FrameType | None, *modules: str) -> bool:
+    """Say whether one of torch's modules is asking, to decide what to do next."""
     while frame is not None:
-        if frame.f_globals.get("__name__") == "torch.optim.swa_utils":
+        if frame.f_globals.get("__name__") in modules:
             return True
         frame = frame.f_back
     return False
@@ -111,11 +115,11 @@ def without_values(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
     real = [t for t in (*module.parameters(), *module.buffers()) if not isinstance(t, FakeTensor)]
     if not real:
         return module
-    memo: dict[int, Any] = {id(tensor): _fake(tensor, mode) for tensor in real}
+    memo: dict[int, Any] = {id(tensor): fake_twin(tensor, mode) for tensor in real}
     return copy.deepcopy(module, memo)
 
 
-def _fake(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
+def fake_twin(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
     """Return the fake twin of a parameter or buffer."""
     made = mode.from_tensor(tensor.detach())
     if isinstance(tensor, nn.Parameter):

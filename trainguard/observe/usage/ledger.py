@@ -126,6 +126,12 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._change(number, storage.nbytes(), phase)
         return number
 
+    def knows(self, tensor: Tensor) -> bool:
+        """Say whether the storage of a tensor was entered, and is alive."""
+        if tensor.layout is not torch.strided:
+            return False
+        return tensor.untyped_storage()._cdata in self._live  # noqa: SLF001
+
     def enter_all(self, tensors: Iterable[Tensor], category: str) -> None:
         """Say of which category the storages of these tensors are; the last word counts."""
         for tensor in tensors:

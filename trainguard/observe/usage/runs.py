@@ -3,7 +3,7 @@
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
@@ -22,9 +22,11 @@ class Silence(io.TextIOBase):
         return len(text)
 
 
-def call_of(run: Run) -> Callable[[], Any]:
+def call_of(run: Run, at: Mapping[str, Any] | None = None) -> Callable[[], Any]:
     """
     Return what makes the whole run once it is called, in this process.
+
+    at: arguments of a Loop on top of those that it declares.
 
     Raises SubjectError where there is no such script, Unjudged where it cannot have a process of
     its own.
@@ -34,7 +36,7 @@ def call_of(run: Run) -> Callable[[], Any]:
             raise Unjudged("the memory of a script is followed in a forked process: none here")
         return _script(run)
     assert isinstance(run, Loop)
-    train, arguments = run.train, dict(run.arguments)
+    train, arguments = run.train, {**run.arguments, **(at or {})}
     return lambda: train(**arguments)
 
 

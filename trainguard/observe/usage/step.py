@@ -2,17 +2,20 @@
 
 from collections.abc import Iterator
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainguard.budget import Budget
 from trainguard.bytes import shown
+from trainguard.event import Plain
 from trainguard.fault import SubjectError
+from trainguard.loop import Run
 from trainguard.loss import Loss
 from trainguard.model import Model
-from trainguard.observe.usage.account import events
+from trainguard.observe.usage.account import Sizes, events
 from trainguard.observe.usage.declared import Declared
 from trainguard.observe.usage.exhaustion import Stop
 from trainguard.observe.usage.predict import Followed, available_share, followed
+from trainguard.observe.usage.run_step import of_run
 from trainguard.observe.usage.timeline import exact
 from trainguard.trace import Usage
 
@@ -31,12 +34,33 @@ def observe(observation: "MemoryObservation") -> Iterator[Usage]:
 
         yield from device.step(observation)
         return
-    declared = declared_step(observation)
-    seen = of(declared)
-    told = tuple(events(seen.timeline, seen.how, declared.sizes, seen.detail, seen.stop))
+    seen, sizes = of_subject(observation)
+    told = tuple(events(seen.timeline, seen.how, sizes, seen.detail, seen.stop))
     if seen.stop is not None and not says_enough(told, seen.stop, observation.budget):
         raise unfinished(seen, seen.stop)
     yield from told
+
+
+def of_subject(observation: "MemoryObservation") -> tuple[Followed, Sizes]:
+    """Follow the step of whatever is declared; a run is made at the sizes that it has."""
+    subject, budget = observation.subject, observation.budget
+    if isinstance(subject, Run):
+        sizes = tuple(sorted((name, _plain(value)) for name, value in budget.at.items()))
+        return of_run(subject, budget.device, enough(budget), budget.at), sizes
+    declared = declared_step(observation)
+    return of(declared), declared.sizes
+
+
+def enough(budget: Budget) -> float:
+    """Return how far a real step need not go beyond: its budget is long broken by then."""
+    if budget.peak is None:
+        return available_share()
+    return min(available_share(), max(_BEYOND * int(budget.peak), _ENOUGH))
+
+
+def _plain(value: Any) -> Plain:
+    """Return an argument as it is told."""
+    return value if isinstance(value, int | float | str) else repr(value)
 
 
 def declared_step(observation: "MemoryObservation") -> Declared:
