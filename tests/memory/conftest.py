@@ -71,6 +71,21 @@ square = tg.Loss(
 rate = tg.Schedule(torch.optim.lr_scheduler.ConstantLR, base_rate=0.1)
 
 
+def train(width=8):
+    """Fit words to themselves."""
+    model = Words(width)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(5):
+        words = torch.randint(0, 50, (2, 8))
+        next_word(model(words), words).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        print("trained")
+
+
+loop = tg.Loop(train)
+
+
 @tg.guard
 def test_made():
     return words
@@ -80,6 +95,15 @@ def test_made():
 def test_wants(tmp_path):
     return words
 '''
+
+
+SCRIPT = """\
+import sys
+
+from guard_words import train
+
+train(int(sys.argv[1]))
+"""
 
 
 @dataclass
@@ -105,6 +129,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     made, known = Folder(tmp_path), set(sys.modules)
     made.write("model.py", MODEL)
     made.write("guard_words.py", GUARDS)
+    made.write("train.py", SCRIPT)
     made.write("pyproject.toml", "")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))

@@ -90,6 +90,18 @@ WRONG = {
         "--json {here}/no/out.json: there is no folder {here}/no. Make it first."
     ),
     (WORDS, "--snapshot", "."): "--snapshot {here} is a folder. Give the name of a file.",
+    ("train.py", "--dtype", "bfloat16"): (
+        "--dtype says nothing about train.py, a training that is run as it is. Declare its model,"
+        " as a tg.Model."
+    ),
+    ("train.py", "--at", "width=3"): "--at width: train.py takes no argument 'width'.",
+    ("guard_words.py::loop", "--at", "wdith=3"): (
+        "--at wdith: loop takes no argument 'wdith'. Did you mean 'width'?"
+    ),
+    ("guard_words.py::loop", "--loss", "model:next_word"): (
+        "--loss says nothing about loop, a training that is run as it is. Declare its model, as a"
+        " tg.Model."
+    ),
     (WORDS, "--", "--epochs", "3"): (
         "guard_words.py::words is no script, and takes no arguments: '--epochs'. Leave it out."
     ),

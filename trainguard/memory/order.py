@@ -10,7 +10,7 @@ from typing import Any, Final
 from trainguard.budget import DEVICES, Budget
 from trainguard.domain import BATCH
 from trainguard.fault import DeclarationError, did_you_mean
-from trainguard.loop import Run
+from trainguard.loop import Loop, Run, Script
 from trainguard.loss import DTYPES, Loss
 from trainguard.memory.options import domains, optimizer, sizes
 from trainguard.memory.target import found
@@ -65,7 +65,7 @@ def subject_of(order: Order) -> Subject:
     subject = found(order.target, given, from_pyproject(Path.cwd()))
     if isinstance(subject, Run):
         _check_run(order, subject)
-    elif order.args:
+    if order.args and not isinstance(subject, Script):
         raise DeclarationError(
             f"{order.target} is no script, and takes no arguments: {order.args[0]!r}. Leave it out."
         )
@@ -74,11 +74,25 @@ def subject_of(order: Order) -> Subject:
 
 def _check_run(order: Order, subject: Run) -> None:
     """Raise for options that say nothing about a training that is run as it is."""
-    for option in ("at", "fit", "optimizer", "dtype", "checkpoint"):
-        if getattr(order, option):
+    given: dict[str, object] = {
+        "input": order.inputs,
+        "loss": order.loss,
+        "optimizer": order.optimizer,
+        "dtype": order.dtype,
+        "checkpoint": order.checkpoint,
+    }
+    for option, value in given.items():
+        if value:
             raise DeclarationError(
-                f"--{option} says nothing about {subject.name}, a training that is run as it is."
-                " Declare the model, as a tg.Model."
+                f"--{option} says nothing about {subject.name}, a training that"
+                " is run as it is. Declare its model, as a tg.Model."
+            )
+    known = parameters(subject.train) if isinstance(subject, Loop) else set()
+    for name in sizes(order.at):
+        if known is not None and name not in known:
+            raise DeclarationError(
+                f"--at {name}: {subject.name} takes no argument {name!r}."
+                f"{did_you_mean(name, known)}"
             )
 
 
@@ -93,10 +107,7 @@ def survey_of(order: Order, subject: Subject) -> Any:
     )
     home = import_module("trainguard.observe.usage.survey")
     if isinstance(subject, Run):
-        raise DeclarationError(
-            f"{order.target} is a training that is run as it is, which is not followed yet."
-            " Declare its model, as a tg.Model."
-        )
+        return home.SurveyOfRun(subject, told, at)
     assert isinstance(subject, Model | Loss)
     _check_sizes(subject, at)
     if order.checkpoint and getattr(subject, "checkpoint", None) is None:
@@ -138,9 +149,9 @@ def dimensions_of(order: Order, subject: Subject) -> list[str]:
 
     Where there are several others, such as height and width, none of them grows alone.
     """
-    if order.budget is None or not isinstance(subject, Model | Loss):
+    if order.budget is None:
         return []
-    known = _named(subject)
+    known = _named(subject) if isinstance(subject, Model | Loss) else []
     counts = {name: value for name, value in sizes(order.at).items() if type(value) is int}
     for name in order.fit:
         if name not in known and name not in counts:

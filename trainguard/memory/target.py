@@ -68,7 +68,7 @@ def _made(told: str, found: Any, options: Mapping[str, Any], name: str = "") -> 
         found = _called(told, found)
     if not isinstance(found, Subject):
         return _model(told, found, options)
-    if options["inputs"] or options["loss"]:
+    if (options["inputs"] or options["loss"]) and not isinstance(found, Run):
         raise DeclarationError(
             f"{told} is declared already, so that --input and --loss have no say. Leave them out."
         )
@@ -131,7 +131,9 @@ def _script(path: Path, options: Mapping[str, Any]) -> Script:
     """Return the script that is to be run."""
     if not path.is_file():
         raise DeclarationError(f"There is no script {str(path)!r} in {Path.cwd()}. {_HOW}")
-    return Script(path, args=tuple(options["args"]), name=path.name)
+    script = Script(path, args=tuple(options["args"]), name=path.name)
+    object.__setattr__(script, "file", "")  # it is declared on the command line
+    return script
 
 
 def _attribute(module: str, attribute: str) -> Any:

@@ -7,6 +7,8 @@ from typing import Any
 
 from trainguard.breakdown import Breakdown, Course, Part, alike
 from trainguard.budget import Budget
+from trainguard.fault import SubjectError
+from trainguard.loop import Run
 from trainguard.observe.caller import caller
 from trainguard.observe.deadline import deadline
 from trainguard.observe.isolation import isolated
@@ -14,7 +16,8 @@ from trainguard.observe.usage import step, viewer
 from trainguard.observe.usage.account import Sizes, moment
 from trainguard.observe.usage.declared import Declared
 from trainguard.observe.usage.ledger import BACKWARD, BUILD, RECOMPUTE
-from trainguard.observe.usage.predict import Followed, predicted
+from trainguard.observe.usage.predict import Followed, available_share, predicted
+from trainguard.observe.usage.run_step import of_run
 from trainguard.observe.usage.timeline import Peak, Timeline
 from trainguard.settings import Settings
 
@@ -61,6 +64,44 @@ class Survey:
         return Declared(
             self.subject, self.budget, "cpu", self.dtype, Settings(), self.at, self.checkpointed
         )
+
+
+@dataclass
+class SurveyOfRun:
+    """
+    The steps of a function or a script that trains, run as it is in a process of its own.
+
+    at: arguments of the function on top of those of the declaration.
+    """
+
+    subject: Run
+    budget: Budget
+    at: Mapping[str, Any]
+    seen: Followed | None = field(default=None, init=False)
+
+    def breakdown(self) -> Breakdown:
+        """Follow the first steps and return what they took; raises SubjectError without any."""
+        self.seen = self._followed(self.at)
+        given = {**getattr(self.subject, "arguments", {}), **self.at}
+        sizes = {k: v if isinstance(v, int | float | str) else repr(v) for k, v in given.items()}
+        return broken_down(self.subject.name, self.seen, tuple(sorted(sizes.items())))
+
+    def peak(self, name: str, size: int) -> int:
+        """Predict the peak with another argument; raises SubjectError where that cannot be."""
+        seen = self._followed({**self.at, name: size})
+        if not seen.how.startswith("predicted"):
+            raise SubjectError(seen.detail)
+        return seen.timeline.peak().total
+
+    def snapshot(self) -> bytes:
+        """Return the steps that were followed as a file for PyTorch's memory viewer."""
+        assert self.seen is not None, "there is nothing to write before it is followed"
+        return viewer.pickled(self.seen.timeline)
+
+    def _followed(self, at: Mapping[str, Any]) -> Followed:
+        """Follow the first steps."""
+        with isolated(0), deadline(self.subject.timeout):
+            return of_run(self.subject, self.budget.device, available_share(), at)
 
 
 def broken_down(name: str, seen: Followed, sizes: Sizes) -> Breakdown:
