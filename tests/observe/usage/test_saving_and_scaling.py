@@ -9,6 +9,8 @@ from torch import nn
 import trainguard as tg
 from tests.observe.usage.stacks import Stack, judged, stack
 from trainguard.fault import SubjectError
+from trainguard.observe.memory import observe
+from trainguard.settings import Settings
 
 
 def test_a_saving_by_checkpointing() -> None:
@@ -95,3 +97,14 @@ def test_memory_of_a_loss_by_element(limit: str, outcome: str) -> None:
     assert seen.outcome == outcome, [found.measured for found in seen.findings]
     for found in seen.findings:
         assert "for each of 32,768 elements of `x`" in found.measured
+
+
+def test_blocks_of_an_allocator_are_no_memory_of_an_element() -> None:
+    """Where sizes are small, every number would be a whole block."""
+    square = tg.Loss(
+        lambda x: x.square().sum(), x=tg.real("B", -1, 1), sizes={"B": 4}, name="square",
+        budget=tg.Budget(per_element="1 B"),
+    )  # fmt: skip
+    (seen,) = observe(square, "cpu", "float32", Settings()).trace("element")
+    assert seen.of == 4
+    assert 16 <= seen.count < 200
