@@ -31,7 +31,7 @@ def run(order: Order) -> int:
         subject = subject_of(order)
         survey = survey_of(order, subject)
         dimensions = dimensions_of(order, subject)
-        with _telling() as tell:
+        with telling() as tell:
             tell(f"following a step of {subject.name}")
             breakdown = survey.breakdown()
             fits = tuple(_fits(order, survey, breakdown, dimensions, tell))
@@ -71,7 +71,7 @@ def _fits(
 
 
 @contextmanager
-def _telling() -> Iterator[Callable[[str], None]]:
+def telling() -> Iterator[Callable[[str], None]]:
     """Show on a terminal what is going on while the block lasts; yields what says so."""
     now = ["beginning"]
 
