@@ -24,7 +24,8 @@ import trainguard as tg
 from benchmarks.report import conditions, row
 from trainguard.batch import Epoch
 from trainguard.catalogue import Invariant, catalogue
-from trainguard.judge import Config, Observations, verdict
+from trainguard.configuration import Config
+from trainguard.judge import Observations, verdict
 from trainguard.settings import Settings
 
 SAMPLES = 10_000

@@ -29,6 +29,7 @@ WORDS = {
     "components": "several `components` promised",
     "devices": "several devices present",
     "mask": "a `tg.mask` declared",
+    "category": "a limit of a category promised",
 }
 
 

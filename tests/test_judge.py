@@ -5,17 +5,9 @@ import torch
 
 import trainguard as tg
 from trainguard.catalogue import catalogue
+from trainguard.configuration import Config, observed_as, reference_dtype
 from trainguard.fault import DeclarationError, SubjectError
-from trainguard.judge import (
-    Config,
-    Observations,
-    _gathered,
-    applicable,
-    check_excuses_apply,
-    observed_as,
-    reference_dtype,
-    verdict,
-)
+from trainguard.judge import Observations, _gathered, applicable, check_excuses_apply, verdict
 from trainguard.report import Place, render
 from trainguard.settings import Settings
 

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from trainguard.budget import Budget
     from trainguard.catalogue import invariant
     from trainguard.checkpoint import Checkpoint
     from trainguard.domain import bins, choice, integer, mask, real
@@ -23,12 +24,13 @@ if TYPE_CHECKING:
     from trainguard.schedule import Schedule
     from trainguard.step import Step
     from trainguard.subject import guard
-    from trainguard.trace import Sample, Tick, Trace
+    from trainguard.trace import Sample, Tick, Trace, Usage
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Broken",
+    "Budget",
     "Checkpoint",
     "DeclarationError",
     "Finding",
@@ -44,6 +46,7 @@ __all__ = [
     "SubjectError",
     "Tick",
     "Trace",
+    "Usage",
     "bins",
     "check",
     "choice",
@@ -57,6 +60,7 @@ __all__ = [
 
 # No module may bear the name of a public function: importing it would shadow the function.
 _HOMES = {
+    "budget": ("Budget",),
     "catalogue": ("invariant",),
     "checkpoint": ("Checkpoint",),
     "domain": ("bins", "choice", "integer", "mask", "real"),
@@ -71,7 +75,7 @@ _HOMES = {
     "schedule": ("Schedule",),
     "step": ("Step",),
     "subject": ("guard",),
-    "trace": ("Sample", "Tick", "Trace"),
+    "trace": ("Sample", "Tick", "Trace", "Usage"),
 }
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
 

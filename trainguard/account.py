@@ -6,8 +6,9 @@ from typing import Any, Final
 import pytest
 
 from trainguard.catalogue import Invariant
+from trainguard.configuration import Config, observed_as
 from trainguard.fault import SubjectError
-from trainguard.judge import Config, Verdict, devices_present, fault_text, observed_as
+from trainguard.judge import Verdict, devices_present, fault_text
 from trainguard.report import render_cause, render_crash, render_note
 from trainguard.settings import Settings
 from trainguard.subject import Subject

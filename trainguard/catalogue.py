@@ -22,7 +22,7 @@ Judge = Callable[[Trace[Any]], Iterator[Finding]]
 Per = Literal["dtype", "low precision", "device", "subject"]
 J = TypeVar("J", bound=Judge)
 
-FAMILIES = ("loss", "schedule", "model", "loader", "loop", "checkpoint")
+FAMILIES = ("loss", "schedule", "model", "loader", "loop", "checkpoint", "memory")
 SECTIONS = ("Judges", "Allows", "Misses", "Why", "Source")
 _DEFAULT_PROBE = {
     "loss": "sweep",
@@ -31,6 +31,7 @@ _DEFAULT_PROBE = {
     "loader": "scan",
     "loop": "run",
     "checkpoint": "resume",
+    "memory": "step",
 }
 _registered: dict[str, "Invariant"] = {}
 
@@ -121,6 +122,11 @@ def catalogue(family: str | None = None) -> tuple[Invariant, ...]:
     """Return the registered invariants, of one family or of all, in order of registration."""
     _load_catalogue()
     return tuple(i for i in _registered.values() if family in (None, i.family))
+
+
+def of_families(families: Iterable[str]) -> tuple[Invariant, ...]:
+    """Return the registered invariants of several families, family by family."""
+    return tuple(made for family in families for made in catalogue(family))
 
 
 def named(name: str) -> tuple[Invariant, ...]:

@@ -18,6 +18,7 @@ from trainguard.document import check_writable
 from trainguard.fault import DeclarationError
 from trainguard.launch import INTERRUPTED, Order, launch
 from trainguard.loop import Script
+from trainguard.memory.cli import show_memory
 from trainguard.report import render_crash
 from trainguard.settings import Settings, from_pyproject
 from trainguard.side import side
@@ -187,6 +188,9 @@ def compare_sides(
         typer.echo(render_crash(error), err=True)
         code = OURS
     raise typer.Exit(code)
+
+
+app.command("memory")(show_memory)
 
 
 @app.command("list")

@@ -18,10 +18,10 @@ from trainguard.account import (
     rerun,
 )
 from trainguard.catalogue import Invariant
+from trainguard.configuration import Config
 from trainguard.fault import SubjectError
 from trainguard.judge import (
     Broken,
-    Config,
     Observations,
     Verdict,
     applicable,
@@ -140,7 +140,7 @@ class InvariantItem(pytest.Item):
             text = "\n\n".join(told)
         if self.config.get_verbosity() < 2:
             return text
-        trace = self.observations.trace(self.subject, self.place, self.invariant.probe)
+        trace = self.observations.trace(self.subject, self.place, self.invariant)
         return f"{text}\n\n{render_trace(trace, self.invariant.probe)}"
 
     def _fault_text(self, fault: SubjectError) -> str:

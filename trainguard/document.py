@@ -1,4 +1,4 @@
-"""The files that `trainguard run` writes: whole or not at all."""
+"""The files that `trainguard run` and `trainguard memory` write: whole or not at all."""
 
 import json
 import os
@@ -61,16 +61,17 @@ def check_writable(option: str, path: Path) -> Path:
     return path
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file in one move, so that nobody ever reads a half of it."""
+    content = content.encode() if isinstance(content, str) else content
     if path.exists() and not path.is_file():  # a device or a pipe is written to, not replaced
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(content)
         return
     path = path.resolve()  # a link stays a link
     path.parent.mkdir(parents=True, exist_ok=True)  # the script may have removed it
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_text(text, encoding="utf-8")
+        draft.write_bytes(content)
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The fixture `guard`: record a training inside an ordinary test, and judge it there."""
+"""The fixture `guard`: record or measure what happens inside an ordinary test, and judge it."""
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -9,13 +9,17 @@ import pytest
 
 from trainguard.account import PROPERTY, SETTINGS, account, entry_of, from_here
 from trainguard.archive import INVARIANT
+from trainguard.body import Metered, check_allocates
 from trainguard.catalogue import catalogue
-from trainguard.judge import Broken, Config, Observations, Verdict, verdict
+from trainguard.configuration import Config
+from trainguard.fault import DeclarationError
+from trainguard.judge import Broken, Observations, Verdict, verdict
 from trainguard.keeping import keep_curves, with_pictures
-from trainguard.loop import Loop, Run
+from trainguard.loop import Loop
 from trainguard.recording import FAILING, Recording
 from trainguard.session import read_settings
 from trainguard.settings import Settings
+from trainguard.subject import Subject
 
 _SILENCE = 'guard.curve(..., allow={"NAME": "<reason>"})'
 
@@ -60,19 +64,27 @@ class Guard:
         The other options are those of `tg.Loop`: `steps`, `seeds`, `arguments`, `limits`, ...
         """
         __tracebackhide__ = True
-        item, config = self._item, self._item.config
-        settings = config.stash[SETTINGS] if SETTINGS in config.stash else read_settings(config)
+        item = self._item
+        settings, rerun = _conditions(item)
         curve = (columns,) if isinstance(columns, str) else tuple(columns)
         loop = Loop(run, curve=curve, name=name or item.name, **options)
         observations = Observations(settings)
         keep_curves(item, loop, observations, name)
         made = next(made for made in catalogue("loop") if made.name == INVARIANT)
-        rerun = f"pytest {shlex.quote(from_here(item))}"
         judged = verdict(loop, made, Config(), observations, rerun, _SILENCE)
-        judged = with_pictures(item, judged)
-        _tell(item, loop, [judged], settings)
-        if judged.outcome in FAILING:
-            raise Broken([judged])
+        _told(item, loop, (with_pictures(item, judged),), settings)
+
+    def budget(
+        self, name: str = "", *, allow: Mapping[str, str] | None = None, **limits: Any
+    ) -> "JudgedBody":
+        """
+        Follow the tensors of a with-block; at its end, the test fails where it held too much.
+
+        limits: `peak`, and categories such as `activations`, as for `tg.Budget`.
+        allow: {invariant: reason}, what is known and excused; a stale excuse fails.
+        """
+        __tracebackhide__ = True
+        return JudgedBody(self._item, "guard.budget", name, allow or {}, limits)
 
 
 class JudgedRecording(Recording):
@@ -104,19 +116,69 @@ class JudgedRecording(Recording):
     def _judge(self) -> None:
         """Judge what was recorded, and tell the closing section, where there is one."""
         __tracebackhide__ = True
-        item, config = self._item, self._item.config
-        settings = config.stash[SETTINGS] if SETTINGS in config.stash else read_settings(config)
-        rerun = f"pytest {shlex.quote(from_here(item))}"
-        verdicts = self._judged(self.run, settings, rerun)
-        _tell(item, self.run, verdicts, settings)
-        failed = [judged for judged in verdicts if judged.outcome in FAILING]
-        if failed:
-            raise Broken(failed)
+        settings, rerun = _conditions(self._item)
+        _told(self._item, self.run, self._judged(self.run, settings, rerun), settings)
 
 
-def _tell(item: pytest.Item, run: Run, verdicts: Sequence[Verdict], settings: Settings) -> None:
-    """Tell the closing section what became of each invariant, where there is such a section."""
+class JudgedBody(Metered):
+    """A block that is judged when it is left, unless it failed for something else than memory."""
+
+    def __init__(
+        self,
+        item: pytest.Item,
+        kind: str,
+        name: str,
+        allow: Mapping[str, str],
+        limits: Mapping[str, Any],
+    ) -> None:
+        __tracebackhide__ = True
+        super().__init__(kind, name or getattr(item, "originalname", item.name), allow, limits)
+        self.silence = f'{kind}(..., allow={{"NAME": "<reason>"}})'
+        self._item = item
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop following and judge; raises Broken where something is broken."""
+        __tracebackhide__ = True
+        super().__exit__(kind, error, trace)
+        if error is None or self.ran_out:
+            check_allocates(self)
+            settings, rerun = _conditions(self._item)
+            _told(self._item, self.body, self.judged(settings, rerun), settings)
+
+
+def budgeted(item: pytest.Item, marker: pytest.Mark) -> JudgedBody:
+    """Return the block of a whole test under `@pytest.mark.memory_budget(...)`."""
+    kind = "@pytest.mark.memory_budget"
+    if marker.args:
+        sentence = f"{kind}({marker.args[0]!r}) names no limit. Write {kind}(peak='300 MiB')."
+        raise pytest.fail.Exception(sentence, pytrace=False)
+    options = {"name": "", "allow": {}, **marker.kwargs}
+    try:
+        return JudgedBody(item, kind, options.pop("name"), options.pop("allow"), options)
+    except DeclarationError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
+
+
+def _conditions(item: pytest.Item) -> tuple[Settings, str]:
+    """Return the settings that a test is judged under, and the command that runs it again."""
+    config = item.config
+    settings = config.stash[SETTINGS] if SETTINGS in config.stash else read_settings(config)
+    return settings, f"pytest {shlex.quote(from_here(item))}"
+
+
+def _told(
+    item: pytest.Item, subject: Subject, verdicts: tuple[Verdict, ...], settings: Settings
+) -> None:
+    """Tell the closing section, where there is one, and raise Broken where something is broken."""
+    __tracebackhide__ = True
     for judged in verdicts if SETTINGS in item.config.stash else ():
-        owner = f"{item.nodeid}::{run.name}"
-        entry = entry_of(owner, run, judged.invariant, judged.config)
+        entry = entry_of(f"{item.nodeid}::{subject.name}", subject, judged.invariant, judged.config)
         item.user_properties.append((PROPERTY, entry | account(judged, settings)))
+    failed = [judged for judged in verdicts if judged.outcome in FAILING]
+    if failed:
+        raise Broken(failed)

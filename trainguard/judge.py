@@ -11,10 +11,10 @@ from importlib import import_module
 from time import perf_counter
 from typing import Any, Literal, Protocol
 
-from trainguard.catalogue import Invariant, Judge, catalogue, check_globs, matches
+from trainguard.catalogue import Invariant, Judge, check_globs, matches, of_families
+from trainguard.configuration import Config, configs, observed_as
 from trainguard.fault import DeclarationError, SubjectError, Unjudged
 from trainguard.finding import Finding, Rank
-from trainguard.loss import LOW_PRECISION
 from trainguard.report import Place, render, render_fault, render_stale
 from trainguard.settings import Settings
 from trainguard.subject import Subject
@@ -22,20 +22,9 @@ from trainguard.trace import Trace
 
 Outcome = Literal["passed", "excused", "stale", "broken", "skipped"]
 _MOST_SHOWN = 3
-# Families that are observed in one way only.
-_ON_NO_DEVICE = ("schedule", "loader", "loop", "checkpoint")
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
-    """The device and dtype that an item is judged on; an empty one where it does not matter."""
-
-    device: str = ""
-    dtype: str = ""
-
-    def __str__(self) -> str:
-        """Return what stands in the brackets of a node id."""
-        return "-".join(part for part in (self.device, self.dtype) if part)
+Key = tuple[int, str, Config]  # subject, family, and the configuration that is observed
 
 
 class Observation(Protocol):
@@ -82,36 +71,36 @@ class Observations:
     """Observe each subject once per configuration, and share it between the invariants."""
 
     settings: Settings
-    _made: dict[tuple[int, Config], Observation] = field(default_factory=dict)
-    _seen: set[tuple[int, Config]] = field(default_factory=set)
-    _faults: dict[tuple[int, Config], SubjectError] = field(default_factory=dict)
+    _made: dict[Key, Observation] = field(default_factory=dict)
+    _seen: set[Key] = field(default_factory=set)
+    _faults: dict[Key, SubjectError] = field(default_factory=dict)
 
     def keep(self, subject: Subject, config: Config, made: Observation) -> None:
         """Take over an observation that was made elsewhere, such as a run that is over."""
-        self._made[id(subject), observed_as(subject, config)] = made
+        self._made[_key(subject, subject.family, config)] = made
 
-    def of(self, subject: Subject, config: Config) -> Observation:
-        """Return the observation of a subject under a configuration; made at the first call."""
-        config = observed_as(subject, config)
-        key = (id(subject), config)
+    def of(self, subject: Subject, config: Config, family: str = "") -> Observation:
+        """Return what a family, its own if none is named, observes of a subject; made once."""
+        key = _key(subject, family or subject.family, config)
         if key not in self._made:
             # Imported by name: judge.py itself stays free of torch.
-            observer = import_module(f"trainguard.observe.{subject.family}")
-            self._made[key] = observer.observe(subject, config.device, config.dtype, self.settings)
+            _, named, seen = key
+            observer = import_module(f"trainguard.observe.{named}")
+            self._made[key] = observer.observe(subject, seen.device, seen.dtype, self.settings)
         return self._made[key]
 
-    def trace(self, subject: Subject, config: Config, probe: str) -> Trace[Any]:
+    def trace(self, subject: Subject, config: Config, made: Invariant) -> Trace[Any]:
         """
-        Return the trace of one probe.
+        Return the trace that an invariant judges.
 
         A subject that fails before anything of it was seen is not tried again for other probes:
         one that hangs would otherwise take its whole time once for each.
         """
-        key = (id(subject), observed_as(subject, config))
+        key = _key(subject, made.family, config)
         if key in self._faults:
             raise self._faults[key]
         try:
-            trace = self.of(subject, config).trace(probe)
+            trace = self.of(subject, config, made.family).trace(made.probe)
         except SubjectError as fault:
             if key not in self._seen:
                 self._faults[key] = fault
@@ -120,23 +109,15 @@ class Observations:
         return trace
 
 
-def observed_as(subject: Subject, config: Config) -> Config:
-    """Return the configuration that is observed for an item: many subjects have only one."""
-    if subject.family in _ON_NO_DEVICE:
-        return Config()
-    return Config(config.device or "cpu", config.dtype or reference_dtype(subject))
+def _key(subject: Subject, family: str, config: Config) -> Key:
+    """Return what the observation of a subject for a family of invariants is kept under."""
+    return id(subject), family, observed_as(subject, config, family)
 
 
 def devices_present() -> tuple[str, ...]:
     """Return the devices of this machine; this is where torch is imported."""
     present: tuple[str, ...] = import_module("trainguard.observe.device").present()
     return present
-
-
-def reference_dtype(subject: Subject) -> str:
-    """Return the dtype for what is judged once: the first declared one of full precision."""
-    declared = _dtypes(subject)
-    return next((dtype for dtype in declared if dtype not in LOW_PRECISION), "float32")
 
 
 def applicable(
@@ -147,10 +128,10 @@ def applicable(
     check_globs("ignore", settings.ignore)
     promised = subject.promised | ({"devices"} if len(devices) > 1 else set())
     items = []
-    for made in catalogue(subject.family):
+    for made in of_families(subject.families):
         chosen = not settings.select or matches(made, settings.select)
         if chosen and not matches(made, settings.ignore) and made.needs <= promised:
-            items += [(made, config) for config in _configs(made, subject, settings, devices)]
+            items += [(made, config) for config in configs(made, subject, settings, devices)]
     return items
 
 
@@ -178,11 +159,11 @@ def verdict(
     """Judge one invariant on one subject; a fault of the subject itself is a SubjectError."""
     started = perf_counter()
     try:
-        trace = observations.trace(subject, config, invariant.probe)
+        trace = observations.trace(subject, config, invariant)
+        found = _gathered(invariant.judge(trace))
     except Unjudged as why:
         return Verdict(subject, invariant, config, "skipped", text=str(why))
-    observation = observations.of(subject, config)
-    found = _gathered(invariant.judge(trace))
+    observation = observations.of(subject, config, invariant.family)
     broken = [f for f in found if observations.settings.strict or f.rank is Rank.BROKEN]
     if broken and invariant.name not in subject.allow:
         # Only what is shown in full is worth the search for its smallest case.
@@ -233,29 +214,9 @@ def check(
     return verdicts
 
 
-def _configs(
-    made: Invariant, subject: Subject, settings: Settings, devices: tuple[str, ...]
-) -> list[Config]:
-    """List the configurations that an invariant is judged on for a subject."""
-    dtypes = [d for d in _dtypes(subject) if not settings.dtypes or d in settings.dtypes]
-    if made.per == "subject" or subject.family in _ON_NO_DEVICE:
-        return [Config()]
-    if made.per == "device":
-        return [Config(device) for device in devices]
-    if made.per == "low precision":
-        dtypes = [dtype for dtype in dtypes if dtype in LOW_PRECISION]
-    return [Config(device, dtype) for device in devices for dtype in dtypes]
-
-
-def _dtypes(subject: Subject) -> tuple[str, ...]:
-    """Return the dtypes that a subject declares, which losses and models do."""
-    declared: tuple[str, ...] = getattr(subject, "dtypes", ())
-    return declared
-
-
 def _needs(subject: Subject, name: str) -> frozenset[str]:
     """Return what the invariant called `name` needs a subject to promise."""
-    return next(made.needs for made in catalogue(subject.family) if made.name == name)
+    return next(made.needs for made in of_families(subject.families) if made.name == name)
 
 
 def _gathered(findings: Iterable[Finding]) -> list[Finding]:

@@ -10,7 +10,8 @@ from typing import Any, Final
 import pytest
 
 from trainguard.archive import INVARIANT, Files
-from trainguard.judge import Config, Observations, Verdict, applicable, verdict
+from trainguard.configuration import Config
+from trainguard.judge import Observations, Verdict, applicable, verdict
 from trainguard.kept import Kept
 from trainguard.loop import Loop
 from trainguard.settings import Settings

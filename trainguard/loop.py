@@ -6,6 +6,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from trainguard.budget import Budget
+from trainguard.budgeted import check_budgeted
 from trainguard.column import COLUMNS
 from trainguard.event import Plain
 from trainguard.fault import DeclarationError, did_you_mean
@@ -25,6 +27,7 @@ class Run(Subject):
     average: the decay of the averaged copy (EMA) that the run keeps, such as 0.996.
     frozen: globs of parameters that must stay ("Net.backbone.*").
     trainable: globs of parameters that must move.
+    budget: what the memory of its steps may come to.
     probe: whether live objects may be copied and tried out where watching is not enough.
     """
 
@@ -36,6 +39,7 @@ class Run(Subject):
     average: float | None = None
     frozen: tuple[str, ...] = ()
     trainable: tuple[str, ...] = ()
+    budget: Budget | None = None
     probe: bool = True
     timeout: float = 600.0
 
@@ -69,7 +73,8 @@ class Run(Subject):
         """The promises made, by the names that invariants need."""
         names = ("batch", "falls", "average")
         made = {name for name in names if getattr(self, name) is not None}
-        return frozenset(made | {name for name in ("frozen", "trainable") if getattr(self, name)})
+        globs = {name for name in ("frozen", "trainable") if getattr(self, name)}
+        return super().promised | made | globs
 
     @property
     def promises(self) -> dict[str, Plain]:
@@ -117,6 +122,7 @@ class Loop(Run):
                 f"tg.Loop({name}) lacks {missing[0]!r}, which {name} cannot be called without."
                 f" Give it in arguments={{{missing[0]!r}: ...}}."
             )
+        check_budgeted(self, (), self.arguments, accepted)
         super().__post_init__()
 
     @property
@@ -149,6 +155,7 @@ class Script(Run):
             )
         object.__setattr__(self, "args", tuple(str(word) for word in self.args))
         object.__setattr__(self, "name", self.name or Path(self.path).stem)
+        check_budgeted(self, (), {}, ())
         super().__post_init__()
 
 

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from trainguard.budget import Budget
+from trainguard.budgeted import check_budgeted
 from trainguard.domain import BATCH, Domain
 from trainguard.event import Plain
 from trainguard.fault import DeclarationError, did_you_mean
@@ -39,6 +41,7 @@ class Loss(Subject):
     components: the names of the parts, where a dict or a tuple of several is returned.
     total: the part that is minimised; without it, their sum.
     likelihood: the integer or binned input whose probabilities exp(-loss) must sum to one.
+    budget: what the memory of one call, forward and backward, may come to.
     """
 
     family: ClassVar[str] = "loss"
@@ -52,6 +55,7 @@ class Loss(Subject):
     components: tuple[str, ...] = ()
     total: str | None = None
     likelihood: str | None = None
+    budget: Budget | None = None
 
     def __init__(
         self,
@@ -65,6 +69,7 @@ class Loss(Subject):
         components: Iterable[str] = (),
         total: str | None = None,
         likelihood: str | None = None,
+        budget: Budget | None = None,
         allow: Mapping[str, str] | None = None,
         limits: Mapping[str, float] | None = None,
         timeout: float = 60.0,
@@ -83,6 +88,7 @@ class Loss(Subject):
             "components": (components,) if isinstance(components, str) else tuple(components),
             "total": total,
             "likelihood": likelihood,
+            "budget": budget,
             "allow": dict(allow or {}),
             "limits": dict(limits or {}),
             "timeout": timeout,
@@ -99,6 +105,9 @@ class Loss(Subject):
                 )
         _check_inputs(self, set(domains))
         _check_loss_promises(self)
+        names = {name for domain in self.tensors.values() for name in domain.names}
+        accepted = parameters(function) if vary else ()
+        check_budgeted(self, {*names, *self.sizes}, self.vary, accepted)
         self.__post_init__()
 
     @property
@@ -129,7 +138,7 @@ class Loss(Subject):
             "likelihood": self.likelihood is not None,
             "mask": any(domain.kind == "mask" for domain in self.tensors.values()),
         }
-        return frozenset(name for name, holds in made.items() if holds)
+        return super().promised | {name for name, holds in made.items() if holds}
 
 
 def _check_inputs(loss: Loss, keywords: set[str]) -> None:

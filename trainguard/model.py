@@ -6,9 +6,12 @@ from dataclasses import dataclass, field
 from math import isfinite, log
 from typing import Any, ClassVar
 
+from trainguard.budget import Budget
+from trainguard.budgeted import check_budgeted
 from trainguard.domain import BATCH, Domain
 from trainguard.event import Plain
-from trainguard.fault import DeclarationError, did_you_mean
+from trainguard.factory import check_factory
+from trainguard.fault import DeclarationError
 from trainguard.forward import check_inputs
 from trainguard.loss import DTYPES
 from trainguard.sizes import check_sizes
@@ -18,7 +21,6 @@ from trainguard.subject import (
     check_word,
     is_strategy,
     parameters,
-    required,
 )
 
 Range = tuple[float, float]
@@ -49,6 +51,7 @@ class Model(Subject):
         parameters whose rows are; no two of them may be the same.
     dtypes: where "bfloat16" or "float16" is among them, the model is used under autocast.
     compiled: whether `torch.compile` is used on it.
+    budget: what the memory of one training step may come to.
     """
 
     family: ClassVar[str] = "model"
@@ -71,6 +74,7 @@ class Model(Subject):
     components: Components = field(default_factory=dict)
     dtypes: tuple[str, ...] = ("float32",)
     compiled: bool = False
+    budget: Budget | None = None
 
     def __init__(
         self,
@@ -93,6 +97,7 @@ class Model(Subject):
         components: str | Iterable[str] | Components = (),
         dtypes: str | Iterable[str] = ("float32",),
         compiled: bool = False,
+        budget: Budget | None = None,
         allow: Mapping[str, str] | None = None,
         limits: Mapping[str, float] | None = None,
         timeout: float = 60.0,
@@ -120,6 +125,7 @@ class Model(Subject):
             "components": _components(components),
             "dtypes": _words(dtypes),
             "compiled": compiled,
+            "budget": budget,
             "allow": dict(allow or {}),
             "limits": dict(limits or {}),
             "timeout": timeout,
@@ -131,9 +137,12 @@ class Model(Subject):
         _check_options(own)
         options = set(inspect.signature(Model.__init__).parameters) - {"self", "model", "domains"}
         check_inputs(self, set(domains), options)
-        _check_factory(self)
+        check_factory(self.model, self.name, self.is_module, self.arguments, self.vary)
         check_sizes(self)
         _check_promises(self)
+        names = {name for domain in self.tensors.values() for name in domain.names}
+        accepted = () if self.is_module else parameters(model)
+        check_budgeted(self, {*names, *self.sizes}, self.arguments, accepted)
         self.__post_init__()
 
     @property
@@ -178,7 +187,7 @@ class Model(Subject):
             "compiled": self.compiled,
             "batch": any(BATCH in domain.names for domain in self.tensors.values()),
         }
-        return frozenset(name for name, holds in made.items() if holds)
+        return super().promised | {name for name, holds in made.items() if holds}
 
     @property
     def promises(self) -> dict[str, Plain]:
@@ -214,38 +223,6 @@ def _check_options(own: Mapping[str, Any]) -> None:
             raise DeclarationError(
                 f"tg.Model({key}={own[key]!r}) is no list of globs. Write {key}=('encoder.*',)."
             )
-
-
-def _check_factory(model: Model) -> None:
-    """Raise for arguments of what is no factory, that it does not take, or that are not drawn."""
-    given = (*model.vary, *model.arguments)
-    if given and model.is_module:
-        raise DeclarationError(
-            f"tg.Model({model.name}) is a module, which takes no argument {given[0]!r} any more."
-            " Declare its class, or a function that builds it."
-        )
-    accepted = None if model.is_module else parameters(model.model)
-    for name in given:
-        if accepted is not None and name not in accepted:
-            raise DeclarationError(
-                f"{model.name} takes no argument {name!r}.{did_you_mean(name, accepted)}"
-            )
-    for name, drawn in model.vary.items():
-        if not is_strategy(drawn):
-            raise DeclarationError(
-                f"tg.Model(vary={{{name!r}: {drawn!r}}}) is no Hypothesis strategy."
-                f" Put a fixed value into arguments={{{name!r}: ...}}."
-            )
-        if name in model.arguments:
-            raise DeclarationError(
-                f"tg.Model has {name!r} both in vary and in arguments. Keep one of them."
-            )
-    missing = set() if model.is_module else required(model.model) - set(given) - {"seed"}
-    for name in sorted(missing):
-        raise DeclarationError(
-            f"tg.Model({model.name}) lacks {name!r}, which {model.name} cannot be built without."
-            f" Give it in arguments={{{name!r}: ...}}."
-        )
 
 
 def _check_promises(model: Model) -> None:

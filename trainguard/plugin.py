@@ -8,6 +8,7 @@ pytest and the standard library, and the rest of the package only once `--traing
 import sys
 import traceback
 from collections.abc import Generator
+from contextlib import nullcontext
 from pathlib import Path
 from types import FunctionType, TracebackType
 from typing import Any, Final, Literal
@@ -26,6 +27,7 @@ OPTIONS: Final[dict[str, tuple[IniType, str]]] = {
     "strict": ("bool", "let notes fail too"),
 }
 _PACKAGE = str(Path(__file__).parent)
+_BUDGET = "memory_budget(peak, ...): fail a test that holds more memory in tensors than this."
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,10 +47,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Load the rest of the package with `--trainguard`; otherwise only count subjects."""
     config.addinivalue_line("markers", "trainguard: a subject judged by one invariant.")
+    config.addinivalue_line("markers", _BUDGET)
     if hasattr(config.option, "ignore_file_extensions"):
-        # Whoever else keeps snapshots with syrupy would take curves for files without an owner.
+        # Whoever else keeps snapshots with syrupy would take ours for files without an owner.
         others = config.option.ignore_file_extensions or []
-        config.option.ignore_file_extensions = [*others, "curve"]
+        config.option.ignore_file_extensions = [*others, "curve", "memory"]
     if config.getoption("trainguard"):
         from trainguard.session import Judging
 
@@ -59,10 +62,25 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def guard(request: pytest.FixtureRequest) -> Any:
-    """Record the training that a with-block does, and judge it: `with guard.record(): ...`."""
+    """Judge what a with-block does: `with guard.record(): ...`, `with guard.budget(peak=...)`."""
     from trainguard.fixtures import Guard
 
     return Guard(request.node)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Hold a test under `@pytest.mark.memory_budget(peak="300 MiB")` to its budget."""
+    __tracebackhide__ = True
+    marker = pyfuncitem.get_closest_marker("memory_budget")
+    held: Any = nullcontext()
+    if marker is not None:
+        from trainguard.fixtures import budgeted
+
+        held = budgeted(pyfuncitem, marker)
+    with held:
+        returned = yield
+    return returned
 
 
 @pytest.hookimpl(wrapper=True)

@@ -20,8 +20,8 @@ class Progress:
     terminals only: what goes to a file or a pipe never passes through here.
     """
 
-    def __init__(self, steps: Callable[[], int], limit: int | None, line: TextIO) -> None:
-        self.steps, self.limit = steps, limit
+    def __init__(self, told: Callable[[float], str], line: TextIO) -> None:
+        self.told = told
         self._write, self._flush = line.write, line.flush
         self._began = monotonic()
         self._drawn = False
@@ -32,10 +32,7 @@ class Progress:
 
     def text(self) -> str:
         """Return what the line says now."""
-        steps, seconds = self.steps(), monotonic() - self._began
-        total = f" of {self.limit}" if self.limit is not None else ""
-        pace = f", {steps / seconds:.3g} steps/s" if steps else ""
-        return f"trainguard: step {steps}{total}, {seconds:.0f} s{pace}"
+        return f"trainguard: {self.told(monotonic() - self._began)}"
 
     def keep_drawing(self) -> None:
         """Draw the line again and again, until the run is over or the terminal gone."""
@@ -79,10 +76,25 @@ class Progress:
 @contextmanager
 def progress(steps: Callable[[], int], limit: int | None) -> Iterator[None]:
     """Show how far a run is while the block lasts, where somebody is looking at a terminal."""
+
+    def told(seconds: float) -> str:
+        """Count the steps, and say how fast they are made."""
+        made = steps()
+        total = f" of {limit}" if limit is not None else ""
+        pace = f", {made / seconds:.3g} steps/s" if made else ""
+        return f"step {made}{total}, {seconds:.0f} s{pace}"
+
+    with showing(told):
+        yield
+
+
+@contextmanager
+def showing(told: Callable[[float], str]) -> Iterator[None]:
+    """Show what `told` says after so many seconds, again and again, where there is a terminal."""
     if not _is_terminal(sys.stderr) or os.environ.get("TERM") == "dumb":
         yield
         return
-    shown = Progress(steps, limit, sys.stderr)
+    shown = Progress(told, sys.stderr)
     taken: list[Any] = [stream for stream in (sys.stdout, sys.stderr) if _is_terminal(stream)]
     for stream in taken:
         stream.write = shown.before(stream.write)

@@ -9,17 +9,10 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from trainguard.catalogue import Judge
+from trainguard.configuration import Config
 from trainguard.fault import DeclarationError, SubjectError, Unjudged, did_you_mean
 from trainguard.finding import Finding
-from trainguard.judge import (
-    Broken,
-    Config,
-    Observations,
-    Verdict,
-    applicable,
-    check_excuses_apply,
-    verdict,
-)
+from trainguard.judge import Broken, Observations, Verdict, applicable, check_excuses_apply, verdict
 from trainguard.loop import Run
 from trainguard.settings import Settings
 from trainguard.step import Step

@@ -207,7 +207,8 @@ class Judging:
 def read_settings(config: pytest.Config) -> Settings:
     """Read `[tool.trainguard]`, then the ini options, then the command line; the last one wins."""
     settings = from_pyproject(config.rootpath)
-    names = [column.name for column in fields(Settings) if column.name != "seed"]
+    told_elsewhere = ("seed", "bless")
+    names = [c.name for c in fields(Settings) if c.name not in told_elsewhere]
     sources = {
         "The pytest configuration": {n: config.getini(f"trainguard_{n}") for n in names},
         "The command line": {n: config.getoption(f"trainguard_{n}") for n in names},
@@ -219,7 +220,8 @@ def read_settings(config: pytest.Config) -> Settings:
         settings = settings.updated(source, given)
     check_globs("select", settings.select)
     check_globs("ignore", settings.ignore)
-    return replace(settings, seed=_read_seed(config))
+    bless = bool(config.getoption("update_snapshots", False))  # of syrupy, where it is there
+    return replace(settings, seed=_read_seed(config), bless=bless)
 
 
 def _read_seed(config: pytest.Config) -> int:

@@ -25,6 +25,7 @@ class Settings:
     files: the names of guard files.
     seed: what all drawing starts from; `--hypothesis-seed` where that is given.
     strict: whether notes fail too.
+    bless: whether snapshots are written anew; `--snapshot-update`.
     """
 
     select: tuple[str, ...] = ()
@@ -35,10 +36,11 @@ class Settings:
     files: tuple[str, ...] = ("guard_*.py",)
     seed: int = 0
     strict: bool = False
+    bless: bool = False
 
     def updated(self, source: str, values: Mapping[str, Any]) -> "Settings":
         """Return the settings with the given ones put in; `source` is named in what is refused."""
-        known = {column.name for column in fields(self)} - {"seed"}
+        known = {column.name for column in fields(self)} - {"seed", "bless"}
         for name in values:
             if name not in known:
                 raise DeclarationError(

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from trainguard.catalogue import catalogue
+from trainguard.budget import Budget
+from trainguard.catalogue import of_families
 from trainguard.event import Plain
 from trainguard.fault import DeclarationError, did_you_mean
 
@@ -54,14 +55,26 @@ class Subject:
         object.__setattr__(self, "line", line)
 
     @property
+    def families(self) -> tuple[str, ...]:
+        """The families of invariants that judge this subject: its own, and memory if budgeted."""
+        return (self.family, "memory") if self.budgeted is not None else (self.family,)
+
+    @property
+    def budgeted(self) -> Budget | None:
+        """The budget of this subject's memory, where it has one."""
+        budget: Budget | None = getattr(self, "budget", None)
+        return budget
+
+    @property
     def promised(self) -> frozenset[str]:
         """The promises made, by the names that invariants need."""
-        return frozenset()
+        return self.budgeted.promised if self.budgeted is not None else frozenset()
 
     @property
     def promises(self) -> dict[str, Plain]:
         """The promises as plain values, for the header of a trace."""
-        return {f"limit:{name}": float(limit) for name, limit in self.limits.items()}
+        budget = self.budgeted.promises if self.budgeted is not None else {}
+        return {**budget, **{f"limit:{name}": float(n) for name, n in self.limits.items()}}
 
 
 def guard(function: F) -> F:
@@ -117,7 +130,7 @@ def is_strategy(value: object) -> bool:
 
 def _check_excuses(subject: Subject) -> None:
     """Raise for excuses of unknown or inapplicable invariants, and for excuses without a reason."""
-    known = {made.name for made in catalogue(subject.family)}
+    known = {made.name for made in of_families(subject.families)}
     for name, reason in subject.allow.items():
         if name not in known:
             raise DeclarationError(
@@ -132,7 +145,7 @@ def _check_excuses(subject: Subject) -> None:
 
 def _check_limits(subject: Subject) -> None:
     """Raise for limits of unknown invariants and for limits that are no positive numbers."""
-    known = {made.name for made in catalogue(subject.family)}
+    known = {made.name for made in of_families(subject.families)}
     for name, limit in subject.limits.items():
         if name not in known:
             raise DeclarationError(

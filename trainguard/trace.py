@@ -14,8 +14,8 @@ from typing import Any, Generic, TypeVar, cast
 
 from trainguard.batch import LOADER_EVENTS
 from trainguard.event import Event, Plain
-from trainguard.saved import CHECKPOINT_EVENTS
 from trainguard.kept import Kept
+from trainguard.saved import CHECKPOINT_EVENTS
 from trainguard.step import LOOP_EVENTS
 
 
@@ -95,8 +95,37 @@ class Pass(Event):
     source: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage(Event):
+    """
+    One amount of memory that a training step took, in bytes where nothing else is said.
+
+    quantity: what was measured ("peak", "category", "module", "line", "growth", ...).
+    place: the category, module, line, or dimension that it belongs to.
+    at: the moment: "backward of `GPT.blocks.3`, step 2".
+    measured, reference: the amount, and the one that it is held against where there is one.
+    count, of: how many were like this one, out of how many.
+    sizes: the sizes of the named dimensions and the arguments of the factory.
+    how: where the number comes from: "predicted for cuda on fake tensors", "measured on cpu".
+    detail: what else the report says.
+    source: file and line of the team's code that made most of it.
+    """
+
+    quantity: str
+    place: str = ""
+    at: str = ""
+    measured: float = nan
+    reference: float = nan
+    count: int = 0
+    of: int = 0
+    sizes: tuple[tuple[str, Plain], ...] = ()
+    how: str = ""
+    detail: str = ""
+    source: str = ""
+
+
 E = TypeVar("E", bound=Event)
-_KINDS = (Sample, Tick, Pass, Kept, *LOADER_EVENTS, *LOOP_EVENTS, *CHECKPOINT_EVENTS)
+_KINDS = (Sample, Tick, Pass, Usage, Kept, *LOADER_EVENTS, *LOOP_EVENTS, *CHECKPOINT_EVENTS)
 _EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in _KINDS}
 
 

@@ -25,7 +25,7 @@ def observe_script(
     """
     wanted = script.steps if steps is None else steps
     probed = script.probe if probe is None else probe
-    folder, path = _folder(script), _path(script)
+    folder, path = script_folder(script), script_path(script)
     with TemporaryDirectory(prefix="trainguard-") as scratch:
         file, errors = Path(scratch, "trace"), Path(scratch, "stderr")
         command = [
@@ -43,7 +43,7 @@ def observe_script(
     return replace(trace, subject=script.name, promises=script.promises)
 
 
-def _path(script: Script) -> Path:
+def script_path(script: Script) -> Path:
     """Find the script from the folder of the guard file, then from the working directory."""
     folders = [Path(script.file).parent, Path.cwd()]
     for folder in folders:
@@ -57,7 +57,7 @@ def _path(script: Script) -> Path:
     )
 
 
-def _folder(script: Script) -> Path:
+def script_folder(script: Script) -> Path:
     """Return where the script is to run; found as the script itself is."""
     if script.directory is None:
         return Path.cwd()

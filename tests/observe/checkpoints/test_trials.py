@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 import trainguard as tg
+from trainguard.configuration import Config
 from trainguard.fault import SubjectError, Unjudged
-from trainguard.judge import Config, Observations
+from trainguard.judge import Observations
 from trainguard.saved import Departure, Load, Part, Resumption
 from trainguard.settings import Settings
 from trainguard.trace import Trace

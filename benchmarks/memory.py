@@ -1,0 +1,291 @@
+"""
+How near predicted memory comes to real memory, and what a prediction costs.
+
+Each network is trained for two steps on fake tensors and for two on real ones, whose peak is what
+torch's profiler counts of the cpu's allocations, the building of the network included:
+`python -m benchmarks.memory`, or with the name of one part after it (near, large, cost).
+"""
+
+import resource
+import statistics
+import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
+
+from benchmarks.report import conditions, row
+from trainguard.bytes import shown
+from trainguard.observe.isolation import isolated
+from trainguard.observe.usage.ledger import Ledger
+from trainguard.observe.usage.predict import predicted
+from trainguard.observe.usage.training import Training, train
+
+OPTIMIZERS = {
+    "AdamW": torch.optim.AdamW,
+    "SGD": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+    "foreach": partial(torch.optim.AdamW, foreach=True),
+    "fused": partial(torch.optim.AdamW, fused=True),
+}
+TURNS = 5
+
+
+class Checkpointed(nn.Module):
+    """A network that computes the activations of its parts again, where told to."""
+
+    again = False
+
+    def part(self, module: nn.Module, x: Tensor) -> Tensor:
+        """Call one part."""
+        made: Tensor = checkpoint(module, x, use_reentrant=False) if self.again else module(x)
+        return made
+
+
+class Block(nn.Module):
+    """A transformer block, pre-norm, with causal attention."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.mix, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.feed = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Attend and feed forward, both as residuals."""
+        batch, length, width = x.shape
+        mixed = self.mix(self.before(x)).view(batch, length, 3, self.heads, width // self.heads)
+        query, key, value = mixed.permute(2, 0, 3, 1, 4)
+        seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.out(seen.transpose(1, 2).reshape(batch, length, width))
+        return x + self.feed(self.after(x))
+
+
+class Transformer(Checkpointed):
+    """A decoder: embedding, blocks, head."""
+
+    def __init__(self, width: int = 192, layers: int = 6, heads: int = 6, words: int = 512) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the logits, [B, T, words]."""
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = self.part(block, x)
+        made: Tensor = self.head(self.norm(x))
+        return made
+
+
+def doubled(channels: int, width: int) -> nn.Sequential:
+    """Return two convolutions with norms."""
+    return nn.Sequential(
+        nn.Conv2d(channels, width, 3, padding=1), nn.GroupNorm(4, width), nn.SiLU(),
+        nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.SiLU(),
+    )  # fmt: skip
+
+
+class UNet(Checkpointed):
+    """A U-Net of three levels with skip connections."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.down = nn.ModuleList([doubled(3, width), doubled(width, 2 * width)])
+        self.middle = doubled(2 * width, 4 * width)
+        self.up = nn.ModuleList(
+            nn.ConvTranspose2d(2 * w, w, 2, stride=2) for w in (2 * width, width)
+        )
+        self.merge = nn.ModuleList([doubled(4 * width, 2 * width), doubled(2 * width, width)])
+        self.out = nn.Conv2d(width, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return images of the same size."""
+        skips = []
+        for level in self.down:
+            skips.append(self.part(level, x))
+            x = F.max_pool2d(skips[-1], 2)
+        x = self.part(self.middle, x)
+        for up, merge in zip(self.up, self.merge, strict=True):
+            x = self.part(merge, torch.cat([up(x), skips.pop()], 1))
+        made: Tensor = self.out(x)
+        return made
+
+
+class ViT(Checkpointed):
+    """A vision transformer over patches of eight by eight."""
+
+    def __init__(self, width: int = 192, layers: int = 4) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 8, 8)
+        self.places = nn.Parameter(torch.zeros(1, 64, width))
+        layer = partial(nn.TransformerEncoderLayer, batch_first=True, norm_first=True)
+        self.blocks = nn.ModuleList(layer(width, 4, 4 * width) for _ in range(layers))
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits of ten classes."""
+        x = self.patches(images).flatten(2).transpose(1, 2) + self.places
+        for block in self.blocks:
+            x = self.part(block, x)
+        made: Tensor = self.head(x.mean(1))
+        return made
+
+
+def next_word(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Return the cross-entropy of a language model."""
+    return F.cross_entropy(logits.float().flatten(0, 1), tokens.flatten())
+
+
+def restored(made: Tensor, images: Tensor) -> Tensor:
+    """Return the squared error of an image."""
+    return F.mse_loss(made.float(), images)
+
+
+def classified(logits: Tensor, images: Tensor) -> Tensor:
+    """Return the cross-entropy of a classifier, all of one class."""
+    return F.cross_entropy(logits.float(), torch.zeros(len(images), dtype=torch.long))
+
+
+def tokens(length: int, batch: int = 4) -> Tensor:
+    """Return a batch of tokens."""
+    return torch.zeros(batch, length, dtype=torch.long)
+
+
+NETWORKS: dict[str, tuple[Any, Any, Any]] = {
+    "GPT": (Transformer, partial(tokens, 128), next_word),
+    "U-Net": (UNet, partial(torch.zeros, 4, 3, 64, 64), restored),
+    "ViT": (ViT, partial(torch.zeros, 8, 3, 64, 64), classified),
+}
+
+
+def training(name: str, again: bool, low: bool, optimizer: str, foreach: bool = False) -> Training:
+    """Return the training of a network, as one of the rows has it."""
+    network, feed, criterion = NETWORKS[name]
+
+    def build() -> nn.Module:
+        """Build the network."""
+        made: Checkpointed = network()
+        made.again = again
+        return made
+
+    def loss(module: nn.Module, batch: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss under autocast, and the output that a loop still holds."""
+        with torch.autocast("cpu", torch.bfloat16, enabled=low):
+            output = module(batch)
+            return criterion(output, batch), output
+
+    return Training(build, feed, loss, OPTIMIZERS[optimizer], foreach=foreach)
+
+
+class Unwatched(Ledger):
+    """A ledger that is never entered: for steps that are measured by something else."""
+
+    def enter_all(self, tensors: Any, category: str) -> None:
+        """Follow nothing."""
+
+
+def real_peak(made: Training) -> int:
+    """Return the bytes at the highest moment of real steps, by torch's own profiler."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        train(made, Unwatched())
+    held = most = 0
+    for event in profiled.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            most = max(most, held)
+    return most
+
+
+def near() -> None:
+    """Print how far predictions are from real peaks."""
+    for name, again, low in product(NETWORKS, (False, True), (False, True)):
+        off = {}
+        for optimizer in OPTIMIZERS:
+            made = training(name, again, low, optimizer)
+            peak = predicted(lambda made=made: made, "cpu").timeline.peak(0).total
+            off[optimizer] = 100 * (peak / real_peak(made) - 1)
+        how = ", ".join(["bfloat16" if low else "float32", *(["checkpointing"] if again else [])])
+        errors = ", ".join(f"{optimizer} {error:+.2f}" for optimizer, error in off.items())
+        row(f"{name}, {how}: percent off", f"{errors}")
+
+
+def large() -> None:
+    """Print what the prediction of eight billion parameters takes."""
+    sizes = {"width": 4096, "layers": 39, "heads": 32, "words": 32000}
+
+    def loss(module: nn.Module, batch: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss in bfloat16."""
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = module(batch)
+            return next_word(logits, batch), logits
+
+    built = partial(Transformer, **sizes)
+    made = Training(built, partial(tokens, 2048, 1), loss, OPTIMIZERS["AdamW"])
+    started = perf_counter()
+    peak = predicted(lambda: made, "cuda").timeline.peak()
+    seconds = perf_counter() - started
+    host = 1024 * max(
+        resource.getrusage(who).ru_maxrss
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    count = peak.categories["parameters"] / 4 / 1e9
+    parts = ", ".join(f"{name} {shown(size)}" for name, size in peak.categories.most_common(4))
+    row(f"{count:.2f} billion parameters, length 2048: predicted peak", shown(peak.total))
+    row("made up of", parts)
+    row("seconds of the prediction (under 20)", f"{seconds:.1f}")
+    row("host memory of its process (under 2 GiB)", shown(host))
+
+
+def cost() -> None:
+    """Print the time of predictions in that of the same steps made for real."""
+    for name, low in product(NETWORKS, (False, True)):
+        made = training(name, False, low, "AdamW", foreach=True)
+        steps: dict[str, Callable[[], object]] = {
+            "real": lambda made=made: train(made, Unwatched()),
+            "predicted": lambda made=made: predicted(lambda: made, "cuda"),
+        }
+        ratio, least, most = ratios(steps["predicted"], steps["real"])
+        how = "bfloat16" if low else "float32"
+        row(
+            f"{name}, {how}: predicted / real, wall time (at most 3)",
+            f"{ratio:.2f} ({least:.2f} to {most:.2f})",
+        )
+
+
+def ratios(one: Callable[[], object], other: Callable[[], object]) -> tuple[float, float, float]:
+    """Return the median, least and largest ratio of two times, taken in turns."""
+
+    def seconds(step: Callable[[], object]) -> float:
+        """Return the seconds of one call."""
+        started = perf_counter()
+        step()
+        return perf_counter() - started
+
+    found = sorted(seconds(one) / seconds(other) for _ in range(TURNS + 1))[:TURNS]
+    return statistics.median(found), found[0], found[-1]
+
+
+def main(chosen: list[str]) -> None:
+    """Print all tables, or the chosen ones."""
+    parts: dict[str, Callable[[], None]] = {"near": near, "large": large, "cost": cost}
+    print(conditions(), "\n\n| figure | measured |\n|---|---|", sep="")
+    with isolated(0), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in chosen or parts:
+            parts[name]()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,45 @@
+"""Functions in a forked child."""
+
+import os
+import time
+
+import pytest
+
+from trainguard.fault import SubjectError
+from trainguard.observe.deadline import deadline
+from trainguard.observe.usage.apart import apart
+
+
+def test_the_result_comes_back_and_nothing_else() -> None:
+    """What the function returns is returned; what it changes is gone with the child."""
+    kept: list[int] = []
+
+    def keep() -> int:
+        """Change something that the parent sees too."""
+        kept.append(os.getpid())
+        return kept[0]
+
+    assert apart(keep) != os.getpid()
+    assert kept == []
+
+
+def test_what_it_raises_is_a_fault_of_the_subject() -> None:
+    """The exception is told in one sentence."""
+    with pytest.raises(SubjectError, match="it raised ZeroDivisionError"):
+        apart(lambda: 1 // 0)
+
+
+def test_a_child_that_dies_is_told_of() -> None:
+    """A child that ends before it can answer is a fault of what it ran."""
+    with pytest.raises(SubjectError, match="ended the process"):
+        apart(lambda: os._exit(3))
+
+
+def test_a_child_that_hangs_is_ended() -> None:
+    """When the time is over the child is killed, and none is left behind."""
+    started = time.monotonic()
+    with pytest.raises(SubjectError), deadline(0.3):
+        apart(lambda: time.sleep(60))
+    assert time.monotonic() - started < 30
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)

@@ -1,0 +1,108 @@
+"""Judgement of what stays in memory from step to step."""
+
+from collections.abc import Iterator
+
+from trainguard.bytes import shown
+from trainguard.catalogue import invariant
+from trainguard.finding import Finding, Rank
+from trainguard.invariants.memory.wording import amounts, of
+from trainguard.trace import Trace, Usage
+
+_LEAST = 1024.0  # bytes per step
+_MUCH = 16 * 1024.0  # bytes per step that no history of numbers takes
+_SO_FAR = " so far"  # within one pass through the data, at the end of which it may be let go of
+
+
+@invariant("memory", probe="growth")
+def memory_does_not_grow(trace: Trace[Usage]) -> Iterator[Finding]:
+    """
+    Nothing of a step that is over stays in memory.
+
+    Judges: ten real steps, and up to eighty where something seems to grow: graphs of autograd of
+        nearly every step that are still there, tensors and memory of Python and NumPy that nearly
+        every step leaves behind.
+    Allows: less than 1 KiB per step of tensors and of any one line, or the budget's
+        `growth_per_step`; the state of optimizers; deques, caches and buffers that have a bound. A
+        note where the end of a pass through the data was not seen, and where many small objects are
+        kept, as of a history.
+    Misses: what libraries keep outside of tensors, NumPy and Python; what workers and threads keep;
+        what grows in less than three of four steps.
+    Why: a list of losses, a state that is carried on or a cache without bound ends a training after
+        hours, in a line that has nothing to do with it.
+    Source: a post-mortem: state and chunks of context were kept across batches.
+    """
+    allowed = trace.promise("budget:growth_per_step") or 0.0
+    yield from _graphs(trace, allowed)
+    for suffix in ("", _SO_FAR):
+        kept = list(of(trace, f"kept tensors{suffix}"))
+        total = sum(seen.measured for seen in kept)
+        if total >= _LEAST and total > allowed:
+            yield _tensors(trace, kept, total, allowed, Rank.NOTE if suffix else Rank.BROKEN)
+        for quantity, most in (("kept data", _LEAST), ("kept objects", _MUCH)):
+            for seen in of(trace, f"{quantity}{suffix}"):
+                if seen.measured >= _LEAST and seen.measured > allowed:
+                    sure = not suffix and seen.measured >= most
+                    yield _host(trace, seen, allowed, Rank.BROKEN if sure else Rank.NOTE)
+
+
+def _graphs(trace: Trace[Usage], allowed: float) -> Iterator[Finding]:
+    """Yield the finding of graphs that are kept; no growth within the budget is one."""
+    for seen in of(trace, "kept graphs"):
+        if allowed and seen.measured <= allowed:
+            continue
+        held = f"held by {seen.detail}: " if seen.detail else ""
+        yield Finding(
+            f"`{trace.subject}` keeps the graphs of steps that are over",
+            f"output of `{seen.place}`" if seen.place else "the loss",
+            f"graphs of {seen.count} of {seen.of} steps, {shown(seen.measured)} per step",
+            f"graphs of 0 of {seen.of} steps",
+            why=f"{held}use `.item()` for a number, `.detach()` for a state",
+            event=seen,
+            source=seen.source,
+        )
+
+
+def _tensors(
+    trace: Trace[Usage], kept: list[Usage], total: float, allowed: float, rank: Rank
+) -> Finding:
+    """Return the finding of tensors that every step leaves behind."""
+    most = max(kept, key=lambda seen: seen.measured)
+    measured, limit = _per_step(total, allowed)
+    held = f"held by {most.detail}" if most.detail else "something holds them"
+    end = "; the end of a pass, which may let go of them, was not seen" if rank is Rank.NOTE else ""
+    return Finding(
+        f"every step of `{trace.subject}` leaves tensors behind",
+        f"made in `{most.place}`" if most.place else "made outside of modules",
+        f"{measured}, {most.how}",
+        limit,
+        why=f"{held}{end}",
+        rank=rank,
+        event=most,
+        source=most.source,
+    )
+
+
+def _host(trace: Trace[Usage], seen: Usage, allowed: float, rank: Rank) -> Finding:
+    """Return the finding of a line that holds ever more memory outside of tensors."""
+    measured, limit = _per_step(seen.measured, allowed)
+    cache = "perhaps a cache or a list that nothing is ever taken out of"
+    history = "many small objects, perhaps a history"
+    return Finding(
+        f"every step of `{trace.subject}` leaves memory of Python or NumPy behind",
+        "",
+        f"{measured}, {seen.how}",
+        limit,
+        why=history if seen.quantity.startswith("kept objects") else cache,
+        rank=rank,
+        event=seen,
+        source=seen.source,
+    )
+
+
+def _per_step(grown: float, allowed: float) -> tuple[str, str]:
+    """Write the growth and what is allowed of it."""
+    if allowed < _LEAST:
+        measured, limit = amounts(grown, _LEAST)
+        return f"{measured} per step", f"less than {limit} per step"
+    measured, limit = amounts(grown, allowed)
+    return f"{measured} per step", f"{limit} per step, the budget's growth_per_step"

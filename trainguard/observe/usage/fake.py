@@ -1,0 +1,143 @@
+"""
+Run a step on fake tensors: they have shapes, dtypes and storages, and no bytes.
+
+They claim to be on the cpu, whatever is predicted: operations on fake CUDA tensors end the process
+where torch was built without CUDA.
+"""
+
+import copy
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
+
+from trainguard.observe.caller import caller
+from trainguard.observe.patch import Patches
+from trainguard.observe.usage.ledger import TEMPORARIES, Change, Ledger
+from trainguard.observe.usage.scratch import KERNELS, Kernel
+
+STAND_IN = 1.0
+# What asks whether this is its first update, and whether a norm is not finite.
+_ASKING = ("torch.optim.swa_utils", "torch.nn.utils.clip_grad")
+_DEVICE = torch.ops.prim.device.default
+_ACTIVE: list[FakeTensorMode] = []
+
+
+class FakeLedger(Ledger):  # type: ignore[no-untyped-call]
+    """
+    A ledger of fake tensors.
+
+    read: the lines that read a floating-point number of a fake tensor, such as a loss that is
+    logged; they were given `STAND_IN`. Anything else that is read, a condition or a size, decides
+    what happens next and cannot be made up: torch's own exception is raised.
+    kernels: the operations that take scratch space, with the place in `changes` that is left for
+    it at each call.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: dict[str, None] = {}
+        self.kernels: dict[Kernel, list[int]] = {}
+
+    def _leave_room(self, name: str, args: tuple[Any, ...]) -> None:
+        """Leave room for the scratch space of an operation, which is over when it returns."""
+        number, now = len(self.entries), self.now
+        place = len(self.changes)
+        self.entries.append(replace(self.entries[-1], size=0, category=TEMPORARIES))
+        self.changes += [Change(number, 0, now, self.step), Change(number, 0, now, self.step)]
+        self.kernels.setdefault(Kernel.of(name, args), []).append(place)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run the operation; a number that is only looked at is made up."""
+        if func is _DEVICE:  # what `.device` of a fake tensor comes to, most often of all
+            return func(*args)
+        try:
+            returned = super().__torch_dispatch__(func, types, args, kwargs)
+        except DataDependentOutputException:
+            return self._made_up(func, args)
+        name = KERNELS.get(func)
+        if name is not None:
+            self._leave_room(name, args)
+        return returned
+
+    def _made_up(self, func: Any, args: tuple[Any, ...]) -> float | bool:
+        """Return a number in the place of one that a fake tensor does not have, or raise."""
+        if func is torch.ops.aten._local_scalar_dense.default:  # noqa: SLF001
+            if args[0].is_floating_point():
+                if _asks(sys._getframe(2), "torch.amp.grad_scaler"):  # noqa: SLF001
+                    return 0.0  # whether a gradient is infinite: none is
+                self.read.setdefault(caller(3))
+                return STAND_IN
+            if args[0].dtype is torch.bool and _asks(sys._getframe(2), *_ASKING):  # noqa: SLF001
+                return False
+        raise  # noqa: PLE0704 called where torch's own exception is being handled
+
+
+def _asks(frame: FrameType | None, *modules: str) -> bool:
+    """Say whether one of torch's modules is asking, to decide what to do next."""
+    while frame is not None:
+        if frame.f_globals.get("__name__") in modules:
+            return True
+        frame = frame.f_back
+    return False
+
+
+@contextmanager
+def faked() -> Iterator[FakeTensorMode]:
+    """Make every tensor that is made inside a fake one."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    patches = Patches()
+    patches.replace(nn.Module, "_apply", lambda _: _applied)
+    _ACTIVE.append(mode)
+    try:
+        with mode:
+            yield mode
+    finally:
+        _ACTIVE.remove(mode)
+        patches.undo()
+
+
+def active_mode() -> FakeTensorMode | None:
+    """Return the mode that makes tensors fake now, or None."""
+    return _ACTIVE[-1] if _ACTIVE else None
+
+
+def without_values(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
+    """Return a copy of a real module with fake parameters and buffers; fake ones are kept."""
+    real = [t for t in (*module.parameters(), *module.buffers()) if not isinstance(t, FakeTensor)]
+    if not real:
+        return module
+    memo: dict[int, Any] = {id(tensor): fake_twin(tensor, mode) for tensor in real}
+    return copy.deepcopy(module, memo)
+
+
+def fake_twin(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
+    """Return the fake twin of a parameter or buffer."""
+    made = mode.from_tensor(tensor.detach())
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(made, requires_grad=tensor.requires_grad)
+    return made
+
+
+def _applied(self: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+    """Do what `Module._apply` does, with new parameters: fake ones cannot always be swapped."""
+    for child in self.children() if recurse else ():
+        _applied(child, fn)
+    for name, parameter in self._parameters.items():
+        if parameter is not None:
+            with torch.no_grad():
+                made = fn(parameter)
+            if made is not parameter:
+                self._parameters[name] = nn.Parameter(made, parameter.requires_grad)
+    for name, buffer in self._buffers.items():
+        if buffer is not None:
+            self._buffers[name] = fn(buffer)
+    return self

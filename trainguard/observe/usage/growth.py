@@ -1,0 +1,89 @@
+"""
+Probe: whether memory grows from step to step.
+
+Real steps are made, ten of them, and more where something seems to grow: what only fills up to a
+bound is told from what never ends. What is alive of nearly every step that is over has grown.
+"""
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from torch import nn
+from torch.optim import Optimizer
+
+from trainguard.fault import Unjudged
+from trainguard.loop import Run
+from trainguard.loss import Loss
+from trainguard.model import Model
+from trainguard.observe.models.network import backward
+from trainguard.observe.usage.apart import apart
+from trainguard.observe.usage.declared import Declared
+from trainguard.observe.usage.follow import CHECKS, Follower
+from trainguard.observe.usage.runs import call_of, made, silenced
+from trainguard.observe.usage.training import Training
+from trainguard.trace import Usage
+
+if TYPE_CHECKING:
+    from trainguard.observe.memory import MemoryObservation
+
+_LEAST = CHECKS[0]  # steps below which nothing can be said
+
+
+def observe(observation: "MemoryObservation") -> Iterator[Usage]:
+    """Yield what is left of each step, after the steps of a subject were made for real."""
+    subject = observation.subject
+    train: Callable[[Follower], None]
+    if isinstance(subject, Run):
+        call = call_of(subject)
+
+        def train(follower: Follower) -> None:
+            """Make the run."""
+            with follower.following():
+                made(call, lambda: f"after {follower.paces.count} steps")
+    else:
+        assert isinstance(subject, Model | Loss)
+        declared = Declared(
+            subject, observation.budget, "cpu", observation.dtype, observation.settings, {}
+        )
+
+        def train(follower: Follower) -> None:
+            """Make steps of the model or the loss, as many as it takes."""
+            with follower.following(), silenced():
+                _steps(declared.training(), follower)
+
+    import_module("torch._dynamo")  # which optimizers load at their first step, in each child else
+    events = apart(lambda: _events(train))
+    steps = events[0].count
+    if steps < _LEAST:
+        raise Unjudged(f"{steps} steps were made: growth is told from {_LEAST} on")
+    yield from events
+
+
+def _events(train: Callable[[Follower], None]) -> list[Usage]:
+    """Follow a training, and return what is left of each step."""
+    follower = Follower()
+    train(follower)
+    steps = Usage(quantity="steps", count=follower.steps)
+    return [steps, *follower.told]
+
+
+def _steps(training: Training, follower: Follower) -> None:
+    """Make steps until the follower has seen enough."""
+    module = training.build()
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    optimizer = training.optimizer(trained) if training.optimizer and trained else None
+    for _ in range(CHECKS[-1]):
+        _step(training, module, optimizer)
+        if optimizer is None:
+            follower.over()
+
+
+def _step(training: Training, module: nn.Module, optimizer: Optimizer | None) -> None:
+    """Make one step."""
+    inputs = training.feed()
+    loss, _held = training.loss(module, inputs)
+    backward(loss)
+    if optimizer is not None:
+        optimizer.step()
+    module.zero_grad(set_to_none=True)
