@@ -73,10 +73,9 @@ def _steps(training: Training, follower: Follower) -> None:
     module = training.build()
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     optimizer = training.optimizer(trained) if training.optimizer and trained else None
+    follower.paces.by_hand = optimizer is None
     for _ in range(CHECKS[-1]):
         _step(training, module, optimizer)
-        if optimizer is None:
-            follower.over()
 
 
 def _step(training: Training, module: nn.Module, optimizer: Optimizer | None) -> None:

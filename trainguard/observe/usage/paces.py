@@ -26,6 +26,7 @@ class Paces:
 
     count: steps that are over. passes: how many were when a pass through a loader ended in which
     there were some. served: whether a loader served any batch. optimizers: those that have stepped.
+    by_hand: whether backward passes are counted, which is found out where nobody says so.
     """
 
     def __init__(self, over: Callable[[], None]) -> None:
@@ -35,7 +36,7 @@ class Paces:
         self.optimizers: list[Optimizer] = []
         self._over = over
         self._begun: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._by_hand = False
+        self.by_hand = False
         self._backwards = 0
 
     @contextmanager
@@ -56,7 +57,7 @@ class Paces:
         """Know that an optimizer has stepped."""
         if not any(optimizer is known for known in self.optimizers):
             self.optimizers.append(optimizer)
-        if not self._by_hand and optimizer is self.optimizers[0]:
+        if not self.by_hand and optimizer is self.optimizers[0]:
             self._next()
 
     def _next(self) -> None:
@@ -92,8 +93,8 @@ class Paces:
             result = backward(*args, **kwargs)
             if not inside and not self.optimizers:
                 self._backwards += 1
-                self._by_hand = self._backwards >= _BY_HAND
-                if self._by_hand:
+                self.by_hand = self.by_hand or self._backwards >= _BY_HAND
+                if self.by_hand:
                     self._next()
             return result
 
