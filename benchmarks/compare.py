@@ -1,7 +1,7 @@
 """
 What `trainguard compare` says of a training held against itself, on a machine that has load.
 
-Three pairs of runs in turns, as the command makes them, each in a process of its own; while half of
+Five pairs of runs in turns, as the command makes them, each in a process of its own; while half of
 the runs go on, chosen by chance, another process is busy: `python -m benchmarks.compare`.
 """
 
@@ -18,7 +18,7 @@ from trainguard.change import margin
 from trainguard.comparison import Comparison, compared
 from trainguard.trace import Trace
 
-COMPARISONS, PAIRS = 20, 3
+COMPARISONS, PAIRS = 20, 5
 SCRIPT = str(Path(str(multimodal.__file__)))
 MARGINS = {
     "nothing": {"loss": "0%", "time": "0%"},

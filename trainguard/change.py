@@ -15,7 +15,8 @@ UNITS: Final[Mapping[str, Mapping[str, float]]] = {
     "time": {"s": 1.0, "ms": 1e-3, "us": 1e-6},
     "memory": {"B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30},
 }
-_QUANTILES: Final = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}  # Student, 97.5 %
+# Student's, 99.5 %; beyond, an expansion is exact enough.
+_QUANTILES: Final = {1: 63.657, 2: 9.925, 3: 5.841, 4: 4.604, 5: 4.032, 6: 3.707}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Change:
     How one measure differs between A and B; less is better for all of them.
 
     a, b: what is typical of each side. by: the mean difference of the pairs, low and high the ends
-    of its 95 % interval. pairs: how many, and of what ("runs", "steps"). Outcome: "" where no
+    of its 99 % interval. pairs: how many, and of what ("runs", "steps"). Outcome: "" where no
     margin was stated, "within", "worse", or "open" where the interval holds the margin.
     """
 
@@ -81,7 +82,7 @@ def judged(change: Change, given: Margin) -> Change:
 
 
 def interval(differences: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % interval of the mean of some differences, after Student."""
+    """Return the 99 % interval of the mean of some differences, after Student."""
     middle = fmean(differences)
     if len(differences) < 2:
         return middle, middle
@@ -90,8 +91,8 @@ def interval(differences: Sequence[float]) -> tuple[float, float]:
 
 
 def quantile(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's distribution."""
-    z = NormalDist().inv_cdf(0.975)
+    """Return the 99.5 % quantile of Student's distribution."""
+    z = NormalDist().inv_cdf(0.995)
     expanded = z + (z**3 + z) / (4 * freedom)
     expanded += (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
     expanded += (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)

@@ -140,7 +140,7 @@ def compare_sides(
     a: Annotated[str, typer.Argument(help="A script with its arguments, file.py::loop, a trace.")],
     b: Annotated[str, typer.Argument(help="The same, of what is meant to be no worse.")],
     repeats: Annotated[
-        int | None, typer.Option(min=1, help="Run each so often, in turns: 3.", metavar="N")
+        int | None, typer.Option(min=1, help="Run each so often, in turns: 5.", metavar="N")
     ] = None,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Stop after so many optimizer steps.", metavar="N")

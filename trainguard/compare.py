@@ -19,6 +19,7 @@ from trainguard.trace import Trace
 
 ALIKE, WORSE, FAILED = 0, 1, 3
 VERSION: Final = 1
+REPEATS: Final = 5  # with fewer, the interval is too wide for most differences
 NAMES: Final = ("A", "B")
 Runs = tuple[list[Trace[Any]], list[Trace[Any]]]
 
@@ -138,7 +139,7 @@ def _pairs(contest: Contest) -> int:
             " in the order of their names."
         )
     if not held:
-        return contest.repeats or 3
+        return contest.repeats or REPEATS
     if contest.repeats is not None and contest.repeats != held[0]:
         raise DeclarationError(
             f"--repeats {contest.repeats} cannot be: there are {held[0]} runs in the traces."
@@ -181,7 +182,7 @@ def _told(change: Change) -> str:
         text += f", {_share(change.by, change.a)}"
         if change.low < change.high:
             ends = f"{_share(change.low, change.a)} to {_share(change.high, change.a)}"
-            text += f" (95 %: {ends}, {change.pairs} {change.paired})"
+            text += f" (99 %: {ends}, {change.pairs} {change.paired})"
     if change.margin is None:
         return text
     verdict = {

@@ -81,19 +81,19 @@ def test_a_share_of_a_negative_loss() -> None:
 
 @pytest.mark.parametrize(
     ("freedom", "known"),
-    [(1, 12.706), (2, 4.303), (4, 2.776), (5, 2.571), (7, 2.365), (10, 2.228), (30, 2.042)],
+    [(1, 63.657), (2, 9.925), (4, 4.604), (6, 3.707), (7, 3.499), (10, 3.169), (30, 2.750)],
 )
 def test_quantiles(freedom: int, known: float) -> None:
     """They are those of the tables."""
-    assert quantile(freedom) == pytest.approx(known, abs=0.004)
+    assert quantile(freedom) == pytest.approx(known, abs=0.008)
 
 
 def test_intervals_hold_what_they_say() -> None:
-    """Of a thousand intervals of five draws each, one in twenty misses the mean."""
+    """Of two thousand intervals of five draws each, one in a hundred misses the mean."""
     random = Random(0)
-    ends = [interval([random.gauss(3, 2) for _ in range(5)]) for _ in range(1000)]
+    ends = [interval([random.gauss(3, 2) for _ in range(5)]) for _ in range(2000)]
     missed = sum(not low < 3 < high for low, high in ends)
-    assert 30 <= missed <= 70
+    assert 8 <= missed <= 36
 
 
 def test_the_interval_of_one_difference() -> None:
