@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, TypeVar
 import torch
 
 from trainguard.fault import SubjectError
+from trainguard.observe.fork import forks
 
 R = TypeVar("R")
 
@@ -48,11 +49,6 @@ def apart(function: Callable[[], R]) -> R:
         raise failure
     result: R = returned
     return result
-
-
-def forks() -> bool:
-    """Say whether a child can be forked: not once CUDA or its threads are in use."""
-    return hasattr(os, "fork") and sys.platform != "darwin" and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 
 
 def _flush() -> None:
