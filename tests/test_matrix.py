@@ -16,7 +16,8 @@ from trainguard.subject import Subject
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 ROWS = (
-    "A1 A2 A3 A4 A5 A7 A8 A9 A10 A13 A14 B7 B8 B12 C1 C3 C4 C7 C8 C9 C10 C11"
+    "A1 A2 A3 A4 A5 A6 A7 A8 A9 A10 A11 A12 A13 A14 B1 B2 B3 B4 B5 B6 B7 B8 B9 B10 B11 B12 B14"
+    " C1 C3 C4 C7 C8 C9 C10 C11"
     " D1 D2 D3 D4 D5 D6 D7 D8 D9 D10 D11 D12 D13 E1 E2 E3 E4 E5 E6 E7 E8 E9 E11"
 )
 ROW = re.compile(r"\b[A-E]\d{1,2}\b")
@@ -109,10 +110,10 @@ def test_a_healthy_training_passes_run(name: str, tmp_path: Path) -> None:
 def test_an_invariant_is_broken_by_some_fixture(key: str) -> None:
     """An invariant that nothing breaks may be one that cannot fail."""
     family, name = key.split(".")
-    if name == "devices_agree":
-        pytest.skip("no component computes differently on a device that is not there")
+    if name in ("devices_agree", "headroom_is_kept"):
+        pytest.skip("nothing computes differently, or fills up, a device that is not there")
     breakers = [m for m in broken() if name in m.BREAKS | getattr(m, "NOTES", set())]
-    assert any(subject.family == family for m in breakers for subject in vars(m).values()
+    assert any(family in subject.families for m in breakers for subject in vars(m).values()
                if isinstance(subject, Subject))  # fmt: skip
 
 

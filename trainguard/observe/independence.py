@@ -118,6 +118,7 @@ def _vectorises(made: Evaluator) -> bool:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             together = made.each(points)
+            made.apart().gradients(points)  # what is computed again in backward may not
     except (SubjectError, RuntimeError, ValueError, TypeError):
         return False
     finally:

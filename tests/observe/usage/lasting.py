@@ -35,8 +35,8 @@ def momentum() -> None:
 
 
 def lazy() -> None:
-    """Make parameters and a buffer in the first call."""
-    model = nn.Sequential(nn.LazyLinear(8), nn.LazyBatchNorm1d(), nn.Linear(8, 1))
+    """Make parameters in the first call."""
+    model = nn.Sequential(nn.LazyLinear(8), nn.BatchNorm1d(8), nn.Linear(8, 1))
     model(torch.randn(4, 4))
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(STEPS):

@@ -141,3 +141,22 @@ def test_what_fails_on_both_is_the_subjects_own_fault() -> None:
 
     with pytest.raises(SubjectError, match="it cannot be built"):
         followed(lambda: of_transformer(build=build), "cpu")
+
+
+class Shadow:
+    """An averaged copy that keeps the model it averages, as most such classes do."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.shadow = [parameter.detach().clone() for parameter in model.parameters()]
+
+    def update(self) -> None:
+        """Follow the model by one percent."""
+        for kept, parameter in zip(self.shadow, self.model.parameters(), strict=True):
+            kept.lerp_(parameter.detach(), 0.01)
+
+
+def test_the_model_that_an_average_refers_to_is_not_its_copy() -> None:
+    """Parameters stay parameters where the average holds the model itself."""
+    held = predicted(lambda: of_transformer(average=Shadow), "cpu").timeline.highest()
+    assert held["averages"] == held["parameters"]

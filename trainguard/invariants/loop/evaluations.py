@@ -35,7 +35,7 @@ def evaluation_measures_something(trace: Trace[Event]) -> Iterator[Finding]:
         rounded; best values so far; zeros of fewer digits than a ten-thousandth of the loss needs.
     Misses: losses that vary and measure the wrong thing; metrics that are no loss.
     Why: a loop over an empty loader, or a sum that is reset too late, looks like success.
-    Source: issue 3; perslev/U-Time issue 43; keras-team/keras issue 1364.
+    Source: perslev/U-Time issue 43; keras-team/keras issue 1364.
     """
     train = finite(step.loss for course in courses(trace) for step in course.every)
     if not any(train):

@@ -102,7 +102,7 @@ def gradients_start_empty(trace: Trace[Event]) -> Iterator[Finding]:
     Misses: gradients that another optimizer's loss left behind and that no step has used.
     Why: without zero_grad each step is made with the sum of all gradients so far; the loss falls
         all the same, for a while.
-    Source: issue 3; the pitfall that every tutorial of PyTorch names.
+    Source: the pitfall that every tutorial of PyTorch names.
     """
     least = trace.limit("gradients_start_empty", 1e-3)
     for course in courses(trace):

@@ -100,7 +100,7 @@ def loss_depends_on_parameters(trace: Trace[Event]) -> Iterator[Finding]:
     Misses: a loss of which only a part is cut off: every_trainable_parameter_moves names that.
     Why: a loss that is wrapped in a new tensor, detached or computed without gradients can be
         made to require one: backward runs, nothing moves, and nothing complains.
-    Source: issue 3 (loss re-wrapped in a new tensor).
+    Source: PyTorch, torch.tensor (it warns where it copies a tensor, which has no graph then).
     """
     every = courses(trace)
     for course in every:

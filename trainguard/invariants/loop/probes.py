@@ -91,7 +91,7 @@ def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
     Allows: three quarters of the share that labels drawn by chance would have: some data is noisy.
     Misses: inputs that are seen once, or augmented; labels that are wrong from the beginning.
     Why: labels that are shuffled apart from their inputs can only be learned by heart.
-    Source: Borda/kaggle_image-classify pull request 12; issue 3.
+    Source: Borda/kaggle_image-classify pull request 12.
     """
     for probe in _of(trace, "labels"):
         if probe.measured > probe.reference:

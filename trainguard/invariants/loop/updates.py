@@ -95,7 +95,7 @@ def update_ratio_is_healthy(trace: Trace[Event]) -> Iterator[Finding]:
         losses of any sign, of several optimizers; single layers.
     Why: an update below the resolution of its weights is rounded off: with bfloat16 weights and a
         small rate nothing moves. One as large as the weights forgets what was learned.
-    Source: Karpathy, "Neural Networks: Zero to Hero" (about 1e-3 is usual); issue 3.
+    Source: Karpathy, "Neural Networks: Zero to Hero" (about 1e-3 is usual).
     """
     most = trace.limit("update_ratio_is_healthy", _LARGE)
     for course in courses(trace):

@@ -2,7 +2,7 @@
 Run something in a process of its own, to its end or until it is killed.
 
 A child is forked where that is safe: it has what the parent has imported, and anything can be
-handed to it. Where CUDA is awake in the parent, or where there is no fork, a new interpreter is
+handed to it. Where there is an accelerator, or where there is no fork, a new interpreter is
 started; what is handed to it must then be something that pickle can name.
 """
 
@@ -21,9 +21,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from traceback import format_exception
 
-import torch
-
 from trainguard.fault import SubjectError, Unjudged
+from trainguard.observe.fork import forks
 from trainguard.observe.watch import watchers
 
 _TAIL = 8_192  # bytes of what a child printed that are shown
@@ -66,11 +65,6 @@ def apart(work: Callable[[], object], folder: Path, seconds: float) -> Ending:
         _end(process)
     printed = log.read_bytes()[-_TAIL:].decode(errors="replace") if log.exists() else ""
     return Ending(code, printed.rstrip())
-
-
-def forks() -> bool:
-    """Say whether a forked child can train: not where an accelerator is awake in the parent."""
-    return sys.platform == "linux" and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 
 
 def _fork(work: Callable[[], object], log: Path) -> int:

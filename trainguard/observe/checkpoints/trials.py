@@ -19,10 +19,11 @@ from typing import Any
 from trainguard.checkpoint import DIRECTORIES, RESUMES, Checkpoint, named_parameter
 from trainguard.fault import SubjectError, Unjudged
 from trainguard.observe.checkpoints.folder import kinds
-from trainguard.observe.checkpoints.process import Ending, Printed, apart, forks
+from trainguard.observe.checkpoints.process import Ending, Printed, apart
 from trainguard.observe.checkpoints.state import State, living_optimizers
 from trainguard.observe.checkpoints.witness import Account, Order, Save
 from trainguard.observe.checkpoints.written import Written
+from trainguard.observe.fork import forks
 from trainguard.saved import Resumption
 
 _BEYOND = 2  # steps that a resumed run may make too many, to see that it does

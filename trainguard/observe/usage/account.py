@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from trainguard.event import Plain
 from trainguard.fault import SubjectError
-from trainguard.observe.caller import caller
 from trainguard.observe.usage.exhaustion import Stop
 from trainguard.observe.usage.ledger import Entry
 from trainguard.observe.usage.timeline import Peak, Timeline
@@ -71,7 +70,5 @@ def _teller(how: str, sizes: Sizes, detail: str) -> Callable[..., Usage]:
 
 
 def largest_line(peak: Peak) -> str:
-    """Return the line that made most of what was held at the peak; who asks for this made none."""
-    beyond = caller()
-    lines = (line for line, _ in peak.lines.most_common() if line not in ("", beyond))
-    return next(lines, "")
+    """Return the line that made most of what was held at the peak."""
+    return next((line for line, _ in peak.lines.most_common() if line), "")

@@ -11,11 +11,13 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, BinaryIO, TypeVar
 
 import torch
 
 from trainguard.fault import SubjectError
+from trainguard.observe.fork import forks
 
 R = TypeVar("R")
 
@@ -29,6 +31,7 @@ def apart(function: Callable[[], R]) -> R:
     """
     if not forks():
         return function()
+    _flush()
     reading, writing = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Python 3.12: nothing that holds a lock is used
@@ -48,9 +51,11 @@ def apart(function: Callable[[], R]) -> R:
     return result
 
 
-def forks() -> bool:
-    """Say whether a child can be forked: not once CUDA or its threads are in use."""
-    return hasattr(os, "fork") and sys.platform != "darwin" and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+def _flush() -> None:
+    """Write out what is buffered, which the child would otherwise write a second time."""
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        with suppress(AttributeError, ValueError, OSError):  # there is none, or it is closed
+            stream.flush()  # type: ignore[union-attr]
 
 
 def _answer(function: Callable[[], Any], writing: int) -> None:

@@ -23,7 +23,7 @@ from torch.optim.optimizer import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from trainguard.observe.caller import user_frame
+from trainguard.observe.caller import caller, user_frame
 from trainguard.observe.usage.scopes import Scopes
 
 BUILD, FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = (
@@ -79,6 +79,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.scopes = Scopes()
         self._live: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
         self._optimizing = 0
+        self._beyond = ""  # the line that asks for all this, which makes nothing itself
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -100,6 +101,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
             register_optimizer_step_pre_hook(self._optimizer_begins),
             register_optimizer_step_post_hook(self._optimizer_ends),
         ]
+        self._beyond = caller()
         try:
             with self.scopes.followed(), self:
                 yield self
@@ -156,7 +158,8 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _entry(self, size: int, phase: str, func: Any) -> Entry:
         """Describe a new storage by what is going on."""
         frame = user_frame(sys._getframe(2))  # noqa: SLF001 the one way to look at callers cheaply
-        source = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
+        line = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
+        source = "" if line == self._beyond else line
         module = self.scopes.now(backward=phase == BACKWARD)
         name = str(getattr(func, "overloadpacket", "")).removeprefix("aten.")
         return Entry(size, phase, self.step, module, name, source)

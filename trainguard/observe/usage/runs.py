@@ -10,8 +10,8 @@ from typing import Any
 from trainguard.fault import DeclarationError, SubjectError, Unjudged, is_ours
 from trainguard.loop import Loop, Run, Script
 from trainguard.observe.execute import execute, find_script
+from trainguard.observe.fork import forks
 from trainguard.observe.script import script_folder, script_path
-from trainguard.observe.usage.apart import forks
 
 
 class Silence(io.TextIOBase):

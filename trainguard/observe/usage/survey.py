@@ -9,7 +9,6 @@ from trainguard.breakdown import Breakdown, Course, Part, alike
 from trainguard.budget import Budget
 from trainguard.fault import SubjectError
 from trainguard.loop import Run
-from trainguard.observe.caller import caller
 from trainguard.observe.deadline import deadline
 from trainguard.observe.isolation import isolated
 from trainguard.observe.usage import step, viewer
@@ -108,8 +107,7 @@ def broken_down(name: str, seen: Followed, sizes: Sizes) -> Breakdown:
     """Return what a step that was followed took."""
     timeline = seen.timeline
     peak, highest = timeline.peak(), timeline.highest()
-    beyond = caller()  # who asked for this is no part of the step
-    lines = [(line, held) for line, held in peak.lines.most_common() if line not in ("", beyond)]
+    lines = [(line, held) for line, held in peak.lines.most_common() if line]
     return Breakdown(
         subject=name,
         how=seen.how,

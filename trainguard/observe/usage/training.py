@@ -49,14 +49,14 @@ def train(training: Training, ledger: Ledger, steps: int | None = None) -> None:
     enter_owners(ledger, module)
     optimizer = _optimizer(training, module)
     average = _average(training, module)
-    _enter_average(ledger, average)
+    _enter_average(ledger, average, module)
     for step in range(1, steps + 1):
         ledger.step = step
         _step(training, ledger, module, optimizer)
         update = getattr(average, "update_parameters", None) or getattr(average, "update", None)
         if update is not None:
             update(module) if hasattr(average, "update_parameters") else update()
-        _enter_average(ledger, average)
+        _enter_average(ledger, average, module)
 
 
 def _step(
@@ -97,14 +97,15 @@ def _average(training: Training, module: nn.Module) -> Any:
     return None if training.average is None else training.average(module)
 
 
-def _enter_average(ledger: Ledger, average: Any) -> None:
-    """Say which storages are the averaged copy's."""
+def _enter_average(ledger: Ledger, average: Any, module: nn.Module) -> None:
+    """Say which storages are the averaged copy's; a model that it refers to is none."""
     held = vars(average) if hasattr(average, "__dict__") else average
     modules = [average] if isinstance(average, nn.Module) else []
     modules += [value for value in _values(held) if isinstance(value, nn.Module)]
-    for one in modules:
-        ledger.enter_all((*one.parameters(), *one.buffers()), AVERAGES)
-    ledger.enter_all(_tensors(held), AVERAGES)
+    own = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    copied = [t for one in modules for t in (*one.parameters(), *one.buffers())]
+    copied += _tensors(held)
+    ledger.enter_all((tensor for tensor in copied if id(tensor) not in own), AVERAGES)
 
 
 def _values(held: Any) -> list[Any]:
@@ -112,6 +113,6 @@ def _values(held: Any) -> list[Any]:
     return list(held.values()) if isinstance(held, dict) else []
 
 
-def _tensors(values: Any) -> Iterable[Tensor]:
+def _tensors(values: Any) -> list[Tensor]:
     """Return the tensors in nested containers."""
     return [value for value in tree_iter(values) if isinstance(value, Tensor)]
