@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from trainguard.fault import SubjectError, Unjudged
 from trainguard.observe.checkpoints import process
