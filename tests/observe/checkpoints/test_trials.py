@@ -20,7 +20,7 @@ from trainguard.trace import Trace
 
 def observed(subject: tg.Checkpoint, probe: str = "resume") -> Trace:
     """Return the trace of one probe."""
-    return Observations(Settings()).trace(subject, Config(), probe)
+    return Observations(Settings()).of(subject, Config()).trace(probe)
 
 
 def train(out_dir: Path, resume=False, flaw="", steps=6):
