@@ -28,6 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _outside_ci(monkeypatch) -> None:
-    """Hide from runs inside a test that they are in CI, where pytest repeats whole messages."""
-    for variable in ("CI", "BUILD_NUMBER"):
+    """Hide from runs inside a test that they are in CI, and that they are in a worker of xdist."""
+    # In CI pytest repeats whole messages; in a worker syrupy reports nothing.
+    for variable in ("CI", "BUILD_NUMBER", "PYTEST_XDIST_WORKER"):
         monkeypatch.delenv(variable, raising=False)

@@ -119,9 +119,11 @@ def _load_catalogue() -> None:
 
 
 def catalogue(family: str | None = None) -> tuple[Invariant, ...]:
-    """Return the registered invariants, of one family or of all, in order of registration."""
+    """Return the registered invariants, of one family or of all, family by family."""
     _load_catalogue()
-    return tuple(i for i in _registered.values() if family in (None, i.family))
+    # Whoever imports one family first must not change the order in which all are told of.
+    ordered = sorted(_registered.values(), key=lambda made: FAMILIES.index(made.family))
+    return tuple(made for made in ordered if family in (None, made.family))
 
 
 def of_families(families: Iterable[str]) -> tuple[Invariant, ...]:

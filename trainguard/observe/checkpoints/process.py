@@ -96,6 +96,8 @@ def _spawn(work: Callable[[], object], log: Path) -> int:
     child = context.Process(target=_spawned, args=(packed, modules, str(log)), daemon=False)
     child.start()
     assert child.pid is not None
+    # It is waited for by its number: who asks multiprocessing would hear that it still runs.
+    multiprocessing.process._children.discard(child)  # type: ignore[attr-defined] # noqa: SLF001
     return child.pid
 
 
