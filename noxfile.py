@@ -32,9 +32,18 @@ def guard(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
-    """Run the tests, third-party subjects and frameworks included, on each Python here."""
+    """Run the tests, but for the slow ones, on each Python here."""
+    session.install(*CI, "-e", ".[test,frameworks]")
+    session.run(
+        "pytest", *PARALLEL, "-m", "not slow", "--ignore=tests/third_party", *session.posargs
+    )
+
+
+@nox.session
+def slow(session: nox.Session) -> None:
+    """Run the slow tests: whole trainings of others, and what others published."""
     session.install(*CI, "-e", ".[test,third-party,frameworks]")
-    session.run("pytest", *PARALLEL, *session.posargs)
+    session.run("pytest", *PARALLEL, "-m", "slow", *session.posargs)
 
 
 @nox.session(python=PYTHONS[0])  # not every Python has a wheel of the oldest torch

@@ -29,7 +29,7 @@ def memory() -> list[int]:
 @pytest.mark.skipif(not times._STATUS.exists(), reason="only Linux tells the peak of one process")
 def test_the_peak_is_that_of_this_process() -> None:
     """A process that is started by a large one does not have the size of that."""
-    large = torch.zeros(2**27)  # 512 MiB, all of it touched
+    large = torch.zeros(2**28)  # 1 GiB, all of it touched: more than torch with CUDA by itself
     large += 1
     run = subprocess.run([sys.executable, "-c", CHILD], check=True, capture_output=True, text=True)
     own, counted = json.loads(run.stdout)
