@@ -6,17 +6,12 @@ import pytest
 import torch._dynamo  # noqa: F401
 
 # What is run by `nox -s slow`, so that `nox -s tests` keeps within a quarter of an hour.
-SLOW = (
-    "tests/authors/",
-    "tests/frameworks/",
-    "tests/third_party/",
-    "tests/test_matrix.py::test_a_healthy_training_passes_run",
-)
+SLOW = ("tests/authors/", "tests/frameworks/", "tests/third_party/")
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the slow tests, by the files and functions that they stand in."""
+    """Mark the slow tests, by the folders that they stand in."""
     for item in items:
         if item.nodeid.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
