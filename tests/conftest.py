@@ -13,7 +13,6 @@ SLOW = (
     "tests/frameworks/",
     "tests/third_party/",
     "tests/test_matrix.py::test_a_broken_training_is_found_by_run",
-    "tests/test_matrix.py::test_a_healthy_training_passes_run",
     "tests/test_reference_curves.py",
 )
 
