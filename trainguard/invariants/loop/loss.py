@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, takewhile
 from math import isfinite, isinf
-from statistics import fmean
 
 from trainguard.catalogue import invariant
 from trainguard.event import Event
@@ -159,7 +158,10 @@ def loss_falls(trace: Trace[Event]) -> Iterator[Finding]:
 
 def _level(step: Step) -> float:
     """Return the mean of what was handed to backward: it is the same for a shorter window."""
-    return fmean(step.losses) if step.losses else step.loss
+    if not step.losses:
+        return step.loss
+    # Divided before they are added: two huge losses are no overflow, two infinite ones no error.
+    return sum(loss / len(step.losses) for loss in step.losses)
 
 
 def _typical(steps: Sequence[Step], low: float, high: float) -> float:
