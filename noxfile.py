@@ -16,6 +16,7 @@ TORCHES = ("2.4.1", "2.9.1", "2.15.0")  # the oldest supported, one between, the
 CI = ("-c", "constraints/ci.txt")
 # In small portions: the slow tests stand together, and one worker would get them all.
 PARALLEL = ("-n", "2", "--maxschedchunk", "8")
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # in each worker: the workers fill the processors already
 # What `wheel` copies: all that the tests read, except the source of the package.
 BESIDE_THE_SOURCE = (
     *("tests", "fixtures", "docs", "constraints", "benchmarks", ".ci", ".github"),
@@ -34,16 +35,15 @@ def guard(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the tests, but for the slow ones, on each Python here."""
     session.install(*CI, "-e", ".[test,frameworks]")
-    session.run(
-        "pytest", *PARALLEL, "-m", "not slow", "--ignore=tests/third_party", *session.posargs
-    )
+    chosen = ("-m", "not slow", "--ignore=tests/third_party", *session.posargs)
+    session.run("pytest", *PARALLEL, *chosen, env=ONE_THREAD)
 
 
 @nox.session
 def slow(session: nox.Session) -> None:
     """Run the slow tests: whole trainings under the commands, and what others published."""
     session.install(*CI, "-e", ".[test,third-party,frameworks]")
-    session.run("pytest", *PARALLEL, "-m", "slow", *session.posargs)
+    session.run("pytest", *PARALLEL, "-m", "slow", *session.posargs, env=ONE_THREAD)
 
 
 @nox.session(python=PYTHONS[0])  # not every Python has a wheel of the oldest torch
@@ -51,14 +51,16 @@ def slow(session: nox.Session) -> None:
 def torch(session: nox.Session, torch: str) -> None:
     """Run the tests with the oldest, a middle and the newest torch."""
     session.install(f"torch=={torch}", "-e", ".[test]")
-    session.run("pytest", *PARALLEL, "--ignore=tests/third_party", *session.posargs)
+    chosen = ("--ignore=tests/third_party", *session.posargs)
+    session.run("pytest", *PARALLEL, *chosen, env=ONE_THREAD)
 
 
 @nox.session(python=PYTHONS[0])
 def minimums(session: nox.Session) -> None:
     """Run the tests with the lowest version of each dependency; `tests` has the newest."""
     session.install(*CI, "-c", "constraints/minimums.txt", "-e", ".[test]")
-    session.run("pytest", *PARALLEL, "--ignore=tests/third_party", *session.posargs)
+    chosen = ("--ignore=tests/third_party", *session.posargs)
+    session.run("pytest", *PARALLEL, *chosen, env=ONE_THREAD)
 
 
 @nox.session
@@ -86,7 +88,8 @@ def wheel(session: nox.Session) -> None:
     for name in BESIDE_THE_SOURCE:
         _copy(Path(name), away / name)
     session.chdir(away)
-    session.run("pytest", *PARALLEL, "--ignore=tests/third_party", *session.posargs)
+    chosen = ("--ignore=tests/third_party", *session.posargs)
+    session.run("pytest", *PARALLEL, *chosen, env=ONE_THREAD)
 
 
 @nox.session
