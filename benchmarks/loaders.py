@@ -97,7 +97,7 @@ def plain(loader: DataLoader[Any], epochs: Iterable[int]) -> Spent:
 
 def epochs_of(loader: DataLoader[Any], declare: Declare) -> list[int]:
     """Return how many batches of each epoch the scan looks at."""
-    trace = Observations(Settings()).trace(declare(loader), Config(), "scan")
+    trace = Observations(Settings()).of(declare(loader), Config()).trace("scan")
     return [event.batches for event in trace if isinstance(event, Epoch)]
 
 
