@@ -5,7 +5,8 @@ import signal
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -127,3 +128,20 @@ def test_an_import_is_not_interrupted(tmp_path, monkeypatch) -> None:
         assert importlib.import_module("slow_to_import").DONE
         spin()
     assert sys.modules.pop("slow_to_import").DONE
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """Give the block of somebody else a limit."""
+    with deadline(SOON):
+        yield
+
+
+def test_a_block_inside_an_import_is_interrupted(tmp_path, monkeypatch) -> None:
+    """Only imports that the block itself makes are waited for, also through another manager."""
+    (tmp_path / "guarded_at_import.py").write_text(
+        "from tests.observe.test_deadline import limited, spin\nwith limited():\n    spin()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SubjectError, match="still running"):
+        importlib.import_module("guarded_at_import")

@@ -13,13 +13,15 @@ import torch
 from trainguard.catalogue import Judge
 from trainguard.checkpoint import Checkpoint
 from trainguard.event import Event, Plain
-from trainguard.fault import DeclarationError, did_you_mean
 from trainguard.finding import Finding
 from trainguard.observe.checkpoints.comparison import departures, parts
 from trainguard.observe.checkpoints.rotation import deletions, rotated
 from trainguard.observe.checkpoints.trials import Trials
+from trainguard.observe.traces import Traces
 from trainguard.settings import Settings
 from trainguard.trace import Trace
+
+PROBES = ("resume", "interrupt", "rotate")
 
 
 def observe(
@@ -36,7 +38,7 @@ class CheckpointObservation:
     subject: Checkpoint
     settings: Settings
     points: int = 0
-    _traces: dict[str, Trace[Event] | Exception] = field(default_factory=dict)
+    _traces: Traces[Event] = field(default_factory=lambda: Traces("a checkpoint", PROBES))
 
     def __post_init__(self) -> None:
         """Make a folder that is there for as long as the observation is."""
@@ -51,19 +53,7 @@ class CheckpointObservation:
             "interrupt": self._interrupted,
             "rotate": self._rotated,
         }
-        if probe not in probes:
-            raise DeclarationError(
-                f"Checkpoints have no probe {probe!r}.{did_you_mean(probe, probes)}"
-            )
-        if probe not in self._traces:
-            try:
-                self._traces[probe] = self._made(tuple(probes[probe]()))
-            except Exception as fault:  # noqa: BLE001 raised again for each invariant, as it is
-                self._traces[probe] = fault
-        kept = self._traces[probe]
-        if not isinstance(kept, Trace):
-            raise kept
-        return kept
+        return self._traces.get(probe, lambda _: self._made(tuple(probes[probe]())))
 
     def shrunk(self, finding: Finding, _judge: Judge) -> Finding:
         """Return the finding: what a resume loses has no smaller counterexample."""

@@ -1,10 +1,10 @@
 """A time limit around the team's code."""
 
+import contextlib
 import inspect
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType
 
 from trainguard.fault import SubjectError
@@ -23,7 +23,7 @@ class Expired(BaseException):
     call = ""
 
 
-@contextmanager
+@contextlib.contextmanager
 def deadline(seconds: float) -> Iterator[None]:
     """
     Raise SubjectError out of the block once it has run for `seconds`.
@@ -36,7 +36,7 @@ def deadline(seconds: float) -> Iterator[None]:
         yield
         return
 
-    owner = inspect.stack(0)[2].frame  # past contextlib: whose block this is
+    owner = _whose_block(inspect.currentframe())
 
     def expire(_signal: int, frame: FrameType | None) -> None:
         """Interrupt the block where it is, unless it is a moment that must not be interrupted."""
@@ -59,7 +59,17 @@ def deadline(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, previous)
 
 
-def _must_wait(frame: FrameType | None, owner: FrameType) -> bool:
+def _whose_block(frame: FrameType | None) -> FrameType | None:
+    """Return who entered a context manager: past contextlib, and others that this one is in."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename != contextlib.__file__ and not code.co_flags & inspect.CO_GENERATOR:
+            break
+        frame = frame.f_back
+    return frame
+
+
+def _must_wait(frame: FrameType | None, owner: FrameType | None) -> bool:
     """
     Say whether Python, inside the owner's block, is deleting an object or importing a module.
 

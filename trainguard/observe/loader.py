@@ -8,10 +8,7 @@ stands in a module of observe/loaders/ under its own name, or under the name tha
 runs seeded, on one thread, within the timeout, and processes that it leaves are ended after it.
 """
 
-import io
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import cast
@@ -20,14 +17,14 @@ import torch
 
 from trainguard.catalogue import Judge
 from trainguard.event import Event, Plain
-from trainguard.fault import DeclarationError, SubjectError, Unjudged, did_you_mean
+from trainguard.fault import SubjectError, Unjudged
 from trainguard.finding import Finding
 from trainguard.loader import Loader
-from trainguard.observe.deadline import deadline
-from trainguard.observe.isolation import isolated
 from trainguard.observe.loaders.drawing import DRAWS, call, draw, smallest
 from trainguard.observe.loaders.serve import no_process_left
 from trainguard.observe.loaders.splits import Loaders
+from trainguard.observe.session import quiet, session
+from trainguard.observe.traces import Traces
 from trainguard.settings import Settings
 from trainguard.trace import Trace
 
@@ -58,27 +55,18 @@ class LoaderObservation:
     loader: Loader
     settings: Settings
     points: int = 0
-    _traces: dict[str, Trace[Event] | SubjectError | Unjudged] = field(default_factory=dict)
+    _traces: Traces[Event] = field(default_factory=lambda: Traces("a loader", PROBES))
 
     def trace(self, probe: str) -> Trace[Event]:
         """Return the trace of one probe; a loader that cannot be scanned is not probed further."""
-        if probe not in PROBES:
-            raise DeclarationError(f"Loaders have no probe {probe!r}.{did_you_mean(probe, PROBES)}")
+        self._traces.check(probe)
         if probe not in ("scan", "transform"):
             self.trace("scan")
-        if probe not in self._traces:
-            try:
-                self._traces[probe] = self.observed(probe, self._drawn(probe))
-            except (SubjectError, Unjudged) as fault:
-                self._traces[probe] = fault
-        kept = self._traces[probe]
-        if not isinstance(kept, Trace):
-            raise kept
-        return kept
+        return self._traces.get(probe, lambda _: self.observed(probe, self._drawn(probe)))
 
     def shrunk(self, finding: Finding, judge: Judge) -> Finding:
         """Return the finding in the smallest setting of `vary` to which the judge objects alike."""
-        probe = self._probe_of(finding)
+        probe = self._traces.probe_of(finding)
         if not self.loader.vary or probe is None or finding.event is None:
             return finding
         known = self._drawn(probe)[finding.event.case]
@@ -98,8 +86,8 @@ class LoaderObservation:
     def observed(self, probe: str, draws: list[dict[str, object]]) -> Trace[Event]:
         """Run a probe in each setting, the team's global state kept as it was."""
         function = _probe(probe)
-        timeout, seed = self.loader.timeout, self.settings.seed
-        with _quiet(), isolated(seed), no_process_left(), deadline(timeout):
+        seed = self.settings.seed
+        with quiet(), no_process_left(), session(seed, self.loader.timeout):
             events = tuple(
                 event
                 for case, setting in enumerate(draws)
@@ -115,27 +103,8 @@ class LoaderObservation:
         count = count if probe == "scan" else max(2, count // 4)
         return draw(self.loader, count, self.settings.seed)
 
-    def _probe_of(self, finding: Finding) -> str | None:
-        """Return the probe in whose trace the finding's event stands."""
-        for probe, trace in self._traces.items():
-            if isinstance(trace, Trace) and any(event is finding.event for event in trace):
-                return probe
-        return None
-
 
 def _probe(name: str) -> Probe:
     """Load a probe by its name."""
     module = import_module(f"trainguard.observe.loaders.{PROBES[name]}")
     return cast(Probe, getattr(module, name))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep what loaders print and warn about out of the report."""
-    with (
-        warnings.catch_warnings(),
-        redirect_stdout(io.StringIO()),
-        redirect_stderr(io.StringIO()),
-    ):
-        warnings.simplefilter("ignore")
-        yield

@@ -7,7 +7,7 @@ from typing import Any
 from trainguard.archive import Archive, files_of
 from trainguard.catalogue import Judge
 from trainguard.event import Event
-from trainguard.fault import DeclarationError, SubjectError, Unjudged, did_you_mean, is_ours
+from trainguard.fault import SubjectError, Unjudged, is_ours
 from trainguard.finding import Finding
 from trainguard.loop import Loop, Run, Script
 from trainguard.observe.again import repeated
@@ -17,6 +17,7 @@ from trainguard.observe.isolation import isolated
 from trainguard.observe.nudge import Nudge
 from trainguard.observe.recorder import Recorder
 from trainguard.observe.script import observe_script
+from trainguard.observe.traces import Traces
 from trainguard.settings import Settings
 from trainguard.subject import parameters
 from trainguard.trace import Trace
@@ -37,22 +38,12 @@ class RunObservation:
     settings: Settings
     points: int = 0
     archive: Archive | None = None  # of the curves; the files beside the declaration unless given
-    _traces: dict[str, Trace[Event] | Exception] = field(default_factory=dict)
+    _traces: Traces[Event] = field(default_factory=lambda: Traces("a run", _PROBES))
 
     def trace(self, probe: str) -> Trace[Event]:
         """Return the trace of one probe, recorded at the first call."""
-        if probe not in _PROBES:
-            raise DeclarationError(f"Runs have no probe {probe!r}.{did_you_mean(probe, _PROBES)}")
-        if probe not in self._traces:
-            try:
-                make = {"run": self._recorded, "rerun": self._repeated, "curve": self._compared}
-                self._traces[probe] = make[probe]()
-            except Exception as fault:  # noqa: BLE001 raised again for each invariant, as it is
-                self._traces[probe] = fault
-        kept = self._traces[probe]
-        if not isinstance(kept, Trace):
-            raise kept
-        return kept
+        make = {"run": self._recorded, "rerun": self._repeated, "curve": self._compared}
+        return self._traces.get(probe, lambda _: make[probe]())
 
     def shrunk(self, finding: Finding, _judge: Judge) -> Finding:
         """Return the finding: a run has no smaller counterexample than its first step."""

@@ -1,9 +1,5 @@
 """Observe a declared loss: one trace per probe, and the smallest counterexample of a finding."""
 
-import io
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -16,16 +12,18 @@ from trainguard.finding import Finding
 from trainguard.loss import Loss
 from trainguard.observe.conduct import Conduct, conduct
 from trainguard.observe.culprit import culprit
-from trainguard.observe.deadline import deadline
 from trainguard.observe.evaluate import Evaluator
 from trainguard.observe.explore import confirmed, explore, merge
 from trainguard.observe.independence import evaluator
 from trainguard.observe.inquiry import PROBE_OF, Inquiry
 from trainguard.observe.instrument import EFFORTS, INSTRUMENTS, Instrument
-from trainguard.observe.isolation import isolated
+from trainguard.observe.session import session
 from trainguard.observe.structure import Structure, draw
+from trainguard.observe.traces import Traces
 from trainguard.settings import Settings
 from trainguard.trace import Sample, Trace
+
+PROBES = ("conduct", *INSTRUMENTS)
 
 
 def observe(loss: Loss, device: str, dtype: str, settings: Settings) -> "LossObservation":
@@ -42,22 +40,14 @@ class LossObservation:
     dtype: str
     settings: Settings
     points: int = 0
-    _traces: dict[str, Trace[Sample] | SubjectError | Unjudged] = field(default_factory=dict)
+    _traces: Traces[Sample] = field(default_factory=lambda: Traces("a loss", PROBES))
     _structures: list[Structure] = field(default_factory=list)
     _conduct: Conduct | None = None
     _mixes: bool = False
 
     def trace(self, probe: str) -> Trace[Sample]:
         """Return the trace of one probe; raises SubjectError or Unjudged again if it did once."""
-        if probe not in self._traces:
-            try:
-                self._traces[probe] = self._observed(probe)
-            except (SubjectError, Unjudged) as fault:
-                self._traces[probe] = fault
-        found = self._traces[probe]
-        if isinstance(found, Exception):
-            raise found
-        return found
+        return self._traces.get(probe, self._observed)
 
     def shrunk(self, finding: Finding, judge: Judge) -> Finding:
         """Return the finding at the smallest structure and the roundest point that still fail."""
@@ -68,7 +58,7 @@ class LossObservation:
             return replace(finding, smallest=self._conduct.calls[sample.case])
         inquiry = Inquiry(self, finding, judge, sample)
         try:
-            with self._session():
+            with session(self.settings.seed, self.loss.timeout):
                 return inquiry.smallest()
         except SubjectError:  # out of time, or it fails at other points: show what was seen
             return inquiry.as_seen()
@@ -103,7 +93,7 @@ class LossObservation:
 
     def _observed(self, probe: str) -> Trace[Sample]:
         """Run one probe; what stops it is shown by the simplest call that does so too."""
-        with self._session():
+        with session(self.settings.seed, self.loss.timeout):
             try:
                 self._prepare()
                 return self.judged(self._samples(probe))
@@ -152,15 +142,3 @@ class LossObservation:
                 raise
             raise Unjudged(f"the loss does not run in {instrument.dtype}: {fault}") from fault
         return made
-
-    @contextmanager
-    def _session(self) -> Iterator[None]:
-        """Run the team's code silently, within its time, and leave no trace of it."""
-        with (
-            isolated(self.settings.seed),
-            deadline(self.loss.timeout),
-            warnings.catch_warnings(),
-            redirect_stdout(io.StringIO()),
-        ):
-            warnings.simplefilter("ignore")
-            yield

@@ -6,10 +6,7 @@ is called once for each case, inside the session: seeded, silent, on one thread,
 within the subject's time. See `Network` for what it can do with the model.
 """
 
-import io
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 
@@ -18,14 +15,14 @@ from torch import nn
 
 from trainguard.catalogue import Judge
 from trainguard.event import Plain
-from trainguard.fault import DeclarationError, SubjectError, Unjudged, did_you_mean
+from trainguard.fault import SubjectError
 from trainguard.finding import Finding
 from trainguard.model import Model
-from trainguard.observe.deadline import deadline
-from trainguard.observe.isolation import isolated
 from trainguard.observe.models.cases import draw
 from trainguard.observe.models.network import Network
 from trainguard.observe.models.paste import call
+from trainguard.observe.session import session
+from trainguard.observe.traces import Traces
 from trainguard.settings import Settings
 from trainguard.trace import Pass, Trace
 
@@ -52,22 +49,12 @@ class ModelObservation:
     dtype: str
     settings: Settings
     points: int = 0
-    _traces: dict[str, Trace[Pass] | SubjectError | Unjudged] = field(default_factory=dict)
+    _traces: Traces[Pass] = field(default_factory=lambda: Traces("a model", PROBES))
     _networks: list[Network] | SubjectError = field(default_factory=list)
 
     def trace(self, probe: str) -> Trace[Pass]:
         """Return the trace of one probe; a model that cannot be called is not probed further."""
-        if probe not in PROBES:
-            raise DeclarationError(f"Models have no probe {probe!r}.{did_you_mean(probe, PROBES)}")
-        if probe not in self._traces:
-            try:
-                self._traces[probe] = self._observed(probe)
-            except (SubjectError, Unjudged) as fault:
-                self._traces[probe] = fault
-        kept = self._traces[probe]
-        if not isinstance(kept, Trace):
-            raise kept
-        return kept
+        return self._traces.get(probe, self._observed)
 
     def shrunk(self, finding: Finding, _judge: Judge) -> Finding:
         """Return the finding with the call that shows it."""
@@ -79,7 +66,7 @@ class ModelObservation:
     def _observed(self, probe: str) -> Trace[Pass]:
         """Run one probe in each case, the team's global state kept as it was."""
         run: Probe = import_module(f"trainguard.observe.models.{probe}").observe
-        with self._session():
+        with session(self.settings.seed, self.model.timeout):
             passes = tuple(seen for network in self._prepared() for seen in run(network))
         self.points += len(passes)
         conditions: dict[str, Plain] = {
@@ -124,15 +111,3 @@ class ModelObservation:
                 fault.call = fault.call or call(network, network.sizes)
                 raise
         return networks
-
-    @contextmanager
-    def _session(self) -> Iterator[None]:
-        """Run the team's code silently, within its time, and leave no trace of it."""
-        with (
-            isolated(self.settings.seed),
-            deadline(self.model.timeout),
-            warnings.catch_warnings(),
-            redirect_stdout(io.StringIO()),
-        ):
-            warnings.simplefilter("ignore")
-            yield

@@ -1,9 +1,6 @@
 """Observe a declared schedule: one trace per probe, and the smallest setting that still fails."""
 
-import io
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from time import monotonic
 
@@ -11,13 +8,13 @@ import torch
 
 from trainguard.catalogue import Judge
 from trainguard.event import Plain
-from trainguard.fault import DeclarationError, SubjectError, Unjudged, did_you_mean
+from trainguard.fault import SubjectError, Unjudged
 from trainguard.finding import Finding
 from trainguard.observe import replay
-from trainguard.observe.deadline import deadline
 from trainguard.observe.drive import Setting, call
-from trainguard.observe.isolation import isolated
+from trainguard.observe.session import session
 from trainguard.observe.setting import draw, smallest
+from trainguard.observe.traces import Traces
 from trainguard.schedule import NUMBERS, Schedule
 from trainguard.settings import Settings
 from trainguard.trace import Tick, Trace
@@ -47,29 +44,18 @@ class ScheduleObservation:
     schedule: Schedule
     settings: Settings
     points: int = 0
-    _traces: dict[str, Trace[Tick] | SubjectError | Unjudged] = field(default_factory=dict)
+    _traces: Traces[Tick] = field(default_factory=lambda: Traces("a schedule", PROBES))
 
     def trace(self, probe: str) -> Trace[Tick]:
         """Return the trace of one probe; a schedule that cannot be run is not probed further."""
-        if probe not in PROBES:
-            raise DeclarationError(
-                f"Schedules have no probe {probe!r}.{did_you_mean(probe, PROBES)}"
-            )
+        self._traces.check(probe)
         if probe != "run":
             self.trace("run")
-        if probe not in self._traces:
-            try:
-                self._traces[probe] = self._observed(probe, self._drawn(probe))
-            except (SubjectError, Unjudged) as fault:
-                self._traces[probe] = fault
-        kept = self._traces[probe]
-        if not isinstance(kept, Trace):
-            raise kept
-        return kept
+        return self._traces.get(probe, lambda _: self._observed(probe, self._drawn(probe)))
 
     def shrunk(self, finding: Finding, judge: Judge) -> Finding:
         """Return the finding at the smallest setting to which the judge objects alike."""
-        probe = self._probe_of(finding)
+        probe = self._traces.probe_of(finding)
         tick = finding.event
         if probe is None or not isinstance(tick, Tick):
             return finding
@@ -95,7 +81,7 @@ class ScheduleObservation:
 
     def _observed(self, probe: str, draws: list[Setting]) -> Trace[Tick]:
         """Run a probe in each setting, the team's global state kept as it was."""
-        with _quiet(), isolated(self.settings.seed), deadline(self.schedule.timeout):
+        with session(self.settings.seed, self.schedule.timeout):
             ticks = tuple(
                 tick
                 for case, setting in enumerate(draws)
@@ -104,13 +90,6 @@ class ScheduleObservation:
         self.points += len(ticks)
         conditions: dict[str, Plain] = {"torch": torch.__version__, "seed": self.settings.seed}
         return Trace(self.schedule.name, ticks, conditions, _promises(self.schedule, draws))
-
-    def _probe_of(self, finding: Finding) -> str | None:
-        """Return the probe in whose trace the finding's event stands."""
-        for probe, trace in self._traces.items():
-            if isinstance(trace, Trace) and any(tick is finding.event for tick in trace):
-                return probe
-        return None
 
 
 @dataclass
@@ -147,11 +126,3 @@ def _promises(schedule: Schedule, draws: list[Setting]) -> dict[str, Plain]:
         if name in setting
     }
     return {**schedule.promises, **drawn}
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep what schedules print and warn about out of the report."""
-    with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        yield

@@ -230,7 +230,8 @@ def test_a_model_of_which_nothing_is_trained() -> None:
 
 def test_an_unknown_probe() -> None:
     """A team's own invariant may misspell its probe."""
-    with pytest.raises(DeclarationError, match="no probe 'initail'. Did you mean 'initial'"):
+    told = "no probe 'initail' of a model. Did you mean 'initial'"
+    with pytest.raises(DeclarationError, match=told):
         trace(tg.Model(Head, x=X), "initail")
 
 
