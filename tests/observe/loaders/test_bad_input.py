@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 import trainguard as tg
 from trainguard.fault import SubjectError
 from trainguard.observe.loader import LoaderObservation
+from trainguard.observe.loaders.serve import serving
 from trainguard.settings import Settings
 
 
@@ -103,6 +104,19 @@ def test_what_stops_a_scan(build: Any, words: str) -> None:
     with pytest.raises(SubjectError, match=words) as raised:
         scanned(build)
     assert raised.value.remedy
+    assert multiprocessing.active_children() == []
+
+
+def test_a_worker_that_dies_between_two_batches() -> None:
+    """PyTorch raises wherever the process is then, also in code that is no loader's."""
+    given = DataLoader(Items(zeros), batch_size=4, num_workers=1)
+    with (
+        pytest.raises(SubjectError, match="a worker process of 'train' died before batch 1"),
+        serving(given, "train") as batches_taken,
+    ):
+        next(batches_taken)
+        os.kill(batches_taken.iterator._workers[0].pid, signal.SIGKILL)
+        time.sleep(20)
     assert multiprocessing.active_children() == []
 
 

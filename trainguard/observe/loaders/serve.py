@@ -33,6 +33,11 @@ def serving(loader: Any, split: str, *, lasting: bool = False) -> Iterator[Itera
     try:
         yield taker
         healthy = True
+    except RuntimeError as error:
+        if not _DIED.search(str(error)):
+            raise
+        # torch raises where its signal finds the process: between two batches, in code of ours.
+        raise _fault(error, split, taker.taken) from error
     finally:
         with shielded():
             if not (healthy and lasting and getattr(loader, "persistent_workers", False)):
