@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from trainguard.observe.isolation import SETTINGS, isolated, restore, seed_everything, settings_now
+from trainguard.observe.isolation import (
+    SETTINGS,
+    flushes_denormals,
+    isolated,
+    restore,
+    seed_everything,
+    settings_now,
+)
 
 EDITS: dict[str, Callable[[], object]] = {
     "default dtype": lambda: torch.set_default_dtype(torch.float64),
@@ -95,6 +102,19 @@ def test_the_block_has_one_thread_and_gradients() -> None:
     with torch.no_grad(), isolated():
         assert torch.get_num_threads() == 1
         assert torch.is_grad_enabled()
+
+
+def test_the_block_has_denormal_numbers() -> None:
+    """Whether they are turned off is the same after it, also where the block turned them off."""
+    for before in (False, True):
+        torch.set_flush_denormal(before)
+        try:
+            with isolated():
+                assert not flushes_denormals()
+                torch.set_flush_denormal(True)
+            assert flushes_denormals() == before
+        finally:
+            torch.set_flush_denormal(False)
 
 
 def test_blocks_nest() -> None:

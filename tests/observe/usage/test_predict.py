@@ -76,6 +76,22 @@ def test_state_and_averages_are_told_apart() -> None:
     assert held["gradients"] == held["parameters"]
 
 
+def test_the_average_of_batch_statistics_is_predicted() -> None:
+    """A copied model has the counter of a batch norm too, which is a constant to torch."""
+    training = Training(
+        build=lambda: nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64)),
+        feed=lambda: torch.zeros(8, 64),
+        loss=lambda module, batch: (module(batch).square().mean(), None),
+        optimizer=torch.optim.AdamW,
+        average=partial(AveragedModel, use_buffers=True),
+    )
+    made = followed(lambda: training, "cpu")
+    assert made.how.startswith("predicted"), made.detail
+    held = made.timeline.highest()
+    copied = 8  # bytes, of the average's own counter of updates
+    assert held["averages"] == held["parameters"] + held["buffers"] + copied
+
+
 def test_working_on_all_parameters_at_once_takes_more() -> None:
     """What CUDA does by default is predicted for it: one more copy of all parameters."""
     at_once = predicted(lambda: of_transformer(foreach=True), "cuda").timeline.highest()

@@ -90,12 +90,21 @@ def _asks(frame: FrameType | None, *modules: str) -> bool:
     return False
 
 
+class SharedMode(FakeTensorMode):  # type: ignore[no-untyped-call]
+    """A mode that the copies of its tensors share; torch 2.4 copies it with them, and crashes."""
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> "SharedMode":
+        """Return the mode itself."""
+        return self
+
+
 @contextmanager
 def faked() -> Iterator[FakeTensorMode]:
     """Make every tensor that is made inside a fake one."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = SharedMode(allow_non_fake_inputs=True)
     patches = Patches()
     patches.replace(nn.Module, "_apply", lambda _: _applied)
+    patches.replace(Tensor, "__deepcopy__", _deepcopy)
     _ACTIVE.append(mode)
     try:
         with mode:
@@ -125,6 +134,19 @@ def fake_twin(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(made, requires_grad=tensor.requires_grad)
     return made
+
+
+def _deepcopy(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return what copies a tensor, for an average of a model: torch fails at fake constants."""
+
+    def copied(self: Tensor, memo: dict[int, Any]) -> Tensor:
+        """Copy a fake tensor by cloning it."""
+        if not isinstance(self, FakeTensor) or not self.is_leaf or id(self) in memo:
+            return original(self, memo)
+        memo[id(self)] = self.detach().clone().requires_grad_(self.requires_grad)
+        return memo[id(self)]  # type: ignore[no-any-return]
+
+    return copied
 
 
 def _applied(self: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
