@@ -112,7 +112,8 @@ def test_a_factory_that_raises() -> None:
 def test_a_forward_that_raises() -> None:
     """The call that does so is shown."""
     raised = fault(tg.Model(Head, x=tg.real("B 5", -1, 1)))
-    assert raised.sentence.startswith("it raised RuntimeError: mat1 and mat2 shapes cannot be mult")
+    assert raised.sentence.startswith("it raised RuntimeError: ")
+    assert "mat1 and mat2 shapes cannot be mult" in raised.sentence  # torch 2.15 names addmm first
     assert raised.call == "Head()(x=torch.empty(4, 5).uniform_(-1, 1))"
 
 
