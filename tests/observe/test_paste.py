@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -30,6 +30,8 @@ def tensors(draw: st.DrawFn) -> Tensor:
 
 
 @given(tensors())
+@example(torch.full((2,), torch.finfo(torch.float32).max))
+@example(torch.full((2,), torch.finfo(torch.float16).min, dtype=torch.float16))
 def test_a_pasted_tensor_is_the_tensor(tensor: Tensor) -> None:
     """The text evaluates to the same numbers, in the same dtype and shape."""
     text = paste.tensor(tensor)

@@ -75,7 +75,8 @@ def test_train(guard):
         ],
         consecutive=True,
     )
-    result.stdout.fnmatch_lines(f"FAILED *::test_train - {BROKEN[:30]}*")
+    said = f" - {BROKEN[:30]}*" if pytest.version_tuple >= (9,) else ""  # in pytest 8 no more
+    result.stdout.fnmatch_lines(f"FAILED *::test_train{said}")
     result.stdout.no_fnmatch_line("*Error*")
 
 

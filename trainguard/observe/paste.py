@@ -68,9 +68,11 @@ def _number(value: Tensor) -> str:
         return repr(number)
     if number != number or abs(number) == torch.inf:
         return f'float("{number}")'
+    most = torch.finfo(value.dtype).max  # torch.full takes no number above it, not even to round
     for digits in range(1, 18):
         short = f"{number:.{digits}g}"
-        if torch.tensor(float(short), dtype=value.dtype) == value:
+        same = torch.tensor(float(short), dtype=value.dtype) == value
+        if same and abs(float(short)) <= most:
             break
     plain = f"{float(short):.12f}".rstrip("0")
     short = plain if float(plain) == float(short) and len(plain) <= len(short) + 1 else short
