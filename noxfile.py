@@ -78,6 +78,8 @@ def wheel(session: nox.Session) -> None:
     """Build the wheel, install it, and run the tests where the source is out of the way."""
     session.install(*CI, "build", "torch")
     built = Path(session.create_tmp()) / "dist"
+    # The folder lies in the repository, whose settings pytest would find for runs inside a test.
+    session.env.pop("TMPDIR", None)
     shutil.rmtree(built, ignore_errors=True)
     session.run("python", "-m", "build", "--outdir", str(built))
     (package,) = built.glob("*.whl")
