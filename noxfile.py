@@ -14,9 +14,6 @@ nox.options.download_python = "never"
 PYTHONS = nox.project.python_versions(nox.project.load_toml("pyproject.toml"))
 TORCHES = ("2.4.1", "2.9.1", "2.15.0")  # the oldest supported, one between, the newest
 CI = ("-c", "constraints/ci.txt")
-# In small portions: the slow tests stand together, and one worker would get them all.
-PARALLEL = ("-n", "2", "--maxschedchunk", "8")
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # in each worker: the workers fill the processors already
 # What `wheel` copies: all that the tests read, except the source of the package.
 BESIDE_THE_SOURCE = (
     *("tests", "fixtures", "docs", "constraints", "benchmarks", ".ci", ".github"),
@@ -35,15 +32,14 @@ def guard(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the tests, but for the slow ones, on each Python here."""
     session.install(*CI, "-e", ".[test,frameworks]")
-    chosen = ("-m", "not slow", "--ignore=tests/third_party", *session.posargs)
-    session.run("pytest", *PARALLEL, *chosen, env=ONE_THREAD)
+    _run_tests(session, "-m", "not slow", "--ignore=tests/third_party")
 
 
 @nox.session
 def slow(session: nox.Session) -> None:
     """Run the slow tests: whole trainings under the commands, and what others published."""
     session.install(*CI, "-e", ".[test,third-party,frameworks]")
-    session.run("pytest", *PARALLEL, "-m", "slow", *session.posargs, env=ONE_THREAD)
+    _run_tests(session, "-m", "slow")
 
 
 @nox.session(python=PYTHONS[0])  # not every Python has a wheel of the oldest torch
@@ -51,16 +47,14 @@ def slow(session: nox.Session) -> None:
 def torch(session: nox.Session, torch: str) -> None:
     """Run the tests with the oldest, a middle and the newest torch."""
     session.install(f"torch=={torch}", "-e", ".[test]")
-    chosen = ("--ignore=tests/third_party", *session.posargs)
-    session.run("pytest", *PARALLEL, *chosen, env=ONE_THREAD)
+    _run_tests(session, "--ignore=tests/third_party")
 
 
 @nox.session(python=PYTHONS[0])
 def minimums(session: nox.Session) -> None:
     """Run the tests with the lowest version of each dependency; `tests` has the newest."""
     session.install(*CI, "-c", "constraints/minimums.txt", "-e", ".[test]")
-    chosen = ("--ignore=tests/third_party", *session.posargs)
-    session.run("pytest", *PARALLEL, *chosen, env=ONE_THREAD)
+    _run_tests(session, "--ignore=tests/third_party")
 
 
 @nox.session
@@ -90,8 +84,7 @@ def wheel(session: nox.Session) -> None:
     for name in BESIDE_THE_SOURCE:
         _copy(Path(name), away / name)
     session.chdir(away)
-    chosen = ("--ignore=tests/third_party", *session.posargs)
-    session.run("pytest", *PARALLEL, *chosen, env=ONE_THREAD)
+    _run_tests(session, "--ignore=tests/third_party")
 
 
 @nox.session
@@ -108,6 +101,14 @@ def timm(session: nox.Session) -> None:
     """Run the tests of timm's schedulers apart: its torchvision wants the CUDA build of torch."""
     session.install(f"torch=={TORCHES[-1]}", "timm", "-e", ".[test]")
     session.run("pytest", "tests/third_party", "-k", "timm", *session.posargs)
+
+
+def _run_tests(session: nox.Session, *chosen: str) -> None:
+    """Run the chosen tests on two workers, and those that the command line of nox chooses."""
+    # In small portions: the slow tests stand together, and one worker would get them all. With
+    # one thread in each worker: the workers fill the processors already.
+    workers, one_thread = ("-n", "2", "--maxschedchunk", "8"), {"OMP_NUM_THREADS": "1"}
+    session.run("pytest", *workers, *chosen, *session.posargs, env=one_thread)
 
 
 def _copy(source: Path, target: Path) -> None:

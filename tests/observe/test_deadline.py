@@ -140,7 +140,8 @@ def limited() -> Iterator[None]:
 def test_a_block_inside_an_import_is_interrupted(tmp_path, monkeypatch) -> None:
     """Only imports that the block itself makes are waited for, also through another manager."""
     (tmp_path / "guarded_at_import.py").write_text(
-        "from tests.observe.test_deadline import limited, spin\nwith limited():\n    spin()\n"
+        "import time\nfrom tests.observe.test_deadline import limited\n"
+        "with limited():\n    time.sleep(3)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(SubjectError, match="still running"):

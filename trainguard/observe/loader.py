@@ -20,10 +20,12 @@ from trainguard.event import Event, Plain
 from trainguard.fault import SubjectError, Unjudged
 from trainguard.finding import Finding
 from trainguard.loader import Loader
+from trainguard.observe.deadline import deadline
+from trainguard.observe.isolation import isolated
 from trainguard.observe.loaders.drawing import DRAWS, call, draw, smallest
 from trainguard.observe.loaders.serve import no_process_left
 from trainguard.observe.loaders.splits import Loaders
-from trainguard.observe.session import quiet, session
+from trainguard.observe.session import quiet
 from trainguard.observe.traces import Traces
 from trainguard.settings import Settings
 from trainguard.trace import Trace
@@ -87,7 +89,8 @@ class LoaderObservation:
         """Run a probe in each setting, the team's global state kept as it was."""
         function = _probe(probe)
         seed = self.settings.seed
-        with quiet(), no_process_left(), session(seed, self.loader.timeout):
+        # The time ends first: processes that are left are ended without a limit.
+        with quiet(), isolated(seed), no_process_left(), deadline(self.loader.timeout):
             events = tuple(
                 event
                 for case, setting in enumerate(draws)

@@ -224,14 +224,6 @@ def test_padding_without_a_mask() -> None:
     assert served(scanned({"val": [clips]}, splits=("val",))) == {}
 
 
-def test_padding_of_many_batches_is_a_share_of_some() -> None:
-    """Of forty-nine batches the first thirty-two and each sixteenth are looked at."""
-    clips = [torch.nn.functional.pad(torch.rand(2, 15), (0, 5)) for _ in range(49)]
-    fields = {0: tg.real("B T", -1, 1)}
-    told = served(scanned({"val": clips}, splits=("val",), fields=fields))
-    assert told["padding"] == (34 * 10, 34 * 40)
-
-
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
 def test_rows_that_end_in_values_of_their_own_are_not_padded(kind: torch.dtype) -> None:
     """Held for ever at its last value: only what all rows have in common is padding."""

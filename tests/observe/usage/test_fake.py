@@ -2,7 +2,6 @@
 
 import copy
 
-import pytest
 import torch
 from torch import nn
 
@@ -18,7 +17,6 @@ class Scaled(nn.Module):
         self.scale = torch.tensor(3.0)
 
 
-@pytest.mark.filterwarnings("ignore:Accessing the data pointer")  # torch's, of its own copying
 def test_a_copy_shares_its_mode() -> None:
     """An average is a copy of the model; with a mode of its own it would belong nowhere."""
     with faked() as mode:

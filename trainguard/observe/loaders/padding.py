@@ -12,7 +12,6 @@ from torch import Tensor
 from trainguard.batch import Serving
 from trainguard.event import Event
 from trainguard.observe.loaders.layout import SEQUENCE, Layout, Read
-from trainguard.observe.loaders.sampling import is_looked_at
 
 _COLUMNS = 8  # of many features, so many tell positions apart
 _KNOWN = "attention_mask"  # everywhere: nonzero is kept; other names mean both
@@ -47,8 +46,7 @@ class Padding:
                 return
             domain = self.layout.domains.get(name)
             if domain is not None and SEQUENCE in (domain.shape or ()):
-                if is_looked_at(index):  # their share is told from some of many batches
-                    self._unmasked(found, index)
+                self._unmasked(found, index)
                 return
 
     def told(self) -> Iterator[Event]:

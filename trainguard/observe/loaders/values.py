@@ -12,10 +12,10 @@ from trainguard.batch import Field
 from trainguard.domain import Domain
 from trainguard.event import Event
 from trainguard.observe.loaders.layout import Layout, Read
-from trainguard.observe.loaders.sampling import is_looked_at
 
 _SMALL = 2**16  # elements of which all are looked at for their range
 _SAMPLED = 2**12
+_FIRST, _EVERY = 32, 16  # of many batches, some say enough about the size of the values
 Ends = tuple[float, float]
 IGNORED = -100  # the label that torch's losses leave out
 
@@ -30,7 +30,7 @@ class Values:
 
     def see(self, batch: Read, epoch: int, index: int) -> None:
         """Add up the values of a batch; after the first epoch, look at some of them only."""
-        if epoch and not is_looked_at(index):
+        if epoch and not _is_looked_at(index):
             return
         for name, value in batch.fields.items():
             number = _numbers(value)
@@ -94,7 +94,7 @@ class Tally:
         self.dtype = self.dtype or str(value.dtype).removeprefix("torch.")
         if ends is not None:
             self._outside(value, index, ends)
-        if not is_looked_at(index):
+        if not _is_looked_at(index):
             return
         known = self.domain is None or (ends is not None and all(map(isfinite, ends)))
         part = _some(value, _SMALL) if known else value
@@ -169,6 +169,11 @@ def _ends(value: torch.Tensor) -> Ends:
         return float(array.min()), float(array.max())
     low, high = torch.aminmax(value.int() if value.dtype == torch.bool else value)
     return float(low), float(high)
+
+
+def _is_looked_at(index: int) -> bool:
+    """Say whether a batch is one of those from which the size of the values is told."""
+    return index < _FIRST or not index % _EVERY
 
 
 def _is_finite(value: torch.Tensor) -> bool:

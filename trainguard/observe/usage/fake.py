@@ -90,18 +90,10 @@ def _asks(frame: FrameType | None, *modules: str) -> bool:
     return False
 
 
-class SharedMode(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """A mode that the copies of its tensors share; torch 2.4 copies it with them, and crashes."""
-
-    def __deepcopy__(self, _memo: dict[int, Any]) -> "SharedMode":
-        """Return the mode itself."""
-        return self
-
-
 @contextmanager
 def faked() -> Iterator[FakeTensorMode]:
     """Make every tensor that is made inside a fake one."""
-    mode = SharedMode(allow_non_fake_inputs=True)
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
     patches = Patches()
     patches.replace(nn.Module, "_apply", lambda _: _applied)
     patches.replace(Tensor, "__deepcopy__", _deepcopy)
@@ -137,7 +129,11 @@ def fake_twin(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
 
 
 def _deepcopy(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return what copies a tensor, for an average of a model: torch fails at fake constants."""
+    """
+    Return what copies a tensor, for an average of a model.
+
+    torch fails at fake constants; torch 2.4 copies the mode with a fake tensor too, and crashes.
+    """
 
     def copied(self: Tensor, memo: dict[int, Any]) -> Tensor:
         """Copy a fake tensor by cloning it."""
