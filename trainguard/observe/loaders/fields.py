@@ -30,7 +30,7 @@ def tensor(value: Any) -> torch.Tensor | None:
     if isinstance(value, torch.Tensor):
         # A subclass may have an opinion on slices and sums of itself, as MONAI's MetaTensor has.
         plain = value if type(value) is torch.Tensor else value.as_subclass(torch.Tensor)
-        return plain.detach()
+        return plain.detach() if plain.requires_grad else plain
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value) if value.dtype.kind in "biufc" else None
     if isinstance(value, list | tuple) and value and all(_is_number(entry) for entry in value):
@@ -38,6 +38,16 @@ def tensor(value: Any) -> torch.Tensor | None:
     if _is_number(value):
         return torch.tensor(value)
     return None
+
+
+def array(value: Any) -> np.ndarray[Any, Any] | None:
+    """Return a tensor as an array of the same memory; None for what NumPy cannot have."""
+    if not isinstance(value, torch.Tensor):
+        return value if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" else None
+    try:
+        return value.numpy()
+    except (TypeError, RuntimeError):  # bfloat16, other devices, sparse, conjugates
+        return None
 
 
 def rows(value: Any, axis: int = 0) -> int:

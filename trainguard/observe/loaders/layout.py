@@ -11,7 +11,7 @@ import torch
 from trainguard.domain import BATCH, Domain
 from trainguard.fault import SubjectError, did_you_mean
 from trainguard.loader import Loader
-from trainguard.observe.loaders.fields import named, rows, tensor
+from trainguard.observe.loaders.fields import array, named, rows, tensor
 from trainguard.observe.loaders.prints import one_print, row_prints
 from trainguard.observe.loaders.splits import is_train
 
@@ -94,6 +94,13 @@ class Read:
     fields: dict[str, Any]
     size: int
     layout: Layout
+    arrays: dict[str, Any] = field(default_factory=dict)
+
+    def array(self, name: str) -> Any:
+        """Return a field as an array of the same memory, made once; None where NumPy has none."""
+        if name not in self.arrays:
+            self.arrays[name] = array(self.fields.get(name))
+        return self.arrays[name]
 
     @property
     def prints(self) -> tuple[int, ...]:
@@ -128,7 +135,8 @@ class Read:
 
     def _of(self, role: str) -> tuple[int, ...]:
         """Return the fingerprints of each sample over the fields of one role."""
-        values = [self.fields[name] for name in self.layout.of(role) if name in self.fields]
+        names = [name for name in self.layout.of(role) if name in self.fields]
+        values = [self.fields[n] if (a := self.array(n)) is None else a for n in names]
         if self.layout.single:
             return (hash(tuple(one_print(value) for value in values)),) if values else ()
         return row_prints(values, self.size)

@@ -35,18 +35,19 @@ class Padding:
             return
         masks = {n: batch.fields.get(n) for n in self.layout.of("mask")}
         for name in self.layout.of("input"):
-            found = _rows(batch, name)
-            if found is None:
+            if (axis := _axis(batch, name)) is None:
                 continue
-            keep = next(
-                (k for n, m in masks.items() if (k := self._kept(n, m, found)) is not None), None
-            )
+            value: Tensor = batch.fields[name]
+            size = (value.shape[0], value.shape[axis])
+            kept = (self._kept(mask, held, size) for mask, held in masks.items())
+            keep = next((found for found in kept if found is not None), None)
             if keep is not None:
-                self._masked(found, keep, index, spare=_has_targets(batch, found))
+                rows = _rows(value, axis)
+                self._masked(rows, keep, index, spare=_has_targets(batch, rows))
                 return
             domain = self.layout.domains.get(name)
             if domain is not None and SEQUENCE in (domain.shape or ()):
-                self._unmasked(found, index)
+                self._unmasked(value, batch.array(name), axis, index)
                 return
 
     def told(self) -> Iterator[Event]:
@@ -81,9 +82,9 @@ class Padding:
             detail=detail,
         )
 
-    def _kept(self, name: str, mask: Any, rows: Tensor) -> Tensor | None:
+    def _kept(self, name: str, mask: Any, size: tuple[int, int]) -> Tensor | None:
         """Return which positions a mask keeps; None where it is not one over these positions."""
-        if not isinstance(mask, Tensor) or mask.shape != rows.shape[:2]:
+        if not isinstance(mask, Tensor) or mask.shape != size:
             return None
         domain = self.layout.domains.get(name)
         if domain is not None and domain.kind == "mask":
@@ -133,16 +134,13 @@ class Padding:
             self.at["uncovered"] = self.at[f"end {end}"]
             yield self._serving("uncovered", count, self.rows, self._by())
 
-    def _unmasked(self, rows: Tensor, index: int) -> None:
+    def _unmasked(self, value: Tensor, array: Any, axis: int, index: int) -> None:
         """Count the equal ends of rows as padding, where there is no mask."""
-        self.counts["ended"] += rows.shape[0] * rows.shape[1]
-        # Copied once: at such a distance in memory, each look at them is a way to the main memory.
-        few = rows[:, -2:].contiguous().cpu().resolve_conj().resolve_neg()
-        lacking = few.is_floating_point() and few.element_size() < 4  # types that NumPy lacks
-        ends = (few.float() if lacking else few).numpy()
+        self.counts["ended"] += value.shape[0] * value.shape[axis]
+        ends = _ends(value, array, axis)
         ended = ((ends == ends[:, -1:]) & (ends[:, -1:] == ends[0, -1])).all((1, 2))
         for row in np.flatnonzero(ended).tolist():
-            self.counts["ends"] += _end_run(rows[row])
+            self.counts["ends"] += _end_run(_rows(value, axis)[row])
             self.at.setdefault("padding", f"batch {index}, sample {row}")
 
     def _count(self, kind: str, found: bool, where: str) -> None:
@@ -158,16 +156,29 @@ def _number(value: object) -> float:
     return float(value) if isinstance(value, bool | int | float) else 0.0
 
 
-def _rows(batch: Read, name: str) -> Tensor | None:
-    """Return a field with a sequence as [rows, sequence, features], or None."""
+def _axis(batch: Read, name: str) -> int | None:
+    """Return the sequence axis of a field that has one, and something in it."""
     value = batch.fields.get(name)
     if not isinstance(value, Tensor) or value.ndim < 2 or value.layout != torch.strided:
         return None
-    axis = batch.layout.sequence(name, value)
-    if axis is None or not value.numel():
-        return None
+    return batch.layout.sequence(name, value) if value.numel() else None
+
+
+def _rows(value: Tensor, axis: int) -> Tensor:
+    """Return a field with a sequence as [rows, sequence, features]."""
     moved = value.movedim(axis, 1)
     return moved.reshape(*moved.shape[:2], -1)
+
+
+def _ends(value: Tensor, array: Any, axis: int) -> Any:
+    """Return the last two positions of all rows, as an array [rows, 2, features]."""
+    if array is not None:
+        few = np.swapaxes(array, axis, 1)[:, -2:]
+    else:
+        few = value.swapaxes(axis, 1)[:, -2:].cpu().resolve_conj().resolve_neg()
+        few = (few.float() if few.is_floating_point() else few).numpy()  # NumPy lacks bfloat16
+    # Copied once: at such a distance in memory, each look at them is a way to the main memory.
+    return np.ascontiguousarray(few).reshape(*few.shape[:2], -1)
 
 
 def _has_targets(batch: Read, rows: Tensor) -> int:
