@@ -25,6 +25,7 @@ from torch.utils.checkpoint import checkpoint
 from benchmarks.report import conditions, row
 from trainguard.bytes import shown
 from trainguard.observe.isolation import isolated
+from trainguard.observe.usage.apart import apart
 from trainguard.observe.usage.ledger import Ledger
 from trainguard.observe.usage.predict import predicted
 from trainguard.observe.usage.training import Training, train
@@ -249,19 +250,31 @@ def large() -> None:
 
 
 def cost() -> None:
-    """Print the time of predictions in that of the same steps made for real."""
+    """
+    Print the time of predictions in that of the same steps made for real.
+
+    A prediction is made in a process of its own, and held against steps that are made in one too,
+    and against steps of a process that has made them before.
+    """
     for name, low in product(NETWORKS, (False, True)):
         made = training(name, False, low, "AdamW", foreach=True)
-        steps: dict[str, Callable[[], object]] = {
-            "real": lambda made=made: train(made, Unwatched()),
-            "predicted": lambda made=made: predicted(lambda: made, "cuda"),
-        }
-        ratio, least, most = ratios(steps["predicted"], steps["real"])
+
+        def real(made: Training = made) -> None:
+            """Make the steps on real tensors."""
+            train(made, Unwatched())
+
+        def guess(made: Training = made) -> None:
+            """Make them on fake ones."""
+            predicted(lambda: made, "cuda")
+
         how = "bfloat16" if low else "float32"
-        row(
-            f"{name}, {how}: predicted / real, wall time (at most 3)",
-            f"{ratio:.2f} ({least:.2f} to {most:.2f})",
-        )
+        against = {
+            "real, wall time (at most 3)": lambda real=real: apart(real),
+            "real where it was made before": real,
+        }
+        for what, step in against.items():
+            ratio, least, most = ratios(guess, step)
+            row(f"{name}, {how}: predicted / {what}", f"{ratio:.2f} ({least:.2f} to {most:.2f})")
 
 
 def ratios(one: Callable[[], object], other: Callable[[], object]) -> tuple[float, float, float]:

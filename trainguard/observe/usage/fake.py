@@ -10,14 +10,17 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
+from torch.utils._pytree import tree_iter
 
 from trainguard.observe.caller import caller
+from trainguard.observe.fork import go_backward
 from trainguard.observe.patch import Patches
 from trainguard.observe.usage.ledger import TEMPORARIES, Change, Ledger
 from trainguard.observe.usage.scratch import KERNELS, Kernel
@@ -26,6 +29,8 @@ STAND_IN = 1.0
 # What asks whether this is its first update, and whether a norm is not finite.
 _ASKING = ("torch.optim.swa_utils", "torch.nn.utils.clip_grad")
 _DEVICE = torch.ops.prim.device.default
+_VIEW = torch.ops.aten.view.default
+_UNSAFE_VIEW = torch.ops.aten._unsafe_view.default  # noqa: SLF001
 _ACTIVE: list[FakeTensorMode] = []
 
 
@@ -58,7 +63,11 @@ class FakeLedger(Ledger):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run the operation; a number that is only looked at is made up."""
         if func is _DEVICE:  # what `.device` of a fake tensor comes to, most often of all
-            return func(*args)
+            return args[0].fake_device if type(args[0]) is FakeTensor else func(*args)
+        if _is_in_place(func) and _are_fake(args):
+            return args[0] if func._schema.returns else None  # noqa: SLF001
+        if func is _UNSAFE_VIEW:
+            func = _VIEW  # the same to a fake tensor, and remembered from one time to the next
         try:
             returned = super().__torch_dispatch__(func, types, args, kwargs)
         except DataDependentOutputException:
@@ -81,6 +90,25 @@ class FakeLedger(Ledger):  # type: ignore[no-untyped-call]
         raise  # noqa: PLE0704 called where torch's own exception is being handled
 
 
+@cache
+def _is_in_place(func: Any) -> bool:
+    """Say whether an operation does no more than write new values into its first argument."""
+    schema = func._schema  # noqa: SLF001
+    space, _, name = schema.name.partition("::")
+    named = name.endswith("_") and not name.endswith("__") and name != "_resize_output_"
+    reshapes = torch.Tag.inplace_view in func.tags
+    return space == "aten" and named and not reshapes and len(schema.returns) < 2
+
+
+def _are_fake(args: tuple[Any, ...]) -> bool:
+    """Say whether no tensor has values: torch keeps those of some small ones, such as counters."""
+    return all(
+        type(value) is FakeTensor and value.constant is None
+        for value in tree_iter(args)
+        if isinstance(value, Tensor)
+    )
+
+
 def _asks(frame: FrameType | None, *modules: str) -> bool:
     """Say whether one of torch's modules is asking, to decide what to do next."""
     while frame is not None:
@@ -93,6 +121,7 @@ def _asks(frame: FrameType | None, *modules: str) -> bool:
 @contextmanager
 def faked() -> Iterator[FakeTensorMode]:
     """Make every tensor that is made inside a fake one."""
+    go_backward()
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     patches = Patches()
     patches.replace(nn.Module, "_apply", lambda _: _applied)
