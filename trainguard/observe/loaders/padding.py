@@ -138,8 +138,8 @@ class Padding:
         """Count the equal ends of rows as padding, where there is no mask."""
         self.counts["ended"] += value.shape[0] * value.shape[axis]
         ends = _ends(value, array, axis)
-        ended = ((ends == ends[:, -1:]) & (ends[:, -1:] == ends[0, -1])).all((1, 2))
-        for row in np.flatnonzero(ended).tolist():
+        ended = (ends == ends[0, -1]).all((1, 2))
+        for row in ended.nonzero()[0].tolist():
             self.counts["ends"] += _end_run(_rows(value, axis)[row])
             self.at.setdefault("padding", f"batch {index}, sample {row}")
 

@@ -97,7 +97,7 @@ class Tally:
         if not _is_looked_at(index):
             return
         known = self.domain is None or (ends is not None and all(map(isfinite, ends)))
-        part = _some(value, _SMALL) if known else value
+        part = (_some(value, _SMALL) if known else value).contiguous()  # looked at several times
         if part.is_floating_point():
             part = part[torch.isfinite(part)] if self.bad else part
         if not part.numel():
