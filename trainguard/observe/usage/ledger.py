@@ -81,11 +81,6 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._optimizing = 0
         self._beyond = ""  # the line that asks for all this, which makes nothing itself
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Tell torch to call `__torch_dispatch__` as it is: nothing is compiled under a ledger."""
-        return False
-
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
