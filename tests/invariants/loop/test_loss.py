@@ -142,6 +142,11 @@ def test_a_shorter_last_window_is_no_fall(ranks, steps) -> None:
     assert ranks("loss_falls", steps(10, **micro), falls=0.2) == ["broken"]
 
 
+def test_the_mean_of_huge_losses_is_known(ranks, steps) -> None:
+    """Two micro-batches of 9e307 have a mean, though their sum is no number."""
+    assert ranks("loss_falls", steps(30, losses=(9e307, 9e307)), falls=0.2) == ["broken"]
+
+
 def test_a_single_step_cannot_fall(ranks, steps) -> None:
     """One step promises nothing; two can be compared."""
     assert ranks("loss_falls", steps(1), falls=0.2) == []
