@@ -1,10 +1,12 @@
 """
-`trainguard run` in children of one process that has already imported torch.
+The command `trainguard` in children of one process that has already imported torch.
 
 A child does all that the command does, from its arguments to its exit code; only the start of an
-interpreter, which tests/run pays for each of its commands, is shared, and the seed that a script
-begins with where it sets none. Run as a script, this file is the parent: it reads one job a line
-from its standard input and answers with an exit code.
+interpreter is shared, and the seed that a script begins with where it sets none. What is about the
+process itself, its streams and signals, is tested in interpreters of their own.
+
+Run as a script, this file is the parent: it reads one job a line from its standard input and
+answers with an exit code.
 """
 
 import atexit
@@ -14,6 +16,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 
@@ -23,6 +26,14 @@ class Run(NamedTuple):
     code: int
     printed: str
     told: dict
+
+
+class Ended(NamedTuple):
+    """A command that has ended, with the names that `subprocess` has for it."""
+
+    returncode: int
+    stdout: str
+    stderr: str
 
 
 @cache
@@ -41,15 +52,24 @@ def parent() -> subprocess.Popen:
 
 def trainguard_run(folder: Path, *words: str) -> Run:
     """Run `trainguard run --json FILE words...` in a folder."""
-    process, out, log = parent(), folder / "found.json", folder / "printed.txt"
-    job = {"folder": str(folder), "log": str(log), "words": ["run", "--json", str(out), *words]}
+    out = folder / "found.json"
+    ended = command(folder, "run", "--json", str(out), *words)
+    told = json.loads(out.read_text()) if out.exists() else {}
+    return Run(ended.returncode, ended.stdout + ended.stderr, told)
+
+
+def command(folder: Path, *words: str) -> Ended:
+    """Run `trainguard words...` in a folder."""
+    process = parent()
     assert process.stdin is not None
     assert process.stdout is not None
-    process.stdin.write(json.dumps(job) + "\n")
-    process.stdin.flush()
-    code = int(process.stdout.readline())
-    printed = log.read_text(encoding="utf-8", errors="replace")
-    return Run(code, printed, json.loads(out.read_text()) if out.exists() else {})
+    with TemporaryDirectory() as beside:
+        logs = [Path(beside) / name for name in ("out", "err")]
+        job = {"folder": str(folder), "logs": [str(log) for log in logs], "words": words}
+        process.stdin.write(json.dumps(job) + "\n")
+        process.stdin.flush()
+        code = int(process.stdout.readline())
+        return Ended(code, *(log.read_text(encoding="utf-8", errors="replace") for log in logs))
 
 
 def serve() -> None:
@@ -73,9 +93,9 @@ def serve() -> None:
 
 def _run(job: dict, app) -> int:
     """Run a job in the child: its own folder, its own output, its own arguments."""
-    log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for stream, target in ((0, nothing), (1, log), (2, log)):
+    made = [os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for log in job["logs"]]
+    for stream, target in enumerate((nothing, *made)):
         os.dup2(target, stream)
     os.chdir(job["folder"])
     sys.argv = ["trainguard", *job["words"]]

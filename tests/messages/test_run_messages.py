@@ -1,11 +1,10 @@
 """What a user of `trainguard run` reads: whole reports, as they are printed."""
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
+
+from tests.forks import command
 
 HEALTHY = """\
 import sys
@@ -61,14 +60,7 @@ def test_a_report(name, tmp_path, snapshot) -> None:
     """The script's output, then what is broken with the way on, then the run in numbers."""
     source, options = RUNS[name]
     (tmp_path / "train.py").write_text(source, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "trainguard", "run", *options, "train.py", "--lr", "0.1"],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = command(tmp_path, "run", *options, "train.py", "--lr", "0.1")
     text = f"exit {done.returncode}\nstdout:\n{done.stdout}stderr:\n{done.stderr}"
     assert text.isascii()
     assert all(len(line) <= 100 for line in done.stdout.splitlines())

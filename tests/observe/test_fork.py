@@ -12,8 +12,6 @@ FIRST = {
     "a fake tensor": "from trainguard.observe.usage.fake import faked\nwith faked(): pass",
     "a fake tensor of torch's": "from torch._subclasses.fake_tensor import FakeTensorMode\n"
     "with FakeTensorMode(): pass",
-    "a backward pass": "torch.ones(1, requires_grad=True).backward()",
-    "nothing": "",
 }
 PREDICT = """
 import torch

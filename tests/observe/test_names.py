@@ -1,7 +1,5 @@
 """Names of modules and parameters."""
 
-import gc
-
 import torch
 from torch import nn
 
@@ -65,7 +63,6 @@ def test_an_id_that_is_used_again_is_not_confused() -> None:
         net = nn.Linear(3, 3)
         names.add(net)
         del net
-        gc.collect()
     other = nn.Bilinear(2, 2, 2)
     assert names.module(other) == "Bilinear"
     assert not names.knows(other.weight)

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.forks import Ended, command
+
 # A small regression that learns; what stands in braces is filled in by each test.
 TRAINING = '''\
 """Fit a line."""
@@ -77,8 +79,12 @@ class Folder:
         command, where = [sys.executable, *words], self.environment(env)
         return subprocess.run(command, cwd=self.path, env=where, check=False, **given)
 
-    def run(self, *words: str, **options: Any) -> subprocess.CompletedProcess[Any]:
-        """Run `trainguard run` in the folder."""
+    def run(self, *words: str) -> Ended:
+        """Run `trainguard run` in the folder, in a process that has imported torch before."""
+        return command(self.path, "run", *words)
+
+    def process(self, *words: str, **options: Any) -> subprocess.CompletedProcess[Any]:
+        """Run `trainguard run` in the folder, in an interpreter of its own."""
         return self.python("-m", "trainguard", "run", *words, **options)
 
     def start(self, *words: str, **options: Any) -> subprocess.Popen[Any]:

@@ -93,7 +93,7 @@ def test_no_such_module(folder) -> None:
     }
     told["train.py"] += " Leave out -m to run a file."
     for name, sentence in told.items():
-        done = folder.run("-m", name)
+        done = folder.process("-m", name)
         assert (done.returncode, done.stderr) == (2, sentence + "\n")
 
 
@@ -101,7 +101,7 @@ def test_a_package_that_fails(folder) -> None:
     """What the package of a module raises is the script's failure, and told as such."""
     folder.write("pkg/__init__.py", "import no_such_thing\n")
     folder.write("pkg/work.py", folder.training())
-    done = folder.run("-m", "pkg.work")
+    done = folder.process("-m", "pkg.work")
     assert done.returncode == 3
     assert done.stderr.endswith("ModuleNotFoundError: No module named 'no_such_thing'\n")
     assert "trainguard" not in done.stderr
@@ -116,5 +116,5 @@ def test_the_numbers_are_the_same(folder) -> None:
         "random.seed(1)\nprint(random.random())"
     )
     folder.trains(after=after)
-    done = folder.run("train.py")
+    done = folder.process("train.py")
     assert done.stdout.partition("\n\n==")[0] == folder.python("train.py").stdout.strip()

@@ -15,7 +15,7 @@ RULE = " trainguard ".center(100, "=")
 def test_nothing_found(folder) -> None:
     """Exit 0, the script's output first and whole, then the account of the run."""
     folder.trains(after="print('as it is \u00e9', end='')")
-    done = folder.run("train.py")
+    done = folder.process("train.py")
     assert (done.returncode, done.stderr) == (0, "")
     printed, report = done.stdout.split(f"\n{RULE}\n")
     assert printed == "as it is \u00e9"
@@ -28,7 +28,7 @@ def test_nothing_found(folder) -> None:
 def test_something_found(folder) -> None:
     """Exit 1, with the whole finding: its place in the script, how to rerun, how to excuse."""
     folder.trains(zero="")
-    done = folder.run("train.py", "--name", "x y")
+    done = folder.process("train.py", "--name", "x y")
     assert (done.returncode, done.stderr) == (1, "")
     lines = done.stdout.splitlines()
     assert lines[:2] == ["", RULE]
@@ -44,7 +44,7 @@ def test_a_script_that_raises(folder) -> None:
     after = "def fail():\n    raise LookupError('no such luck')\nfail()"
     folder.trains(after=after)
     plain = folder.python("train.py")
-    done = folder.run("train.py")
+    done = folder.process("train.py")
     assert (done.returncode, plain.returncode) == (3, 1)
     assert done.stderr == plain.stderr
     assert "30 steps of AdamW" in done.stdout
@@ -56,7 +56,7 @@ def test_a_script_that_raises_during_a_step(folder) -> None:
     inside = "net(torch.zeros(3, 3))"
     folder.trains(inside=inside)
     plain = folder.python("train.py")
-    done = folder.run("train.py")
+    done = folder.process("train.py")
     assert done.returncode == 3
     assert done.stderr == plain.stderr
     assert "made no training step" not in done.stderr
@@ -69,7 +69,7 @@ def test_a_group_of_exceptions(folder) -> None:
         "    raise ExceptionGroup('many', [error, ValueError('b')]) from error"
     )
     folder.trains(after=after)
-    assert folder.run("train.py").stderr == folder.python("train.py").stderr
+    assert folder.process("train.py").stderr == folder.python("train.py").stderr
 
 
 def test_a_script_with_a_hook_for_exceptions(folder) -> None:
@@ -82,7 +82,7 @@ def test_a_script_with_a_hook_for_exceptions(folder) -> None:
         "sys.excepthook = tell"
     )
     folder.trains(before=before, after="raise LookupError")
-    done = folder.run("train.py")
+    done = folder.process("train.py")
     assert done.returncode == 3
     assert done.stdout.startswith("True\nTrue\n")
     assert "LookupError" not in done.stderr
@@ -99,7 +99,7 @@ def test_a_script_with_a_hook_for_exceptions(folder) -> None:
 def test_a_script_that_exits(folder, call, code, error) -> None:
     """To exit with 0 is an end like any other; all else is a failure, told as Python tells it."""
     folder.trains(after=call)
-    done = folder.run("train.py")
+    done = folder.process("train.py")
     assert (done.returncode, done.stderr) == (code, error)
     assert "30 steps of AdamW" in done.stdout
 
@@ -107,7 +107,7 @@ def test_a_script_that_exits(folder, call, code, error) -> None:
 def test_findings_of_a_script_that_fails(folder) -> None:
     """The findings are printed all the same; the exit code is that of the failure."""
     folder.trains(zero="", after="raise LookupError")
-    done = folder.run("train.py")
+    done = folder.process("train.py")
     assert done.returncode == 3
     assert f"{LEFT_OVER}: " in done.stdout
 

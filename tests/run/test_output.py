@@ -10,7 +10,7 @@ LEFT_OVER = "gradients_start_empty"  # broken where zero_grad is left out
 def test_binary(folder) -> None:
     """Bytes that are no text pass untouched."""
     folder.trains(after="sys.stdout.buffer.write(bytes(range(256)))")
-    done = folder.run("train.py", text=False)
+    done = folder.process("train.py", text=False)
     assert done.returncode == 0
     assert done.stdout.startswith(bytes(range(256)) + b"\n====")
 
@@ -38,7 +38,7 @@ def test_much(folder) -> None:
 def test_a_script_that_closes_stdout(folder) -> None:
     """The report comes out all the same."""
     folder.trains(zero="", after="print('last', flush=True)\nsys.stdout.close()")
-    done = folder.run("train.py")
+    done = folder.process("train.py")
     assert done.returncode == 1
     assert done.stdout.startswith("last\n\n==")
     assert f"{LEFT_OVER}: " in done.stdout
@@ -48,7 +48,7 @@ def test_a_script_that_replaces_stdout(folder) -> None:
     """What it prints goes where it says, and the report to where stdout led before."""
     before = "sys.stdout = open('log.txt', 'w')\nprint('to the log')"
     folder.trains(before=before)
-    done = folder.run("train.py")
+    done = folder.process("train.py")
     assert done.returncode == 0
     assert done.stdout.startswith("\n==")
     assert (folder.path / "log.txt").read_text(encoding="utf-8") == "to the log\n"
@@ -57,7 +57,7 @@ def test_a_script_that_replaces_stdout(folder) -> None:
 def test_nobody_listens(folder) -> None:
     """Where stdout is closed from the start, the exit code and the files still tell."""
     folder.trains(zero="")
-    done = folder.run("--json", "out.json", "train.py", preexec_fn=lambda: os.close(1))
+    done = folder.process("--json", "out.json", "train.py", preexec_fn=lambda: os.close(1))
     assert done.returncode == 1
     assert done.stderr == ""
     assert folder.document()["findings"]
@@ -77,7 +77,7 @@ def test_a_reader_that_leaves(folder) -> None:
 def test_all_is_plain(folder) -> None:
     """Nothing but the script's own bytes and lines of text comes out: no colours, no cursor."""
     folder.trains(steps=10, after="import time\ntime.sleep(1.2)")
-    done = folder.run("train.py")
+    done = folder.process("train.py")
     assert "\x1b" not in done.stdout + done.stderr
     assert "\r" not in done.stdout + done.stderr
     assert done.stderr == ""

@@ -23,7 +23,7 @@ def test_workers(folder, how) -> None:
     """The workers of a loader, forked or spawned, run as under python and report nothing."""
     after = "if __name__ == '__main__':\n" + WORKERS.format(how=how)
     folder.trains(imports=SET, steps="10 * (__name__ == '__main__')", after=after)
-    done = folder.run("--json", "out.json", "train.py")
+    done = folder.process("--json", "out.json", "train.py")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count(RULE) == 1
     assert done.stdout.startswith("trained\n")
@@ -48,7 +48,7 @@ def test_a_forked_child(folder, end, code, error) -> None:
         "    print('parent', os.waitstatus_to_exitcode(status))"
     )
     folder.trains(after=after)
-    done = folder.run("train.py")
+    done = folder.process("train.py")
     assert done.returncode == 0
     assert done.stderr.endswith(error)
     assert "trainguard" not in done.stderr
@@ -69,7 +69,7 @@ def test_a_forked_child_finishes_no_trace(folder) -> None:
         "if child := os.fork():\n    os.waitpid(child, 0)\n"
     )
     folder.trains(after=after)
-    done = folder.run("train.py")
+    done = folder.process("train.py")
     assert done.returncode == 0
     assert done.stdout.startswith(f"made in True\n\n{RULE}")
 
@@ -85,7 +85,7 @@ def test_a_child_that_trains(folder) -> None:
         "    child.start()\n    child.join()\n    sys.exit(child.exitcode)\n"
     )
     folder.write("train.py", head + loop + call)
-    done = folder.run("train.py")
+    done = folder.process("train.py")
     assert done.returncode == 2
     assert done.stderr == (
         "`train.py` made no training step, so that there is nothing to judge.\n"
@@ -96,6 +96,6 @@ def test_a_child_that_trains(folder) -> None:
 def test_a_script_that_ends_at_once(folder) -> None:
     """`os._exit` ends the process with what was in it: there is no report, and its own code."""
     folder.trains(after="import os\nprint('gone', flush=True)\nos._exit(9)")
-    done = folder.run("--json", "out.json", "train.py")
+    done = folder.process("--json", "out.json", "train.py")
     assert (done.returncode, done.stdout) == (9, "gone\n")
     assert not (folder.path / "out.json").exists()

@@ -16,7 +16,7 @@ def test_a_training_without_end(folder) -> None:
     """It is stopped between or in its steps, and what was seen is judged."""
     folder.trains(steps="10**9", zero="")
     began = monotonic()
-    done = folder.run("--timeout", "5", "train.py")
+    done = folder.process("--timeout", "5", "train.py")
     assert monotonic() - began < 30
     assert (done.returncode, done.stderr) == (1, "")
     assert f"{LEFT_OVER}: " in done.stdout
@@ -26,7 +26,7 @@ def test_a_training_without_end(folder) -> None:
 def test_a_script_that_sleeps(folder) -> None:
     """What it does outside of steps is interrupted too, and its `finally` blocks run."""
     folder.trains(after=WAIT)
-    done = folder.run("--timeout", "5", "train.py")
+    done = folder.process("--timeout", "5", "train.py")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("closed\n")
 
@@ -34,7 +34,7 @@ def test_a_script_that_sleeps(folder) -> None:
 def test_a_script_that_hangs_before_its_first_step(folder) -> None:
     """Nothing was seen then, so that there is nothing to judge."""
     folder.trains(before=WAIT)
-    done = folder.run("--timeout", "4", "train.py")
+    done = folder.process("--timeout", "4", "train.py")
     assert done.returncode == 2
     assert "`train.py` made no training step" in done.stderr
 
@@ -44,7 +44,7 @@ def test_a_training_inside_an_import(folder) -> None:
     folder.write("work.py", folder.training(steps="10**9"))
     folder.write("train.py", "import work\n")
     began = monotonic()
-    done = folder.run("--timeout", "2", "train.py")
+    done = folder.process("--timeout", "2", "train.py")
     assert monotonic() - began < 60
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -52,6 +52,6 @@ def test_a_training_inside_an_import(folder) -> None:
 def test_time_enough(folder) -> None:
     """A run that ends in time is a finished one, and no alarm goes off later."""
     folder.trains(after="import atexit, time\natexit.register(time.sleep, 3)")
-    done = folder.run("--timeout", "60", "train.py")
+    done = folder.process("--timeout", "60", "train.py")
     assert (done.returncode, done.stderr) == (0, "")
     assert "(stopped)" not in done.stdout
