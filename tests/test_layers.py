@@ -12,7 +12,19 @@ import trainguard
 PACKAGE = Path(trainguard.__file__).parent
 # From the bottom up; a folder stands for all its modules. Imports point down, or stay in a layer.
 LAYERS = (
-    ("batch", "breakdown", "curve", "event", "fault", "finding", "kept", "saved", "step", "trace"),
+    (
+        "batch",
+        "breakdown",
+        "curve",
+        "event",
+        "exits",
+        "fault",
+        "finding",
+        "kept",
+        "saved",
+        "step",
+        "trace",
+    ),
     ("column", "departure", "spread"),
     (
         "archive",
@@ -51,6 +63,7 @@ LAYERS = (
         "digest",
         "distribute",
         "document",
+        "ending",
         "fixtures",
         "guarded",
         "keeping",
@@ -85,7 +98,7 @@ HOMES = {
         "snapshot",
     },
     "_pytest": set(),
-    "typer": {"cli", "memory"},
+    "typer": {"cli", "ending", "memory"},
     "syrupy": {"snapshot"},
     "xdist": {"distribute"},
     "rich": {"memory"},

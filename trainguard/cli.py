@@ -2,7 +2,6 @@
 
 import inspect
 import math
-import re
 import shlex
 import sys
 from pathlib import Path
@@ -15,15 +14,13 @@ from trainguard.catalogue import Invariant, catalogue, check_globs, matches, nam
 from trainguard.change import margin
 from trainguard.compare import Contest, compare
 from trainguard.document import check_writable
+from trainguard.ending import ending
 from trainguard.fault import DeclarationError
-from trainguard.launch import INTERRUPTED, Order, launch
+from trainguard.launch import Order, launch
 from trainguard.loop import Script
 from trainguard.memory.cli import show_memory
-from trainguard.report import render_crash
 from trainguard.settings import Settings, from_pyproject
 from trainguard.side import side
-
-OURS = 4  # trainguard itself failed
 
 app = typer.Typer(
     name="trainguard",
@@ -100,7 +97,7 @@ def run_script(
     Exits with 0 where nothing is found, 1 with findings, 2 where there was nothing to judge, 3
     where the script failed, 4 where trainguard did, and 130 after Ctrl-C.
     """
-    try:
+    with ending():
         subject = Script(
             script,
             args=tuple(args or ()),
@@ -124,15 +121,7 @@ def run_script(
             command=shlex.join(["trainguard", *sys.argv[1:]]),
             judging=not record_only,
         )
-        code = launch(order)
-    except DeclarationError as error:
-        raise _refusal(error) from None
-    except KeyboardInterrupt:
-        code = INTERRUPTED
-    except Exception as error:  # noqa: BLE001 whatever it is, it is ours
-        typer.echo(render_crash(error), err=True)
-        code = OURS
-    raise typer.Exit(code)
+        raise typer.Exit(launch(order))
 
 
 @app.command("compare")
@@ -168,7 +157,7 @@ def compare_sides(
     cannot be compared, 3 where a side failed, 4 where trainguard did, and 130 after Ctrl-C.
     """
     given = {"loss": loss_margin, "time": time_margin, "memory": memory_margin}
-    try:
+    with ending():
         contest = Contest(
             a=side(a),
             b=side(b),
@@ -179,15 +168,7 @@ def compare_sides(
             json=_file("--json", json),
             plot=_file("--plot", plot),
         )
-        code = compare(contest, sys.stdout, sys.stderr)
-    except DeclarationError as error:
-        raise _refusal(error) from None
-    except KeyboardInterrupt:
-        code = INTERRUPTED
-    except Exception as error:  # noqa: BLE001 whatever it is, it is ours
-        typer.echo(render_crash(error), err=True)
-        code = OURS
-    raise typer.Exit(code)
+        raise typer.Exit(compare(contest, sys.stdout, sys.stderr))
 
 
 app.command("memory")(show_memory)
@@ -201,10 +182,8 @@ def list_invariants(
 ) -> None:
     """List the invariants: what holds when all is well, and which promise each needs."""
     chosen = globs or ["*"]
-    try:
+    with ending():
         check_globs("GLOB", chosen)
-    except DeclarationError as error:
-        raise _refusal(error) from None
     shown = [made for made in catalogue() if matches(made, chosen)]
     width = max(len(made.key) for made in shown)
     for made in shown:
@@ -214,11 +193,8 @@ def list_invariants(
 @app.command()
 def explain(name: Annotated[str, typer.Argument(help="Such as gradient_is_finite.")]) -> None:
     """Explain an invariant: what it judges, allows and misses, and why it is there."""
-    try:
-        found = named(name)
-    except DeclarationError as error:
-        raise _refusal(error) from None
-    typer.echo("\n\n".join(_explained(made) for made in found))
+    with ending():
+        typer.echo("\n\n".join(_explained(made) for made in named(name)))
 
 
 def _explained(made: Invariant) -> str:
@@ -279,11 +255,3 @@ def _seconds(timeout: float | None) -> float | None:
 def _file(option: str, path: Path | None) -> Path | None:
     """Return where a file is to be written, once it is sure that it can be."""
     return None if path is None else check_writable(option, path)
-
-
-def _refusal(error: DeclarationError) -> typer.Exit:
-    """Print what is wrong with the arguments, and return the exit of a wrong usage."""
-    told = re.sub(r"tg\.Script\((\w+)=(.*?)\) cannot be", r"--\1 \2 cannot be", str(error))
-    told = re.sub(r"^allow=\{'(.*?)': .*?\}", r"--allow \1", told)
-    typer.echo(told, err=True)
-    return typer.Exit(2)

@@ -11,13 +11,13 @@ from trainguard.change import Change, Margin
 from trainguard.comparison import Comparison, compared
 from trainguard.digest import digest, duration_text, finite, headline, size_text
 from trainguard.document import write_whole
+from trainguard.exits import CLEAN, FAILED, FOUND
 from trainguard.fault import DeclarationError, SubjectError
 from trainguard.report import WIDTH, render_cause, render_rows
 from trainguard.side import Side
 from trainguard.step import Step
 from trainguard.trace import Trace
 
-ALIKE, WORSE, FAILED = 0, 1, 3
 VERSION: Final = 1
 REPEATS: Final = 5  # with fewer, the interval is too wide for most differences
 NAMES: Final = ("A", "B")
@@ -63,7 +63,7 @@ def compare(contest: Contest, out: TextIO, err: TextIO) -> int:
     if contest.plot is not None and draw is not None:
         draw(found, (contest.a.text, contest.b.text), contest.plot)
     out.write(f"{report(contest, found, runs)}\n")
-    return WORSE if found.worse else ALIKE
+    return FOUND if found.worse else CLEAN
 
 
 def gathered(contest: Contest, pairs: int, err: TextIO) -> Runs:

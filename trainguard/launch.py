@@ -15,6 +15,7 @@ from typing import Any, Final, TextIO
 from trainguard.catalogue import catalogue
 from trainguard.digest import as_rows, digest, headline
 from trainguard.document import document, write_whole
+from trainguard.exits import CLEAN, FAILED, FOUND, INTERRUPTED, USAGE
 from trainguard.fault import DeclarationError, SubjectError, is_ours
 from trainguard.judge import Verdict, applicable, check_excuses_apply
 from trainguard.loop import Script
@@ -25,7 +26,6 @@ from trainguard.settings import Settings
 from trainguard.summary import OUTCOMES
 from trainguard.trace import Trace
 
-CLEAN, FOUND, USAGE, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 SILENCE: Final = '--allow NAME="<reason>"'
 _WORDS: Final = {"stale": "with a stale excuse"}
 _PACKAGE: Final = str(Path(__file__).parent)

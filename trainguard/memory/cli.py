@@ -7,12 +7,10 @@ import typer
 
 from trainguard.bytes import parsed
 from trainguard.document import check_writable
-from trainguard.fault import DeclarationError
+from trainguard.ending import ending
 from trainguard.memory.command import run
 from trainguard.memory.order import Order
-from trainguard.report import render_crash
 
-USAGE, OURS, INTERRUPTED = 2, 4, 130
 Words = list[str] | None
 
 
@@ -77,33 +75,23 @@ def show_memory(
     the code of TARGET failed, 4 where trainguard did, and 130 after Ctrl-C.
     """
     files = {"html": html, "png": png, "snapshot": snapshot, "json": json}
-    try:
-        code = run(
-            Order(
-                target=target,
-                args=tuple(args or ()),
-                at=tuple(at or ()),
-                inputs=tuple(inputs or ()),
-                loss=loss,
-                optimizer=optimizer,
-                dtype=dtype,
-                device=device,
-                checkpoint=checkpoint,
-                budget=None if budget is None else parsed("--budget", budget),
-                fit=tuple(fit or ()),
-                files={
-                    kind: check_writable(f"--{kind}", path)
-                    for kind, path in files.items()
-                    if path is not None
-                },
-            )
+    with ending():
+        order = Order(
+            target=target,
+            args=tuple(args or ()),
+            at=tuple(at or ()),
+            inputs=tuple(inputs or ()),
+            loss=loss,
+            optimizer=optimizer,
+            dtype=dtype,
+            device=device,
+            checkpoint=checkpoint,
+            budget=None if budget is None else parsed("--budget", budget),
+            fit=tuple(fit or ()),
+            files={
+                kind: check_writable(f"--{kind}", path)
+                for kind, path in files.items()
+                if path is not None
+            },
         )
-    except DeclarationError as error:
-        typer.echo(str(error), err=True)
-        code = USAGE
-    except KeyboardInterrupt:
-        code = INTERRUPTED
-    except Exception as error:  # noqa: BLE001 whatever it is, it is ours
-        typer.echo(render_crash(error), err=True)
-        code = OURS
-    raise typer.Exit(code)
+        raise typer.Exit(run(order))

@@ -7,6 +7,7 @@ from typing import Any
 
 from trainguard.breakdown import Account, Breakdown, Fit
 from trainguard.document import write_whole
+from trainguard.exits import CLEAN, FAILED, FOUND, USAGE
 from trainguard.fault import SubjectError
 from trainguard.memory.document import document
 from trainguard.memory.fit import Search
@@ -16,8 +17,6 @@ from trainguard.memory.picture import picture
 from trainguard.memory.report import report
 from trainguard.progress import showing
 from trainguard.report import render_cause
-
-FITS, TOO_LARGE, UNWRITTEN, FAILED = 0, 1, 2, 3
 
 
 def run(order: Order) -> int:
@@ -41,8 +40,8 @@ def run(order: Order) -> int:
     written = _write(order, account, survey)
     sys.stdout.write(report(account))
     if not written:
-        return UNWRITTEN
-    return TOO_LARGE if account.spare is not None and account.spare < 0 else FITS
+        return USAGE
+    return FOUND if account.spare is not None and account.spare < 0 else CLEAN
 
 
 def _fits(

@@ -15,9 +15,10 @@ from traceback import format_exception
 from typing import Any
 
 from trainguard.event import Event
+from trainguard.exits import FAILED, USAGE
 from trainguard.fault import DeclarationError, SubjectError, did_you_mean, is_ours
 from trainguard.loop import Loop, Run, Script
-from trainguard.observe.child import FAILED, USAGE, failure, run_to_end
+from trainguard.observe.child import failure, run_to_end
 from trainguard.observe.isolation import seed_everything
 from trainguard.observe.recorder import Recorder
 from trainguard.observe.script import observe_script

@@ -6,9 +6,9 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainguard.exits import FAILED, OURS, USAGE
 from trainguard.fault import SubjectError
 
-USAGE, FAILED, OURS = 2, 3, 4  # exit codes of `trainguard run`
 _MOST = 40  # lines of stderr that are shown
 _TAIL = 16_384  # bytes of it that are looked at
 
