@@ -3,7 +3,9 @@
 import multiprocessing
 import os
 import signal
+import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 import trainguard as tg
 from trainguard.fault import SubjectError
 from trainguard.observe.loader import LoaderObservation
-from trainguard.observe.loaders.serve import serving
+from trainguard.observe.loaders.serve import serving, shut
 from trainguard.settings import Settings
 
 
@@ -117,6 +119,24 @@ def test_a_worker_that_dies_between_two_batches() -> None:
         next(batches_taken)
         os.kill(batches_taken.iterator._workers[0].pid, signal.SIGKILL)
         time.sleep(20)
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_worker_that_dies_with_a_lock_is_not_waited_for(known: bool) -> None:
+    """One that is killed at the wrong moment leaves locked what torch tells its workers with."""
+    given = DataLoader(Items(zeros), batch_size=4, num_workers=1)
+    taken = iter(given)
+    next(taken)
+    with suppress(RuntimeError):  # torch raises where its signal finds the process
+        taken._workers[0].kill()
+        taken._workers[0].join()
+        time.sleep(0.1)
+    taken._workers_done_event._cond.acquire()  # in the place of the worker
+    shutting = threading.Thread(target=shut, args=(taken, given, not known), daemon=True)
+    shutting.start()
+    shutting.join(15)
+    assert not shutting.is_alive()
     assert multiprocessing.active_children() == []
 
 

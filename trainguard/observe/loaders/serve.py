@@ -126,7 +126,7 @@ def shut(iterator: Any, loader: Any, healthy: bool = True) -> None:
     for one in {id(one): one for one in (iterator, held)}.values():
         close = getattr(one, "_shutdown_workers", None)
         if callable(close):
-            if not healthy:
+            if not healthy or _has_lost_a_worker(one):
                 _kill(one)
             with suppress(Exception):
                 close()
@@ -144,6 +144,14 @@ def _kill(iterator: Any) -> None:
         iterator._worker_pids_set = False  # noqa: SLF001 torch's own shutdown does the same
     for worker in getattr(iterator, "_workers", ()):
         end(worker)
+    # A worker that was killed while it looked at this event holds its lock for ever.
+    if hasattr(iterator, "_workers_done_event"):
+        iterator._workers_done_event = threading.Event()  # noqa: SLF001 there is nobody left to tell
+
+
+def _has_lost_a_worker(iterator: Any) -> bool:
+    """Say whether a worker process has ended otherwise than by itself."""
+    return any(worker.exitcode for worker in getattr(iterator, "_workers", ()))
 
 
 @contextmanager
