@@ -14,9 +14,9 @@ from benchmarks.curves import load
 from benchmarks.report import conditions, row
 from fixtures.compared import multimodal
 from tests.forks import trainguard_run
-from trainguard.change import margin
-from trainguard.comparison import Comparison, compared
-from trainguard.trace import Trace
+from trainguard.command.compare.interval import margin
+from trainguard.command.compare.pairing import Comparison, compared
+from trainguard.events.trace import Trace
 
 COMPARISONS, PAIRS = 20, 5
 SCRIPT = str(Path(str(multimodal.__file__)))

@@ -31,8 +31,8 @@ from fixtures.edits import (
     Edit,
     findings,
 )
-from trainguard.curve import Curve
-from trainguard.spread import departs
+from trainguard.curves.curve import Curve
+from trainguard.curves.seed_bands import departs
 
 REPEATS = 52
 THREADS = (1, 2, 4)

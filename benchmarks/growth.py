@@ -15,10 +15,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from trainguard.finding import Finding
+from trainguard.core.finding import Finding
+from trainguard.events.trace import Trace
 from trainguard.invariants.memory.growth import memory_does_not_grow
-from trainguard.observe.usage.follow import CHECKS, Follower
-from trainguard.trace import Trace
+from trainguard.observe.memory.leak_watch import CHECKS, Follower
 
 ROUNDS = 7
 WIDTH = 256

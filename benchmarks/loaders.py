@@ -22,11 +22,11 @@ from torch.utils.data import DataLoader, Dataset
 
 import trainguard as tg
 from benchmarks.report import conditions, row
-from trainguard.batch import Epoch
-from trainguard.catalogue import Invariant, catalogue
-from trainguard.configuration import Config
-from trainguard.judge import Observations, verdict
-from trainguard.settings import Settings
+from trainguard.core.catalogue import Invariant, catalogue
+from trainguard.core.settings import Settings
+from trainguard.events.loader import Epoch
+from trainguard.judging.judge import Observations, verdict
+from trainguard.judging.variant import Config
 
 SAMPLES = 10_000
 LENGTH = 16_384  # of 4 bytes

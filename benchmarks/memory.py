@@ -23,12 +23,12 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.networks import Checkpointed, Transformer, UNet, ViT
 from benchmarks.report import conditions, row
-from trainguard.bytes import shown
-from trainguard.observe.isolation import isolated
-from trainguard.observe.usage.apart import apart
-from trainguard.observe.usage.ledger import Ledger
-from trainguard.observe.usage.predict import predicted
-from trainguard.observe.usage.training import Training, train
+from trainguard.observe.memory.allocation_log import Ledger
+from trainguard.observe.memory.forked import apart
+from trainguard.observe.memory.predict import predicted
+from trainguard.observe.memory.training import Training, train
+from trainguard.observe.tools.isolation import isolated
+from trainguard.subjects.units import shown
 
 OPTIMIZERS = {
     "AdamW": torch.optim.AdamW,

@@ -22,8 +22,8 @@ from torch.utils.checkpoint import checkpoint
 import trainguard as tg
 from benchmarks.recorder import Transformer
 from benchmarks.report import conditions, row
-from trainguard.judge import Observations, applicable, verdict
-from trainguard.settings import Settings
+from trainguard.core.settings import Settings
+from trainguard.judging.judge import Observations, applicable, verdict
 
 WORDS, LENGTH, BATCH, TURNS = 512, 64, 4, 3
 GRAPH = ("samples", "future")

@@ -13,9 +13,9 @@ from torch import Tensor
 
 import trainguard as tg
 from benchmarks.report import conditions, row
+from trainguard.core.settings import Settings
 from trainguard.invariants.loss.sweep import gradient_is_bounded
-from trainguard.observe.loss import observe
-from trainguard.settings import Settings
+from trainguard.observe.loss.observer import observe
 
 SEEDS, SIDE = 10, 3e-5 ** (1 / 3)
 

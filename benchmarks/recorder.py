@@ -22,8 +22,8 @@ from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.report import conditions, row
-from trainguard.observe import window
-from trainguard.observe.recorder import Recorder
+from trainguard.observe.loop import window
+from trainguard.observe.loop.recorder import Recorder
 
 SCRIPT = """
 import torch

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainguard.catalogue import FAMILIES, SECTIONS, Invariant, catalogue
+from trainguard.core.catalogue import FAMILIES, SECTIONS, Invariant, catalogue
 
 PAGE = Path(__file__).with_name("catalogue.md")
 HEAD = """\

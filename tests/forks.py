@@ -77,8 +77,8 @@ def serve() -> None:
     import torch
     import torch._dynamo  # as the first optimizer does
 
-    from trainguard import cli
-    from trainguard.observe.isolation import seed_everything
+    from trainguard.command import cli
+    from trainguard.observe.tools.isolation import seed_everything
 
     torch.set_num_threads(1)
     seed_everything(0)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trainguard import plugin
+from trainguard.pytest_plugin import plugin
 
 PROBE = """
 import sys
@@ -38,15 +38,16 @@ def run(pytester, *options) -> str:
 
 
 def test_an_ordinary_run_imports_nothing(pytester) -> None:
-    """Neither torch, NumPy nor Hypothesis is imported, and of ours two modules only."""
-    told = run(pytester, "-p", "trainguard.plugin")
-    assert told == "heavy: [] ours: ['trainguard', 'trainguard.plugin']"
+    """Neither torch, NumPy nor Hypothesis is imported, and of ours the plugin's module alone."""
+    told = run(pytester, "-p", "trainguard.pytest_plugin.plugin")
+    folder = "trainguard.pytest_plugin"
+    assert told == f"heavy: [] ours: ['trainguard', '{folder}', '{folder}.plugin']"
 
 
 def test_nor_where_guard_files_are(pytester) -> None:
     """A guard file changes nothing: an ordinary run does not look into it."""
     pytester.makepyfile(guard_x="import torch\nimport trainguard as tg\n")
-    assert run(pytester, "-p", "trainguard.plugin").startswith("heavy: [] ")
+    assert run(pytester, "-p", "trainguard.pytest_plugin.plugin").startswith("heavy: [] ")
 
 
 @pytest.mark.parametrize("heavy", ["torch", "numpy", "hypothesis"])
@@ -60,4 +61,4 @@ def test_the_tests_above_can_fail(pytester, heavy) -> None:
 def test_the_entry_point_is_the_plugin() -> None:
     """What pytest loads by itself is the module that is measured here."""
     (entry,) = [e for e in entry_points(group="pytest11") if e.name == "trainguard"]
-    assert entry.value == "trainguard.plugin"
+    assert entry.value == "trainguard.pytest_plugin.plugin"

@@ -9,10 +9,10 @@ from types import ModuleType
 import pytest
 
 from tests.forks import trainguard_run
-from trainguard.catalogue import catalogue
-from trainguard.judge import Observations, Verdict, applicable, devices_present, verdict
-from trainguard.settings import Settings
-from trainguard.subject import Subject
+from trainguard.core.catalogue import catalogue
+from trainguard.core.settings import Settings
+from trainguard.judging.judge import Observations, Verdict, applicable, devices_present, verdict
+from trainguard.subjects.subject import Subject
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 ROWS = (

@@ -92,7 +92,7 @@ def test_the_wheel_judges_a_subject(elsewhere: Path) -> None:
 
 def test_the_wheel_has_the_command(elsewhere: Path) -> None:
     """`trainguard list` works from the wheel."""
-    code = "from trainguard.cli import app; app()"
+    code = "from trainguard.command.cli import app; app()"
     done = run(elsewhere, "-c", code, "list")
     assert done.returncode == 0, done.stderr
     assert "gradient_is_finite" in done.stdout

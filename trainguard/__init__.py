@@ -9,22 +9,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trainguard.budget import Budget
-    from trainguard.catalogue import invariant
-    from trainguard.checkpoint import Checkpoint
-    from trainguard.domain import bins, choice, integer, mask, real
-    from trainguard.fault import DeclarationError, SubjectError
-    from trainguard.finding import Finding, Rank
-    from trainguard.judge import Broken, check
-    from trainguard.loader import Loader
-    from trainguard.loop import Loop, Script
-    from trainguard.loss import Loss
-    from trainguard.model import Model
-    from trainguard.recording import record
-    from trainguard.schedule import Schedule
-    from trainguard.step import Step
-    from trainguard.subject import guard
-    from trainguard.trace import Sample, Tick, Trace, Usage
+    from trainguard.core.catalogue import invariant
+    from trainguard.core.errors import DeclarationError, SubjectError
+    from trainguard.core.finding import Finding, Rank
+    from trainguard.events.loop import Step
+    from trainguard.events.trace import Sample, Tick, Trace, Usage
+    from trainguard.judging.judge import Broken, check
+    from trainguard.judging.recording import record
+    from trainguard.subjects.budget import Budget
+    from trainguard.subjects.checkpoint import Checkpoint
+    from trainguard.subjects.domain import bins, choice, integer, mask, real
+    from trainguard.subjects.loader import Loader
+    from trainguard.subjects.loop import Loop, Script
+    from trainguard.subjects.loss import Loss
+    from trainguard.subjects.model import Model
+    from trainguard.subjects.schedule import Schedule
+    from trainguard.subjects.subject import guard
 
 __version__ = "0.1.0"
 
@@ -60,22 +60,22 @@ __all__ = [
 
 # No module may bear the name of a public function: importing it would shadow the function.
 _HOMES = {
-    "budget": ("Budget",),
-    "catalogue": ("invariant",),
-    "checkpoint": ("Checkpoint",),
-    "domain": ("bins", "choice", "integer", "mask", "real"),
-    "fault": ("DeclarationError", "SubjectError"),
-    "finding": ("Finding", "Rank"),
-    "judge": ("Broken", "check"),
-    "loader": ("Loader",),
-    "loop": ("Loop", "Script"),
-    "loss": ("Loss",),
-    "model": ("Model",),
-    "recording": ("record",),
-    "schedule": ("Schedule",),
-    "step": ("Step",),
-    "subject": ("guard",),
-    "trace": ("Sample", "Tick", "Trace", "Usage"),
+    "core.catalogue": ("invariant",),
+    "core.errors": ("DeclarationError", "SubjectError"),
+    "core.finding": ("Finding", "Rank"),
+    "events.loop": ("Step",),
+    "events.trace": ("Sample", "Tick", "Trace", "Usage"),
+    "judging.judge": ("Broken", "check"),
+    "judging.recording": ("record",),
+    "subjects.budget": ("Budget",),
+    "subjects.checkpoint": ("Checkpoint",),
+    "subjects.domain": ("bins", "choice", "integer", "mask", "real"),
+    "subjects.loader": ("Loader",),
+    "subjects.loop": ("Loop", "Script"),
+    "subjects.loss": ("Loss",),
+    "subjects.model": ("Model",),
+    "subjects.schedule": ("Schedule",),
+    "subjects.subject": ("guard",),
 }
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
 

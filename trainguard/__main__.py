@@ -1,6 +1,6 @@
 """`python -m trainguard`: the same as the command `trainguard`."""
 
-from trainguard.cli import app
+from trainguard.command.cli import app
 
 if __name__ == "__main__":
     app(prog_name="trainguard")

@@ -6,9 +6,9 @@ import pytest
 
 # pytester forgets modules that a run inside this process was the first to import, and torch
 # cannot be imported twice.
-import trainguard.observe.checkpoint
-import trainguard.session  # noqa: F401
-from trainguard.observe.watch import watchers
+import trainguard.observe.checkpoint.observer
+import trainguard.pytest_plugin.session  # noqa: F401
+from trainguard.observe.loop.watch import watchers
 
 watchers()
 

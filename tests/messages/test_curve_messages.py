@@ -3,12 +3,12 @@
 import pytest
 
 import trainguard as tg
-from trainguard.catalogue import named
-from trainguard.curve import Curve
-from trainguard.kept import Kept
-from trainguard.report import Place, render
-from trainguard.step import Probe
-from trainguard.trace import Trace
+from trainguard.core.catalogue import named
+from trainguard.curves.curve import Curve
+from trainguard.events.curve import Kept
+from trainguard.events.loop import Probe
+from trainguard.events.trace import Trace
+from trainguard.report.text import Place, render
 
 STEPS = 60
 BASE = tuple(2.0 / (1 + 0.05 * step) for step in range(STEPS))

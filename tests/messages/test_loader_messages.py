@@ -4,9 +4,9 @@ import pytest
 
 # pytester forgets modules that a run inside this process was the first to import, and torch
 # cannot be imported twice.
-import trainguard.observe.loader
-import trainguard.observe.loaders.scan
-import trainguard.session  # noqa: F401
+import trainguard.observe.loader.observer
+import trainguard.observe.loader.scan
+import trainguard.pytest_plugin.session  # noqa: F401
 
 HEAD = """
 import torch

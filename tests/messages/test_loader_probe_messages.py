@@ -6,15 +6,15 @@ import pytest
 
 # pytester forgets modules that a run inside this process was the first to import, and torch
 # cannot be imported twice.
-import trainguard.observe.loader
-import trainguard.observe.loaders.reproduce
-import trainguard.observe.loaders.resume
-import trainguard.observe.loaders.scan
-import trainguard.observe.loaders.shards
-import trainguard.observe.loaders.storage
-import trainguard.observe.loaders.transform
-import trainguard.observe.loaders.workers
-import trainguard.session  # noqa: F401
+import trainguard.observe.loader.observer
+import trainguard.observe.loader.reproduce
+import trainguard.observe.loader.resume
+import trainguard.observe.loader.scan
+import trainguard.observe.loader.shards
+import trainguard.observe.loader.storage
+import trainguard.observe.loader.transform
+import trainguard.observe.loader.workers
+import trainguard.pytest_plugin.session  # noqa: F401
 
 HEAD = """
 import numpy as np

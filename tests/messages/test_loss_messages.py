@@ -6,11 +6,11 @@ import pytest
 
 # pytester forgets modules that a run inside this process was the first to import, and torch
 # cannot be imported twice.
-import trainguard.observe.loss
-import trainguard.session  # noqa: F401
-from trainguard.catalogue import catalogue, named
-from trainguard.report import Place, render
-from trainguard.trace import Sample, Trace
+import trainguard.observe.loss.observer
+import trainguard.pytest_plugin.session  # noqa: F401
+from trainguard.core.catalogue import catalogue, named
+from trainguard.events.trace import Sample, Trace
+from trainguard.report.text import Place, render
 
 HEAD = """
 import torch

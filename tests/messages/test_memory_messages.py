@@ -4,14 +4,15 @@ import re
 
 import pytest
 
+import trainguard.observe.memory.element
+
 # pytester forgets modules that a run inside this process was the first to import, and torch
 # cannot be imported twice.
-import trainguard.observe.memory
-import trainguard.observe.model
-import trainguard.observe.usage.element
-import trainguard.observe.usage.saving
-import trainguard.observe.usage.scaling
-import trainguard.session  # noqa: F401
+import trainguard.observe.memory.observer
+import trainguard.observe.memory.saving
+import trainguard.observe.memory.scaling
+import trainguard.observe.model.observer
+import trainguard.pytest_plugin.session  # noqa: F401
 
 HEAD = """
 import torch

@@ -4,12 +4,13 @@ import re
 
 import pytest
 
+import trainguard.observe.model.backward
+import trainguard.observe.model.initial
+
 # pytester forgets modules that a run inside this process was the first to import, and torch
 # cannot be imported twice.
-import trainguard.observe.model
-import trainguard.observe.models.backward
-import trainguard.observe.models.initial
-import trainguard.session  # noqa: F401
+import trainguard.observe.model.observer
+import trainguard.pytest_plugin.session  # noqa: F401
 
 HEAD = """
 import torch

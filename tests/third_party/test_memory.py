@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import pytest
 
 import trainguard as tg
-from tests.observe.usage.networks import real_peak
+from tests.observe.memory.networks import real_peak
 from tests.third_party.test_models import SUBJECTS
-from trainguard.observe.isolation import isolated
-from trainguard.observe.usage.declared import Declared
-from trainguard.observe.usage.predict import predicted
-from trainguard.settings import Settings
+from trainguard.core.settings import Settings
+from trainguard.observe.memory.declared_step import Declared
+from trainguard.observe.memory.predict import predicted
+from trainguard.observe.tools.isolation import isolated
 
 NAMES = (
     "guard_transformers_models-gpt2_model",

@@ -11,7 +11,7 @@ from runpy import run_path
 import pytest
 
 import trainguard as tg
-from trainguard.fault import SubjectError
+from trainguard.core.errors import SubjectError
 
 PAGE = Path(__file__).parents[2] / "docs" / "third_party_schedulers.md"
 PROGRAM = re.compile(r"^### (.*?)\n.*?```python\n(.*?)```\n\n```text\n(.*?)```", re.M | re.S)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from trainguard.trace import Sample, Trace
+from trainguard.events.trace import Sample, Trace
 
 
 def number(value: float) -> str:

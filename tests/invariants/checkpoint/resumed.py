@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from trainguard.catalogue import named
-from trainguard.event import Event
-from trainguard.finding import Finding
-from trainguard.saved import Departure, Part, Resumption
-from trainguard.trace import Trace
+from trainguard.core.catalogue import named
+from trainguard.core.finding import Finding
+from trainguard.events.base import Event
+from trainguard.events.checkpoint import Departure, Part, Resumption
+from trainguard.events.trace import Trace
 
 
 def judged(name: str, *events: Event, **promises: Any) -> list[Finding]:

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.invariants.checkpoint.resumed import departs, judged, lost, resumption
-from trainguard.finding import Rank
-from trainguard.saved import Load
+from trainguard.core.finding import Rank
+from trainguard.events.checkpoint import Load
 
 COMPLETE, SAFE = "checkpoint_is_complete", "loading_is_safe"
 

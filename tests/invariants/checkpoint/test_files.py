@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.invariants.checkpoint.resumed import judged, resumption
-from trainguard.finding import Rank
-from trainguard.saved import Rotation
+from trainguard.core.finding import Rank
+from trainguard.events.checkpoint import Rotation
 
 ATOMIC, NEWEST = "checkpoint_write_is_atomic", "rotation_keeps_the_newest"
 

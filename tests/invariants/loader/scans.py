@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from trainguard.batch import Batch, Epoch, Field, Serving
-from trainguard.event import Event
+from trainguard.events.base import Event
+from trainguard.events.loader import Batch, Epoch, Field, Serving
 
 
 def epoch(

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from trainguard.batch import Batch, Serving
-from trainguard.catalogue import named
-from trainguard.event import Event
-from trainguard.finding import Finding
-from trainguard.trace import Trace
+from trainguard.core.catalogue import named
+from trainguard.core.finding import Finding
+from trainguard.events.base import Event
+from trainguard.events.loader import Batch, Serving
+from trainguard.events.trace import Trace
 
 
 def judged(name: str, events: Iterable[Event], **promises) -> list[Finding]:

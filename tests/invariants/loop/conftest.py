@@ -5,11 +5,11 @@ from math import nan
 
 import pytest
 
-from trainguard.catalogue import named
-from trainguard.event import Event
-from trainguard.finding import Finding
-from trainguard.step import Evaluation, Scheduler, Step
-from trainguard.trace import Trace
+from trainguard.core.catalogue import named
+from trainguard.core.finding import Finding
+from trainguard.events.base import Event
+from trainguard.events.loop import Evaluation, Scheduler, Step
+from trainguard.events.trace import Trace
 
 
 def wiggle(index: int) -> float:

@@ -5,8 +5,8 @@ from math import nan
 
 import pytest
 
-from trainguard.finding import Rank
-from trainguard.step import Average
+from trainguard.core.finding import Rank
+from trainguard.events.loop import Average
 
 FOLLOWS = "average_follows_model"
 LIMIT = f"limit:{FOLLOWS}"

@@ -4,8 +4,8 @@ from math import nan
 
 import pytest
 
-from trainguard.finding import Rank
-from trainguard.step import Step, Term
+from trainguard.core.finding import Rank
+from trainguard.events.loop import Step, Term
 
 ACCUMULATES = "accumulation_equals_full_batch"
 CONSTANT = "effective_batch_is_constant"

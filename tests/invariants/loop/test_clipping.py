@@ -4,7 +4,7 @@ from math import inf, nan
 
 import pytest
 
-from trainguard.finding import Rank
+from trainguard.core.finding import Rank
 
 PARTIAL = {"clip": "partial", "clip_limit": 1.0, "clip_share": 0.1, "unclipped": "Net.rnn.weight"}
 BOUND = {"clip": "taken", "norm": 0.01, "clip_limit": 0.01}

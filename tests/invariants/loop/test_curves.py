@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.invariants.loop.conftest import judge
-from trainguard.curve import Curve
-from trainguard.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank
+from trainguard.curves.curve import Curve
+from trainguard.events.curve import Kept
 from trainguard.invariants.loop.curves import sparkline
-from trainguard.kept import Kept
 
 STEPS = tuple(range(20))
 BASE = tuple(2.0 * 0.95**step for step in STEPS)

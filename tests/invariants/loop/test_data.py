@@ -4,8 +4,8 @@ from math import nan
 
 import pytest
 
-from trainguard.finding import Rank
-from trainguard.step import Probe, Step
+from trainguard.core.finding import Rank
+from trainguard.events.loop import Probe, Step
 
 
 def test_a_batch_that_comes_again_and_again(judged, steps) -> None:

@@ -4,8 +4,8 @@ from math import inf, nan
 
 import pytest
 
-from trainguard.finding import Rank
-from trainguard.step import Evaluation, Logged, Parameter
+from trainguard.core.finding import Rank
+from trainguard.events.loop import Evaluation, Logged, Parameter
 
 MEASURES = "evaluation_measures_something"
 LINE = "/home/me/train.py:31"

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainguard.catalogue import Invariant, catalogue
-from trainguard.event import Event
-from trainguard.step import LOOP_EVENTS, Step
-from trainguard.trace import Trace
+from trainguard.core.catalogue import Invariant, catalogue
+from trainguard.events.base import Event
+from trainguard.events.loop import LOOP_EVENTS, Step
+from trainguard.events.trace import Trace
 
 by_name = pytest.mark.parametrize("made", catalogue("loop"), ids=lambda made: made.name)
 SAID = """

@@ -5,8 +5,8 @@ from math import inf, nan
 
 import pytest
 
-from trainguard.finding import Rank
-from trainguard.step import Read
+from trainguard.core.finding import Rank
+from trainguard.events.loop import Read
 
 NORM = "total += p.grad.norm() ** 2"
 

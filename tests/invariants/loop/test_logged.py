@@ -5,8 +5,8 @@ from math import inf, nan
 
 import pytest
 
-from trainguard.finding import Rank
-from trainguard.step import Logged, Step
+from trainguard.core.finding import Rank
+from trainguard.events.loop import Logged, Step
 
 TRUE = "logged_values_are_true"
 LINE = "/home/me/train.py:40"

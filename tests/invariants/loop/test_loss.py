@@ -4,8 +4,8 @@ from math import inf, nan
 
 import pytest
 
-from trainguard.finding import Rank
-from trainguard.step import Evaluation
+from trainguard.core.finding import Rank
+from trainguard.events.loop import Evaluation
 
 TEACHER = Evaluation(step=0, module="Teacher", routine=True)
 

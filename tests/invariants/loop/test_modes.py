@@ -2,8 +2,8 @@
 
 import pytest
 
-from trainguard.finding import Rank
-from trainguard.step import Evaluation, Parameter
+from trainguard.core.finding import Rank
+from trainguard.events.loop import Evaluation, Parameter
 
 TRAINS = "training_mode_is_on"
 EVALUATES = "evaluation_mode_is_on"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from trainguard.finding import Rank
-from trainguard.step import Parameter
+from trainguard.core.finding import Rank
+from trainguard.events.loop import Parameter
 
 HOLDS = "optimizer_holds_every_trainable_parameter"
 LEFT_OUT = {"held": False, "moved": False}

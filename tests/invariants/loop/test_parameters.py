@@ -4,8 +4,8 @@ from math import inf, nan
 
 import pytest
 
-from trainguard.finding import Rank
-from trainguard.step import Parameter
+from trainguard.core.finding import Rank
+from trainguard.events.loop import Parameter
 
 MOVES = "every_trainable_parameter_moves"
 STAYS = "frozen_parameters_stay"

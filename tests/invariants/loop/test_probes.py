@@ -4,8 +4,8 @@ from math import nan
 
 import pytest
 
-from trainguard.finding import Rank
-from trainguard.step import Probe
+from trainguard.core.finding import Rank
+from trainguard.events.loop import Probe
 
 LINE = "/home/me/train.py:9"
 KINDS = [
@@ -98,7 +98,7 @@ def test_two_runs_that_agree(measured: float, judged, steps) -> None:
 
 def test_the_rerun_is_a_probe_of_its_own() -> None:
     """Running everything again costs as much as the run, so that it is asked for apart."""
-    from trainguard.catalogue import named
+    from trainguard.core.catalogue import named
 
     (made,) = named("loop.run_is_reproducible")
     assert (made.probe, made.needs) == ("rerun", frozenset())

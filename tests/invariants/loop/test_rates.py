@@ -4,8 +4,8 @@ from math import inf, nan
 
 import pytest
 
-from trainguard.finding import Rank
-from trainguard.step import Scheduler
+from trainguard.core.finding import Rank
+from trainguard.events.loop import Scheduler
 
 LINE = "/home/me/train.py:8"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from trainguard.finding import Rank
-from trainguard.step import Scheduler, Step
+from trainguard.core.finding import Rank
+from trainguard.events.loop import Scheduler, Step
 
 STOPPED = {"ended": "stopped"}
 

@@ -4,8 +4,8 @@ from math import inf, nan
 
 import pytest
 
-from trainguard.finding import Rank
-from trainguard.step import Probe, Term
+from trainguard.core.finding import Rank
+from trainguard.events.loop import Probe, Term
 
 BALANCED = "components_are_balanced"
 TWICE = "logits_are_not_normalised_twice"

@@ -4,7 +4,7 @@ from math import inf, nan
 
 import pytest
 
-from trainguard.finding import Rank
+from trainguard.core.finding import Rank
 
 
 def layers(*sizes: float):

@@ -4,9 +4,9 @@ from math import inf, isnan, nan
 
 import pytest
 
+from trainguard.events.loop import Read, Step
+from trainguard.events.trace import Trace
 from trainguard.invariants.loop import wording
-from trainguard.step import Read, Step
-from trainguard.trace import Trace
 
 
 def test_steps_are_told_apart_by_their_optimizer(steps) -> None:

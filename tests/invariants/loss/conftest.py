@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from trainguard.catalogue import named
-from trainguard.finding import Finding, Rank
-from trainguard.trace import Sample, Trace
+from trainguard.core.catalogue import named
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.trace import Sample, Trace
 
 
 def judge(name: str, *samples: Sample, dtype: str = "float32", **promises) -> list[Finding]:

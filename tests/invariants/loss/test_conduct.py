@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainguard.finding import Rank
+from trainguard.core.finding import Rank
 
 
 @pytest.mark.parametrize(

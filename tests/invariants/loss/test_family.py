@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from trainguard.catalogue import catalogue
-from trainguard.finding import Finding
-from trainguard.trace import Trace
+from trainguard.core.catalogue import catalogue
+from trainguard.core.finding import Finding
+from trainguard.events.trace import Trace
 
 
 def test_an_empty_trace_breaks_nothing() -> None:
@@ -56,8 +56,8 @@ def test_judging_needs_no_torch(pytester: pytest.Pytester) -> None:
     """The judges are found and called without torch, NumPy or Hypothesis."""
     code = (
         "import sys\n"
-        "from trainguard.catalogue import catalogue\n"
-        "from trainguard.trace import Trace\n"
+        "from trainguard.core.catalogue import catalogue\n"
+        "from trainguard.events.trace import Trace\n"
         "assert [list(made.judge(Trace('nll'))) for made in catalogue('loss')]\n"
         "assert not {'torch', 'numpy', 'hypothesis'} & sys.modules.keys()\n"
     )

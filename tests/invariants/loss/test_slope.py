@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from trainguard.finding import Rank
+from trainguard.core.finding import Rank
 
 DIFFERENCE = "gradient_matches_finite_difference"
 

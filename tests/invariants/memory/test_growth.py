@@ -2,10 +2,10 @@
 
 import pytest
 
-from trainguard.event import Plain
-from trainguard.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Plain
+from trainguard.events.trace import Trace, Usage
 from trainguard.invariants.memory.growth import memory_does_not_grow
-from trainguard.trace import Trace, Usage
 
 LINE = "/home/me/train.py:9"
 HOW = "measured on cpu over 20 steps"

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from trainguard.catalogue import named
-from trainguard.fault import Unjudged
-from trainguard.finding import Finding
-from trainguard.trace import Trace, Usage
+from trainguard.core.catalogue import named
+from trainguard.core.errors import Unjudged
+from trainguard.core.finding import Finding
+from trainguard.events.trace import Trace, Usage
 
 GIB = float(1 << 30)
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainguard.catalogue import named
-from trainguard.finding import Finding
-from trainguard.power import exceeds, fitted, powers
-from trainguard.trace import Trace, Usage
+from trainguard.core.catalogue import named
+from trainguard.core.finding import Finding
+from trainguard.events.trace import Trace, Usage
+from trainguard.subjects.growth_power import exceeds, fitted, powers
 
 LADDER = tuple(64 * 2**step for step in range(8))
 WHOLE = st.integers(0, 10**9)

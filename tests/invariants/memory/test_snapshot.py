@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from trainguard.catalogue import named
-from trainguard.finding import Finding
-from trainguard.trace import Trace, Usage
+from trainguard.core.catalogue import named
+from trainguard.core.finding import Finding
+from trainguard.events.trace import Trace, Usage
 
 
 def judge(*seen: Usage, share: float = 0.1) -> list[Finding]:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from trainguard.catalogue import named
-from trainguard.finding import Finding, Rank
-from trainguard.trace import Pass, Trace
+from trainguard.core.catalogue import named
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.trace import Pass, Trace
 
 JUDGES = {
     "samples_do_not_mix": "mixed",

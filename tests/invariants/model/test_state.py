@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from trainguard.catalogue import named
-from trainguard.finding import Finding
-from trainguard.trace import Pass, Trace
+from trainguard.core.catalogue import named
+from trainguard.core.finding import Finding
+from trainguard.events.trace import Pass, Trace
 
 
 def judge(name: str, *seen: Pass, **promises: Any) -> list[Finding]:

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
-from trainguard.catalogue import named
-from trainguard.finding import Finding
-from trainguard.trace import Tick, Trace
+from trainguard.core.catalogue import named
+from trainguard.core.finding import Finding
+from trainguard.events.trace import Tick, Trace
 
 
 def write(

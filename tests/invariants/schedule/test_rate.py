@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from trainguard.finding import Rank
-from trainguard.trace import Tick
+from trainguard.core.finding import Rank
+from trainguard.events.trace import Tick
 
 TOTAL = 100
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from trainguard.finding import Finding
-from trainguard.trace import Tick
+from trainguard.core.finding import Finding
+from trainguard.events.trace import Tick
 
 RATES = [1 - step / 100 for step in range(100)]
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from trainguard.catalogue import invariant
-from trainguard.event import Event
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.checkpoint import Load, Part
+from trainguard.events.trace import Trace
 from trainguard.invariants.checkpoint.wording import comparable, departure, lost_parts, resumption
 from trainguard.invariants.wording import number
-from trainguard.saved import Load, Part
-from trainguard.trace import Trace
 
 _SENTENCES = {
     "parameters": "does not get its parameters back as they were",

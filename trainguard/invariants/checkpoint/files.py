@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from trainguard.catalogue import invariant
-from trainguard.event import Event
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.checkpoint import Resumption, Rotation
+from trainguard.events.trace import Trace
 from trainguard.invariants.checkpoint.wording import began_anew, events
-from trainguard.saved import Resumption, Rotation
-from trainguard.trace import Trace
 
 _TEXT = "perhaps the names are put in order as text, where step_10 comes before step_9"
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 
-from trainguard.catalogue import invariant
-from trainguard.event import Event
-from trainguard.finding import Finding
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding
+from trainguard.events.base import Event
+from trainguard.events.checkpoint import Departure, Part, Resumption
+from trainguard.events.trace import Trace
 from trainguard.invariants.checkpoint.wording import (
     began_anew,
     comparable,
@@ -14,8 +16,6 @@ from trainguard.invariants.checkpoint.wording import (
     lost_parts,
     resumption,
 )
-from trainguard.saved import Departure, Part, Resumption
-from trainguard.trace import Trace
 
 
 @invariant("checkpoint", probe="resume", needs=("resume",))

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import TypeVar
 
-from trainguard.event import Event
-from trainguard.saved import Departure, Part, Resumption
-from trainguard.trace import Trace
+from trainguard.events.base import Event
+from trainguard.events.checkpoint import Departure, Part, Resumption
+from trainguard.events.trace import Trace
 
 E = TypeVar("E", bound=Event)
 

@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from trainguard.catalogue import invariant
-from trainguard.event import Event
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.trace import Trace
 from trainguard.invariants.loader.wording import Pass, Split, each_split, percent, samples, scanned
-from trainguard.trace import Trace
 
 _LEAST = 8  # different samples from which on their repetition is no accident
 

@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from trainguard.catalogue import invariant
-from trainguard.event import Event
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.trace import Trace
 from trainguard.invariants.loader.wording import Split, each_split, percent, servings
-from trainguard.trace import Trace
 
 _FEW = 4  # seams from which on a share of them says something
 _TORN = {"seam by targets": 0.0, "seam by signal": 0.2, "seam by followers": 0.5}

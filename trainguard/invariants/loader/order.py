@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from math import factorial
 
-from trainguard.catalogue import invariant
-from trainguard.event import Event
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.trace import Trace
 from trainguard.invariants.loader.wording import Split, each_split, percent
-from trainguard.trace import Trace
 
 _LEAST = 10  # samples from which on an order is one
 _CHANCE = 1e6

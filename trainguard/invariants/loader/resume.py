@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from trainguard.batch import Serving
-from trainguard.catalogue import invariant
-from trainguard.event import Event
-from trainguard.finding import Finding
-from trainguard.trace import Trace
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding
+from trainguard.events.base import Event
+from trainguard.events.loader import Serving
+from trainguard.events.trace import Trace
 
 _PARTED = {
     "order": "the same samples in another order: perhaps the sampler or a set has a generator or an"

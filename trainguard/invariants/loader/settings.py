@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from trainguard.batch import Serving
-from trainguard.catalogue import invariant
-from trainguard.event import Event
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.loader import Serving
+from trainguard.events.trace import Trace
 from trainguard.invariants.wording import number
-from trainguard.trace import Trace
 
 _CROWD = 2.0  # workers for each core
 _SLOW = 0.2  # seconds

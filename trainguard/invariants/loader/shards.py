@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from trainguard.batch import Serving
-from trainguard.catalogue import invariant
-from trainguard.event import Event
-from trainguard.finding import Finding, Rank
-from trainguard.trace import Trace
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.loader import Serving
+from trainguard.events.trace import Trace
 
 _SPLIT = (
     "perhaps the data are not split by {forgotten}, or each of the {who} shuffles before they are"

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from trainguard.batch import Serving
-from trainguard.catalogue import invariant
-from trainguard.event import Event
-from trainguard.finding import Finding, Rank
-from trainguard.trace import Trace
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.loader import Serving
+from trainguard.events.trace import Trace
 
 _EDITED = {
     "in the process": "a transform or collate function works in place on what the data set holds:"

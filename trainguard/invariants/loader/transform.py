@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
-from trainguard.batch import Serving
-from trainguard.catalogue import invariant
-from trainguard.event import Event
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.loader import Serving
+from trainguard.events.trace import Trace
 from trainguard.invariants.wording import number
-from trainguard.trace import Trace
 
 _SLACK = 1.02  # rounding, of a half step of 16 bits in float32
 _ROUNDING = 1e-5

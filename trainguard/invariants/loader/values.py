@@ -4,13 +4,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from math import isfinite, sqrt
 
-from trainguard.batch import Field
-from trainguard.catalogue import invariant
-from trainguard.event import Event
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.loader import Field
+from trainguard.events.trace import Trace
 from trainguard.invariants.loader.wording import Pass, Split, fields, percent, scanned
 from trainguard.invariants.wording import number
-from trainguard.trace import Trace
 
 
 @invariant("loader")

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
-from trainguard.batch import Batch, Epoch, Field, Serving
-from trainguard.event import Event, Plain
-from trainguard.trace import Trace
+from trainguard.events.base import Event, Plain
+from trainguard.events.loader import Batch, Epoch, Field, Serving
+from trainguard.events.trace import Trace
 
 E = TypeVar("E", bound=Event)
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from itertools import combinations
 
-from trainguard.batch import Batch, Serving
-from trainguard.catalogue import invariant
-from trainguard.event import Event
-from trainguard.finding import Finding, Rank
-from trainguard.trace import Trace
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.loader import Batch, Serving
+from trainguard.events.trace import Trace
 
 _CHANCE = 1e-6
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import isfinite
 
-from trainguard.catalogue import invariant
-from trainguard.event import Event
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.loop import Average
+from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import count, courses, events, finite, middle
-from trainguard.step import Average
-from trainguard.trace import Trace
 
 _FEW, _MANY = 3, 5  # looks that a finding takes, with a promise and without one
 _RARE = 10  # steps that common averages let pass between two updates

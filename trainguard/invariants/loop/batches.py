@@ -4,9 +4,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 
-from trainguard.catalogue import invariant
-from trainguard.event import Event
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.loop import Step, Term
+from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import (
     Course,
     count,
@@ -16,8 +18,6 @@ from trainguard.invariants.loop.wording import (
     tally,
 )
 from trainguard.invariants.wording import number
-from trainguard.step import Step, Term
-from trainguard.trace import Trace
 
 _FEW = 3
 _CAPPED = 64  # passes and losses of one step that a trace keeps

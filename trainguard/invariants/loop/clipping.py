@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 from math import isfinite, sqrt
 
-from trainguard.catalogue import invariant
-from trainguard.event import Event
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.loop import Step
+from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import (
     Course,
     count,
@@ -17,8 +19,6 @@ from trainguard.invariants.loop.wording import (
     tally,
 )
 from trainguard.invariants.wording import number
-from trainguard.step import Step
-from trainguard.trace import Trace
 
 _EXCEEDS = 2.0
 _CLEARLY = 1.02  # a norm in bfloat16 is right to 0.003

@@ -3,17 +3,17 @@
 from collections.abc import Iterator, Sequence
 from math import isfinite, log10
 
-from trainguard.catalogue import invariant
-from trainguard.column import noun
-from trainguard.curve import Curve, Unreadable
-from trainguard.departure import ENVELOPES, Departure
-from trainguard.event import Event
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.curves.columns import noun
+from trainguard.curves.curve import Curve, Unreadable
+from trainguard.curves.seed_bands import FALSE_ALARMS, departs
+from trainguard.curves.tolerance import ENVELOPES, Departure
+from trainguard.events.base import Event
+from trainguard.events.curve import Kept
+from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import events
 from trainguard.invariants.wording import number
-from trainguard.kept import Kept
-from trainguard.spread import FALSE_ALARMS, departs
-from trainguard.trace import Trace
 
 _UPDATE = "--snapshot-update blesses the curve as it is now"
 _WIDTH = 50  # characters of a sparkline

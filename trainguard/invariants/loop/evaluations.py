@@ -7,13 +7,13 @@ from itertools import pairwise
 from math import isfinite
 from struct import pack
 
-from trainguard.catalogue import invariant
-from trainguard.event import Event
-from trainguard.finding import Finding
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding
+from trainguard.events.base import Event
+from trainguard.events.loop import Evaluation, Logged, Parameter, Step
+from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import courses, events, finite, middle, stretch
 from trainguard.invariants.wording import number
-from trainguard.step import Evaluation, Logged, Parameter, Step
-from trainguard.trace import Trace
 
 _FEW = 3
 _SURE = 5  # printed values that agree to the last digit

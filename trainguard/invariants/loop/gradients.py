@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from itertools import takewhile
 from math import inf, isfinite, isinf, isnan
 
-from trainguard.catalogue import invariant
-from trainguard.event import Event
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.loop import Read, Step
+from trainguard.events.trace import Trace
 from trainguard.invariants.loop.loss import lost
 from trainguard.invariants.loop.wording import (
     Course,
@@ -21,8 +23,6 @@ from trainguard.invariants.loop.wording import (
     tally,
 )
 from trainguard.invariants.wording import number
-from trainguard.step import Read, Step
-from trainguard.trace import Trace
 
 _FOR_GOOD = 40  # skipped steps in a row: a factor of 2**24 is down to 2**-16 by then
 _WRITES = re.compile(r"zero_\(|zeros|=\s*None\b|\bdel\b|zero_grad")

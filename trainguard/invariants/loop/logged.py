@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from math import isfinite
 
-from trainguard.catalogue import invariant
-from trainguard.event import Event
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.loop import Logged, Step
+from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import Course, courses, events, finite
 from trainguard.invariants.wording import number
-from trainguard.step import Logged, Step
-from trainguard.trace import Trace
 
 _FEW = 3
 _BESIDE = {"train", "training", "trainer", "step", "batch", "optim", "optimizer", "debug"}

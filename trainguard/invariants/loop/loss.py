@@ -4,9 +4,11 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise, takewhile
 from math import isfinite, isinf
 
-from trainguard.catalogue import invariant
-from trainguard.event import Event
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.loop import Evaluation, Step
+from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import (
     Course,
     count,
@@ -21,8 +23,6 @@ from trainguard.invariants.loop.wording import (
     stretch,
 )
 from trainguard.invariants.wording import number
-from trainguard.step import Evaluation, Step
-from trainguard.trace import Trace
 
 FOR_GOOD = 10  # skipped steps in a row, to the end of the run, that no scaler's factor explains
 _LEAST_STEPS = 50  # for a judgement of the curve that nothing was promised about

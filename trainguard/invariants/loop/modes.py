@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from trainguard.catalogue import invariant
-from trainguard.event import Event
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.loop import Evaluation, Parameter, Step
+from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import Course, count, courses, events, tally
-from trainguard.step import Evaluation, Parameter, Step
-from trainguard.trace import Trace
 
 _FEW = 2
 

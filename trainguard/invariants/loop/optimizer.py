@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
-from trainguard.catalogue import invariant
-from trainguard.event import Event
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.loop import Parameter
+from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import courses, events, percent
-from trainguard.step import Parameter
-from trainguard.trace import Trace
 
 
 @invariant("loop")

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Iterator, Sequence
 from math import sqrt
 
-from trainguard.catalogue import invariant
-from trainguard.event import Event
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.loop import Parameter
+from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import count, courses, events, middle
 from trainguard.invariants.wording import number
-from trainguard.loop import named_by
-from trainguard.step import Parameter
-from trainguard.trace import Trace
+from trainguard.subjects.loop import named_by
 
 _LEAST_STEPS = 2  # what begins at zero, as LoRA does, gets its first gradient in the second step
 _LONG_ENOUGH = 5  # steps in which what is used at random is used at least once

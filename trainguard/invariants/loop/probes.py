@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from trainguard.catalogue import invariant
-from trainguard.event import Event
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import events, percent
 from trainguard.invariants.wording import number
-from trainguard.step import Probe
-from trainguard.trace import Trace
 
 
 def _of(trace: Trace[Event], kind: str) -> Iterator[Probe]:

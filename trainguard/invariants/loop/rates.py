@@ -4,9 +4,11 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import inf, isfinite, log
 
-from trainguard.catalogue import invariant
-from trainguard.event import Event
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.loop import Scheduler, Step
+from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import (
     Course,
     count,
@@ -16,8 +18,6 @@ from trainguard.invariants.loop.wording import (
     tally,
 )
 from trainguard.invariants.wording import number
-from trainguard.step import Scheduler, Step
-from trainguard.trace import Trace
 
 _ROUNDING = 1e-6
 _FEW = 5

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from trainguard.catalogue import invariant
-from trainguard.event import Event
-from trainguard.finding import Finding
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding
+from trainguard.events.base import Event
+from trainguard.events.loop import Scheduler, Step
+from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import Course, count, courses, events, last_word, mostly
-from trainguard.step import Scheduler, Step
-from trainguard.trace import Trace
 
 
 @invariant("loop")

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from math import isfinite, prod
 
-from trainguard.catalogue import invariant
-from trainguard.event import Event
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe, Term
+from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import events
 from trainguard.invariants.wording import number
-from trainguard.step import Probe, Term
-from trainguard.trace import Trace
 
 _FEW = 3
 

@@ -4,9 +4,11 @@ from collections.abc import Iterator, Sequence
 from math import isfinite, sqrt
 from statistics import correlation
 
-from trainguard.catalogue import invariant
-from trainguard.event import Event
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.loop import Step
+from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import (
     Course,
     count,
@@ -15,8 +17,6 @@ from trainguard.invariants.loop.wording import (
     stretch,
 )
 from trainguard.invariants.wording import number
-from trainguard.step import Step
-from trainguard.trace import Trace
 
 _BROKEN, _NOTED = 1e-7, 1e-5
 _TREND = 0.8

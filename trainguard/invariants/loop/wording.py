@@ -7,9 +7,9 @@ from math import isfinite, nan
 from statistics import median
 from typing import Any, TypeVar
 
-from trainguard.event import Event
-from trainguard.step import Step
-from trainguard.trace import Trace
+from trainguard.events.base import Event
+from trainguard.events.loop import Step
+from trainguard.events.trace import Trace
 
 E = TypeVar("E", bound=Event)
 MAJORITY = 0.5

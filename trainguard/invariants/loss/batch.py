@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from trainguard.catalogue import invariant
-from trainguard.finding import Finding
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding
+from trainguard.events.trace import Sample, Trace
 from trainguard.invariants.wording import coordinate, number, of
-from trainguard.trace import Sample, Trace
 
 
 @invariant("loss", probe="mixing", needs={"reduction"}, per="device")

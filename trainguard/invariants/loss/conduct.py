@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from trainguard.catalogue import invariant
-from trainguard.finding import Finding, Rank
-from trainguard.trace import Sample, Trace
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.trace import Sample, Trace
 
 
 @invariant("loss", probe="conduct", per="device")

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from math import isfinite
 
-from trainguard.catalogue import invariant
-from trainguard.finding import Finding
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding
+from trainguard.events.trace import Sample, Trace
 from trainguard.invariants.wording import number, of
-from trainguard.trace import Sample, Trace
 
 
 @invariant("loss", probe="components", needs={"components"}, per="device")

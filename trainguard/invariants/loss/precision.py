@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from math import inf
 
-from trainguard.catalogue import invariant
-from trainguard.finding import Finding
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding
+from trainguard.events.trace import Sample, Trace
 from trainguard.invariants.wording import number, of
-from trainguard.trace import Sample, Trace
 
 EPS = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from trainguard.bytes import shown
-from trainguard.catalogue import invariant
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.trace import Trace, Usage
 from trainguard.invariants.memory.wording import amounts, of
-from trainguard.trace import Trace, Usage
+from trainguard.subjects.units import shown
 
 _LEAST = 1024.0  # bytes per step
 _MUCH = 16 * 1024.0  # bytes per step that no history of numbers takes

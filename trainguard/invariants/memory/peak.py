@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from trainguard.bytes import shown
-from trainguard.catalogue import invariant
-from trainguard.finding import Finding
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding
+from trainguard.events.trace import Trace, Usage
 from trainguard.invariants.memory.wording import (
     amounts,
     largest,
@@ -15,7 +15,7 @@ from trainguard.invariants.memory.wording import (
     unknown,
     where,
 )
-from trainguard.trace import Trace, Usage
+from trainguard.subjects.units import shown
 
 
 @invariant("memory", needs=("peak",), per="dtype")

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from trainguard.bytes import shown
-from trainguard.catalogue import invariant
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.trace import Trace, Usage
 from trainguard.invariants.memory.wording import of, percent, step, told, where
-from trainguard.trace import Trace, Usage
+from trainguard.subjects.units import shown
 
 _SWITCH = "its checkpoint"
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from trainguard.bytes import shown
-from trainguard.catalogue import invariant
-from trainguard.finding import Finding
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding
+from trainguard.events.trace import Trace, Usage
 from trainguard.invariants.memory.wording import amounts, of, percent, step, where
-from trainguard.trace import Trace, Usage
+from trainguard.subjects.units import shown
 
 _BLESS = "bless it: pytest --trainguard --snapshot-update (with syrupy installed)"
 _LISTED = 3

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from trainguard.bytes import shown
-from trainguard.fault import Unjudged
-from trainguard.trace import Trace, Usage
+from trainguard.core.errors import Unjudged
+from trainguard.events.trace import Trace, Usage
+from trainguard.subjects.units import shown
 
 _LISTED = 3
 

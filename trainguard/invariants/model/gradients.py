@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from math import isfinite
 from statistics import correlation
 
-from trainguard.catalogue import invariant
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.trace import Pass, Trace
 from trainguard.invariants.model.wording import of
 from trainguard.invariants.wording import number
-from trainguard.trace import Pass, Trace
 
 _BROKEN, _NOTED = 1e-7, 1e-5
 _TREND, _FEWEST = 0.8, 3

@@ -5,11 +5,11 @@ from fnmatch import fnmatchcase
 from math import isfinite, log, sqrt
 from statistics import fmean, stdev
 
-from trainguard.catalogue import invariant
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.trace import Pass, Trace
 from trainguard.invariants.model.wording import named, of, sizes, worst
 from trainguard.invariants.wording import number
-from trainguard.trace import Pass, Trace
 
 _EXPECTED = 0.2
 _GUESS_FACTOR, _GUESS_EXTRA = 1.5, 0.5

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from trainguard.catalogue import invariant
-from trainguard.finding import Finding
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding
+from trainguard.events.trace import Pass, Trace
 from trainguard.invariants.model.wording import named, of, worst
 from trainguard.invariants.wording import number
-from trainguard.trace import Pass, Trace
 
 _ROUNDING = 1e-5
 

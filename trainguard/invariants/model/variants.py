@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from math import isinf
 
-from trainguard.catalogue import invariant
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.trace import Pass, Trace
 from trainguard.invariants.model.wording import named, of, sizes, worst
 from trainguard.invariants.wording import number
-from trainguard.trace import Pass, Trace
 
 EPS = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}
 _GRADIENT = 1e-4

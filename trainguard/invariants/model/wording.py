@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
-from trainguard.trace import Pass, Trace
+from trainguard.events.trace import Pass, Trace
 
 
 def of(trace: Trace[Pass], quantity: str) -> Iterator[Pass]:

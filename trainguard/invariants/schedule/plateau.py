@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from trainguard.catalogue import invariant
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.trace import Tick, Trace
 from trainguard.invariants.schedule.run import ROUNDING, Run, drives, once
-from trainguard.trace import Tick, Trace
 
 # What the metric did, as the observer fed it, and how a sentence about it goes on.
 STANDING = {

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from math import isfinite
 
-from trainguard.catalogue import invariant
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.trace import Tick, Trace
 from trainguard.invariants.schedule.run import ROUNDING, Run, drives, once, sound_runs
 from trainguard.invariants.wording import number
-from trainguard.trace import Tick, Trace
 
 
 @invariant("schedule", per="subject")

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import isfinite
 
-from trainguard.finding import Finding
-from trainguard.trace import Tick, Trace
+from trainguard.core.finding import Finding
+from trainguard.events.trace import Tick, Trace
 
 ROUNDING = 1e-6  # what chained multiplications may add up to, as a share of the rate
 

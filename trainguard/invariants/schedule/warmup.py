@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from trainguard.catalogue import invariant
-from trainguard.finding import Finding, Rank
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.trace import Tick, Trace
 from trainguard.invariants.schedule.run import ROUNDING, Run, once, sound_runs
 from trainguard.invariants.wording import number
-from trainguard.trace import Tick, Trace
 
 _RISING = ("warmup-decay", "warmup-constant", "one-cycle")
 

@@ -1,0 +1,101 @@
+"""Scripts that start other processes: only the first one reports."""
+
+import sys
+
+import pytest
+
+RULE = " trainguard ".center(100, "=")
+SET = "from torch.utils.data import DataLoader, TensorDataset"
+WORKERS = """\
+    loader = DataLoader(
+        TensorDataset(features, targets), 16, num_workers=2, multiprocessing_context={how!r}
+    )
+    for inputs, outputs in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(inputs), outputs).backward()
+        optimizer.step()
+    print("trained")
+"""
+
+
+@pytest.mark.parametrize("how", ["fork", "spawn"])
+def test_workers(folder, how) -> None:
+    """The workers of a loader, forked or spawned, run as under python and report nothing."""
+    after = "if __name__ == '__main__':\n" + WORKERS.format(how=how)
+    folder.trains(imports=SET, steps="10 * (__name__ == '__main__')", after=after)
+    done = folder.process("--json", "out.json", "train.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count(RULE) == 1
+    assert done.stdout.startswith("trained\n")
+    assert folder.document()["trace"]["steps"] == 14
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+@pytest.mark.parametrize(
+    ("end", "code", "error"),
+    [
+        ("pass", 0, ""),
+        ("sys.exit(5)", 5, ""),
+        ("sys.exit('child says')", 1, "child says\n"),
+        ("raise LookupError('in the child')", 1, "LookupError: in the child\n"),
+    ],
+)
+def test_a_forked_child(folder, end, code, error) -> None:
+    """A child that runs on to the end of the script leaves with its own code, and silently."""
+    after = (
+        "import os\nchild = os.fork()\nif not child:\n    print('child', flush=True)\n"
+        f"    {end}\nelse:\n    status = os.waitpid(child, 0)[1]\n"
+        "    print('parent', os.waitstatus_to_exitcode(status))"
+    )
+    folder.trains(after=after)
+    done = folder.process("train.py")
+    assert done.returncode == 0
+    assert done.stderr.endswith(error)
+    assert "trainguard" not in done.stderr
+    assert done.stderr == folder.python("train.py").stderr
+    assert done.stdout.startswith(f"child\nparent {code}\n\n{RULE}")
+    assert done.stdout.count(RULE) == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+def test_a_forked_child_finishes_no_trace(folder) -> None:
+    """To make the trace takes calls of torch, which may hang in a child: only the parent does."""
+    after = (
+        "import os\nimport trainguard.observe.loop.recorder as home\n"
+        "own = home.Recorder._write\n"
+        "def write(*args):\n    print('made in', os.getpid() == parent, flush=True)\n"
+        "    own(*args)\n"
+        "home.Recorder._write = write\nparent = os.getpid()\n"
+        "if child := os.fork():\n    os.waitpid(child, 0)\n"
+    )
+    folder.trains(after=after)
+    done = folder.process("train.py")
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"made in True\n\n{RULE}")
+
+
+def test_a_child_that_trains(folder) -> None:
+    """Steps in a child process are not seen, and it is said that they are not."""
+    train = folder.training(before="def main():", steps=5).replace("\nfor step", "\n    for step")
+    head, loop = train.split("    for step", 1)
+    loop = "    for step" + loop.rstrip().replace("\n    ", "\n        ")
+    call = (
+        "\n\nif __name__ == '__main__':\n    import multiprocessing\n"
+        "    child = multiprocessing.get_context('spawn').Process(target=main)\n"
+        "    child.start()\n    child.join()\n    sys.exit(child.exitcode)\n"
+    )
+    folder.write("train.py", head + loop + call)
+    done = folder.process("train.py")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "`train.py` made no training step, so that there is nothing to judge.\n"
+        "Steps in processes that it starts are not seen.\n"
+    )
+
+
+def test_a_script_that_ends_at_once(folder) -> None:
+    """`os._exit` ends the process with what was in it: there is no report, and its own code."""
+    folder.trains(after="import os\nprint('gone', flush=True)\nos._exit(9)")
+    done = folder.process("--json", "out.json", "train.py")
+    assert (done.returncode, done.stdout) == (9, "gone\n")
+    assert not (folder.path / "out.json").exists()

@@ -1,0 +1,67 @@
+"""The catalogue: every invariant explains itself, and the generated page is up to date."""
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from trainguard.core.catalogue import FAMILIES, SECTIONS, Invariant, catalogue, named
+
+ROOT = Path(__file__).parents[2]
+by_key = pytest.mark.parametrize("made", catalogue(), ids=lambda made: made.key)
+
+
+@by_key
+def test_every_section_is_there(made: Invariant) -> None:
+    """Each docstring says what is judged, allowed and missed, why it matters, and the source."""
+    assert {
+        heading: made.section(heading) for heading in SECTIONS if not made.section(heading)
+    } == {}
+
+
+@by_key
+def test_the_title_is_one_sentence(made: Invariant) -> None:
+    """The first line of a docstring is a sentence that fits one row."""
+    assert made.title[0].isupper()
+    assert made.title.endswith(".")
+    assert len(made.title) <= 96
+
+
+@by_key
+def test_the_module_is_the_family(made: Invariant) -> None:
+    """An invariant of ours stands in the module, or the folder, of its family."""
+    assert made.judge.__module__.startswith(f"trainguard.invariants.{made.family}")
+
+
+@by_key
+def test_the_changelog_names_it(made: Invariant) -> None:
+    """A team that updates can read which judgements are new."""
+    assert made.name in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_every_family_has_invariants() -> None:
+    """No family is empty, and none is unknown."""
+    assert {made.family for made in catalogue()} == set(FAMILIES)
+
+
+def test_names_are_unique() -> None:
+    """A family has each name once; what two families judge alike bears one name in both."""
+    assert Counter(made.key for made in catalogue()).most_common(1)[0][1] == 1
+
+
+@by_key
+def test_an_invariant_is_found_by_either_name(made: Invariant) -> None:
+    """`explain`, `select` and `allow` find an invariant bare or with its family."""
+    assert named(made.key) == (made,)
+    assert made in named(made.name)
+
+
+def test_the_page_is_up_to_date() -> None:
+    """docs/catalogue.md is what the docstrings say."""
+    script = ROOT / "docs" / "make_catalogue.py"
+    run = subprocess.run(
+        [sys.executable, script, "--check"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert run.returncode == 0, run.stderr

@@ -1,0 +1,181 @@
+"""The recorder in long runs, in compiled ones, in children, and after the end."""
+
+import gc
+import weakref
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.observe.loop.trainings import adversaries, batches, network, plain
+from trainguard.events.loop import Parameter, Step
+from trainguard.observe.loop import thinning, window
+from trainguard.observe.loop.recorder import Recorder
+
+
+def record(train, *arguments, steps=None, **options) -> list[Step]:
+    """Record a training and return its steps."""
+    torch.manual_seed(0)
+    with Recorder("x", steps=steps) as recorder:
+        train(*arguments, **options)
+    return [event for event in recorder.trace if isinstance(event, Step)]
+
+
+def test_a_long_run_is_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first steps only some are recorded, and each says how many it stands for."""
+    monkeypatch.setattr(window, "DENSE", 16)
+    steps = record(plain, 384)
+    assert [step.step for step in steps] == [*range(16), *range(16, 256, 16), 256, 320]
+    assert sum(step.span for step in steps) == 384
+
+
+def test_what_is_not_finite_is_recorded_in_a_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that would have been left out is recorded where its loss is not finite."""
+    monkeypatch.setattr(window, "DENSE", 4)
+
+    def train() -> None:
+        """Break one batch of a run."""
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        for index, (inputs, target) in enumerate(batches(12)):
+            optimizer.zero_grad()
+            (F.mse_loss(model(inputs), target) / (0.0 if index == 9 else 1.0)).backward()
+            optimizer.step()
+
+    assert 9 in [step.step for step in record(train)]
+
+
+def test_no_tensor_outlives_the_recording() -> None:
+    """Neither the trace nor the recorder keeps a model, a batch or a graph alive."""
+    recorder = Recorder("x")
+    with recorder:
+        model = plain(5)
+    gone = [weakref.ref(model), *(weakref.ref(p) for p in model.parameters())]
+    del model
+    gc.collect()
+    assert [ref() for ref in gone] == [None] * len(gone)
+
+
+def test_the_trace_is_plain(tmp_path) -> None:
+    """A trace can be written, and read back, in full."""
+    with Recorder("x") as recorder:
+        adversaries(3)
+    text = recorder.trace.to_text()
+    assert type(recorder.trace).from_text(text).to_text() == text
+
+
+def test_modules_that_compile_are_seen() -> None:
+    """A compiled module makes the same steps; the inside of its graph is no module of its own."""
+
+    def train() -> None:
+        """Train a compiled module."""
+        model = network()
+        fast = torch.compile(model, backend="aot_eager")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for inputs, target in batches(4):
+            optimizer.zero_grad()
+            F.mse_loss(fast(inputs), target).backward()
+            optimizer.step()
+
+    steps = record(train)
+    assert [step.trained for step in steps] == [1, 1, 1, 1]
+
+
+def test_a_forked_child_records_nothing() -> None:
+    """Workers of a DataLoader are children of the process that is recorded."""
+    loader = torch.utils.data.DataLoader(Noise(), batch_size=8, num_workers=1)
+
+    def train() -> None:
+        """Train on batches that a worker makes."""
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for inputs in loader:
+            optimizer.zero_grad()
+            model(inputs).square().mean().backward()
+            optimizer.step()
+
+    assert len(record(train)) == 4
+
+
+class Noise(torch.utils.data.Dataset):
+    """Samples that a module makes, in the worker."""
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return 32
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        """Return one sample."""
+        return nn.Linear(4, 4)(torch.randn(4)).detach()
+
+
+def test_a_second_optimizer_is_thinned_out_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The spans of each of two optimizers add up to the steps that it made."""
+    monkeypatch.setattr(window, "DENSE", 4)
+
+    def train() -> None:
+        """Step one optimizer twice as often as the other."""
+        model = network()
+        first = torch.optim.SGD(model[0].parameters(), lr=0.01)
+        second = torch.optim.Adam(model[2].parameters(), lr=0.01)
+        for index, (inputs, target) in enumerate(batches(64)):
+            model.zero_grad()
+            F.mse_loss(model(inputs), target).backward()
+            first.step()
+            if index % 2:
+                second.step()
+
+    steps = record(train)
+    spans = {name: sum(s.span for s in steps if s.optimizer == name) for name in ("SGD", "Adam")}
+    assert abs(spans["SGD"] - 64) <= 16
+    assert abs(spans["Adam"] - 32) <= 16
+
+
+def test_an_optimizer_that_never_steps_keeps_nothing_awake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A long run is thinned out beside it too."""
+    monkeypatch.setattr(window, "DENSE", 16)
+
+    def train() -> None:
+        """Make an optimizer for nothing."""
+        idle = torch.optim.SGD(network().parameters(), lr=0.1)
+        plain(80)
+        assert idle.param_groups
+
+    assert len(record(train)) == 20
+
+
+def test_two_optimizers_in_turns_are_both_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept of a long run is not the steps of one of them."""
+    monkeypatch.setattr(thinning, "FULL", 16)
+    steps = record(adversaries, 120)
+    counts = Counter(step.optimizer for step in steps)
+    assert set(counts) == {"Adam", "Adam#2"}
+    assert max(counts.values()) < 120
+    assert min(counts.values()) > max(counts.values()) / 2
+
+
+def test_a_model_of_an_earlier_fold_is_let_go() -> None:
+    """Of a training that is over, with its optimizer, nothing stays in memory."""
+
+    def fold() -> tuple[weakref.ref, ...]:
+        """Train one model, and forget it."""
+        model = network()
+        optimizer = torch.optim.Adam(model.parameters())
+        for inputs, target in batches(12):
+            optimizer.zero_grad()
+            F.mse_loss(model(inputs), target).backward()
+            optimizer.step()
+        return tuple(weakref.ref(parameter) for parameter in model.parameters())
+
+    with Recorder("folds") as recorder:
+        folds = [fold() for _ in range(3)]
+        gc.collect()
+        left = [parameter() for parameters in folds for parameter in parameters]
+    assert left == [None] * len(left)
+    received = [event.received for event in recorder.trace if isinstance(event, Parameter)]
+    assert received == [12] * len(received)
+    assert received

@@ -1,0 +1,107 @@
+"""Scripts that replace parts of torch themselves while they are recorded."""
+
+import sys
+from functools import wraps
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import lr_scheduler
+from torch.optim import optimizer as optimizers
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.observe.loop.attributes import attributes, places
+from tests.observe.loop.trainings import plain
+from trainguard.observe.loop.recorder import Recorder
+
+USERS = {
+    "Tensor.backward": (torch.Tensor, "backward"),
+    "autograd.backward": (torch.autograd, "backward"),
+    "Module.__call__": (nn.Module, "__call__"),
+    "Module.zero_grad": (nn.Module, "zero_grad"),
+    "Optimizer.zero_grad": (optimizers.Optimizer, "zero_grad"),
+    "Adam.step": (torch.optim.Adam, "step"),
+    "clip_grad_norm_": (nn.utils, "clip_grad_norm_"),
+    "_get_total_norm": (nn.utils.clip_grad, "_get_total_norm"),
+    "mse_loss": (F, "mse_loss"),
+    "cross_entropy": (F, "cross_entropy"),
+    "StepLR.step": (lr_scheduler.StepLR, "step"),
+    "GradScaler.scale": (torch.amp.GradScaler, "scale"),
+    "DataLoader.__iter__": (DataLoader, "__iter__"),
+    "print": (sys, "stdout"),
+}
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_a_patch_of_the_user_stays(user) -> None:
+    """What the script replaced itself during the recording is there afterwards, and works."""
+    owner, name = USERS[user]
+    if not hasattr(owner, name):
+        pytest.skip("this torch has no such function")
+    original, calls = vars(owner).get(name), []
+    where = places()
+    own = attributes(where)
+
+    def patch():
+        """Replace it as a script would, calling what was there."""
+        inner = getattr(owner, name)
+        if name == "stdout":
+            return type("Tee", (), {"__getattr__": lambda _, key: getattr(inner, key)})()
+
+        @wraps(inner)
+        def theirs(*args, **kwargs):
+            """Count the call, and make it."""
+            calls.append(name)
+            return inner(*args, **kwargs)
+
+        return theirs
+
+    try:
+        with Recorder("x"):
+            mine = patch()
+            setattr(owner, name, mine)
+            run_all()
+        assert vars(owner)[name] is mine
+        during = len(calls)
+        run_all()
+        assert name == "stdout" or len(calls) > during > 0
+    finally:
+        setattr(owner, name, original) if original is not None else delattr(owner, name)
+    after = attributes(where)
+    assert [key for key in own if after.get(key) is not own[key]] == []
+
+
+def run_all() -> None:
+    """Call each of the functions that a user may have replaced."""
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    scheduler = lr_scheduler.StepLR(optimizer, 1)
+    scaler = torch.amp.GradScaler("cpu")
+    for (inputs,) in DataLoader(TensorDataset(torch.randn(8, 4)), batch_size=4):
+        optimizer.zero_grad()
+        outputs = model(inputs)
+        loss = F.cross_entropy(outputs, torch.zeros(4, dtype=torch.long))
+        loss = loss + F.mse_loss(outputs, torch.zeros(4, 3))
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        scheduler.step()
+        model.zero_grad()
+        torch.autograd.backward(model(inputs).sum())
+        print("loss 0.5")
+
+
+def test_what_a_script_kept_of_ours_passes_on() -> None:
+    """Functions taken during the recording work after it, and record nothing."""
+    with Recorder("x") as recorder:
+        kept = {user: getattr(owner, name, None) for user, (owner, name) in USERS.items()}
+        backward, call = kept["autograd.backward"], kept["Module.__call__"]
+        plain(steps=1)
+    count = len(recorder.trace)
+    model = nn.Linear(2, 1)
+    backward(call(model, torch.ones(1, 2)).sum())
+    assert model.weight.grad.tolist() == [[1.0, 1.0]]
+    assert len(recorder.trace) == count

@@ -1,0 +1,92 @@
+"""Losses by hand that compare all outputs with all targets."""
+
+import inspect
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.observe.loop.trainings import batches, network
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.recorder import Recorder
+
+
+def train(loss, steps: int = 3, size: int = 16) -> None:
+    """Train with a loss of outputs (size, 1) and targets (size,)."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    for inputs, target in batches(steps, size):
+        optimizer.zero_grad()
+        loss(model(inputs), target.squeeze(1)).backward()
+        optimizer.step()
+
+
+def probes(loss, *, probe: bool = True, **options) -> list[Probe]:
+    """Record a training and return its probes of this kind."""
+    torch.manual_seed(0)
+    with Recorder("x", probe=probe) as recorder:
+        train(loss, **options)
+    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "broadcast"]
+
+
+TABLES = {
+    "squares": lambda out, y: ((out - y) ** 2).mean(),
+    "sum": lambda out, y: (y - out).pow(2).sum() / 16,
+    "absolute": lambda out, y: (out - y).abs().mean(),
+    "product": lambda out, y: ((out - y) * (out - y)).mean(),
+    "root": lambda out, y: ((out - y) ** 2).mean().sqrt(),
+    "dimensions": lambda out, y: ((out - y) ** 2).mean(0).mean(),
+    "weighted": lambda out, y: ((out - y) ** 2 * torch.ones(16)).mean(),
+    "penalty": lambda out, y: ((out - y) ** 2).mean() + 0.01 * out.square().mean(),
+    "target": lambda out, y: ((out.squeeze() - y[:, None]) ** 2).mean(),
+    "learned": lambda out, y: ((out.sigmoid() - y) ** 2).mean(),
+}
+SOUND = {
+    "same": lambda out, y: ((out.squeeze() - y) ** 2).mean(),
+    "unsqueezed": lambda out, y: ((out - y[:, None]) ** 2).mean(),
+    "one target": lambda out, y: ((out - y[0]) ** 2).mean(),
+    "on purpose": lambda out, y: ((out.squeeze()[:, None] - y[None]) ** 2).mean(),
+    "ranking": lambda out, _: torch.relu(1 - (out - out.T)).mean(),
+    "distances": lambda out, _: (out - out.T).square().mean(),
+    "energy": lambda out, y: (2 * (out - y).abs() - (out - out.T).abs()).mean(),
+    "similarity": lambda out, _: F.cross_entropy(out @ out.T, torch.arange(16)),
+    "all pairs": lambda out, _: (torch.eye(16) - out @ out.T).square().mean(),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_of_pairs_is_told(name: str) -> None:
+    """(N, 1) against (N,) is told once, with the line that handed the loss to backward."""
+    (probe,) = probes(TABLES[name])
+    assert (probe.measured, probe.reference, probe.step) == (256.0, 16.0, 0)
+    lines, start = inspect.getsourcelines(train)
+    place = next(i for i, line in enumerate(lines) if ".backward()" in line)
+    assert probe.source == f"{__file__}:{start + place}"
+    assert probe.label == "Sequential"
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_pairs_on_purpose_are_not(name: str) -> None:
+    """Rankings, distances, similarities and tables that were asked for are no mistake."""
+    assert probes(SOUND[name]) == []
+
+
+def test_one_sample_is_no_table() -> None:
+    """With a single sample nothing is compared with anything else."""
+    assert probes(TABLES["squares"], size=1) == []
+
+
+def test_only_the_first_steps_are_looked_at() -> None:
+    """What begins later is not seen; the cost stays where it is."""
+    calls = iter(range(100))
+
+    def late(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Return a sound loss first."""
+        return (SOUND["same"] if next(calls) < 8 else TABLES["squares"])(out, y)
+
+    assert probes(late, steps=12) == []
+
+
+def test_probes_can_be_switched_off() -> None:
+    """Without probes nothing is told."""
+    assert probes(TABLES["squares"], probe=False) == []

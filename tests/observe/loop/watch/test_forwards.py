@@ -1,0 +1,148 @@
+"""What the recorder sees of modules that are called: those that learn, and evaluations."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.observe.loop.trainings import batches
+from trainguard.events.loop import Evaluation, Step
+from trainguard.observe.loop.recorder import Recorder
+
+
+class Net(nn.Module):
+    """A module whose mode matters, with a buffer."""
+
+    def __init__(self, counts: bool = False) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(4, 8), nn.BatchNorm1d(8)
+        self.drop, self.last = nn.Dropout(0.2), nn.Linear(8, 1)
+        self.register_buffer("seen", torch.zeros(1))
+        self.counts = counts
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return one number for each sample."""
+        if self.counts:
+            self.seen += 1
+        return self.last(self.drop(self.norm(self.first(inputs))))
+
+
+def train(*, steps: int = 6, evaluate=None, every: int = 3, counts: bool = False) -> None:
+    """Train, and call `evaluate(model)` after some of the steps."""
+    model = Net(counts)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for index, (inputs, target) in enumerate(batches(steps)):
+        optimizer.zero_grad()
+        F.mse_loss(model(inputs), target).backward()
+        optimizer.step()
+        if evaluate is not None and index % every == every - 1:
+            evaluate(model)
+
+
+def seen(kind, **options) -> list:
+    """Record a training and return its events of one kind."""
+    torch.manual_seed(0)
+    with Recorder("x") as recorder:
+        train(**options)
+    return [event for event in recorder.trace if isinstance(event, kind)]
+
+
+def measure(model: nn.Module, *, mode: bool = True, grad: bool = False, passes: int = 3) -> None:
+    """Evaluate on some batches, in evaluation mode where asked to."""
+    model.train(not mode)
+    with torch.set_grad_enabled(grad):
+        for inputs, target in batches(passes):
+            F.mse_loss(model(inputs), target)
+    model.train()
+
+
+def test_a_pass_that_learns_has_a_mode() -> None:
+    """A module in training mode has no part asleep."""
+    steps = seen(Step)
+    assert {(step.trained, step.training, step.asleep) for step in steps} == {(1, True, ())}
+
+
+def test_a_mode_left_on_is_seen() -> None:
+    """After an evaluation that ends in evaluation mode, dropout and batch norm are asleep."""
+    steps = seen(Step, evaluate=lambda model: model.eval())
+    assert [step.training for step in steps] == [True] * 3 + [False] * 3
+    assert steps[-1].asleep == ("Net.norm", "Net.drop")
+
+
+def test_an_evaluation_is_one_event() -> None:
+    """Passes in a row without gradients are counted, with their place and mode."""
+    events = seen(Evaluation, evaluate=measure)
+    assert [(e.step, e.passes, e.training, e.awake, e.gradients) for e in events] == [
+        (3, 3, False, (), False),
+        (6, 3, False, (), False),
+    ]
+    assert all("test_forwards.py:" in event.source and event.module == "Net" for event in events)
+
+
+def test_its_losses_are_measured() -> None:
+    """What loss functions return without gradients belongs to the evaluation."""
+    events = seen(Evaluation, evaluate=measure)
+    assert all(event.measures and event.loss > 0 for event in events)
+
+
+def test_parts_that_are_awake_are_named() -> None:
+    """An evaluation in training mode names what draws or counts in it."""
+    events = seen(Evaluation, evaluate=lambda model: measure(model, mode=False))
+    assert [event.awake for event in events] == [("Net.norm", "Net.drop")] * 2
+
+
+def test_an_evaluation_with_gradients_is_told_from_a_step() -> None:
+    """A graph that no backward ever reaches was built for nothing."""
+    events = seen(Evaluation, evaluate=lambda model: measure(model, grad=True), steps=9)
+    assert events
+    assert all(event.gradients and event.passes == 3 for event in events)
+
+
+def test_what_a_pass_changes_is_named() -> None:
+    """A buffer that counts passes counts those of the evaluation too."""
+    events = seen(Evaluation, evaluate=measure, counts=True)
+    assert [event.touched for event in events] == [("Net.seen",)] * 2
+
+
+def test_an_evaluation_changes_nothing_by_itself() -> None:
+    """A module in evaluation mode leaves its buffers alone."""
+    assert [event.touched for event in seen(Evaluation, evaluate=measure)] == [(), ()]
+
+
+def test_weights_that_are_loaded_begin_another_evaluation() -> None:
+    """The best weights, or averaged ones, are put in between two evaluations."""
+    best = Net().state_dict()
+
+    def compare(model: nn.Module) -> None:
+        """Evaluate the model as it is, and with other weights."""
+        measure(model)
+        model.load_state_dict(best)
+        measure(model)
+
+    events = seen(Evaluation, evaluate=compare)
+    assert [(event.passes, event.touched) for event in events] == [(3, ())] * 4
+
+
+def test_passes_in_every_step_are_a_routine() -> None:
+    """A rollout or a teacher without gradients is part of the training."""
+
+    def roll_out(model: nn.Module) -> None:
+        """Call the model without measuring anything."""
+        with torch.no_grad():
+            model(torch.randn(8, 4))
+
+    events = seen(Evaluation, evaluate=roll_out, every=1)
+    assert {event.routine for event in events} == {True}
+
+
+def test_a_loss_module_is_no_pass() -> None:
+    """What has no parameters is part of the loss."""
+    criterion = nn.MSELoss()
+
+    def check(model: nn.Module) -> None:
+        """Measure with a module."""
+        model.eval()
+        with torch.no_grad():
+            criterion(model(torch.randn(8, 4)), torch.randn(8, 1))
+        model.train()
+
+    assert {event.module for event in seen(Evaluation, evaluate=check)} == {"Net"}

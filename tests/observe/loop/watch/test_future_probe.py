@@ -1,0 +1,177 @@
+"""Outputs that depend on the tokens they are to predict."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.recorder import Recorder
+
+WORDS, LENGTH = 20, 8
+
+
+class Model(nn.Module):
+    """A character model; `mask` is how far ahead it may look, `style` what it returns."""
+
+    def __init__(self, mask: int | None = 0, style: str = "scores") -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, 16)
+        self.places = nn.Parameter(torch.randn(LENGTH, 16) / 10)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.head = nn.Linear(16, WORDS)
+        self.mask, self.style = mask, style
+
+    def scores(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return scores for the token that follows each."""
+        size = tokens.shape[1]
+        ahead = torch.ones(size, size, dtype=torch.bool).triu(1 + (self.mask or 0))
+        hidden = self.words(tokens) + self.places[:size]
+        return self.head(self.layer(hidden, src_mask=None if self.mask is None else ahead))
+
+    def forward(self, tokens: torch.Tensor, labels: torch.Tensor | None = None):
+        """Return the scores, flat where asked to, or the loss with them."""
+        scores = self.scores(tokens)
+        if self.style == "flat":
+            return scores.view(-1, WORDS)
+        if labels is None:
+            return scores
+        own = scores[:, :-1].reshape(-1, WORDS), labels[:, 1:].reshape(-1)
+        return {"loss": F.cross_entropy(*own), "logits": scores}
+
+
+class Translator(Model):
+    """A model of pairs, whose encoder sees all, and whose decoder must not."""
+
+    def forward(self, source: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Return scores for the tokens, given the source."""
+        return self.scores(tokens) + self.words(source).mean() * self.scores(tokens)
+
+
+class Tagger(Model):
+    """A recurrent model that reads in both directions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = nn.LSTM(16, 8, batch_first=True, bidirectional=True)
+
+    def scores(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return scores."""
+        return self.head(self.memory(self.words(tokens))[0])
+
+
+def outside(model: nn.Module, tokens: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+    """Return the loss of scores against the tokens that follow."""
+    return F.cross_entropy(model(tokens).view(-1, WORDS), following.reshape(-1))
+
+
+def named(model: nn.Module, tokens: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    """Let the model shift its labels, which are its input."""
+    return model(labels=tokens, tokens=tokens)["loss"]
+
+
+def ignored(model: nn.Module, tokens: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+    """Leave some targets out."""
+    some = following.masked_fill(torch.rand(following.shape) < 0.3, -100)
+    return F.nll_loss(model(tokens).log_softmax(2).transpose(1, 2), some)
+
+
+def translated(model: nn.Module, tokens: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+    """Translate other tokens into these."""
+    return F.cross_entropy(model(tokens.flip(1), tokens).transpose(1, 2), following)
+
+
+def copied(model: nn.Module, tokens: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+    """Restore tokens from themselves, which is not to predict them."""
+    return F.cross_entropy(model(tokens, tokens).transpose(1, 2), following)
+
+
+def tagged(model: nn.Module, tokens: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    """Predict something about each token."""
+    return F.cross_entropy(model(tokens).transpose(1, 2), tokens % 3)
+
+
+def restored(model: nn.Module, tokens: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    """Predict tokens that were left out, as BERT does."""
+    return F.cross_entropy(model(tokens * 0 + tokens.flip(0)).transpose(1, 2), tokens)
+
+
+def train(model: nn.Module, loss, *, constant: bool = False, steps: int = 4) -> nn.Module:
+    """Train on windows of a text."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    text = torch.randint(WORDS, (500,))
+    for _ in range(steps):
+        starts = torch.randint(490, (6,))
+        tokens = torch.stack([text[i : i + LENGTH] for i in starts])
+        following = torch.stack([text[i + 1 : i + LENGTH + 1] for i in starts])
+        if constant:
+            tokens = following = tokens[:, :1].repeat(1, LENGTH)
+        optimizer.zero_grad()
+        loss(model, tokens, following).backward()
+        optimizer.step()
+    return model
+
+
+def probes(make, loss=outside, *, probe: bool = True, **options) -> list[Probe]:
+    """Record a training and return its probes of this kind."""
+    torch.manual_seed(0)
+    with Recorder("x", probe=probe) as recorder:
+        train(make(), loss, **options)
+    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "future"]
+
+
+@pytest.mark.parametrize("mask", [None, 1])
+@pytest.mark.parametrize("loss", [outside, named, ignored])
+def test_looking_ahead_is_told(mask, loss) -> None:
+    """A mask that is missing, or off by one, is told wherever the loss is computed."""
+    (probe,) = probes(lambda: Model(mask), loss)
+    assert probe.measured > 100 * probe.reference > 0
+    assert (probe.label, probe.step) == ("next token, Model", 1)
+    assert probe.source.startswith(f"{__file__}:")
+
+
+def test_flat_scores_and_other_models_are_told() -> None:
+    """Scores may be flat, and a decoder may stand beside an encoder."""
+    assert len(probes(lambda: Model(None, "flat"))) == 1
+    assert len(probes(lambda: Translator(None), translated)) == 1
+    assert len(probes(Tagger)) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "loss"),
+    [
+        (Model, outside),
+        (Model, named),
+        (Model, ignored),
+        (lambda: Model(style="flat"), outside),
+        (Translator, translated),
+        (lambda: Translator(None), copied),
+        (lambda: Model(None), tagged),
+        (lambda: Model(None), restored),
+    ],
+)
+def test_what_may_look_is_not(make, loss) -> None:
+    """Causal models do not look ahead; taggers, encoders and autoencoders may."""
+    assert probes(make, loss) == []
+
+
+def test_one_token_all_along_says_nothing() -> None:
+    """Where a token is followed by itself, it cannot be said which of them is predicted."""
+    assert probes(lambda: Model(None), constant=True) == []
+
+
+def test_probes_can_be_switched_off() -> None:
+    """Without probes nothing is tried."""
+    assert probes(lambda: Model(None), probe=False) == []
+
+
+def test_bfloat16_is_not_taken_for_a_change() -> None:
+    """A causal model under autocast is silent, and one that looks ahead is not."""
+
+    def cast(model: nn.Module, tokens: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+        """Compute the loss under autocast."""
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return outside(model, tokens, following)
+
+    assert probes(Model, cast) == []
+    assert len(probes(lambda: Model(None), cast)) == 1

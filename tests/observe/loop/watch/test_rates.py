@@ -1,0 +1,151 @@
+"""What the recorder sees of learning rates and of schedulers."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.optim import lr_scheduler
+
+from tests.observe.loop.trainings import batches, network
+from trainguard.events.loop import Scheduler, Step
+from trainguard.observe.loop.recorder import Recorder
+
+
+def recorded(make, *, early: bool = False, advance: bool = True, steps: int = 6, **options):
+    """Record a training with a scheduler; return its steps and what became of schedulers."""
+    torch.manual_seed(0)
+    with Recorder("x") as recorder:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scheduler = make(optimizer, **options)
+        for inputs, target in batches(steps):
+            if early and advance:
+                scheduler.step()
+            optimizer.zero_grad()
+            F.mse_loss(model(inputs), target).backward()
+            optimizer.step()
+            if advance and not early:
+                scheduler.step()
+    trace = recorder.trace
+    return (
+        [event for event in trace if isinstance(event, Step)],
+        [event for event in trace if isinstance(event, Scheduler)],
+    )
+
+
+def test_the_rate_in_force_is_recorded() -> None:
+    """Each step has the rate that it was made with, and what the scheduler said it would be."""
+    steps, (scheduler,) = recorded(lr_scheduler.ExponentialLR, gamma=0.5)
+    assert [step.rates[0] for step in steps] == pytest.approx([0.1 * 0.5**i for i in range(6)])
+    assert [step.reported for step in steps[1:]] == [step.rates for step in steps[1:]]
+    assert (scheduler.name, scheduler.optimizer) == ("ExponentialLR", "SGD")
+    assert (scheduler.calls, scheduler.early) == (6, 0)
+    assert "test_rates.py:" in scheduler.source
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler")
+def test_a_scheduler_before_its_optimizer_is_seen() -> None:
+    """The order has it in the first window, and one call was early."""
+    steps, (scheduler,) = recorded(lr_scheduler.ExponentialLR, gamma=0.5, early=True)
+    assert steps[0].order[0] == "schedule"
+    assert (scheduler.calls, scheduler.early) == (6, 1)
+
+
+def test_a_scheduler_that_is_never_advanced_is_seen() -> None:
+    """What its constructor does is no advance."""
+    _, (scheduler,) = recorded(lr_scheduler.ExponentialLR, gamma=0.5, advance=False)
+    assert scheduler.calls == 0
+
+
+def test_a_scheduler_that_may_wait_for_something_is_told() -> None:
+    """A line of this file advances one; that does not excuse a rate that never left its warmup."""
+    _, (waiting,) = recorded(lr_scheduler.ExponentialLR, gamma=0.5, advance=False)
+    _, (stuck,) = recorded(lr_scheduler.LinearLR, start_factor=0.1, advance=False)
+    assert (waiting.conditional, stuck.conditional) == (True, False)
+
+
+def test_a_scheduler_nobody_advances_waits_for_nothing(tmp_path) -> None:
+    """A commented line is none."""
+    file = tmp_path / "build.py"
+    file.write_text(
+        "from torch.optim.lr_scheduler import ExponentialLR\n"
+        "def build(optimizer):\n"
+        "    return ExponentialLR(optimizer, 0.5)\n"
+        "# scheduler.step()\n"
+    )
+    made = {}
+    exec(compile(file.read_text(), str(file), "exec"), made)
+    _, (scheduler,) = recorded(made["build"], advance=False)
+    assert scheduler.source == f"{file}:3"
+    assert not scheduler.conditional
+
+
+@pytest.mark.filterwarnings("ignore:The epoch parameter:UserWarning")  # SequentialLR of torch 2.4
+def test_a_scheduler_of_schedulers_counts_once_for_each_step() -> None:
+    """Its parts are met too, and the order has one word for one call."""
+
+    def make(optimizer: torch.optim.Optimizer) -> lr_scheduler.LRScheduler:
+        """Return a warmup and a decay in turn."""
+        parts = [
+            lr_scheduler.LinearLR(optimizer, 0.1, total_iters=2),
+            lr_scheduler.CosineAnnealingLR(optimizer, 4),
+        ]
+        return lr_scheduler.SequentialLR(optimizer, parts, [2])
+
+    steps, schedulers = recorded(make)
+    assert {s.name: s.calls for s in schedulers}["SequentialLR"] == 6
+    assert [step.order.count("schedule") for step in steps] == [0, 1, 1, 1, 1, 1]
+    assert all(step.reported in ((), step.rates) for step in steps)
+
+
+def test_a_rate_that_is_written_over_differs_from_the_reported_one() -> None:
+    """The step has the rate in force, and beside it what the scheduler believes."""
+    with Recorder("x") as recorder:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scheduler = lr_scheduler.ExponentialLR(optimizer, 0.5)
+        for inputs, target in batches(3):
+            optimizer.zero_grad()
+            F.mse_loss(model(inputs), target).backward()
+            optimizer.step()
+            scheduler.step()
+            optimizer.param_groups[0]["lr"] = 0.7
+    steps = [event for event in recorder.trace if isinstance(event, Step)]
+    assert [step.rates for step in steps[1:]] == [(0.7,), (0.7,)]
+    assert [step.reported for step in steps[1:]] == [(0.05,), (0.35,)]
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler")
+def test_a_scheduler_of_an_optimizer_that_never_steps_is_told() -> None:
+    """It drives nothing that trains."""
+    with Recorder("x") as recorder:
+        model = network()
+        old = torch.optim.SGD(model.parameters(), lr=0.1)
+        scheduler = lr_scheduler.ExponentialLR(old, 0.5)
+        optimizer = torch.optim.Adam(model.parameters())
+        for inputs, target in batches(3):
+            optimizer.zero_grad()
+            F.mse_loss(model(inputs), target).backward()
+            optimizer.step()
+            scheduler.step()
+    (seen,) = (event for event in recorder.trace if isinstance(event, Scheduler))
+    assert (seen.optimizer, seen.calls) == ("", 3)
+
+
+def test_classes_made_during_a_recording_are_heard_and_left_as_they_were() -> None:
+    """A scheduler of the user's own counts too."""
+
+    class Own(lr_scheduler.LRScheduler):
+        """Halves the rate."""
+
+        def get_lr(self) -> list[float]:
+            """Return the rates."""
+            return [base * 0.5**self.last_epoch for base in self.base_lrs]
+
+        def step(self, epoch=None) -> None:
+            """Advance."""
+            super().step(epoch)
+
+    before = vars(Own)["step"]
+    _, (scheduler,) = recorded(Own)
+    assert scheduler.calls == 6
+    assert vars(Own)["step"] is before

@@ -1,0 +1,136 @@
+"""Evaluations that give another output each time."""
+
+import inspect
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.recorder import Recorder
+
+SCORES = torch.arange(3)
+
+
+class Net(nn.Module):
+    """A classifier with something in the middle of it."""
+
+    def __init__(self, middle, classify: bool = False) -> None:
+        super().__init__()
+        self.first, self.last, self.drop = nn.Linear(4, 8), nn.Linear(8, 3), nn.Dropout(0.5)
+        self.middle, self.classify = middle, classify
+
+    def forward(self, inputs: torch.Tensor, classes: torch.Tensor | None = None):
+        """Return the scores, or the loss with them."""
+        scores = self.last(self.middle(self, self.first(inputs)))
+        return scores if classes is None else (F.cross_entropy(scores, classes), scores)
+
+
+def dropped(_net: Net, hidden: torch.Tensor) -> torch.Tensor:
+    """Drop elements whatever the mode is."""
+    return F.dropout(hidden, 0.5)
+
+
+def attended(_net: Net, hidden: torch.Tensor) -> torch.Tensor:
+    """Attend, and drop some of it whatever the mode is."""
+    rows = hidden[:, None].repeat(1, 3, 1) + SCORES[:, None]
+    return F.scaled_dot_product_attention(rows, rows, rows, dropout_p=0.3).mean(1)
+
+
+SOUND = {
+    "module": lambda net, hidden: net.drop(hidden),
+    "mode": lambda net, hidden: F.dropout(hidden, 0.5, net.training),
+    "none": lambda net, hidden: F.dropout(hidden, 0.0),
+    "sampled": lambda net, hidden: hidden + torch.randn_like(hidden),
+    "sampled and dropped": lambda net, hidden: dropped(net, hidden) + torch.randn_like(hidden),
+    "plain": lambda net, hidden: hidden,
+}
+
+
+def train(middle, evaluate, steps: int = 3) -> nn.Module:
+    """Train, and evaluate after each step."""
+    torch.manual_seed(0)
+    model = Net(middle)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(steps):
+        inputs, classes = torch.randn(16, 4), torch.randint(3, (16,))
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), classes).backward()
+        optimizer.step()
+        with torch.no_grad():
+            evaluate(model.eval(), inputs, classes)
+        model.train()
+    return model
+
+
+def measured(model: nn.Module, inputs: torch.Tensor, classes: torch.Tensor) -> None:
+    """Compute the loss of one pass, and again of another."""
+    for _ in range(2):
+        F.cross_entropy(model(inputs), classes)
+
+
+def inside(model: nn.Module, inputs: torch.Tensor, classes: torch.Tensor) -> None:
+    """Let the model compute its loss, as many language models do."""
+    model(inputs, classes=classes)
+
+
+def averaged(model: nn.Module, inputs: torch.Tensor, classes: torch.Tensor) -> None:
+    """Average over several passes, whose dropout is meant; and measure more than one thing."""
+    mean = torch.stack([model(inputs) for _ in range(5)]).mean(0)
+    F.cross_entropy(mean, classes)
+    F.nll_loss(mean.log_softmax(1), classes)
+
+
+def drawn(model: nn.Module, inputs: torch.Tensor, _classes: torch.Tensor) -> None:
+    """Draw samples, of which no loss is computed."""
+    model(inputs)
+
+
+def forgotten(model: nn.Module, inputs: torch.Tensor, classes: torch.Tensor) -> None:
+    """Forget the mode: another judge's business."""
+    F.cross_entropy(model.train()(inputs), classes)
+
+
+def probes(middle, evaluate=measured, *, probe: bool = True) -> list[Probe]:
+    """Record a training and return its probes of this kind."""
+    with Recorder("x", probe=probe) as recorder:
+        train(middle, evaluate)
+    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "repeat"]
+
+
+@pytest.mark.parametrize("evaluate", [measured, inside])
+@pytest.mark.parametrize("middle", [dropped, attended])
+def test_dropout_in_every_mode_is_told(middle, evaluate) -> None:
+    """It is told once, with the line that drops, wherever the loss is computed."""
+    (probe,) = probes(middle, evaluate)
+    assert probe.measured > 1000 * probe.reference > 0
+    lines, start = inspect.getsourcelines(middle)
+    assert probe.source == f"{__file__}:{start + len(lines) - 1}"
+    assert (probe.label, probe.step) == ("Net", 1)
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_sound_evaluations_are_not(name: str) -> None:
+    """Dropout that follows the mode is silent, and what samples on purpose is left alone."""
+    assert probes(SOUND[name]) == []
+
+
+@pytest.mark.parametrize("evaluate", [averaged, drawn, forgotten])
+def test_only_measured_single_passes_are_tried(evaluate) -> None:
+    """Averages over dropout, samples and passes in training mode are not."""
+    assert probes(dropped, evaluate) == []
+
+
+def test_probes_can_be_switched_off() -> None:
+    """Without probes nothing is tried."""
+    assert probes(dropped, probe=False) == []
+
+
+@pytest.mark.parametrize("evaluate", [measured, inside, averaged])
+def test_the_training_is_the_same_bit_for_bit(evaluate) -> None:
+    """Parameters end where they would have, though random numbers were drawn on the copy."""
+    alone = [p.clone() for p in train(dropped, evaluate).parameters()]
+    with Recorder("x"):
+        watched = list(train(dropped, evaluate).parameters())
+    assert all(torch.equal(a, b) for a, b in zip(alone, watched, strict=True))

@@ -1,0 +1,148 @@
+"""The time limit around the team's code."""
+
+import importlib
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from trainguard.core.errors import SubjectError
+from trainguard.observe.tools.deadline import Expired, deadline
+
+SOON = 0.05
+pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a Unix alarm")
+
+
+def spin() -> None:
+    """Never return."""
+    while True:
+        pass
+
+
+def swallow() -> None:
+    """Never return, whatever is raised inside."""
+    while True:
+        with suppress(Exception):
+            spin()
+
+
+@pytest.mark.parametrize("hang", [spin, swallow, lambda: time.sleep(60)])
+def test_a_hang_is_interrupted(hang) -> None:
+    """A loop, one that swallows exceptions and a sleep end in a fault that says where they were."""
+    started = time.perf_counter()
+    with pytest.raises(SubjectError) as caught, deadline(SOON):
+        hang()
+    assert time.perf_counter() - started < 5
+    assert caught.value.sentence.startswith("it was still running after 0.05 seconds, at ")
+    assert f"{__file__}:" in caught.value.sentence
+    assert "timeout=<seconds>" in caught.value.remedy
+    assert caught.value.__suppress_context__
+
+
+class Slow:
+    """An object that takes long to delete."""
+
+    def __del__(self) -> None:
+        """Take longer than the limit."""
+        time.sleep(4 * SOON)
+
+
+def delete() -> None:
+    """Delete an object that takes long, then never return."""
+    slow = Slow()
+    del slow
+    spin()
+
+
+def swallow_once() -> None:
+    """Swallow whatever is raised, the alarm too, then never return."""
+    try:
+        spin()
+    except BaseException:  # noqa: BLE001 the point of this function
+        spin()
+
+
+@pytest.mark.parametrize("hang", [delete, swallow_once])
+@pytest.mark.filterwarnings("error")
+def test_an_alarm_that_is_lost_comes_again(hang) -> None:
+    """Where Python is deleting an object, or someone catches all, a later alarm interrupts."""
+    with pytest.raises(SubjectError, match="still running"), deadline(SOON):
+        hang()
+
+
+def test_the_running_call_is_told() -> None:
+    """Whoever knows the call that was running leaves it on what passes by."""
+    with pytest.raises(SubjectError) as caught, deadline(SOON):
+        try:
+            spin()
+        except Expired as expired:
+            expired.call = "f(1)"
+            raise
+    assert caught.value.call == "f(1)"
+
+
+def test_what_ends_in_time_is_left_alone() -> None:
+    """Results and exceptions of the block pass, and no alarm is left behind."""
+    before = signal.getsignal(signal.SIGALRM)
+    with deadline(60):
+        done = True
+    with pytest.raises(KeyError), deadline(60):
+        raise KeyError
+    assert done
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_limits_nest() -> None:
+    """An inner limit ends first, and gives the outer one its alarm back."""
+    with pytest.raises(SubjectError, match="after 0.2 seconds"), deadline(0.2):
+        with pytest.raises(SubjectError, match="after 0.05 seconds"), deadline(SOON):
+            spin()
+        spin()
+
+
+def test_another_thread_has_no_limit() -> None:
+    """Outside the main thread there is no alarm, and the block runs as it is."""
+    ended = []
+
+    def run() -> None:
+        with deadline(1e-6):
+            time.sleep(0.01)
+            ended.append(True)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert ended == [True]
+
+
+def test_an_import_is_not_interrupted(tmp_path, monkeypatch) -> None:
+    """The alarm waits for the end of an import, because a module cut short stays broken."""
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(0.2)\nDONE = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SubjectError, match="still running"), deadline(SOON):
+        assert importlib.import_module("slow_to_import").DONE
+        spin()
+    assert sys.modules.pop("slow_to_import").DONE
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """Give the block of somebody else a limit."""
+    with deadline(SOON):
+        yield
+
+
+def test_a_block_inside_an_import_is_interrupted(tmp_path, monkeypatch) -> None:
+    """Only imports that the block itself makes are waited for, also through another manager."""
+    (tmp_path / "guarded_at_import.py").write_text(
+        "import time\nfrom tests.observe.tools.test_deadline import limited\n"
+        "with limited():\n    time.sleep(3)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SubjectError, match="still running"):
+        importlib.import_module("guarded_at_import")

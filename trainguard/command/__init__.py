@@ -1,0 +1,1 @@
+"""The command line: `trainguard run`, `compare`, `memory`, `list` and `explain`."""

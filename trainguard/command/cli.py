@@ -1,0 +1,257 @@
+"""The command line: run a script and judge it; what is judged, and what each judgement means."""
+
+import importlib.metadata
+import inspect
+import math
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from trainguard.command.compare.command import Contest, compare
+from trainguard.command.compare.interval import margin
+from trainguard.command.compare.side import side
+from trainguard.command.exit import ending
+from trainguard.command.memory.cli import show_memory
+from trainguard.command.run import Order, launch
+from trainguard.core.catalogue import Invariant, catalogue, check_globs, matches, named
+from trainguard.core.errors import DeclarationError
+from trainguard.core.settings import Settings, from_pyproject
+from trainguard.report.json import check_writable
+from trainguard.subjects.loop import Script
+
+app = typer.Typer(
+    name="trainguard",
+    help="Judge training: a script (trainguard run), declared parts of it (pytest --trainguard).",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+Words = list[str] | None
+
+
+@app.callback(invoke_without_command=True)
+def main(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Judge training: a script (trainguard run), declared parts of it (pytest --trainguard)."""
+    if version:
+        typer.echo(f"trainguard {importlib.metadata.version('trainguard')}")
+        raise typer.Exit
+
+
+# Options end at SCRIPT: what stands behind it is its own, --help included.
+@app.command("run", context_settings={"allow_interspersed_args": False})
+def run_script(
+    script: Annotated[
+        str, typer.Argument(help="The script, or with -m the module.", metavar="SCRIPT")
+    ],
+    args: Annotated[
+        Words, typer.Argument(help="Its own command line, options included.", metavar="ARGS")
+    ] = None,
+    module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as for python.")] = False,
+    steps: Annotated[
+        int | None, typer.Option(help="Stop after so many optimizer steps.", metavar="N")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Stop after so many seconds.", metavar="SECONDS")
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="Write the findings to this file.", metavar="FILE")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write all that was recorded.", metavar="FILE")
+    ] = None,
+    select: Annotated[Words, typer.Option(help="Judge only these.", metavar="GLOBS")] = None,
+    ignore: Annotated[Words, typer.Option(help="Judge all but these.", metavar="GLOBS")] = None,
+    allow: Annotated[
+        Words, typer.Option(help="Excuse one; a stale excuse fails.", metavar="NAME=REASON")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Let notes fail too.")] = False,
+    no_probes: Annotated[
+        bool, typer.Option("--no-probes", help="Only watch, try nothing out.")
+    ] = False,
+    batch: Annotated[
+        int | None, typer.Option(help="Promise: samples in each step.", metavar="N")
+    ] = None,
+    falls: Annotated[
+        float | None, typer.Option(help="Promise: the share the loss falls by.", metavar="SHARE")
+    ] = None,
+    average: Annotated[
+        float | None, typer.Option(help="Promise: the decay of the averaged copy.", metavar="DECAY")
+    ] = None,
+    frozen: Annotated[
+        Words, typer.Option(help="Promise: parameters that stay.", metavar="GLOBS")
+    ] = None,
+    trainable: Annotated[
+        Words, typer.Option(help="Promise: parameters that move.", metavar="GLOBS")
+    ] = None,
+    record_only: Annotated[bool, typer.Option("--record-only", hidden=True)] = False,
+) -> None:
+    """
+    Run a script under the recorder, unchanged, and judge the training that it does.
+
+    Exits with 0 where nothing is found, 1 with findings, 2 where there was nothing to judge, 3
+    where the script failed, 4 where trainguard did, and 130 after Ctrl-C.
+    """
+    with ending():
+        subject = Script(
+            script,
+            args=tuple(args or ()),
+            name=script if module else Path(script).name,
+            allow=_excuses(allow),
+            probe=not no_probes,
+            steps=steps,
+            batch=batch,
+            falls=falls,
+            average=average,
+            frozen=_split(frozen),
+            trainable=_split(trainable),
+        )
+        order = Order(
+            subject=subject,
+            module=module,
+            settings=_settings(select, ignore, strict, read=not record_only),
+            timeout=_seconds(timeout),
+            json=_file("--json", json),
+            trace=_file("--trace", trace),
+            command=shlex.join(["trainguard", *sys.argv[1:]]),
+            judging=not record_only,
+        )
+        raise typer.Exit(launch(order))
+
+
+@app.command("compare")
+def compare_sides(
+    a: Annotated[str, typer.Argument(help="A script with its arguments, file.py::loop, a trace.")],
+    b: Annotated[str, typer.Argument(help="The same, of what is meant to be no worse.")],
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="Run each so often, in turns: 5.", metavar="N")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Stop after so many optimizer steps.", metavar="N")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds that one run may take.", metavar="SECONDS")
+    ] = None,
+    loss_margin: Annotated[
+        str | None, typer.Option(help="Fail where B's loss is worse: 2%, 0.05.", metavar="MARGIN")
+    ] = None,
+    time_margin: Annotated[
+        str | None, typer.Option(help="The same of its steps: 10%, '3 ms'.", metavar="MARGIN")
+    ] = None,
+    memory_margin: Annotated[
+        str | None, typer.Option(help="The same of its peak: 5%, '20 MiB'.", metavar="MARGIN")
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="Write it all down.", metavar="FILE")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw a picture (PNG).", metavar="FILE")] = None,
+) -> None:
+    """
+    Compare two trainings: loss, seconds per step and memory, over pairs of runs.
+
+    Each pair has a seed of its own: loops are run under it, and {seed} in the arguments of a script
+    stands for it. Exits with 0, with 1 where B is surely worse than a stated margin, 2 for what
+    cannot be compared, 3 where a side failed, 4 where trainguard did, and 130 after Ctrl-C.
+    """
+    given = {"loss": loss_margin, "time": time_margin, "memory": memory_margin}
+    with ending():
+        contest = Contest(
+            a=side(a),
+            b=side(b),
+            repeats=repeats,
+            steps=steps,
+            seconds=_seconds(timeout) or math.inf,
+            margins={name: margin(name, text) for name, text in given.items() if text is not None},
+            json=_file("--json", json),
+            plot=_file("--plot", plot),
+        )
+        raise typer.Exit(compare(contest, sys.stdout, sys.stderr))
+
+
+app.command("memory")(show_memory)
+
+
+@app.command("list")
+def list_invariants(
+    globs: Annotated[
+        list[str] | None, typer.Argument(help="Such as 'loss.*'; all if none.")
+    ] = None,
+) -> None:
+    """List the invariants: what holds when all is well, and which promise each needs."""
+    chosen = globs or ["*"]
+    with ending():
+        check_globs("GLOB", chosen)
+    shown = [made for made in catalogue() if matches(made, chosen)]
+    width = max(len(made.key) for made in shown)
+    for made in shown:
+        typer.echo(f"{made.key:<{width}}  {made.title}{_needs(made)}")
+
+
+@app.command()
+def explain(name: Annotated[str, typer.Argument(help="Such as gradient_is_finite.")]) -> None:
+    """Explain an invariant: what it judges, allows and misses, and why it is there."""
+    with ending():
+        typer.echo("\n\n".join(_explained(made) for made in named(name)))
+
+
+def _explained(made: Invariant) -> str:
+    """Lay out all that is known of an invariant."""
+    needs = ", ".join(sorted(made.needs)) or "nothing promised"
+    run = made.family == "loop" and made.probe == "run"
+    return "\n".join(
+        [
+            made.key,
+            "",
+            *(f"  {line}".rstrip() for line in (inspect.getdoc(made.judge) or "").splitlines()),
+            "",
+            f"  Needs: {needs}. Judged once per {made.per}, from the probe `{made.probe}`.",
+            f'  Excuse: allow={{"{made.name}": "<reason>"}}.',
+            f"  Leave out: --trainguard-ignore={made.key}.",
+            *([f"  In `trainguard run`: --allow {made.name}=REASON, --ignore {made.key}."] * run),
+        ]
+    )
+
+
+def _needs(made: Invariant) -> str:
+    """Say which promises switch an invariant on, or nothing where none is needed."""
+    return f" [needs {', '.join(sorted(made.needs))}]" if made.needs else ""
+
+
+def _split(words: Words) -> tuple[str, ...]:
+    """Return the globs of an option that may be repeated and may hold several at once."""
+    return tuple(glob for word in words or () for glob in word.replace(",", " ").split())
+
+
+def _excuses(words: Words) -> dict[str, str]:
+    """Return what is excused, and why."""
+    excuses = {}
+    for word in words or ():
+        name, _, reason = word.partition("=")
+        excuses[name.removeprefix("loop.")] = reason
+    return excuses
+
+
+def _settings(select: Words, ignore: Words, strict: bool, read: bool) -> Settings:
+    """Read `[tool.trainguard]` of the working directory, and what the command line puts over it."""
+    given: dict[str, Any] = {"select": _split(select), "ignore": _split(ignore), "strict": strict}
+    given = {name: value for name, value in given.items() if value}
+    base = from_pyproject(Path.cwd()) if read else Settings()
+    settings = base.updated("The command line", given)
+    check_globs("select", settings.select)
+    check_globs("ignore", settings.ignore)
+    return settings
+
+
+def _seconds(timeout: float | None) -> float | None:
+    """Return the time limit; raises for one that leaves no time."""
+    if timeout is not None and not timeout > 0:
+        raise DeclarationError(f"--timeout {timeout:g} leaves no time. Give a number of seconds.")
+    return timeout
+
+
+def _file(option: str, path: Path | None) -> Path | None:
+    """Return where a file is to be written, once it is sure that it can be."""
+    return None if path is None else check_writable(option, path)

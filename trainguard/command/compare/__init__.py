@@ -1,0 +1,1 @@
+"""`trainguard compare`: two trainings in turns, and how far they differ."""

@@ -1,0 +1,130 @@
+"""One side of a comparison: a script with its arguments, a loop at `file.py::name`, or traces."""
+
+import ast
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from trainguard.core.errors import DeclarationError, did_you_mean
+from trainguard.core.settings import Settings
+from trainguard.events.trace import Trace
+from trainguard.subjects.loop import Script
+
+SEED: Final = "{seed}"  # in the arguments of a script, the number of the pair stands for it
+_HEADER: Final = b'{"subject"'  # how a trace begins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """
+    What is compared: runs that are to be made, or `traces` of runs that are over.
+
+    text: as it was given. words: the script and its arguments, or the address of a loop.
+    """
+
+    text: str
+    words: tuple[str, ...] = ()
+    traces: tuple[Trace[Any], ...] = ()
+
+    @property
+    def is_loop(self) -> bool:
+        """Say whether it is a loop, rather than a script."""
+        return bool(self.words) and "::" in self.words[0]
+
+    def run(self, pair: int, steps: int | None, seconds: float) -> Trace[Any]:
+        """Return one run of this side: the one of a pair, or what was recorded of it."""
+        if self.traces:
+            return self.traces[pair]
+        if self.is_loop:
+            from trainguard.observe.loop.loop_process import observe_apart  # late: torch
+
+            return observe_apart(self.words[0], pair, steps, seconds)
+        path, *args = (word.replace(SEED, str(pair)) for word in self.words)
+        script = Script(path, args=args, name=Path(path).name, timeout=seconds)
+        object.__setattr__(script, "file", "")  # it is declared on the command line
+        from trainguard.observe.loop.script_process import observe_script  # late: torch
+
+        return observe_script(script, Settings(), steps, probe=False)
+
+
+def side(text: str) -> Side:
+    """Say what an argument of the command line names; raises DeclarationError where nothing."""
+    if text and Path(text).is_dir():
+        return _folder(text)
+    words = (text,) if Path(text).is_file() else tuple(_words(text))
+    path, double, name = words[0].partition("::")
+    if not Path(path).is_file():
+        near = [str(p) for p in Path(path).parent.glob("*.py")]
+        raise DeclarationError(
+            f"There is no script, loop or trace {path!r}.{did_you_mean(path, near) if near else ''}"
+        )
+    if double:
+        _check_name(path, name, words[1:])
+    elif _is_trace(Path(path)):
+        return Side(text=text, traces=(_trace(Path(path)),))
+    return Side(text=text, words=words)
+
+
+def _words(text: str) -> list[str]:
+    """Split a script from its arguments as a shell does."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise DeclarationError(f"{text!r} is no command: {str(error).lower()}.") from None
+    if not words:
+        raise DeclarationError("A side is empty. Give a script, a loop (file.py::name) or a trace.")
+    return words
+
+
+def _folder(text: str) -> Side:
+    """Return the traces in a folder, in the order of their names."""
+    files = sorted(file for file in Path(text).iterdir() if file.is_file() and _is_trace(file))
+    if not files:
+        raise DeclarationError(
+            f"{text} is a folder without traces. Write some with"
+            " `trainguard run --trace FILE SCRIPT`."
+        )
+    return Side(text=text, traces=tuple(map(_trace, files)))
+
+
+def _is_trace(file: Path) -> bool:
+    """Say whether a file begins as a trace does."""
+    with file.open("rb") as opened:
+        return opened.read(len(_HEADER)) == _HEADER
+
+
+def _trace(file: Path) -> Trace[Any]:
+    """Read a trace; raises DeclarationError for one that cannot be read whole."""
+    try:
+        trace: Trace[Any] = Trace.from_text(file.read_text(encoding="utf-8"))
+    except (ValueError, KeyError, TypeError) as error:
+        raise DeclarationError(
+            f"{file} is no whole trace of this version of trainguard: {str(error)[:60]}."
+        ) from None
+    return trace
+
+
+def _check_name(path: str, name: str, more: tuple[str, ...]) -> None:
+    """Raise where a file surely has no such name, before the other side has run for an hour."""
+    if more:
+        raise DeclarationError(f"{path}::{name} takes no arguments: {shlex.join(more)}.")
+    try:
+        tree = ast.parse(Path(path).read_bytes())
+    except (SyntaxError, ValueError) as error:
+        raise DeclarationError(f"{path} is not Python: {error}.") from None
+    known = set(_names(tree))
+    if name not in known and "*" not in known:
+        raise DeclarationError(f"{path} has no {name!r}.{did_you_mean(name, known)}")
+
+
+def _names(tree: ast.Module) -> Iterator[str]:
+    """Yield every name that a file may have: assigned, defined or imported, `*` for any."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.alias):
+            yield node.asname or node.name

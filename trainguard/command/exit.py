@@ -1,0 +1,34 @@
+"""How a command ends: with what it raised told, and with the exit code that stands for it."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from trainguard.command.exit_codes import INTERRUPTED, OURS, USAGE
+from trainguard.core.errors import DeclarationError
+from trainguard.report.text import render_crash
+
+
+@contextmanager
+def ending() -> Iterator[None]:
+    """Run a command in a block, and end the program where it raises, with one of `exits`."""
+    try:
+        yield
+    except DeclarationError as error:
+        typer.echo(_worded(error), err=True)
+        raise typer.Exit(USAGE) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except typer.Exit:
+        raise
+    except Exception as error:  # noqa: BLE001 whatever it is, it is ours
+        typer.echo(render_crash(error), err=True)
+        raise typer.Exit(OURS) from None
+
+
+def _worded(error: DeclarationError) -> str:
+    """Say what is wrong in the words of the command line: an argument is an option there."""
+    told = re.sub(r"tg\.Script\((\w+)=(.*?)\) cannot be", r"--\1 \2 cannot be", str(error))
+    return re.sub(r"^allow=\{'(.*?)': .*?\}", r"--allow \1", told)

@@ -1,0 +1,163 @@
+"""What `trainguard memory` is asked: the command line, checked against the subject it is about."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from trainguard.command.memory.options import domains, optimizer, sizes
+from trainguard.command.memory.target import found
+from trainguard.core.errors import DeclarationError, did_you_mean
+from trainguard.core.settings import from_pyproject
+from trainguard.subjects.budget import DEVICES, Budget
+from trainguard.subjects.domain import BATCH
+from trainguard.subjects.loop import Loop, Run, Script
+from trainguard.subjects.loss import DTYPES, Loss
+from trainguard.subjects.model import Model
+from trainguard.subjects.subject import Subject, check_word, parameters
+
+_NEEDS: Final = {"png": "matplotlib", "html": "jinja2"}  # the extra `report` has them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What the command line asks for, in its own words where they are still to be read."""
+
+    target: str
+    args: Sequence[str] = ()
+    at: Sequence[str] = ()
+    inputs: Sequence[str] = ()
+    loss: str | None = None
+    optimizer: str | None = None
+    dtype: str | None = None
+    device: str | None = None
+    checkpoint: bool = False
+    budget: int | None = None
+    fit: Sequence[str] = ()
+    files: dict[str, Path] = field(default_factory=dict)  # {"html", "png", "snapshot", "json"}
+
+
+def check(order: Order) -> None:
+    """Raise where a file is asked for that could not be written in the end."""
+    for kind, library in _NEEDS.items():
+        if kind in order.files and find_spec(library) is None:
+            raise DeclarationError(
+                f"--{kind} needs {library}, which is not installed."
+                " Install it: pip install 'trainguard[report]'."
+            )
+    check_word("--device", [order.device or DEVICES[0]], DEVICES)
+    if order.fit and order.budget is None:
+        raise DeclarationError(
+            f"--fit {order.fit[0]} asks what fits, and not into what. Add --budget 24GiB."
+        )
+
+
+def subject_of(order: Order) -> Subject:
+    """Return the subject that is asked about."""
+    given = {
+        "inputs": domains(order.inputs),
+        "loss": order.loss,
+        "at": sizes(order.at),
+        "args": order.args,
+    }
+    subject = found(order.target, given, from_pyproject(Path.cwd()))
+    if isinstance(subject, Run):
+        _check_run(order, subject)
+    if order.args and not isinstance(subject, Script):
+        raise DeclarationError(
+            f"{order.target} is no script, and takes no arguments: {order.args[0]!r}. Leave it out."
+        )
+    return subject
+
+
+def _check_run(order: Order, subject: Run) -> None:
+    """Raise for options that say nothing about a training that is run as it is."""
+    given: dict[str, object] = {
+        "input": order.inputs,
+        "loss": order.loss,
+        "optimizer": order.optimizer,
+        "dtype": order.dtype,
+        "checkpoint": order.checkpoint,
+    }
+    for option, value in given.items():
+        if value:
+            raise DeclarationError(
+                f"--{option} says nothing about {subject.name}, a training that"
+                " is run as it is. Declare its model, as a tg.Model."
+            )
+    known = parameters(subject.train) if isinstance(subject, Loop) else set()
+    for name in sizes(order.at):
+        if known is not None and name not in known:
+            raise DeclarationError(
+                f"--at {name}: {subject.name} takes no argument {name!r}."
+                f"{did_you_mean(name, known)}"
+            )
+
+
+def survey_of(order: Order, subject: Subject) -> Any:
+    """Return what looks at the step; raises for options that the subject does not know."""
+    budget = subject.budgeted or Budget()
+    at = {**budget.at, **sizes(order.at)}
+    told = Budget(
+        using=optimizer(order.optimizer) or budget.using,
+        averaged=budget.averaged,
+        device=order.device or budget.device,
+    )
+    from trainguard.observe.memory.step_profile import Survey, SurveyOfRun  # late: torch
+
+    if isinstance(subject, Run):
+        return SurveyOfRun(subject, told, at)
+    assert isinstance(subject, Model | Loss)
+    _check_sizes(subject, at)
+    if order.checkpoint and getattr(subject, "checkpoint", None) is None:
+        raise DeclarationError(
+            f"--checkpoint: {subject.name} declares none. Say how: tg.Model(checkpoint=...)."
+        )
+    dtype = order.dtype or subject.dtypes[0]
+    check_word("--dtype", [dtype], DTYPES)
+    return Survey(subject, told, dtype, at, order.checkpoint)
+
+
+def _check_sizes(subject: Model | Loss, at: dict[str, Any]) -> None:
+    """Raise for a size of what is neither a dimension nor an argument, and for what is no size."""
+    dimensions = _named(subject)
+    factory = subject.model if isinstance(subject, Model) else subject.function
+    accepted = parameters(factory)
+    for name, size in at.items():
+        if name in dimensions and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
+            raise DeclarationError(
+                f"--at {name}={size} is no size. Give a whole number above zero."
+            )
+        known = {*dimensions, *(accepted or ())}
+        if name not in known and accepted is not None:
+            raise DeclarationError(
+                f"--at {name}={size}: {subject.name} has neither a dimension nor an argument"
+                f" {name!r}.{did_you_mean(name, known)}"
+            )
+
+
+def _named(subject: Model | Loss) -> list[str]:
+    """Return the named dimensions of the inputs, the batch first."""
+    names = dict.fromkeys(name for domain in subject.tensors.values() for name in domain.names)
+    return sorted(names, key=lambda name: name != BATCH)
+
+
+def dimensions_of(order: Order, subject: Subject) -> list[str]:
+    """
+    Return the sizes to look for the largest of: those asked for, or the batch and the one other.
+
+    Where there are several others, such as height and width, none of them grows alone.
+    """
+    if order.budget is None:
+        return []
+    known = _named(subject) if isinstance(subject, Model | Loss) else []
+    counts = {name: value for name, value in sizes(order.at).items() if type(value) is int}
+    for name in order.fit:
+        if name not in known and name not in counts:
+            raise DeclarationError(
+                f"--fit {name} is no size of {subject.name}.{did_you_mean(name, {*known, *counts})}"
+            )
+    others = [name for name in known if name != BATCH]
+    batch = [name for name in known if name == BATCH]
+    return list(order.fit) or [*batch, *(others if len(others) == 1 else ())]

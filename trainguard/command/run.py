@@ -1,0 +1,258 @@
+"""`trainguard run`: a script under the recorder, its report, and its files."""
+
+import io
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from trainguard.command.exit_codes import CLEAN, FAILED, FOUND, INTERRUPTED, USAGE
+from trainguard.core.catalogue import catalogue
+from trainguard.core.errors import DeclarationError, SubjectError, is_ours
+from trainguard.core.settings import Settings
+from trainguard.events.trace import Trace
+from trainguard.judging.judge import Verdict, applicable, check_excuses_apply
+from trainguard.judging.recording import FAILING, check_steps, judged
+from trainguard.report.json import document, write_whole
+from trainguard.report.progress import progress
+from trainguard.report.run_summary import as_rows, digest, headline
+from trainguard.report.session_summary import OUTCOMES
+from trainguard.report.text import WIDTH, render_note, render_rows, render_traceback
+from trainguard.subjects.loop import Script
+
+SILENCE: Final = '--allow NAME="<reason>"'
+_WORDS: Final = {"stale": "with a stale excuse"}
+_PACKAGE: Final = str(Path(__file__).parents[1])
+_EXCEPTHOOK: Final = sys.excepthook  # before the command line puts its own there
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """
+    What the command line asks for.
+
+    module: whether the subject's path is the name of a module. command: the whole command line.
+    judging: whether to judge what was recorded, and to report it.
+    """
+
+    subject: Script
+    module: bool = False
+    settings: Settings = field(default_factory=Settings)
+    timeout: float | None = None
+    json: Path | None = None
+    trace: Path | None = None
+    command: str = ""
+    judging: bool = True
+
+
+def launch(order: Order) -> int:
+    """
+    Run what was ordered, judge it, report it, and return the exit code.
+
+    Raises DeclarationError, before anything is run, for what cannot be meant.
+    """
+    object.__setattr__(order.subject, "file", "")  # it is declared on the command line
+    sys.excepthook = _EXCEPTHOOK
+    if order.judging:
+        _check_judgeable(order)
+    with _kept(sys.stdout) as out, _kept(sys.stderr) as err:
+        try:
+            program = _found(order)
+        except DeclarationError:
+            raise
+        except BaseException as error:  # noqa: BLE001 a package on the way to the module failed
+            return _told(error, err)
+        recorder, failure = _recorded(order, program)
+        _flush()
+        code = CLEAN if failure is None else _told(failure, err)
+        # From here on the work is done: torchrun, say, may not cut off the account of it.
+        with suppress(ValueError):  # not in the main thread
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        return _accounted(order, recorder.trace, code, out, err)
+
+
+def _check_judgeable(order: Order) -> None:
+    """Raise where excuses or settings leave nothing that a single run can be judged by."""
+    check_excuses_apply(order.subject, ())
+    again = {made.name for made in catalogue("loop") if made.probe != "run"}
+    for name in again & set(order.subject.allow):
+        raise DeclarationError(f"--allow {name} excuses what `trainguard run` does not judge.")
+    if not [m for m, _ in applicable(order.subject, order.settings, ()) if m.probe == "run"]:
+        raise DeclarationError(
+            f"select={order.settings.select!r} and ignore={order.settings.ignore!r} leave no"
+            " invariant of the family loop. `trainguard list 'loop.*'` shows them all."
+        )
+
+
+def _found(order: Order) -> Any:
+    """Find and compile the script or module."""
+    from trainguard.observe.loop.run_script import find_module, find_script  # late: torch
+
+    find = find_module if order.module else find_script
+    return find(str(order.subject.path), order.subject.args)
+
+
+def _recorded(order: Order, program: Any) -> tuple[Any, BaseException | None]:
+    """
+    Run a program under the recorder; return the recorder, and what the program raised.
+
+    A child that the program forked comes this way too. It undoes nothing and reports nothing:
+    it ends as it would have ended without us.
+    """
+    from trainguard.observe.loop.recorder import Recorder, Stopped  # late: they import torch
+    from trainguard.observe.loop.run_script import execute, time_limit
+
+    run, owner, raised = order.subject, os.getpid(), None
+    recorder = Recorder(run.name, steps=run.steps, probe=run.probe, promises=run.promises)
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(progress(lambda: recorder.steps, run.steps))
+            stack.enter_context(recorder)
+            stack.enter_context(time_limit(order.timeout, Stopped))
+            try:
+                execute(program)
+            except BaseException as error:
+                raised = error
+                raise
+            finally:
+                if os.getpid() != owner:
+                    stack.pop_all()
+    except BaseException as error:
+        if error is not raised or is_ours(error):
+            raise
+    else:
+        raised = None  # the recorder's own stop
+    if os.getpid() != owner:
+        _leave(raised)
+    return recorder, raised
+
+
+def _leave(error: BaseException | None) -> None:
+    """End a forked child with the exit code, and the traceback, that Python would end it with."""
+    if isinstance(error, SystemExit):
+        raise error
+    if error is not None:
+        _told(error, sys.stderr)
+    raise SystemExit(0 if error is None else 1)
+
+
+def _told(error: BaseException, err: TextIO) -> int:
+    """Tell how a script failed, as Python would, and return the exit code that stands for it."""
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(error, SystemExit):
+        if not isinstance(error.code, int):
+            _say(str(error.code), err)
+        return FAILED
+    if sys.excepthook is not sys.__excepthook__:  # the script's own
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+            trace = trace.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+    else:
+        _say(render_traceback(error), err)
+    return FAILED
+
+
+def _accounted(order: Order, trace: Trace[Any], code: int, out: TextIO, err: TextIO) -> int:
+    """Judge what was recorded, write the files, print the report, and return the exit code."""
+    ended = "interrupted" if code == INTERRUPTED else ""
+    missing, verdicts = "", tuple[Verdict, ...]()
+    try:
+        check_steps(order.subject, trace)
+    except SubjectError as fault:
+        missing = f"{fault.sentence}.\n{fault.remedy}"
+    if order.judging and not missing:
+        verdicts = judged(order.subject, trace, order.settings, order.command, SILENCE)
+    told = digest(trace, ended)
+    written = _written(order.json, lambda: document(order.subject, verdicts, told), err)
+    written &= _written(order.trace, trace.to_text, err)
+    if missing:
+        if not code:
+            _say(missing, err)
+        return code or USAGE
+    if order.judging and not _rank():
+        _say(_report(order, verdicts, headline(told, order.subject.name), as_rows(told)), out)
+    # Where the first process reports for all, the others may not stop what it still has to do.
+    found = any(v.outcome in FAILING for v in verdicts) and not _rank()
+    return code or (FOUND if found else CLEAN if written else USAGE)
+
+
+def _written(path: Path | None, text: Callable[[], str], err: TextIO) -> bool:
+    """Write a file, if it is wanted; where that fails, say so and go on with the report."""
+    if path is None:
+        return True
+    path = path.with_name(f"{path.name}.rank{_rank()}") if _rank() else path
+    try:
+        write_whole(path, text())
+    except OSError as error:
+        _say(f"{path} could not be written: {error.strerror}.", err)
+        return False
+    return True
+
+
+def _report(
+    order: Order, verdicts: tuple[Verdict, ...], head: str, rows: list[tuple[str, str]]
+) -> str:
+    """Return all that is printed: what is broken, then what was judged and measured."""
+    strict = order.settings.strict
+    notes = [
+        render_note(finding, verdict.invariant)
+        for verdict in verdicts
+        if verdict.outcome in ("passed", "broken") and not strict
+        for finding in verdict.notes
+    ]
+    excused = [f"{v.invariant.name}: {v.text}" for v in verdicts if v.outcome == "excused"]
+    counts = Counter[str](verdict.outcome for verdict in verdicts)
+    told = [f"{counts[o]} {_WORDS.get(o, o)}" for o in OUTCOMES if counts[o] or o == "passed"]
+    judged_line = f"{len(verdicts)} invariant{'' if len(verdicts) == 1 else 's'} judged"
+    rows = [*rows, *(("excused", e) for e in excused), *(("note", n) for n in notes)]
+    # The script may have left its last line open.
+    parts = ["", " trainguard ".center(WIDTH, "=")]
+    parts += [f"{v.text}\n" for v in verdicts if v.outcome in FAILING]
+    return "\n".join([*parts, render_rows([f"{judged_line}: {', '.join(told)}", head], rows)])
+
+
+def _rank() -> int:
+    """Return which of the processes of a distributed run this is."""
+    told = os.environ.get("RANK", "0")
+    return int(told) if told.isdecimal() and "WORLD_SIZE" in os.environ else 0
+
+
+@contextmanager
+def _kept(stream: TextIO | None) -> Iterator[TextIO]:
+    """Yield a stream to where this one leads now, whatever the script does to it."""
+    if stream is None:
+        yield io.StringIO()
+        return
+    try:
+        descriptor = os.dup(stream.fileno())
+    except (OSError, ValueError):  # closed, or not a file
+        yield stream
+        return
+    encoding = stream.encoding or "utf-8"
+    kept = os.fdopen(descriptor, "w", encoding=encoding, errors="backslashreplace")
+    try:
+        yield kept
+    finally:
+        with suppress(OSError):
+            kept.close()
+
+
+def _say(text: str, stream: TextIO) -> None:
+    """Write a text and a line break, where anybody still listens."""
+    with suppress(OSError, ValueError):
+        stream.write(f"{text}\n")
+        stream.flush()
+
+
+def _flush() -> None:
+    """Let what the script printed come before the report."""
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        with suppress(AttributeError, OSError, ValueError):  # None, broken pipe, closed
+            stream.flush()  # type: ignore[union-attr]

@@ -1,0 +1,1 @@
+"""What all parts speak of: findings, errors, the catalogue of invariants, settings."""

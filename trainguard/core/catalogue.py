@@ -1,0 +1,155 @@
+"""
+An Invariant is a named pure function from a Trace to Findings, with a structured docstring.
+
+The catalogue, the option help, the matrix test and `trainguard explain` are all derived from
+what is registered here: adding an invariant costs one function and one broken fixture.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, Literal, TypeVar
+
+from trainguard.core.errors import DeclarationError, did_you_mean
+from trainguard.core.finding import Finding
+from trainguard.events.trace import Trace
+
+Judge = Callable[[Trace[Any]], Iterator[Finding]]
+Per = Literal["dtype", "low precision", "device", "subject"]
+J = TypeVar("J", bound=Judge)
+
+FAMILIES = ("loss", "schedule", "model", "loader", "loop", "checkpoint", "memory")
+SECTIONS = ("Judges", "Allows", "Misses", "Why", "Source")
+_DEFAULT_PROBE = {
+    "loss": "sweep",
+    "schedule": "run",
+    "model": "initial",
+    "loader": "scan",
+    "loop": "run",
+    "checkpoint": "resume",
+    "memory": "step",
+}
+_registered: dict[str, "Invariant"] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Invariant:
+    """
+    One registered judgement.
+
+    probe: the observation whose trace it judges.
+    needs: the promises that a subject must make for this to be judged at all.
+    per: one item for each dtype, for each low-precision dtype, for each device, or for the subject.
+    """
+
+    name: str
+    family: str
+    judge: Judge
+    probe: str
+    needs: frozenset[str]
+    per: Per
+
+    @property
+    def key(self) -> str:
+        """The name that globs of `select` and `ignore` are matched with: `loss.value_is_finite`."""
+        return f"{self.family}.{self.name}"
+
+    @property
+    def title(self) -> str:
+        """The first line of the docstring: what holds when all is well."""
+        return (inspect.getdoc(self.judge) or self.name).splitlines()[0]
+
+    def section(self, heading: str) -> str:
+        """Return the text of one docstring section (`Misses`, ...) on one line, or nothing."""
+        lines: list[str] = []
+        for line in (inspect.getdoc(self.judge) or "").splitlines():
+            head, colon, rest = line.partition(":")
+            if colon and head in SECTIONS:
+                lines = [*lines, rest] if head == heading else lines
+                inside = head == heading
+            elif lines and inside:
+                lines.append(line)
+        return " ".join(" ".join(lines).split())
+
+
+def invariant(
+    family: str, *, probe: str | None = None, needs: Iterable[str] = (), per: Per | None = None
+) -> Callable[[J], J]:
+    """
+    Register a function `Trace -> Iterator[Finding]` as an invariant of a family.
+
+    Where `per` is not given, a loss is judged once for each dtype, any other subject once.
+
+    Its name is the function's, its first docstring line the catalogue's title. Raises
+    DeclarationError for an unknown family, and for a name that the family already has.
+    """
+    if family not in FAMILIES:
+        raise DeclarationError(
+            f"@invariant({family!r}) names no family.{did_you_mean(family, FAMILIES)}"
+        )
+
+    def register(judge: J) -> J:
+        often = per or ("dtype" if family == "loss" else "subject")
+        made = Invariant(
+            judge.__name__, family, judge, probe or _DEFAULT_PROBE[family], frozenset(needs), often
+        )
+        twin = _registered.get(made.key)
+        if twin is not None and twin.judge.__module__ != judge.__module__:
+            raise DeclarationError(
+                f"{made.key} is registered twice, in {twin.judge.__module__} and"
+                f" {judge.__module__}. Give one of them another name."
+            )
+        _registered[made.key] = made
+        return judge
+
+    return register
+
+
+@cache
+def _load_catalogue() -> None:
+    """Import the families, and what other packages offer under `trainguard.invariants`."""
+    for family in FAMILIES:
+        import_module(f"trainguard.invariants.{family}")
+    for entry in entry_points(group="trainguard.invariants"):
+        entry.load()
+
+
+def catalogue(family: str | None = None) -> tuple[Invariant, ...]:
+    """Return the registered invariants, of one family or of all, family by family."""
+    _load_catalogue()
+    # Whoever imports one family first must not change the order in which all are told of.
+    ordered = sorted(_registered.values(), key=lambda made: FAMILIES.index(made.family))
+    return tuple(made for made in ordered if family in (None, made.family))
+
+
+def of_families(families: Iterable[str]) -> tuple[Invariant, ...]:
+    """Return the registered invariants of several families, family by family."""
+    return tuple(made for family in families for made in catalogue(family))
+
+
+def named(name: str) -> tuple[Invariant, ...]:
+    """Return the invariants called `name`, bare or as `family.name`; raises when there is none."""
+    found = tuple(i for i in catalogue() if name in (i.name, i.key))
+    if not found:
+        known = {i.name for i in catalogue()}
+        raise DeclarationError(f"No invariant is called {name!r}.{did_you_mean(name, known)}")
+    return found
+
+
+def matches(made: Invariant, globs: Iterable[str]) -> bool:
+    """Say whether one of the globs names the invariant, bare or as `family.name`."""
+    return any(fnmatchcase(text, glob) for glob in globs for text in (made.name, made.key))
+
+
+def check_globs(option: str, globs: Iterable[str]) -> None:
+    """Raise DeclarationError for a glob of `option` that names no invariant at all."""
+    for glob in globs:
+        if not any(matches(made, [glob]) for made in catalogue()):
+            known = {name for made in catalogue() for name in (made.name, made.key)}
+            near = did_you_mean(glob, known)
+            hint = near if "Did you" in near else " `trainguard list` shows them all."
+            raise DeclarationError(f"{option}={glob!r} matches no invariant.{hint}")

@@ -1,0 +1,48 @@
+"""What stops an observation: a declaration that is wrong, or a subject that cannot be observed."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from traceback import extract_tb
+
+_PACKAGE = str(Path(__file__).parents[1])
+
+
+class DeclarationError(ValueError):
+    """A declaration or an option is wrong: one sentence with the value, one with the way out."""
+
+
+class SubjectError(Exception):
+    """
+    The subject itself cannot be observed: it returned None, raised, hung, came back detached.
+
+    `sentence` says what it did and `remedy` the way out; the user's own exception, where there is
+    one, is the `__cause__` and keeps its traceback whole.
+    """
+
+    def __init__(self, sentence: str, remedy: str = "", call: str = "") -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+        self.remedy = remedy
+        self.call = call
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ` Did you mean 'x'?` for the known word nearest to `word`, or the list of them."""
+    names = sorted(known)
+    close = get_close_matches(word, names, n=1, cutoff=0.6)
+    if close:
+        return f" Did you mean {close[0]!r}?"
+    return f" Known: {', '.join(names)}." if names else ""
+
+
+class Unjudged(Exception):
+    """An invariant cannot be judged here, through no fault of the subject: the item is skipped."""
+
+
+def is_ours(error: BaseException) -> bool:
+    """Say whether it was our own code that raised, in the middle of the user's."""
+    frames = extract_tb(error.__traceback__)
+    return (
+        isinstance(error, Exception) and bool(frames) and frames[-1].filename.startswith(_PACKAGE)
+    )

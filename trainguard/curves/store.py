@@ -1,0 +1,98 @@
+"""Where the snapshots of curves are: read from files, or through whoever else keeps them."""
+
+import sys
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
+
+from trainguard.events.base import Event
+from trainguard.events.trace import Trace
+from trainguard.subjects.subject import Subject
+
+FOLDER: Final = "__snapshots__"
+SUFFIX: Final = "curve"
+INVARIANT: Final = "curve_matches_snapshot"
+Outcome = Literal["fits", "fails", "blessed"]
+
+
+class Archive(Protocol):
+    """What keeps snapshots, each under a name such as `loss-cpu`."""
+
+    def read(self, name: str, /) -> str | None:
+        """Return the text of a snapshot, or None where there is none."""
+
+    def place(self, name: str, /) -> str:
+        """Return the file of a snapshot, as reports write it."""
+
+    def blesses(self, missing: bool, /) -> bool:
+        """Say whether a curve that does not fit, or has no snapshot yet, is to be blessed."""
+
+    def objection(self, trace: Trace[Event], /) -> str:
+        """Return what else is wrong with a run, so that it must not be blessed; or nothing."""
+
+    def settle(self, name: str, text: str, outcome: Outcome, /) -> None:
+        """Count a comparison, and write the text of a blessed curve."""
+
+
+class Files:
+    """
+    Snapshots as files beside the declaration, read and never written: the way without syrupy.
+
+    file: of the declaration. owner: what its snapshots are named after. prefix: what the names
+    begin with, where one owner has several runs.
+    """
+
+    def __init__(self, file: Path, owner: str, prefix: str = "") -> None:
+        self._folder, self._owner = file.parent / FOLDER / file.stem, owner
+        self._prefix = prefix
+
+    def read(self, name: str) -> str | None:
+        """Return the text of a snapshot, or None where there is none."""
+        return read_text(self._file(name))
+
+    def place(self, name: str) -> str:
+        """Return the file of a snapshot, from its folder of snapshots on."""
+        return shown(self._file(name))
+
+    def blesses(self, _missing: bool, /) -> bool:
+        """Bless nothing: that is done by `--snapshot-update`."""
+        return False
+
+    def objection(self, _trace: Trace[Event], /) -> str:
+        """Return nothing: nothing is blessed."""
+        return ""
+
+    def settle(self, _name: str, _text: str, _outcome: Outcome, /) -> None:
+        """Count nothing."""
+
+    def _file(self, name: str) -> Path:
+        """Return the file of a snapshot."""
+        return self._folder / f"{self._owner}[{self._prefix}{name}].{SUFFIX}"
+
+
+def files_of(subject: Subject) -> Files:
+    """Return the snapshots of a declared loop, as files."""
+    return Files(Path(subject.file), f"{variable_of(subject) or subject.name}.{INVARIANT}")
+
+
+def read_text(file: Path) -> str | None:
+    """Return the text of a file, what is no text in it replaced; None where there is no file."""
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+
+
+def shown(file: Path) -> str:
+    """Return a file from its folder of snapshots on."""
+    return "/".join(file.parts[-3:])
+
+
+def variable_of(subject: Subject) -> str:
+    """Return the name of the module's variable that a subject was declared as, or nothing."""
+    for module in list(sys.modules.values()):
+        names: dict[str, Any] = getattr(module, "__dict__", {})
+        if names.get("__file__") == subject.file:
+            for name, value in list(names.items()):
+                if value is subject:
+                    return name
+    return ""

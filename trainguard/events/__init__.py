@@ -1,0 +1,1 @@
+"""Plain records of what was seen. Only the standard library is imported here."""

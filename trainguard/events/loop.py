@@ -1,0 +1,291 @@
+"""
+The events of a training run: what a recorder saw in each step, and what it added up over the run.
+
+A `source` is where in the user's code something was done: `train.py:41`, empty where unknown.
+A `clock` counts the events of a run, so that events of different kinds can be put in order.
+"""
+
+from dataclasses import dataclass
+from math import nan
+
+from trainguard.events.base import Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step(Event):
+    """
+    One step of one optimizer. Its *window* is all that happened since this optimizer's last step.
+
+    step: how many steps this optimizer had made before.
+    optimizer: its name ("AdamW", "AdamW#2", "by hand" where parameters moved without one).
+    clock, source: when, and from where, the step was made.
+    span: how many steps this one stands for, in a long run that was thinned out.
+    skipped: whether a gradient scaler left the step out.
+
+    loss: the sum of what was handed to backward in the window, unscaled; nan where unknown.
+    losses: those values one by one (at most 64), unscaled; one for each micro-batch.
+    weights: for each of them that is a multiple of one mean-reduced loss function, that multiple.
+    scale: the gradient scaler's factor that was in force; 1 without a scaler.
+    order: what was done in the window, in order, repetitions dropped. Words: "zero", "schedule",
+        "forward", "backward", "unscale", "clip", "evaluate".
+
+    received, held: parameters of the optimizer that got a gradient; all its trainable ones.
+    norm: the global norm of the gradients the step was made with, unscaled; nan where unknown.
+    norm_before: the same before any clipping in this window.
+    layers: (parameter, norm of its gradient, its size) of weights with two or more
+        dimensions, in model order; on surveyed steps only. `size` is its number of elements.
+    leftover: norm of the gradient that was already there at the window's first backward though
+        the last step had used it; leftover_name: a parameter that it was found in.
+    clip: what clipping did, "" where there was none: "taken" (it saw the step's gradients),
+        "empty" (there was no gradient yet, or no more), "no parameters" (it was given none),
+        "scaled" (gradients were still scaled), "partial" (it saw some of them only),
+        "undone" (what was clipped is not what the step was made with).
+    clip_limit: the norm (or value) that was allowed; clip_source: where it was called.
+    clip_share: the share of the squared gradient norm that the clipping saw, 0 to 1.
+    unclipped: a parameter with gradient that clipping did not see, where there is one.
+
+    rates: the learning rate of each parameter group in force in this step.
+    reported: what the scheduler of this optimizer last said (`get_last_lr`), where there is one.
+    update, weight: norms of the update and of the parameters, on surveyed steps; nan elsewhere.
+    culprit: where the first value that is not finite was: "output of `Net.fc1` ...".
+
+    trained: passes forward in the window that learned (backward reached them).
+    training: whether the outermost module of those was in training mode.
+    asleep: modules with dropout or batch statistics that were in evaluation mode in them.
+    batch: the number of samples of each such pass; fingerprints: of the inputs of each.
+    wait, seconds: waiting for data, and all time in the window.
+    memory: bytes in use (CUDA: allocated; otherwise the peak resident size of the process).
+    """
+
+    step: int
+    optimizer: str = "SGD"
+    clock: int = 0
+    source: str = ""
+    span: int = 1
+    skipped: bool = False
+    loss: float = nan
+    losses: tuple[float, ...] = ()
+    weights: tuple[float, ...] = ()
+    scale: float = 1.0
+    order: tuple[str, ...] = ()
+    received: int = 0
+    held: int = 0
+    norm: float = nan
+    norm_before: float = nan
+    layers: tuple[tuple[str, float, int], ...] = ()
+    leftover: float = 0.0
+    leftover_name: str = ""
+    clip: str = ""
+    clip_limit: float = nan
+    clip_source: str = ""
+    clip_share: float = 1.0
+    unclipped: str = ""
+    rates: tuple[float, ...] = ()
+    reported: tuple[float, ...] = ()
+    update: float = nan
+    weight: float = nan
+    culprit: str = ""
+    trained: int = 0
+    training: bool = True
+    asleep: tuple[str, ...] = ()
+    batch: tuple[int, ...] = ()
+    fingerprints: tuple[int, ...] = ()
+    wait: float = 0.0
+    seconds: float = 0.0
+    memory: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation(Event):
+    """
+    Passes forward in a row from which nothing was learned, with their losses.
+
+    step: how many optimizer steps (of all optimizers) had been made.
+    module, source: the outermost module, and where it was called first.
+    passes: how many; losses: the mean of what loss functions returned in it; nan where none ran.
+    measures: whether a loss function was called on what the module returned.
+    training: whether the module was in training mode.
+    awake: modules in it with dropout or batch statistics that were in training mode.
+    gradients: whether a graph was built.
+    touched: buffers, parameters or gradients that the passes changed.
+    routine: whether every window of the run has such passes (a rollout, a teacher, a generator).
+    """
+
+    step: int
+    clock: int = 0
+    module: str = ""
+    source: str = ""
+    passes: int = 1
+    loss: float = nan
+    measures: bool = False
+    training: bool = False
+    awake: tuple[str, ...] = ()
+    gradients: bool = False
+    touched: tuple[str, ...] = ()
+    routine: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logged(Event):
+    """
+    A number that the script said: on stdout, or to a logger.
+
+    name, value: as they were said ("train/grad_norm", 0.0).
+    rounding: half a unit of the last digit that was written; 0 where the number is exact.
+    step: how many optimizer steps (of all optimizers) had been made.
+    channel: "stdout", "tensorboard", "wandb", "mlflow", "lightning", "transformers".
+    """
+
+    name: str
+    value: float
+    step: int
+    rounding: float = 0.0
+    clock: int = 0
+    channel: str = "stdout"
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter(Event):
+    """
+    What became of one parameter over the whole run.
+
+    name: "Net.fc1.weight"; module: the module that holds it, "Net.fc1"; elements: its size.
+    trainable: whether it required a gradient in every step; False where it did so in none.
+    thawed: whether that changed in the course of the run.
+    held: whether an optimizer holds it; orphan: held, and part of no module that was called.
+    called: whether its module was called in a pass that learned.
+    received: how many times backward gave it a gradient; gradient: the largest norm of those.
+    moved: whether it differs at the end of the run from its beginning.
+    moved_frozen: whether an optimizer's step moved it while it required no gradient.
+    rate: the highest learning rate that its parameter group had.
+    copy: whether it belongs to a copy of a trained module (an average, a teacher).
+    """
+
+    name: str
+    module: str = ""
+    elements: int = 1
+    trainable: bool = True
+    thawed: bool = False
+    held: bool = True
+    orphan: bool = False
+    called: bool = True
+    received: int = 0
+    gradient: float = 0.0
+    moved: bool = True
+    moved_frozen: bool = False
+    rate: float = 0.0
+    copy: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read(Event):
+    """
+    A line of the user's code that read gradients: how often they were there, how often cleared.
+
+    "Cleared" means that the last step had used them and they were since set to None or zero.
+    """
+
+    source: str
+    code: str = ""
+    empty: int = 0
+    full: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term(Event):
+    """
+    All calls of one loss function from one place of the user's code.
+
+    function: "cross_entropy"; reduction: "mean", "sum", "none".
+    input, target: their shapes at the first call.
+    broadcasts: calls whose input and target were expanded against each other to a larger shape.
+    producer: what made the input ("SoftmaxBackward0"), as autograd names it.
+    distributions: calls whose input rows all lay in 0..1 and summed to one.
+    positive: calls that take log-probabilities and got a value above zero.
+    shares: at the probed steps, the norm of this term's part of the gradient over that of the
+        largest term; empty where it was not probed.
+    evaluation: whether the calls were made without gradients.
+    """
+
+    function: str
+    source: str = ""
+    calls: int = 0
+    reduction: str = "mean"
+    input: tuple[int, ...] = ()
+    target: tuple[int, ...] = ()
+    broadcasts: int = 0
+    producer: str = ""
+    distributions: int = 0
+    positive: int = 0
+    shares: tuple[float, ...] = ()
+    evaluation: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduler(Event):
+    """
+    One learning-rate scheduler over the whole run.
+
+    optimizer: the optimizer it drives, as Steps name it; "" where that one never stepped.
+    calls: how often it was advanced; early: how often before its optimizer's first step.
+    conditional: whether the file that made it has a line that advances a scheduler, and the rate
+        that it began with was the full one, so that it may have waited for something.
+    """
+
+    name: str
+    optimizer: str = ""
+    calls: int = 0
+    early: int = 0
+    conditional: bool = False
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Average(Event):
+    """
+    A copy of a trained module, seen at one step: how it follows, as an average should.
+
+    name: of the copy; follows: of the module it copies.
+    decay: the share of itself that it kept, estimated from its last move; nan where it or the
+        module did not move.
+    residual: what of its move that decay does not explain, as a share of the move.
+    moved: whether it moved since the last look; student_moved: whether its module did.
+    shared: whether it shares memory with its module, so that it is no copy.
+    named: whether its name or class calls it an average ("ema", "average", "teacher").
+    """
+
+    name: str
+    step: int
+    follows: str = ""
+    decay: float = nan
+    residual: float = 0.0
+    moved: bool = True
+    student_moved: bool = True
+    shared: bool = False
+    named: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe(Event):
+    """
+    What the recorder found by trying something out on copies of live objects.
+
+    probe: "repeat" (the same evaluation input twice), "mix" (another sample edited), "future"
+        (a later position edited), "target" (the target looked for in the input), "labels" (one
+        input with different labels), "rerun" (the same run again), "processes" and
+        "workers" (again in a new process, with other workers), "broadcast" (a loss over
+        every pair), "batches" (the same batch again).
+    measured, reference: what was found, and what it is held against.
+    step, source, label: when, where, and what tells alike probes apart.
+    """
+
+    probe: str
+    measured: float
+    reference: float = 0.0
+    step: int = 0
+    label: str = ""
+    source: str = ""
+
+
+LOOP_EVENTS = (Step, Evaluation, Logged, Parameter, Read, Term, Scheduler, Average, Probe)

@@ -1,0 +1,207 @@
+"""
+A Trace is the immutable, ordered record of what an observer saw: numbers, strings and tuples.
+
+No tensor lives here. That is why judges need no torch, why a failure report keeps no graph alive,
+and why a trace can be written to a file, read back and judged again.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from math import nan
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar, cast
+
+from trainguard.events.base import Event, Plain
+from trainguard.events.checkpoint import CHECKPOINT_EVENTS
+from trainguard.events.curve import Kept
+from trainguard.events.loader import LOADER_EVENTS
+from trainguard.events.loop import LOOP_EVENTS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample(Event):
+    """
+    One measured quantity of a loss at its worst point, and how many points were like it.
+
+    quantity: what was measured ("value", "gradient", "jump", ...).
+    input, index: the input and the coordinate in it that the quantity belongs to.
+    measured, reference: the number, and the number that it is held against where there is one.
+    scale: a size to compare a difference with (a typical gradient, a noise floor).
+    bad, points: how many of the points evaluated were like this one.
+    point: the inputs there, as (name, nested tuples of numbers) pairs.
+    label: a word that tells alike samples apart (a component's name, a kind of plateau).
+    """
+
+    quantity: str
+    measured: float
+    reference: float = nan
+    scale: float = 0.0
+    input: str = ""
+    index: tuple[int, ...] = ()
+    bad: int = 0
+    points: int = 0
+    point: tuple[tuple[str, Any], ...] = ()
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick(Event):
+    """
+    One step of a schedule: the rates in force during it, per parameter group.
+
+    phase: which drive of the schedule it belongs to ("run", "resumed", "flat", "improving", ...).
+    step: how often the schedule had been advanced before this step; 0 is the first training step.
+    rates: the rate that each parameter group was trained with in this step.
+    reported: what the schedule said the rates were (`get_last_lr`); empty where it does not say.
+    metric: the number fed to a plateau rule after this step; nan where none was.
+    label: a word that tells alike phases apart (the scheduler whose write was lost, ...).
+    """
+
+    phase: str
+    step: int
+    rates: tuple[float, ...]
+    reported: tuple[float, ...] = ()
+    metric: float = nan
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass(Event):
+    """
+    One measured quantity of a model, of one place in it, in one drawn structure (`case`).
+
+    quantity: what was measured ("output", "gradient", "leak", ...).
+    place: the output, parameter, buffer or module that it belongs to.
+    at: where in that, or under which conditions, in words ("sample 1 of 4", "seed 2").
+    measured, reference: the number, and the number that it is held against where there is one.
+    scale: a size to compare a difference with.
+    count, of: how many were like this one, out of how many.
+    sizes: the sizes of the named dimensions of the inputs.
+    detail: what else the report says.
+    source: file and line of the team's code where that is known.
+    """
+
+    quantity: str
+    place: str = ""
+    at: str = ""
+    measured: float = nan
+    reference: float = nan
+    scale: float = nan
+    count: int = 0
+    of: int = 0
+    sizes: tuple[tuple[str, int], ...] = ()
+    detail: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage(Event):
+    """
+    One amount of memory that a training step took, in bytes where nothing else is said.
+
+    quantity: what was measured ("peak", "category", "module", "line", "growth", ...).
+    place: the category, module, line, or dimension that it belongs to.
+    at: the moment: "backward of `GPT.blocks.3`, step 2".
+    measured, reference: the amount, and the one that it is held against where there is one.
+    count, of: how many were like this one, out of how many.
+    sizes: the sizes of the named dimensions and the arguments of the factory.
+    how: where the number comes from: "predicted for cuda on fake tensors", "measured on cpu".
+    detail: what else the report says.
+    source: file and line of the team's code that made most of it.
+    """
+
+    quantity: str
+    place: str = ""
+    at: str = ""
+    measured: float = nan
+    reference: float = nan
+    count: int = 0
+    of: int = 0
+    sizes: tuple[tuple[str, Plain], ...] = ()
+    how: str = ""
+    detail: str = ""
+    source: str = ""
+
+
+E = TypeVar("E", bound=Event)
+_KINDS = (Sample, Tick, Pass, Usage, Kept, *LOADER_EVENTS, *LOOP_EVENTS, *CHECKPOINT_EVENTS)
+_EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in _KINDS}
+
+
+@dataclass(frozen=True)  # without slots: with them Trace[Sample](...) raises on Python 3.11
+class Trace(Generic[E]):
+    """
+    An ordered record of events with the conditions under which they were seen.
+
+    subject: the name that the team gave its subject.
+    conditions: device, dtype, torch version, seed, threads.
+    promises: what the declaration says (peak, floor, limits, ...), as plain values.
+    """
+
+    subject: str
+    events: tuple[E, ...] = ()
+    conditions: Mapping[str, Plain] = field(default_factory=dict)
+    promises: Mapping[str, Plain] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Make the two mappings read-only: a judge cannot change what it judges."""
+        object.__setattr__(self, "conditions", MappingProxyType(dict(self.conditions)))
+        object.__setattr__(self, "promises", MappingProxyType(dict(self.promises)))
+
+    def __iter__(self) -> Iterator[E]:
+        """Iterate over the events in the order in which they were seen."""
+        return iter(self.events)
+
+    def __len__(self) -> int:
+        """Return the number of events."""
+        return len(self.events)
+
+    def promise(self, name: str, case: int | None = None) -> float | None:
+        """
+        Return the declared number called `name`, or None where nothing was promised.
+
+        What was drawn for one case stands in the header as `name@case` and goes before.
+        """
+        value = self.promises.get(f"{name}@{case}", self.promises.get(name))
+        return float(value) if isinstance(value, int | float) else None
+
+    def limit(self, invariant: str, default: float) -> float:
+        """Return the subject's own limit for an invariant, or the documented default."""
+        own = self.promise(f"limit:{invariant}")
+        return default if own is None else own
+
+    def to_text(self) -> str:
+        """Write the trace as JSON lines: one for the header, one for each event."""
+        header = {
+            "subject": self.subject,
+            "conditions": dict(self.conditions),
+            "promises": dict(self.promises),
+        }
+        rows = [{"event": type(event).__name__, **asdict(event)} for event in self.events]
+        return "".join(json.dumps(row) + "\n" for row in [header, *rows])
+
+    @classmethod
+    def from_text(cls, text: str) -> "Trace[E]":
+        """Read back what `to_text` wrote; a line that is no event is a ValueError naming it."""
+        # Not splitlines(): a string inside the JSON may hold characters that it would split at.
+        header, *rows = [_plain(json.loads(row)) for row in text.split("\n") if row]
+        events = tuple(cast(E, _event(row)) for row in rows)
+        return cls(header["subject"], events, header["conditions"], header["promises"])
+
+
+def _plain(value: Any) -> Any:
+    """Turn JSON's lists back into tuples, at every depth."""
+    if isinstance(value, list):
+        return tuple(_plain(entry) for entry in value)
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    return value
+
+
+def _event(row: dict[str, Any]) -> Event:
+    """Build the event that a line of JSON describes."""
+    kind = _EVENTS.get(row.pop("event", ""))
+    if kind is None or set(row) - {column.name for column in fields(kind)}:
+        raise ValueError(f"not an event of this version of trainguard: {row}")
+    return kind(**row)

@@ -1,0 +1,257 @@
+"""
+Observe a subject, judge what was seen, and drop what is excused: the way in without pytest.
+
+This is where the two halves meet. Observers run the team's code and hand back traces; judges
+turn traces into findings and know neither torch nor pytest.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Any, Literal, Protocol
+
+from trainguard.core.catalogue import Invariant, Judge, check_globs, matches, of_families
+from trainguard.core.errors import DeclarationError, SubjectError, Unjudged
+from trainguard.core.finding import Finding, Rank
+from trainguard.core.settings import Settings
+from trainguard.events.trace import Trace
+from trainguard.judging.variant import Config, configs, observed_as
+from trainguard.report.text import Place, render, render_fault, render_stale
+from trainguard.subjects.subject import Subject
+
+Outcome = Literal["passed", "excused", "stale", "broken", "skipped"]
+_MOST_SHOWN = 3
+
+
+Key = tuple[int, str, Config]  # subject, family, and the configuration that is observed
+
+
+class Observation(Protocol):
+    """What an observer offers: traces by probe, and a smaller counterexample of a finding."""
+
+    points: int
+
+    def trace(self, probe: str) -> Trace[Any]:
+        """Return the trace of one probe; observed at the first call, kept for the others."""
+
+    def shrunk(self, finding: Finding, judge: Judge) -> Finding:
+        """Return the finding at the smallest case that the judge still objects to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of one invariant on one subject: findings, the excuse if any, and the text."""
+
+    subject: Subject
+    invariant: Invariant
+    config: Config
+    outcome: Outcome
+    findings: tuple[Finding, ...] = ()
+    text: str = ""
+    points: int = 0
+    seconds: float = 0.0
+
+    @property
+    def notes(self) -> tuple[Finding, ...]:
+        """The findings that do not fail the item by themselves."""
+        return tuple(finding for finding in self.findings if finding.rank is Rank.NOTE)
+
+
+class Broken(AssertionError):
+    """Raised by `check` when an invariant is broken; its message is the whole report."""
+
+    def __init__(self, verdicts: Iterable[Verdict]) -> None:
+        self.verdicts = tuple(verdicts)
+        super().__init__("\n\n".join(verdict.text for verdict in self.verdicts))
+
+
+@dataclass(slots=True)
+class Observations:
+    """Observe each subject once per configuration, and share it between the invariants."""
+
+    settings: Settings
+    _made: dict[Key, Observation] = field(default_factory=dict)
+    _seen: set[Key] = field(default_factory=set)
+    _faults: dict[Key, SubjectError] = field(default_factory=dict)
+
+    def keep(self, subject: Subject, config: Config, made: Observation) -> None:
+        """Take over an observation that was made elsewhere, such as a run that is over."""
+        self._made[_key(subject, subject.family, config)] = made
+
+    def of(self, subject: Subject, config: Config, family: str = "") -> Observation:
+        """Return what a family, its own if none is named, observes of a subject; made once."""
+        key = _key(subject, family or subject.family, config)
+        if key not in self._made:
+            from trainguard.observe.entry import observe  # late: it imports torch
+
+            _, observed, seen = key
+            self._made[key] = observe(observed, subject, seen.device, seen.dtype, self.settings)
+        return self._made[key]
+
+    def trace(self, subject: Subject, config: Config, made: Invariant) -> Trace[Any]:
+        """
+        Return the trace that an invariant judges.
+
+        A subject that fails before anything of it was seen is not tried again for other probes:
+        one that hangs would otherwise take its whole time once for each.
+        """
+        key = _key(subject, made.family, config)
+        if key in self._faults:
+            raise self._faults[key]
+        try:
+            trace = self.of(subject, config, made.family).trace(made.probe)
+        except SubjectError as fault:
+            if key not in self._seen:
+                self._faults[key] = fault
+            raise
+        self._seen.add(key)
+        return trace
+
+
+def _key(subject: Subject, family: str, config: Config) -> Key:
+    """Return what the observation of a subject for a family of invariants is kept under."""
+    return id(subject), family, observed_as(subject, config, family)
+
+
+def devices_present() -> tuple[str, ...]:
+    """Return the devices of this machine; this is where torch is imported."""
+    from trainguard.observe.tools.devices import present
+
+    return present()
+
+
+def applicable(
+    subject: Subject, settings: Settings, devices: tuple[str, ...]
+) -> list[tuple[Invariant, Config]]:
+    """List what is judged on a subject: each invariant with each configuration it is judged on."""
+    check_globs("select", settings.select)
+    check_globs("ignore", settings.ignore)
+    promised = subject.promised | ({"devices"} if len(devices) > 1 else set())
+    items = []
+    for made in of_families(subject.families):
+        chosen = not settings.select or matches(made, settings.select)
+        if chosen and not matches(made, settings.ignore) and made.needs <= promised:
+            items += [(made, config) for config in configs(made, subject, settings, devices)]
+    return items
+
+
+def check_excuses_apply(subject: Subject, devices: tuple[str, ...]) -> None:
+    """Raise DeclarationError for an excuse of something that is never judged on this subject."""
+    judged = {made.name for made, _ in applicable(subject, Settings(), devices)}
+    for name in subject.allow:
+        needs = _needs(subject, name)
+        if name not in judged and "devices" not in needs:
+            lacks = ", ".join(sorted(needs - subject.promised)) or "another dtype"
+            raise DeclarationError(
+                f"{subject.name} excuses {name!r}, which is not judged on it: it needs {lacks}."
+                " Drop the excuse."
+            )
+
+
+def verdict(
+    subject: Subject,
+    invariant: Invariant,
+    config: Config,
+    observations: Observations,
+    rerun: str = "",
+    silence: str = "",
+) -> Verdict:
+    """Judge one invariant on one subject; a fault of the subject itself is a SubjectError."""
+    started = perf_counter()
+    try:
+        trace = observations.trace(subject, config, invariant)
+        found = _gathered(invariant.judge(trace))
+    except Unjudged as why:
+        return Verdict(subject, invariant, config, "skipped", text=str(why))
+    observation = observations.of(subject, config, invariant.family)
+    broken = [f for f in found if observations.settings.strict or f.rank is Rank.BROKEN]
+    if broken and invariant.name not in subject.allow:
+        # Only what is shown in full is worth the search for its smallest case.
+        found = [_smallest(observation, f, invariant.judge) if f in broken else f for f in found]
+        broken = [f for f in found if observations.settings.strict or f.rank is Rank.BROKEN]
+    place = Place(str(config), rerun, silence)
+    outcome, text = _outcome(subject, invariant, broken, found, place)
+    seconds = perf_counter() - started
+    return Verdict(
+        subject, invariant, config, outcome, tuple(found), text, observation.points, seconds
+    )
+
+
+def fault_text(subject: Subject, invariant: Invariant, fault: SubjectError, rerun: str = "") -> str:
+    """Render why a subject could not be observed at all."""
+    return render_fault(subject, invariant, fault, rerun)
+
+
+def check(
+    subject: Subject,
+    *,
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+    devices: Iterable[str] = (),
+    profile: str = "ci",
+    seed: int = 0,
+    strict: bool = False,
+) -> tuple[Verdict, ...]:
+    """
+    Judge a declared subject without pytest and return the verdicts.
+
+    Raises Broken with the whole report when an invariant is broken, SubjectError when the subject
+    cannot be observed, DeclarationError for options that cannot be meant.
+    """
+    __tracebackhide__ = True
+    options = {"select": tuple(select), "ignore": tuple(ignore), "profile": profile}
+    settings = replace(Settings(strict=strict).updated("tg.check", options), seed=seed)
+    present = tuple(devices) or devices_present()
+    check_excuses_apply(subject, present)
+    observations = Observations(settings)
+    verdicts = tuple(
+        verdict(subject, made, config, observations, f"tg.check({subject.name})")
+        for made, config in applicable(subject, settings, present)
+    )
+    failed = [v for v in verdicts if v.outcome in ("broken", "stale")]
+    if failed:
+        raise Broken(failed)
+    return verdicts
+
+
+def _needs(subject: Subject, name: str) -> frozenset[str]:
+    """Return what the invariant called `name` needs a subject to promise."""
+    return next(made.needs for made in of_families(subject.families) if made.name == name)
+
+
+def _gathered(findings: Iterable[Finding]) -> list[Finding]:
+    """Say once what is found at several places: the first in full, the others by their place."""
+    kinds: dict[tuple[Rank, str], list[Finding]] = {}
+    for finding in findings:
+        kinds.setdefault((finding.rank, finding.summary), []).append(finding)
+    return [
+        replace(first, elsewhere=tuple(f.at for f in more if f.at))
+        for first, *more in kinds.values()
+    ]
+
+
+def _smallest(observation: Observation, finding: Finding, judge: Judge) -> Finding:
+    """Return the finding at its smallest counterexample, where it can be made smaller."""
+    if finding.event is None:
+        return finding
+    return replace(observation.shrunk(finding, judge), elsewhere=finding.elsewhere)
+
+
+def _outcome(
+    subject: Subject,
+    invariant: Invariant,
+    broken: list[Finding],
+    found: list[Finding],
+    place: Place,
+) -> tuple[Outcome, str]:
+    """Weigh the findings against the subject's excuses; an excuse for nothing is stale."""
+    reason = subject.allow.get(invariant.name)
+    if reason is not None and not found:
+        return "stale", render_stale(subject, invariant, place)
+    if reason is not None:
+        return "excused", reason
+    if not broken:
+        return "passed", ""
+    shown = [render(f, subject, invariant, place) for f in broken[:_MOST_SHOWN]]
+    more = len(broken) - len(shown)
+    return "broken", "\n\n".join(shown + ([f"... and {more} more like these"] if more else []))

@@ -1,0 +1,194 @@
+"""Record a training inside a program, and judge a run that is over: `tg.record()`."""
+
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from trainguard.core.catalogue import Judge
+from trainguard.core.errors import DeclarationError, SubjectError, Unjudged, did_you_mean
+from trainguard.core.finding import Finding
+from trainguard.core.settings import Settings
+from trainguard.events.loop import Step
+from trainguard.events.trace import Trace
+from trainguard.judging.judge import (
+    Broken,
+    Observations,
+    Verdict,
+    applicable,
+    check_excuses_apply,
+    verdict,
+)
+from trainguard.judging.variant import Config
+from trainguard.subjects.loop import Run
+
+PROMISES: Final = ("batch", "falls", "average", "frozen", "trainable", "limits")
+FAILING: Final = ("broken", "stale")
+_PACKAGE = str(Path(__file__).parents[1])
+
+
+def record(
+    name: str = "", *, steps: int | None = None, probe: bool = True, **promises: Any
+) -> "Recording":
+    """
+    Record the training that a with-block does, so that it can be judged afterwards.
+
+    steps: leave the block after so many optimizer steps, cleanly.
+    probe: whether live objects may be copied and tried out where watching is not enough.
+    promises: `batch`, `falls`, `average`, `frozen`, `trainable` and `limits`, as for `tg.Loop`.
+    """
+    __tracebackhide__ = True
+    return Recording("tg.record", name, steps=steps, probe=probe, **promises)
+
+
+class Recording:
+    """
+    A with-block under the recorder; what was seen can be judged once the block is left.
+
+    Made by `tg.record()`. `trace` holds what was seen, `verdicts` what became of each invariant,
+    `findings` what was found, and `check()` raises `tg.Broken` where something is broken.
+    """
+
+    silence = '.check(allow={"NAME": "<reason>"})'
+
+    def __init__(self, kind: str, name: str = "", **options: Any) -> None:
+        __tracebackhide__ = True
+        self._kind = kind
+        self._options = {"name": name or _caller(), **options}
+        self._trace: Trace[Any] | None = None
+        self.run = self._declared({})
+        self._recorder: Any = None
+
+    def __enter__(self) -> Self:
+        """Start to record."""
+        from trainguard.observe.loop.recorder import Recorder  # late: it imports torch
+
+        run = self.run
+        self._recorder = Recorder(run.name, steps=run.steps, probe=run.probe, promises=run.promises)
+        self._recorder.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        """Stop recording, and keep the trace; the block's own exception goes on its way."""
+        swallowed = bool(self._recorder.__exit__(kind, error, trace))
+        self._trace = self._recorder.trace
+        return swallowed
+
+    @property
+    def trace(self) -> Trace[Any]:
+        """What was seen, once the block is left."""
+        if self._trace is None:
+            raise RuntimeError(f"{self._kind}(...) is still recording: ask after the with-block")
+        return self._trace
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """What became of each invariant, with nothing excused; raises nothing for a broken one."""
+        return self._judged(self.run, Settings())
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All that was found, notes included."""
+        return tuple(finding for judged in self.verdicts for finding in judged.findings)
+
+    def check(
+        self,
+        *,
+        allow: Mapping[str, str] | None = None,
+        select: Iterable[str] = (),
+        ignore: Iterable[str] = (),
+        strict: bool = False,
+    ) -> tuple[Verdict, ...]:
+        """
+        Return the verdicts, or raise Broken with the whole report where something is broken.
+
+        Raises SubjectError where no training step was made, so that nothing can be judged.
+        """
+        __tracebackhide__ = True
+        options = {"select": tuple(select), "ignore": tuple(ignore)}
+        settings = Settings(strict=strict).updated(f"{self._kind}().check", options)
+        return self._checked(self._declared(allow or {}), settings)
+
+    def _checked(self, run: Run, settings: Settings) -> tuple[Verdict, ...]:
+        """Judge what was seen, and raise where something is broken or an excuse is stale."""
+        __tracebackhide__ = True
+        verdicts = self._judged(run, settings)
+        failed = [judged for judged in verdicts if judged.outcome in FAILING]
+        if failed:
+            raise Broken(failed)
+        return verdicts
+
+    def _judged(self, run: Run, settings: Settings, rerun: str = "") -> tuple[Verdict, ...]:
+        """Judge what was seen, if there was a training to see."""
+        __tracebackhide__ = True
+        check_steps(run, self.trace)
+        return judged(run, self.trace, settings, rerun, self.silence)
+
+    def _declared(self, allow: Mapping[str, str]) -> Run:
+        """Return what is promised and excused; raises DeclarationError under the name we go by."""
+        __tracebackhide__ = True
+        options = dict(self._options)
+        for option in options:
+            if option not in ("name", "steps", "probe", *PROMISES):
+                near = did_you_mean(option, ("name", "steps", "probe", *PROMISES))
+                raise DeclarationError(f"{self._kind} has no option {option!r}.{near}")
+        try:
+            return Run(allow=allow, **options)
+        except DeclarationError as error:
+            raise DeclarationError(str(error).replace("tg.Run(", f"{self._kind}(")) from None
+
+
+@dataclass(slots=True)
+class Finished:
+    """The observation of a run that is over: its trace is all that can be asked for."""
+
+    recorded: Trace[Any]
+    points: int
+
+    def trace(self, probe: str) -> Trace[Any]:
+        """Return the trace, or say that the run would have to be made again."""
+        if probe != "run":
+            raise Unjudged(f"a run that is over has no probe {probe!r}")
+        return self.recorded
+
+    def shrunk(self, finding: Finding, _judge: Judge) -> Finding:
+        """Return the finding as it is: a run that is over cannot be made smaller."""
+        return finding
+
+
+def judged(
+    run: Run, trace: Trace[Any], settings: Settings, rerun: str = "", silence: str = ""
+) -> tuple[Verdict, ...]:
+    """Judge a trace that is already there, by all that applies to it and needs no second run."""
+    check_excuses_apply(run, ())
+    chosen = [made for made, _ in applicable(run, settings, ()) if made.probe == "run"]
+    observations = Observations(settings)
+    observations.keep(run, Config(), Finished(trace, len(trace)))
+    return tuple(verdict(run, made, Config(), observations, rerun, silence) for made in chosen)
+
+
+def check_steps(run: Run, trace: Trace[Any]) -> None:
+    """Raise SubjectError for a trace without a training step: it would pass everything."""
+    if not any(isinstance(event, Step) for event in trace):
+        raise SubjectError(
+            f"`{run.name}` made no training step, so that there is nothing to judge",
+            "Steps in processes that it starts are not seen.",
+        )
+
+
+def _caller() -> str:
+    """Return the name of the function outside this package that records, or of its file."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    if frame is None:
+        return "training"
+    name = frame.f_code.co_name
+    return name if name.isidentifier() else Path(frame.f_code.co_filename).stem

@@ -1,0 +1,102 @@
+"""Observe a declared checkpoint: kill a real run, resume it, interrupt a save, rotate its files."""
+
+import os
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
+
+import torch
+
+from trainguard.core.catalogue import Judge
+from trainguard.core.finding import Finding
+from trainguard.core.settings import Settings
+from trainguard.events.base import Event, Plain
+from trainguard.events.trace import Trace
+from trainguard.observe.checkpoint.comparison import departures, parts
+from trainguard.observe.checkpoint.rotation import deletions, rotated
+from trainguard.observe.checkpoint.runs import Trials
+from trainguard.observe.tools.traces import Traces
+from trainguard.subjects.checkpoint import Checkpoint
+
+PROBES = ("resume", "interrupt", "rotate")
+
+
+def observe(
+    subject: Checkpoint, _device: str, _dtype: str, settings: Settings
+) -> "CheckpointObservation":
+    """Return the observation of a checkpoint; nothing runs until a trace is asked for."""
+    return CheckpointObservation(subject, settings)
+
+
+@dataclass
+class CheckpointObservation:
+    """The traces of one training that is resumed; its runs are made once for all of them."""
+
+    subject: Checkpoint
+    settings: Settings
+    points: int = 0
+    _traces: Traces[Event] = field(default_factory=lambda: Traces("a checkpoint", PROBES))
+
+    def __post_init__(self) -> None:
+        """Make a folder that is there for as long as the observation is."""
+        base = Path(mkdtemp(prefix="trainguard-")).resolve()
+        weakref.finalize(self, _delete, base, os.getpid())
+        self._trials = Trials(self.subject, base, self.settings.seed)
+
+    def trace(self, probe: str) -> Trace[Event]:
+        """Return the trace of one probe, observed at the first call."""
+        probes: dict[str, Callable[[], Iterator[Event]]] = {
+            "resume": self._resumed,
+            "interrupt": self._interrupted,
+            "rotate": self._rotated,
+        }
+        return self._traces.get(probe, lambda _: self._made(tuple(probes[probe]())))
+
+    def shrunk(self, finding: Finding, _judge: Judge) -> Finding:
+        """Return the finding: what a resume loses has no smaller counterexample."""
+        return finding
+
+    def _made(self, events: tuple[Event, ...]) -> Trace[Event]:
+        """Return a trace of events under the conditions of the runs."""
+        self.points += len(events)
+        conditions: dict[str, Plain] = {"torch": torch.__version__, "seed": self.settings.seed}
+        return Trace(self.subject.name, events, conditions, self.subject.promises)
+
+    def _resumed(self) -> Iterator[Event]:
+        """Yield how a run goes on that was killed after a save."""
+        trials, made = self._trials, self._trials.attempt
+        told, state, other = made.resumption, None, made.resumed.state
+        if other is not None:
+            state = trials.reference
+        found = () if state is None or other is None else tuple(parts(state, other))
+        if not told.began and any(p.same for p in found if p.kind in ("optimizer", "average")):
+            told = replace(told, began=-1)  # it did go on, but for its parameters
+        yield told
+        yield from found
+        if made.resumed.series:
+            began = told.saved if told.began < 0 else told.began
+            yield from departures(trials.whole, made.resumed, began)
+        yield from made.resumed.loads
+
+    def _interrupted(self) -> Iterator[Event]:
+        """Yield how a run goes on that was killed in the middle of a save, and as it should."""
+        told = self._trials.attempt.resumption
+        yield told
+        if not told.error and told.made and told.began > 0:
+            yield self._trials.interrupted()
+
+    def _rotated(self) -> Iterator[Event]:
+        """Yield what was deleted by the run, or by the function that rotates."""
+        if self.subject.rotate is not None:
+            yield from rotated(self.subject, self._trials.base)
+        if self.subject.train is not None:
+            yield from deletions(self._trials.whole, self.subject.keep or 0)
+
+
+def _delete(folder: Path, owner: int) -> None:
+    """Delete a folder, unless it is a child that comes here: it is not the child's."""
+    if os.getpid() == owner:
+        rmtree(folder, ignore_errors=True)

@@ -1,0 +1,178 @@
+"""Take batches out of a loader: what it raises is told in one sentence, no process is left."""
+
+import multiprocessing
+import re
+import signal
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from torch.utils.data._utils import signal_handling
+
+from trainguard.core.errors import SubjectError, is_ours
+from trainguard.observe.tools.deadline import Expired
+from trainguard.observe.tools.user_line import foreign
+
+_PATIENCE = 2.0  # seconds for a process that was told to end
+_WORKER = re.compile(r"Caught (\w+) in DataLoader worker process")
+_DIED = re.compile(r"DataLoader worker.*(exited unexpectedly|is killed by signal: [^.]*)")
+
+
+@contextmanager
+def serving(loader: Any, split: str, *, lasting: bool = False) -> Iterator[Iterator[Any]]:
+    """
+    Open a loader for a block, and give an iterator over its batches.
+
+    What the team's code raises, a worker's death and a loader that hangs become SubjectErrors that
+    say at which batch. Worker processes are gone after the block, persistent ones too, but for
+    `lasting`: these serve the next epoch, and must be ended by `shut(None, loader)`.
+    """
+    taker = _Taker(loader, split)
+    healthy = False
+    try:
+        yield taker
+        healthy = True
+    except RuntimeError as error:
+        if not _DIED.search(str(error)):
+            raise
+        # torch raises where its signal finds the process: between two batches, in code of ours.
+        raise _fault(error, split, taker.taken) from error
+    finally:
+        with shielded():
+            if not (healthy and lasting and getattr(loader, "persistent_workers", False)):
+                shut(taker.iterator, loader, healthy)
+
+
+class _Taker:
+    """The iterator that `serving` gives: it counts batches and tells what stopped them."""
+
+    def __init__(self, loader: Any, split: str) -> None:
+        self.split = split
+        self.taken = 0
+        self.iterator: Any = None
+        try:
+            self.iterator = self._told(lambda: iter(loader))
+        except StopIteration as error:  # out of a block of ours it would pass for our own fault
+            raise _fault(error, split, 0) from error
+
+    def __iter__(self) -> "_Taker":
+        """Return the iterator itself."""
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next batch."""
+        batch = self._told(lambda: next(self.iterator))
+        self.taken += 1
+        return batch
+
+    def _told(self, call: Any) -> Any:
+        """Do one thing with the loader; say in a sentence what went wrong with it."""
+        try:
+            return call()
+        except StopIteration:
+            raise
+        except Expired as expired:
+            file = str(expired).rpartition(":")[0]
+            place = f", at {expired}" if foreign(file) else ""
+            raise SubjectError(
+                f"the loader of {self.split!r} had not served its batch {self.taken} when the time"
+                f" was over{place}",
+                "look for a worker that waits for something, try num_workers=0, or give it more"
+                " time with timeout=<seconds>",
+            ) from None
+        except Exception as error:
+            if is_ours(error):
+                raise
+            raise _fault(error, self.split, self.taken) from error
+
+
+def _fault(error: Exception, split: str, taken: int) -> SubjectError:
+    """Say what a loader raised, in the main process or in a worker."""
+    text = str(error).strip()
+    died, caught = _DIED.search(text), _WORKER.search(text)
+    if died:
+        return SubjectError(
+            f"a worker process of {split!r} died before batch {taken}: it {died[1]}",
+            "look for memory that runs out or a native library that crashes; num_workers=0 shows"
+            " which sample it is",
+        )
+    lines = text.splitlines() or ["(no message)"]
+    told = lines[-1].partition(": ")[2] or lines[-1] if caught else lines[0]
+    kind, where = (caught[1], " in a worker process") if caught else (type(error).__name__, "")
+    return SubjectError(
+        f"the loader of {split!r} raised {kind}{where} at batch {taken}: {told}",
+        "make it run from its beginning to its end by itself first",
+    )
+
+
+@contextmanager
+def shielded() -> Iterator[None]:
+    """Hold back the alarm of a deadline: processes must be ended even when the time is over."""
+    main = threading.current_thread() is threading.main_thread()
+    if not main or not hasattr(signal, "setitimer"):
+        yield
+        return
+    left = signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *left)
+
+
+def shut(iterator: Any, loader: Any, healthy: bool = True) -> None:
+    """End the worker processes of a loader's iterator; those of a faulty one are not waited for."""
+    held = getattr(loader, "_iterator", None)  # of persistent workers
+    for one in {id(one): one for one in (iterator, held)}.values():
+        close = getattr(one, "_shutdown_workers", None)
+        if callable(close):
+            if not healthy or _has_lost_a_worker(one):
+                _kill(one)
+            with suppress(Exception):
+                close()
+        elif isinstance(one, Generator):
+            with suppress(Exception):
+                one.close()
+    if callable(getattr(held, "_shutdown_workers", None)):
+        loader._iterator = None  # noqa: SLF001 else the next epoch waits for workers that are gone
+
+
+def _kill(iterator: Any) -> None:
+    """End workers that may never answer, once torch does not mind their death."""
+    if getattr(iterator, "_worker_pids_set", False):
+        signal_handling._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]  # noqa: SLF001
+        iterator._worker_pids_set = False  # noqa: SLF001 torch's own shutdown does the same
+    for worker in getattr(iterator, "_workers", ()):
+        end(worker)
+    # A worker that was killed while it looked at this event holds its lock for ever.
+    if hasattr(iterator, "_workers_done_event"):
+        iterator._workers_done_event = threading.Event()  # noqa: SLF001 there is nobody left to tell
+
+
+def _has_lost_a_worker(iterator: Any) -> bool:
+    """Say whether a worker process has ended otherwise than by itself."""
+    return any(worker.exitcode for worker in getattr(iterator, "_workers", ()))
+
+
+@contextmanager
+def no_process_left() -> Iterator[None]:
+    """End the processes that were started in a block and are still there after it."""
+    before = {process.pid for process in multiprocessing.active_children()}
+    try:
+        yield
+    finally:
+        with shielded():
+            for process in multiprocessing.active_children():
+                # A manager serves objects that the team may keep for the next time.
+                if process.pid not in before and "Manager" not in process.name:
+                    end(process)
+
+
+def end(process: Any) -> None:
+    """End a process: politely first, then for good."""
+    with suppress(ValueError, OSError):
+        process.terminate()
+        process.join(_PATIENCE)
+        if process.is_alive():
+            process.kill()
+            process.join(_PATIENCE)

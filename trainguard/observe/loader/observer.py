@@ -1,0 +1,105 @@
+"""
+Observe declared loaders: one trace per probe, each made of the real batches.
+
+A probe is a function `(loaders: Loaders, case: int) -> Iterator[Event]`, where `loaders.made(...)`
+makes the loaders of all splits anew (see splits.py), `serving(loader, split)` takes
+batches out of one (iterate.py), and `laid_out` and `read` say what is in them (layout.py). It
+runs seeded, on one thread, within the timeout, and processes that it leaves are ended after it.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from trainguard.core.catalogue import Judge
+from trainguard.core.errors import SubjectError, Unjudged
+from trainguard.core.finding import Finding
+from trainguard.core.settings import Settings
+from trainguard.events.base import Event, Plain
+from trainguard.events.trace import Trace
+from trainguard.observe.loader.iterate import no_process_left
+from trainguard.observe.loader.reproduce import reproduce
+from trainguard.observe.loader.resume import resume
+from trainguard.observe.loader.scan import scan
+from trainguard.observe.loader.settings import settings
+from trainguard.observe.loader.shards import shards
+from trainguard.observe.loader.splits import Loaders
+from trainguard.observe.loader.storage import storage
+from trainguard.observe.loader.transform import transform
+from trainguard.observe.loader.vary import DRAWS, call, draw, smallest
+from trainguard.observe.loader.workers import workers
+from trainguard.observe.tools.deadline import deadline
+from trainguard.observe.tools.isolation import isolated
+from trainguard.observe.tools.quiet import quiet
+from trainguard.observe.tools.traces import Traces
+from trainguard.subjects.loader import Loader
+
+Probe = Callable[[Loaders, int], Iterator[Event]]
+
+PROBES: dict[str, Probe] = {
+    probe.__name__: probe
+    for probe in (scan, workers, shards, resume, reproduce, transform, settings, storage)
+}
+
+
+def observe(loader: Loader, _device: str, _dtype: str, settings: Settings) -> "LoaderObservation":
+    """Return the observation of a loader; nothing runs until a trace is asked for."""
+    return LoaderObservation(loader, settings)
+
+
+@dataclass
+class LoaderObservation:
+    """The traces of one declaration of loaders, each observed when first asked for."""
+
+    loader: Loader
+    settings: Settings
+    points: int = 0
+    _traces: Traces[Event] = field(default_factory=lambda: Traces("a loader", PROBES))
+
+    def trace(self, probe: str) -> Trace[Event]:
+        """Return the trace of one probe; a loader that cannot be scanned is not probed further."""
+        self._traces.check(probe)
+        if probe not in ("scan", "transform"):
+            self.trace("scan")
+        return self._traces.get(probe, lambda _: self.observed(probe, self._drawn(probe)))
+
+    def shrunk(self, finding: Finding, judge: Judge) -> Finding:
+        """Return the finding in the smallest setting of `vary` to which the judge objects alike."""
+        probe = self._traces.probe_of(finding)
+        if not self.loader.vary or probe is None or finding.event is None:
+            return finding
+        known = self._drawn(probe)[finding.event.case]
+
+        def found_in(setting: dict[str, object]) -> Finding | None:
+            """Return the like finding in a setting, if there is one."""
+            try:
+                trace = self.observed(probe, [setting])
+            except (SubjectError, Unjudged):
+                return None
+            alike = (finding.summary, finding.rank)
+            return next((f for f in judge(trace) if (f.summary, f.rank) == alike), None)
+
+        setting, found = smallest(self.loader, found_in, known, finding, self.settings)
+        return replace(found, smallest=found.smallest or call(self.loader, setting))
+
+    def observed(self, probe: str, draws: list[dict[str, object]]) -> Trace[Event]:
+        """Run a probe in each setting, the team's global state kept as it was."""
+        function = PROBES[probe]
+        seed = self.settings.seed
+        # The time ends first: processes that are left are ended without a limit.
+        with quiet(), isolated(seed), no_process_left(), deadline(self.loader.timeout):
+            events = tuple(
+                event
+                for case, setting in enumerate(draws)
+                for event in function(Loaders(self.loader, setting, seed), case)
+            )
+        self.points += len(events)
+        conditions: dict[str, Plain] = {"torch": torch.__version__, "seed": seed}
+        return Trace(self.loader.name, events, conditions, self.loader.promises)
+
+    def _drawn(self, probe: str) -> list[dict[str, object]]:
+        """Return the settings of a probe; drawing is deterministic, so they are not kept."""
+        count = DRAWS[self.settings.profile]
+        count = count if probe == "scan" else max(2, count // 4)
+        return draw(self.loader, count, self.settings.seed)

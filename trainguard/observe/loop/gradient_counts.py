@@ -1,0 +1,71 @@
+"""What the parameters of one window were given: how many gradients, and their largest norms."""
+
+import torch
+
+from trainguard.observe.loop.window import Window, gradient_of
+
+
+class Received:
+    """
+    The counts and the largest norms, for as long as a window holds the same parameters.
+
+    last: what each has counted in the window that goes on, as of the last call of `count`; index:
+    the number of that window. The norms are compared on their device, and fetched by `norms()`
+    alone. No parameter is kept.
+    """
+
+    def __init__(self, window: Window, last: list[int]) -> None:
+        self.counts = [0] * len(window.parameters)
+        self.last, self.index = last, window.index
+        self._key = _key(window)
+        self._list = window.received  # replaced where the window begins again
+        self._largest: torch.Tensor | None = None
+        self._places: tuple[int, ...] = ()
+        self._index: torch.Tensor | None = None
+
+    def fits(self, window: Window) -> bool:
+        """Say whether the window still holds these parameters."""
+        return self._key == _key(window)
+
+    def count(self, window: Window) -> None:
+        """Add what has arrived since the last call; a window begins again from zero."""
+        last, same = self.last, window.received is self._list
+        self.last, self.index = list(window.received), window.index
+        self._list = window.received
+        if not same:
+            last = [0] * len(self.last)
+        if self.last != last:
+            more = zip(self.counts, self.last, last, strict=True)
+            self.counts = [count + max(0, now - before) for count, now, before in more]
+
+    def measure(self, window: Window) -> None:
+        """Keep the largest norm of each parameter; a norm that is nan says nothing."""
+        norms = window.norms
+        if norms is None:
+            return
+        if self._largest is None or self._largest.device != norms.device:
+            kept = norms.new_zeros(len(self.counts))
+            self._largest = kept if self._largest is None else self._largest.to(norms.device)
+        if len(norms) == len(self.counts):
+            torch.fmax(self._largest, norms, out=self._largest)
+            return
+        index = self._index_of(window, norms.device)
+        if len(index) == len(norms):
+            self._largest[index] = torch.fmax(self._largest[index], norms)
+
+    def norms(self) -> list[float]:
+        """Fetch the largest norm of each parameter; zero where none was measured."""
+        return [0.0] * len(self.counts) if self._largest is None else self._largest.tolist()
+
+    def _index_of(self, window: Window, device: torch.device) -> torch.Tensor:
+        """Return the places of the parameters that have a gradient."""
+        places = tuple(i for i, p in enumerate(window.parameters) if gradient_of(p) is not None)
+        if self._index is None or places != self._places or self._index.device != device:
+            self._places, self._index = places, torch.tensor(places, device=device)
+        return self._index
+
+
+def _key(window: Window) -> tuple[int, ...]:
+    """Return what tells one list of parameters from another without keeping any of them."""
+    held = window.parameters
+    return (id(held), len(held), id(held[0]), id(held[-1])) if held else (id(held), 0)

@@ -1,0 +1,200 @@
+"""
+The places at which a recorder listens: calls of modules, backward, steps of optimizers.
+
+It watches state rather than calls wherever it can. A step made by hand is one that moved
+parameters which had just got a gradient; a gradient was cleared when it is no longer there.
+"""
+
+import gc
+import threading
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from trainguard.observe.loop.watch.watcher import Columns
+from trainguard.observe.tools.fake_check import is_abstract
+from trainguard.observe.tools.live_copies import kinds
+
+if TYPE_CHECKING:
+    from trainguard.observe.loop.recorder import Recorder
+
+
+def install(recorder: "Recorder") -> None:
+    """Begin to listen, until the recorder's patches are undone."""
+    recorder.patches.replace(nn.Module, "__call__", lambda call: _calls(recorder, call))
+    recorder.patches.replace(
+        torch.autograd, "backward", lambda backward: _backwards(recorder, backward)
+    )
+    recorder.patches.replace(Optimizer, "__init__", lambda make: _makes(recorder, make))
+    optimizers = set(kinds(Optimizer))
+    # Those made before; type() does not wake up lazy proxies.
+    for found in [each for each in gc.get_objects() if type(each) in optimizers]:
+        if hasattr(found, "param_groups"):
+            recorder.window_of(found)
+    steps = _Steps(recorder)
+    for register, hook in (
+        (register_optimizer_step_pre_hook, steps.before),
+        (register_optimizer_step_post_hook, steps.after),
+    ):
+        recorder.patches.on_undo(register(hook).remove)
+
+
+def settle(recorder: "Recorder") -> None:
+    """See whether a last step was made by hand after the last backward."""
+    recorder.limit = None
+    recorder.hand.look()
+
+
+def _calls(recorder: "Recorder", call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a `Module.__call__` that tells of the outermost calls and of what they called."""
+    inside = threading.local()
+    called = recorder.called
+    patches = recorder.patches
+    compiling = torch.compiler.is_compiling
+
+    @wraps(call)
+    def watched(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """Call the module, and tell of it once it is done."""
+        if compiling():
+            return call(module, *args, **kwargs)
+        inner = getattr(inside, "module", None) is not None or recorder.backward  # a checkpoint's
+        if inner or not patches.live:
+            called.add(id(module))
+            return call(module, *args, **kwargs)
+        if is_abstract():
+            return call(module, *args, **kwargs)
+        if recorder.nudge is not None:
+            recorder.nudge.called(module)
+        inside.module, recorder.calling = module, not recorder.is_bare(module)
+        try:
+            output = call(module, *args, **kwargs)
+        finally:
+            inside.module, recorder.calling = None, False
+        if type(module).__name__ != "GraphModule":  # the inside of a compiled module
+            called.add(id(module))
+            recorder.forwarded(module, (*args, *kwargs.values()), output, tuple(kwargs))
+        return output
+
+    return watched
+
+
+def _backwards(recorder: "Recorder", backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a `torch.autograd.backward` that tells before and after it."""
+
+    @wraps(backward)
+    def watched(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run backward; one inside another (of a checkpoint) is part of it."""
+        if recorder.backward or not recorder.patches.active or is_abstract():
+            return backward(tensors, *args, **kwargs)
+        if not isinstance(tensors, torch.Tensor):
+            tensors = tuple(tensors)  # a generator could not be read twice
+        loss = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
+        if not isinstance(loss, torch.Tensor):
+            return backward(tensors, *args, **kwargs)
+        if not recorder.patches.watching and not _is_alarming(loss):
+            return backward(tensors, *args, **kwargs)
+        recorder.woken = recorder.woken or not recorder.patches.watching
+        recorder.patches.watching = True
+        recorder.hand.look()
+        recorder.backward_begins(loss)
+        recorder.backward = True
+        try:
+            result = backward(tensors, *args, **kwargs)
+        finally:
+            recorder.backward = False
+        recorder.backward_ends(loss)
+        recorder.hand.wait()
+        return result
+
+    return watched
+
+
+def _is_alarming(loss: torch.Tensor) -> bool:
+    """Say whether a loss shows, without waiting for a device, that its step is to be recorded."""
+    if not loss.is_cpu or loss.numel() != 1:
+        return False
+    value = loss.item()  # torch.isfinite is several operations
+    return bool(value - value != 0)
+
+
+def _makes(recorder: "Recorder", make: Callable[..., None]) -> Callable[..., None]:
+    """Return an `Optimizer.__init__` that makes the new optimizer known."""
+
+    @wraps(make)
+    def watched(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+        """Make the optimizer, and open its window."""
+        make(optimizer, *args, **kwargs)
+        if recorder.patches.active:
+            recorder.window_of(optimizer)
+            if recorder.nudge is not None:
+                recorder.nudge.made(optimizer)
+
+    return watched
+
+
+class _Steps:
+    """The two hooks around the steps of all optimizers."""
+
+    def __init__(self, recorder: "Recorder") -> None:
+        self.recorder = recorder
+        self._running: list[tuple[Optimizer, Columns, list[bool]]] = []
+
+    def before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Measure what the step will be made with: now, or after the closure that computes it."""
+        if not self.recorder.patches.active or torch.compiler.is_compiling() or is_abstract():
+            return None
+        columns: Columns = {}
+        self._running.append((optimizer, columns, []))
+        if not self.recorder.patches.watching:
+            return None
+        window = self.recorder.window_of(optimizer)
+        if not (window.watched or self.recorder.woken):
+            return None
+        window.hold()
+        # Bound to the class: the hook is called with `self` in front.
+        rest = args[1:] if args and args[0] is optimizer else args
+        closure = kwargs.get("closure", rest[0] if rest else None)
+        if not callable(closure):
+            columns.update(self.recorder.step_begins(window))
+            return None
+        first: list[list[Any]] = []
+
+        @wraps(closure)
+        def measured(*inner: Any, **named: Any) -> Any:
+            """Run the closure, then measure; only the first call's losses are the step's."""
+            value = closure(*inner, **named)
+            first.append(window.losses)
+            window.losses = first[0]
+            window.hold()
+            columns.update(self.recorder.step_begins(window))
+            return value
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": measured}
+        return (*args[: len(args) - len(rest)], measured, *rest[1:]), kwargs
+
+    def after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        """Record the step, unless it only passed on what an optimizer inside it did."""
+        while self._running:
+            running, columns, inner = self._running.pop()
+            if running is optimizer:  # one that raised half-way is still on the list
+                break
+        else:
+            return
+        if self._running:
+            self._running[-1][2].append(True)
+        if inner or not self.recorder.patches.active:
+            return
+        window = self.recorder.window_of(optimizer)
+        if columns:
+            self.recorder.step_ends(window, columns)
+        else:
+            self.recorder.step_passes(window)

@@ -1,0 +1,138 @@
+"""
+Observe a function that trains, in a process of its own: `file.py::loop`.
+
+So that its memory is its own, and nothing of one run is left for the next. Run as a module, this
+file is the child: it imports the file, seeds, records, and writes the trace.
+"""
+
+import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from traceback import format_exception
+from typing import Any
+
+from trainguard.core.errors import DeclarationError, SubjectError, did_you_mean, is_ours
+from trainguard.core.settings import Settings
+from trainguard.events.base import Event
+from trainguard.events.trace import Trace
+from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.loop.script_process import observe_script
+from trainguard.observe.tools.isolation import seed_everything
+from trainguard.observe.tools.subprocess import FAILED, USAGE, failure, run_to_end
+from trainguard.subjects.loop import Loop, Run, Script
+
+
+def observe_apart(
+    address: str, seed: int = 0, steps: int | None = None, seconds: float = 600.0
+) -> Trace[Event]:
+    """
+    Run the loop at `file.py::name` under the recorder in a new process, seeded; return its trace.
+
+    steps: as declared, where it is not given. Raises SubjectError where there is no such loop,
+    where it fails, takes too long or makes no training step.
+    """
+    with TemporaryDirectory(prefix="trainguard-") as scratch:
+        file, errors = Path(scratch, "trace"), Path(scratch, "stderr")
+        command = [
+            *(
+                sys.executable,
+                "-m",
+                "trainguard.observe.loop.loop_process",
+                address,
+                str(file),
+                str(seed),
+            ),
+            *([] if steps is None else ["--steps", str(steps)]),
+        ]
+        code = run_to_end(command, Path.cwd(), errors, seconds)
+        if code:
+            raise failure(code, address, errors)
+        return Trace.from_text(file.read_text(encoding="utf-8"))
+
+
+def main(words: Sequence[str]) -> int:
+    """Be the child: record the loop at an address, write its trace, and return the exit code."""
+    parser = ArgumentParser(prog="trainguard.observe.loop.loop_process")
+    parser.add_argument("address")
+    parser.add_argument("trace", type=Path)
+    parser.add_argument("seed", type=int)
+    parser.add_argument("--steps", type=int)
+    given = parser.parse_args(words)
+    try:
+        run = found(given.address)
+        trace = recorded(run, given.seed, given.steps or run.steps)
+    except DeclarationError as error:
+        return _said(str(error), USAGE)
+    except SubjectError as fault:
+        cause = fault.__cause__
+        if cause is None:
+            return _said(f"{fault.sentence}.\n{fault.remedy}", USAGE)
+        return _said("".join(format_exception(cause)).rstrip(), FAILED)
+    given.trace.write_text(trace.to_text(), encoding="utf-8")
+    return 0
+
+
+def found(address: str) -> Run:
+    """Import the file of an address as pytest would, and return the run that is declared there."""
+    path, _, name = address.rpartition("::")
+    file = Path(path).resolve()
+    root = file.parent
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    sys.path[:0] = [str(root)]
+    try:
+        module = import_module(".".join(file.relative_to(root).with_suffix("").parts))
+    except Exception as error:
+        raise SubjectError(f"{path} cannot be imported") from error
+    value = getattr(module, name, None)
+    if value is None:
+        known = [n for n, v in vars(module).items() if isinstance(v, Run)]
+        raise DeclarationError(f"{path} has no {name!r}.{did_you_mean(name, known)}")
+    return declared(value, address)
+
+
+def declared(value: Any, address: str) -> Run:
+    """Return what stands at an address as a run; a plain function that trains is one too."""
+    if isinstance(value, Loop | Script):
+        return value
+    if not callable(value) or isinstance(value, type):
+        raise DeclarationError(
+            f"{address} is {value!r:.60}, which does not train. Give a tg.Loop, a tg.Script or a"
+            " function that trains."
+        )
+    return Loop(value)
+
+
+def recorded(run: Run, seed: int, steps: int | None) -> Trace[Event]:
+    """Record a run in this process, seeded and otherwise as a program would have it."""
+    if isinstance(run, Script):
+        return observe_script(run, Settings(), steps, probe=False)
+    assert isinstance(run, Loop)
+    seed_everything(seed)
+    recorder = Recorder(run.name, steps=steps, probe=False, promises=run.promises)
+    try:
+        with recorder:
+            run.train(**dict(run.arguments))
+    except Exception as error:
+        if is_ours(error):
+            raise
+        raise SubjectError(f"it raised after {recorder.steps} steps") from error
+    if not recorder.steps:
+        raise SubjectError(
+            f"`{run.name}` made no training step, so that there is nothing to judge",
+            "Steps in processes that it starts are not seen.",
+        )
+    return recorder.trace
+
+
+def _said(text: str, code: int) -> int:
+    """Say what went wrong, and return the exit code that stands for it."""
+    sys.stderr.write(f"{text}\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,122 @@
+"""Observe a declared run: record it once, and once more to see whether it repeats."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from trainguard.core.catalogue import Judge
+from trainguard.core.errors import SubjectError, Unjudged, is_ours
+from trainguard.core.finding import Finding
+from trainguard.core.settings import Settings
+from trainguard.curves.store import Archive, files_of
+from trainguard.events.base import Event
+from trainguard.events.trace import Trace
+from trainguard.observe.loop.curves import Comparing
+from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.loop.rerun import repeated
+from trainguard.observe.loop.script_process import observe_script
+from trainguard.observe.loop.ulp_perturbation import Nudge
+from trainguard.observe.tools.deadline import deadline
+from trainguard.observe.tools.isolation import isolated
+from trainguard.observe.tools.traces import Traces
+from trainguard.subjects.loop import Loop, Run, Script
+from trainguard.subjects.subject import parameters
+
+_PROBES = ("run", "rerun", "curve")
+
+
+def observe(run: Run, _device: str, _dtype: str, settings: Settings) -> "RunObservation":
+    """Return the observation of a run; nothing runs until a trace is asked for."""
+    return RunObservation(run, settings)
+
+
+@dataclass
+class RunObservation:
+    """The traces of one run: of the whole, and of its first steps made a second time."""
+
+    run: Run
+    settings: Settings
+    points: int = 0
+    archive: Archive | None = None  # of the curves; the files beside the declaration unless given
+    _traces: Traces[Event] = field(default_factory=lambda: Traces("a run", _PROBES))
+
+    def trace(self, probe: str) -> Trace[Event]:
+        """Return the trace of one probe, recorded at the first call."""
+        make = {"run": self._recorded, "rerun": self._repeated, "curve": self._compared}
+        return self._traces.get(probe, lambda _: make[probe]())
+
+    def shrunk(self, finding: Finding, _judge: Judge) -> Finding:
+        """Return the finding: a run has no smaller counterexample than its first step."""
+        return finding
+
+    def _recorded(self) -> Trace[Event]:
+        """Record the run as it was declared; one without a single step cannot be judged."""
+        trace = self._of(self.run.steps, self.run.probe)
+        self.points += len(trace)
+        if not trace.conditions["steps"]:
+            raise SubjectError(
+                "it made no optimizer step", "declare what trains, not what sets a training up"
+            )
+        return trace
+
+    def _repeated(self) -> Trace[Event]:
+        """Record the first steps again from the same seed, and tell where the losses part."""
+        trace, loop = self.trace("run"), self.run
+        if not isinstance(loop, Loop):
+            raise Unjudged("a script seeds itself, or does not: run it twice to compare")
+        return repeated(
+            loop,
+            trace,
+            lambda steps, changed: self._of(steps, probe=False, changed=changed),
+            self.settings.profile == "thorough",
+        )
+
+    def _compared(self) -> Trace[Event]:
+        """Hold the curves of the run against their snapshots."""
+        assert isinstance(self.run, Loop)
+        steps = self.run.steps
+        again = Comparing(
+            self.run,
+            self.trace("run"),
+            self.archive or files_of(self.run),
+            lambda seed, nudge: self._of(steps, probe=False, seed=seed, nudge=nudge),
+        )
+        return again.compared()
+
+    def _of(
+        self,
+        steps: int | None,
+        probe: bool,
+        seed: int | None = None,
+        nudge: Nudge | None = None,
+        changed: Mapping[str, Any] | None = None,
+    ) -> Trace[Event]:
+        """Record so many steps, the team's global state kept as it was."""
+        run, promises = self.run, self.run.promises
+        if isinstance(run, Script):
+            return observe_script(run, self.settings, steps, probe)
+        assert isinstance(run, Loop)
+        arguments = {**run.arguments, **(changed or {})}
+        if run.seeds and "seed" in (parameters(run.train) or ()):
+            arguments["seed"] = seed or 0
+        # A curve is that of one seed, whatever seed this session explores from.
+        begin = seed or (0 if run.curve else self.settings.seed)
+        recorder = Recorder(run.name, steps=steps, probe=probe, promises=promises, nudge=nudge)
+        with isolated(begin), deadline(run.timeout):
+            _train(recorder, lambda: run.train(**arguments))
+        conditions = {**recorder.trace.conditions, "seed": begin}
+        return replace(recorder.trace, conditions=conditions)
+
+
+def _train(recorder: Recorder, train: Callable[[], Any]) -> None:
+    """Run the training under the recorder; what it raises is the subject's own."""
+    try:
+        with recorder:
+            train()
+    except Exception as error:
+        if is_ours(error):
+            raise
+        raise SubjectError(
+            f"it raised {type(error).__name__} after {recorder.steps} steps: {error}",
+            "make it run by itself first",
+        ) from error

@@ -1,0 +1,288 @@
+"""
+The Recorder watches a training that knows nothing of it and turns it into a Trace.
+
+It listens at a few places of torch (see `listen`), tells its watchers what happens, and makes one
+Step of what they answer for each step of an optimizer. It draws no random number and changes no
+tensor: a recorded run is bit for bit the run that it would have been.
+"""
+
+import weakref
+from collections.abc import Mapping
+from itertools import count
+from time import perf_counter
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from trainguard.events.base import Event, Plain
+from trainguard.events.loop import Step
+from trainguard.events.trace import Trace
+from trainguard.observe.loop import hooks
+from trainguard.observe.loop.deferred import fetched, on_accelerator
+from trainguard.observe.loop.manual_steps import Hand
+from trainguard.observe.loop.thinning import Kept
+from trainguard.observe.loop.ulp_perturbation import Nudge
+from trainguard.observe.loop.watch.conditions import Conditions
+from trainguard.observe.loop.watch.scaling import Scaling
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, overrides
+from trainguard.observe.loop.watchers import watchers
+from trainguard.observe.loop.window import Forward, Window
+from trainguard.observe.tools.module_names import Names
+from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.user_line import caller
+
+W = TypeVar("W", bound=Watcher)
+INSTANTS = ("forward", "before_backward", "after_backward", "before_step", "after_step")
+
+
+class Stopped(BaseException):
+    """Raised inside the user's code once enough steps were made, so that `finally` blocks run."""
+
+
+class Recorder:
+    """
+    A recording, as a context manager; `trace` is there once it is over.
+
+    steps: after so many optimizer steps the training is stopped; None lets it go on.
+    probe: whether watchers may copy live objects and try them out.
+    nudge: what moves the parameters a little before the first step; the one change ever made.
+        Such a run is made for its curves, and nothing else is watched.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        steps: int | None = None,
+        probe: bool = True,
+        promises: Mapping[str, Plain] | None = None,
+        nudge: Nudge | None = None,
+    ) -> None:
+        self.name, self.limit, self.probe, self.nudge = name, steps, probe, nudge
+        self.promises = dict(promises or {})
+        self.steps = 0  # of all optimizers; may be read from another thread
+        self.names = Names()
+        self.patches = Patches()
+        self.windows: list[Window] = []
+        self.called: set[int] = set()  # ids of modules called, outermost or inside
+        self.calling = self.backward = False  # whether an outermost call or a backward is going on
+        self.woken = False  # whether something is wrong in a step that would not be watched
+        self.hand = Hand(self)
+        self.recent: list[Forward] = []  # the latest calls of outermost modules
+        self.trace: Trace[Event] = Trace(name)
+        self.watchers: list[Watcher] = [make(self) for make in watchers(nudge is not None)]
+        self.scaling = self.watcher(Scaling)
+        self._told = {
+            instant: [getattr(w, instant) for w in self.watchers if overrides(w, instant)]
+            for instant in INSTANTS
+        }
+        self._by_optimizer: dict[int, Window] = {}
+        self._kept: dict[tuple[type[Event], str], Kept] = {}
+        self._waiting: list[Columns] = []
+        self._bare: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
+        self._clock = count()
+        self._began = 0.0
+        self._ended = "finished"
+
+    # Life
+
+    def __enter__(self) -> "Recorder":
+        """Install every hook and patch."""
+        self.patches.active = True
+        try:
+            hooks.install(self)
+            for watcher in self.watchers:
+                watcher.install(self.patches)
+        except BaseException:
+            self.patches.undo()
+            raise
+        self._began = perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> bool:
+        """Put everything back and write the trace; an end that we asked for is no error."""
+        seconds = perf_counter() - self._began
+        stopped = isinstance(error, Stopped)
+        if kind is not None:
+            self._ended = "stopped" if stopped else "failed"
+        try:
+            hooks.settle(self)
+        finally:
+            self.patches.undo()
+        self._write(seconds)
+        return stopped
+
+    def watcher(self, kind: type[W]) -> W:
+        """Return the watcher of a class."""
+        return next(watcher for watcher in self.watchers if isinstance(watcher, kind))
+
+    def scale_of(self, loss: torch.Tensor) -> torch.Tensor | float:
+        """Return the factor that a gradient scaler has multiplied a loss by, 1 without one."""
+        return self.scaling.of(loss)
+
+    def scale_at(self, window: Window) -> torch.Tensor | float:
+        """Return the factor that the gradients of a window are still scaled by."""
+        return self.scaling.at(window)
+
+    def tick(self) -> int:
+        """Return the next number of the run's clock."""
+        return next(self._clock)
+
+    def keep(self, event: Event) -> None:
+        """Take an event into the trace, which stays bounded in a long run."""
+        # Each optimizer's steps by themselves: thinned together, two in turns would lose one.
+        key = (type(event), event.optimizer if isinstance(event, Step) else "")
+        kept = self._kept.get(key)
+        if kept is None:
+            kept = self._kept[key] = Kept(_kind_of_step)
+        kept.add(event)
+
+    # What happens
+
+    def forwarded(
+        self,
+        module: nn.Module,
+        inputs: tuple[Any, ...],
+        output: Any,
+        keywords: tuple[str, ...] = (),
+    ) -> None:
+        """Tell that an outermost module was called; one without parameters is part of the loss."""
+        if self.is_bare(module):
+            return
+        self.hand.look()
+        seen = Forward(
+            self.names.add(module, renames=not self.steps),
+            self.tick(),
+            module.training,
+            torch.is_grad_enabled() and not torch.is_inference_mode_enabled(),
+            step=self.steps,
+            keywords=keywords,
+        )
+        self.recent = [*self.recent[-7:], seen]
+        word = "forward" if seen.gradients else "evaluate"
+        for window in self.windows:
+            window.did(word)
+            if len(window.forwards) < 64:
+                window.forwards.append(seen)
+        for tell in self._told["forward"]:
+            tell(seen, module, inputs, output)
+
+    def backward_begins(self, loss: torch.Tensor) -> None:
+        """Tell that something is handed to backward."""
+        for window in self.windows:
+            window.hold()
+            window.mark()
+        for tell in self._told["before_backward"]:
+            tell(loss)
+
+    def backward_ends(self, loss: torch.Tensor) -> None:
+        """Tell that gradients have arrived."""
+        for tell in self._told["after_backward"]:
+            tell(loss)
+
+    def step_begins(self, window: Window) -> Columns:
+        """Ask the watchers about the step that is about to be made."""
+        columns: Columns = {}
+        with torch.no_grad():
+            for tell in self._told["before_step"]:
+                columns.update(tell(window))
+        return columns
+
+    def step_ends(self, window: Window, columns: Columns, skipped: bool = False) -> None:
+        """Make a Step of what the watchers saw."""
+        if window.surveyed:
+            window.source = caller(2)
+        optimizer = window.optimizer() if window.optimizer is not None else None
+        window.name = window.name or self.names.unique(type(optimizer).__name__)
+        with torch.no_grad():
+            for tell in self._told["after_step"]:
+                columns.update(tell(window))
+        columns |= {
+            "step": window.index,
+            "optimizer": window.name,
+            "clock": self.tick(),
+            "source": window.source,
+            "span": window.stride,
+            "skipped": skipped,
+            "order": tuple(window.order),
+        }
+        self._drain()
+        if on_accelerator(columns):
+            self._waiting.append(columns)  # fetched one step later, when it is surely there
+        else:
+            self.keep(Step(**fetched(columns)))
+        self.step_passes(window, skipped)
+
+    def step_passes(self, window: Window, skipped: bool = False) -> None:
+        """Count a step, watched or not; raises Stopped once it was the last wanted one."""
+        if self.nudge is not None:
+            self.nudge.stepped(window.parameters)
+        window.close()
+        stepping = [each for each in self.windows if each.index]
+        self.woken = False
+        self.patches.watching = self.hand.window is not None or any(w.watched for w in stepping)
+        if not skipped:
+            self.steps += 1
+        if self.limit is not None and self.steps >= self.limit:
+            raise Stopped(f"{self.steps} steps were asked for")
+
+    def window_of(self, optimizer: Optimizer) -> Window:
+        """Return the window of an optimizer, opened when it is first met."""
+        window = self._by_optimizer.get(id(optimizer))
+        if window is not None and window.optimizer is not None and window.optimizer() is optimizer:
+            return window
+        window = Window("", weakref.ref(optimizer))
+        weakref.finalize(optimizer, window.release).atexit = False
+        self._by_optimizer[id(optimizer)] = window
+        self.windows.append(window)
+        window.hold()
+        return window
+
+    def is_bare(self, module: nn.Module) -> bool:
+        """Say whether a module has no parameters; looked up once."""
+        bare = self._bare.get(module)
+        if bare is None:
+            bare = self._bare[module] = next(nn.Module.parameters(module), None) is None
+        return bare
+
+    # The end
+
+    def _drain(self) -> None:
+        """Make Steps of what was still on its way from an accelerator."""
+        waiting, self._waiting = self._waiting, []
+        for columns in waiting:
+            self.keep(Step(**fetched(columns)))
+
+    def _write(self, seconds: float) -> None:
+        """Make the trace of all that was kept and of what the watchers add up."""
+        self._drain()
+        added = [event for watcher in self.watchers for event in watcher.finish()]
+        kept = [event for events in self._kept.values() for event in events]
+        ordered = sorted(kept, key=lambda event: getattr(event, "clock", 0))
+        conditions: dict[str, Plain] = {
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "steps": self.steps,
+            "optimizers": tuple(window.name for window in self.windows if window.index),
+            "seconds": seconds,
+            "ended": self._ended,
+            "probe": self.probe,
+            **self.watcher(Conditions).seen,
+        }
+        self.trace = Trace(self.name, (*ordered, *added), conditions, self.promises)
+        # The recorder may be kept for its trace: nothing of the training is kept with it.
+        self.windows, self.watchers, self.recent = [], [], []
+        self._by_optimizer, self._told, self.hand = {}, {}, Hand(self)
+
+
+def _kind_of_step(event: Event) -> object:
+    """Return what makes a step unlike others: the words in it, not its numbers."""
+    if not isinstance(event, Step):
+        return None
+    sound = event.loss - event.loss == 0 and event.norm - event.norm == 0
+    return (event.optimizer, sound, event.skipped, event.clip, event.training, event.culprit != "")

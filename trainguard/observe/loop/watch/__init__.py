@@ -1,0 +1,1 @@
+"""What a recorder watches: one file for each thing, see `watcher`."""

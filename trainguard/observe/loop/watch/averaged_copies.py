@@ -1,0 +1,231 @@
+"""Watches copies of trained modules: whether they follow as an average does, and by which decay."""
+
+import re
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import wraps
+from math import isfinite, nan, sqrt
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainguard.events.loop import Average
+from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.window import Window
+from trainguard.observe.tools.averaged_copies import Copy, Pair
+from trainguard.observe.tools.holders import Holders, holders
+from trainguard.observe.tools.live_copies import search
+from trainguard.observe.tools.patches import Patches
+
+_CALLED = frozenset(
+    ("ema", "average", "averaged", "averaging", "avg", "teacher", "momentum", "shadow", "swa")
+)
+_PLAIN = frozenset(("module", "model", "net", "copy", "self", "value"))
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")  # of names such as ema_model and ModelEMA
+_FIRST = 2  # steps before copies are looked for
+_PATIENCE = 16  # looks after which a dict that never moved is let go
+_ROUNDED = 64  # times the square of what rounding makes of it: a smaller move tells no decay
+
+
+@dataclass(slots=True)
+class _Followed:
+    """
+    A copy that is watched.
+
+    window: of the optimizer that trains its module. wrappers: the modules around it.
+    index: the steps that had been made at the last look. was: copies of what was seen there.
+    waiting: the looks at a dict or list, until it moves: one that never does is no average.
+    """
+
+    copy: Copy
+    name: str
+    named: bool
+    window: Window
+    wrappers: "list[weakref.ref[nn.Module]]"
+    index: int = -1
+    paired: bool = False  # whether the last look is to be followed by one a step later
+    was: list[Pair] = field(default_factory=list)
+    moved: bool = False
+    waiting: list[Average] = field(default_factory=list)
+
+
+class Averages(Watcher):
+    """
+    The Average events, and the ids of the parameters of all copies that were found.
+
+    An average is updated after the step of its optimizer, so it is looked at when the next backward
+    begins: two looks that are one step apart tell its decay.
+    """
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self.ids: set[int] = set()
+        self._followed: list[_Followed] = []
+        self._restored = 0  # how often modules were copied or loaded
+        self._searched = (-1, -1)
+        self._due = _FIRST  # the number of steps after which copies are looked for again
+
+    def install(self, patches: Patches) -> None:
+        """Listen to what makes copies: deepcopy, unpickling, load_state_dict."""
+        patches.replace(nn.Module, "__setstate__", self._restores)
+        patches.replace(nn.Module, "load_state_dict", self._restores)
+
+    def copies(self) -> list[tuple[str, Copy, bool]]:
+        """Return the copies that are watched: name, copy, and whether it is called an average."""
+        return [(one.name, one.copy, one.named) for one in self._followed]
+
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """Look at each copy whose optimizer has stepped, where a look is due."""
+        for one in self._followed:
+            window = one.window
+            if window.index != one.index and (window.surveyed or one.paired):
+                with torch.no_grad():
+                    self._look(one)
+
+    def after_step(self, window: Window) -> Columns:
+        """Look for copies after the second step, and later where some may have been made."""
+        if self.recorder.steps + 1 >= self._due:
+            self._due = 10 if self._due == _FIRST else 4 * self._due
+            made = self._restored, len(self.recorder.windows)
+            if made != self._searched:
+                self._searched = made
+                with suppress(Exception):  # whatever somebody's objects do when they are looked at
+                    self._search()
+        if self._followed:
+            self._followed = [one for one in self._followed if not one.copy.abandoned]
+        return {}
+
+    def _restores(self, restore: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a method of modules that counts how often it is called."""
+
+        @wraps(restore)
+        def watched(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            """Restore the module."""
+            self._restored += 1
+            return restore(module, *args, **kwargs)
+
+        return watched
+
+    def _search(self) -> None:
+        """Look for copies of what the optimizers train, and for what they are called."""
+        windows = self.recorder.windows
+        held = {id(p): window for window in windows for p in window.parameters}
+        known = [one.copy for one in self._followed]
+        copies, modules = search(list(self.recorder.names.roots()), set(held), known)
+        found = holders([copy.source for copy in copies], modules, set(held))
+        for copy, held_by in zip(copies, found, strict=True):
+            student = copy.follows.module()
+            own = student.get_parameter(copy.follows.compared[0]) if student is not None else None
+            named = _is_called_average(copy, held_by)
+            # Without a name, what shares its memory may well be another view of the module.
+            if own is not None and (named or not copy.shared()):
+                self.ids |= copy.ids
+                name = self._named(copy, held_by)
+                one = _Followed(copy, name, named, held[id(own)], held_by.wrappers)
+                self._followed.append(one)
+
+    def _named(self, copy: Copy, held_by: Holders) -> str:
+        """Return what the user calls a copy; a name that was given already gets a number."""
+        names = self.recorder.names
+        pairs = list(zip(held_by.kinds, held_by.names, strict=True))
+        telling = [pair for pair in pairs if words(*pair) & _CALLED]
+        others = [pair for pair in pairs if pair[1] not in _PLAIN and pair[1].isidentifier()]
+        kind, name = next(iter([*telling, *others]), ("", ""))
+        full = ".".join(part for part in (kind, name) if part)
+        if full or copy.module is None:
+            return str(names.unique(full or "dict of tensors"))
+        student, kind = copy.follows.module(), type(copy.source).__name__
+        known = str(names.module(copy.source))
+        taken = student is None or known == names.module(student)
+        return str(names.unique(kind)) if taken else known
+
+    def _look(self, one: _Followed) -> None:
+        """See how a copy and its module have moved since the last look."""
+        pairs = one.copy.pairs() if _has_begun(one.wrappers) else []
+        student = one.copy.follows.module()
+        if pairs and len(one.was) == len(pairs) and student is not None:
+            move = measured(one.was, pairs, single=one.window.index == one.index + 1)
+            event = Average(
+                name=one.name,
+                step=one.window.index - 1,
+                follows=self.recorder.names.module(student),
+                shared=one.copy.shared(),
+                named=one.named,
+                **move,
+            )
+            self._tell(one, event)
+        one.was = [(a.clone(), b.clone()) for a, b in pairs]
+        one.paired, one.index = one.window.surveyed, one.window.index
+
+    def _tell(self, one: _Followed, event: Average) -> None:
+        """Keep a look; those at a dict or list wait until it moves, or it is let go."""
+        one.moved |= event.moved
+        one.waiting.append(event)
+        if one.moved or one.copy.module is not None:
+            for waiting in one.waiting:
+                self.recorder.keep(waiting)
+            one.waiting = []
+        elif len(one.waiting) >= _PATIENCE:
+            self._followed = [other for other in self._followed if other is not one]
+
+
+def measured(was: list[Pair], now: list[Pair], *, single: bool) -> dict[str, Any]:
+    """
+    Return the fields of an Average that tell how a copy has moved, each pair a module and its copy.
+
+    The decay is that which explains the move best, from the module as it is now or as it was
+    before: an average may be updated on either side of the step. It is known after a single step
+    only, and where the move is well above what rounding makes of it.
+    """
+    device = now[0][1].device
+    before, before_copy, after, after_copy = (
+        _joined([pair[place] for pair in pairs], device) for pairs in (was, now) for place in (0, 1)
+    )
+    move = after_copy - before_copy
+    toward, toward_before = after - before_copy, before - before_copy
+    products = [move @ move, before_copy @ before_copy, (after - before).abs().max()]
+    for way in (toward, toward_before):
+        products += [way @ way, way @ move]
+    square, size, student, *ways = torch.stack(products).tolist()
+    moved = any(not torch.equal(a[1], b[1]) for a, b in zip(was, now, strict=True))
+    found = {"moved": moved, "student_moved": student != 0}
+    noise = size * torch.finfo(now[0][1].dtype).eps ** 2
+    if not single or not isfinite(square) or square <= _ROUNDED * noise:
+        return found
+    best = min(_explained(square, noise, *ways[:2]), _explained(square, noise, *ways[2:]))
+    return found | {"residual": best[0], "decay": best[1]}
+
+
+def _explained(square: float, noise: float, way: float, along: float) -> tuple[float, float]:
+    """Return what a pull along one way leaves of a move, as a share of it, and the decay."""
+    if way <= 0:
+        return 1.0, nan
+    left = square - along * along / way
+    return sqrt(max(0.0, left - noise) / square), 1 - along / way
+
+
+def _joined(parts: list[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """Return some vectors as one, in the precision that sums need."""
+    precise = torch.float32 if device.type == "mps" else torch.float64
+    return torch.cat([part.to(device=device, dtype=precise) for part in parts])
+
+
+def words(*names: str) -> frozenset[str]:
+    """Return the words that names are made of, in small letters: `ModelEMA` has model and ema."""
+    return frozenset(word.lower() for name in names for word in _WORDS.findall(name))
+
+
+def _is_called_average(copy: Copy, held_by: Holders) -> bool:
+    """Say whether its class, what holds it or the name of that calls a copy an average."""
+    kind = type(copy.source).__name__ if copy.module is not None else ""
+    return bool(words(kind, *held_by.kinds, *held_by.names) & _CALLED)
+
+
+def _has_begun(wrappers: "list[weakref.ref[nn.Module]]") -> bool:
+    """Say whether the wrappers of torch and ema_pytorch have begun; others always have."""
+    names = ("n_averaged", "initted")
+    marks = [getattr(wrapper(), name, None) for wrapper in wrappers for name in names]
+    return all(bool(mark) for mark in marks if isinstance(mark, torch.Tensor))

@@ -1,0 +1,60 @@
+"""Watches what the numbers of a run depend on beside its code: device, dtype, flags."""
+
+import platform
+import sys
+from typing import Any
+
+import torch
+
+from trainguard.events.base import Plain
+from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.window import Window
+
+
+class Conditions(Watcher):
+    """No column: `seen` is what the first step of the run was made under."""
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self.seen: dict[str, Plain] = {}
+
+    def before_step(self, window: Window) -> Columns:
+        """Look at the first step of the run, once."""
+        if not self.seen and window.parameters:
+            device = window.parameters[0].device
+            dtypes = {str(p.dtype).removeprefix("torch.") for p in window.parameters}
+            self.seen = {
+                "device": device.type,
+                "hardware": _hardware(device),
+                "dtype": _with_autocast(device.type, tuple(sorted(dtypes))),
+                "deterministic": _deterministic(),
+                "trainguard": str(vars(sys.modules["trainguard"])["__version__"]),
+            }
+        return {}
+
+
+def _hardware(device: torch.device) -> str:
+    """Return what a device is called."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    capability = torch.backends.cpu.get_cpu_capability() if device.type == "cpu" else ""
+    return " ".join(part for part in (platform.machine(), capability) if part)
+
+
+def _with_autocast(device: str, dtypes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return dtypes, with that of autocast where a step is made inside of one."""
+    if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
+        lower = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+        return (*dtypes, f"autocast-{lower}")
+    return dtypes
+
+
+def _deterministic() -> tuple[str, ...]:
+    """Return the flags that choose between algorithms, those that are on."""
+    flags = {
+        "algorithms": torch.are_deterministic_algorithms_enabled(),
+        "cudnn": torch.backends.cudnn.deterministic,
+        "benchmark": torch.backends.cudnn.benchmark,
+        "tf32": torch.get_float32_matmul_precision() != "highest",
+    }
+    return tuple(name for name, on in flags.items() if on) or ("none",)

@@ -1,0 +1,205 @@
+"""Watches calls of outermost modules: which ones learn, their modes, what the others leave."""
+
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from math import nan
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Evaluation
+from trainguard.observe.loop.locate_nonfinite import tensors_in
+from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.window import Forward, Window
+from trainguard.observe.tools.user_line import caller
+
+_PENDING = 256
+_SMALL = 65536  # elements of a buffer that is compared
+_COMPARED = 8  # passes of an evaluation between which buffers and parameters are compared
+_BATCH_NORM = nn.modules.batchnorm._NormBase  # noqa: SLF001 what all of them derive from
+_DROPOUT = nn.modules.dropout._DropoutNd  # noqa: SLF001
+
+
+@dataclass(slots=True)
+class _Segment:
+    """Passes in a row of one module from which nothing is learned."""
+
+    module: weakref.ref[nn.Module]
+    first: Forward
+    passes: int = 0
+    state: dict[str, float] = field(default_factory=dict)
+    touched: set[str] = field(default_factory=set)
+    values: list[torch.Tensor] = field(default_factory=list)
+
+
+class Forwards(Watcher):
+    """The columns trained, training and asleep, and the Evaluation events."""
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._sensitive: dict[int, list[tuple[nn.Module, str]]] = {}
+        self._segment: _Segment | None = None
+        self._early: torch.Tensor | None = None
+        self._pending: list[tuple[Forward, weakref.ref[nn.Module]]] = []
+        self._found: list[tuple[Evaluation, int]] = []
+        self._windows_with: set[int] = set()
+
+    def forward(
+        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
+    ) -> None:
+        """Note the mode of a pass, and be told when a backward reaches its output."""
+        sensitive = self._sensitive_parts(module)
+        forward.asleep = tuple(name for part, name in sensitive if not part.training)
+        forward.awake = tuple(name for part, name in sensitive if part.training)
+        forward.measured, self._early = self._early, None
+        if forward.gradients and self._await(forward, output):
+            self._close()
+            self._pending.append((forward, weakref.ref(module)))
+            del self._pending[:-_PENDING]
+        else:
+            self._evaluated(forward, module)
+
+    def before_step(self, window: Window) -> Columns:
+        """Return how the passes that learned were made."""
+        learned = [f for f in window.forwards if f.learned]
+        if not learned:
+            return {"trained": 0}
+        return {
+            "trained": len(learned),
+            "training": all(f.training for f in learned),
+            "asleep": learned[-1].asleep[:4],
+        }
+
+    def after_step(self, window: Window) -> Columns:
+        """Take passes that no backward has reached within a step of everyone for an evaluation."""
+        stepping = sum(1 for each in self.recorder.windows if each.index)
+        oldest = self.recorder.steps - max(1, stepping) - 1
+        idle = [pair for pair in self._pending if not pair[0].learned and pair[0].step < oldest]
+        self._pending = [p for p in self._pending if not p[0].learned and p[0].step >= oldest]
+        for forward, ref in idle:
+            module = ref()
+            if module is not None:
+                self._evaluated(forward, module, late=True)
+        if idle:
+            self._close()
+        return {}
+
+    def measured(self, value: torch.Tensor) -> None:
+        """Note what a loss function returned, for the passes that do not learn."""
+        if self.recorder.calling:  # inside a pass that is only told of once it is over
+            self._early = _mean(value)
+        elif value.requires_grad:
+            for forward, _ in self._pending[-1:]:
+                forward.measured = _mean(value)
+        elif self._segment is not None and len(self._segment.values) < 4096:
+            self._segment.values.append(_mean(value))
+
+    def finish(self) -> Iterable[Event]:
+        """Return the evaluations; those that every step has are a routine."""
+        self._close()
+        steps = max(1, self.recorder.steps)
+        often = len(self._windows_with) > 0.5 * steps and steps > 2
+        for event, _ in self._found:
+            yield replace(event, routine=often and not event.measures)
+
+    def _sensitive_parts(self, module: nn.Module) -> list[tuple[nn.Module, str]]:
+        """Return the modules whose mode matters, with their names; looked up once."""
+        known = self._sensitive.get(id(module))
+        if known is None:
+            name = self.recorder.names.module
+            known = self._sensitive[id(module)] = [
+                (part, name(part))
+                for part in module.modules()
+                if (isinstance(part, _BATCH_NORM) and part.track_running_stats)
+                or (isinstance(part, _DROPOUT) and part.p > 0)
+            ]
+        return known
+
+    def _await(self, forward: Forward, output: Any) -> bool:
+        """Ask the output to tell when a backward reaches it; say whether one can."""
+
+        def reached(_gradient: torch.Tensor) -> None:
+            """Remember that the pass was learned from."""
+            forward.learned = True
+
+        able = [t for t in tensors_in(output) if t.requires_grad and t.grad_fn is not None][:8]
+        for tensor in able:
+            tensor.register_hook(reached)  # type: ignore[no-untyped-call]
+        return bool(able)
+
+    def _evaluated(self, forward: Forward, module: nn.Module, late: bool = False) -> None:
+        """Add a pass to the evaluation that is going on, or begin one."""
+        segment = self._segment
+        if segment is not None and (
+            segment.module() is not module
+            or segment.first.step != forward.step
+            or segment.first.gradients != forward.gradients
+        ):
+            self._close()
+            segment = None
+        compared = segment is None or segment.passes < _COMPARED
+        state = self._state(module) if compared else {}
+        if segment is not None and compared and self._is_rewritten(module, segment.state, state):
+            self._close()
+            segment = None
+        if segment is None:
+            forward.source = "" if late else caller(4)
+            segment = self._segment = _Segment(weakref.ref(module), forward)
+        segment.passes += 1
+        if forward.measured is not None:
+            segment.values.append(forward.measured)
+        if compared:
+            was = segment.state or state
+            segment.touched |= {name for name in state if state[name] != was.get(name)}
+            segment.state = state
+
+    def _state(self, module: nn.Module) -> dict[str, float]:
+        """Return what a pass must not change: versions of parameters, sums of buffers."""
+        name = self.recorder.names.module(module)
+        with torch.no_grad():
+            sums = {
+                f"{name}.{key}": float(buffer.double().sum().nan_to_num())
+                for key, buffer in module.named_buffers()
+                if buffer.numel() <= _SMALL and not buffer.is_complex() and not buffer.is_meta
+            }
+        return sums | {f"{name}.{key}": p._version for key, p in module.named_parameters()}  # noqa: SLF001
+
+    def _is_rewritten(
+        self, module: nn.Module, was: dict[str, float], state: dict[str, float]
+    ) -> bool:
+        """Say whether all parameters were written since the last pass, as by load_state_dict."""
+        name = self.recorder.names.module(module)
+        keys = [f"{name}.{key}" for key, _ in module.named_parameters()]
+        return all(was.get(key) != state.get(key) for key in keys)
+
+    def _close(self) -> None:
+        """End the evaluation that is going on, and see what it left behind."""
+        segment, self._segment = self._segment, None
+        if segment is None:
+            return
+        first = segment.first
+        self._windows_with.add(first.step)
+        values = [float(value) for value in segment.values]
+        event = Evaluation(
+            step=first.step,
+            clock=first.clock,
+            module=first.module,
+            source=first.source,
+            passes=segment.passes,
+            loss=sum(values) / len(values) if values else nan,
+            measures=bool(values),
+            training=first.training,
+            awake=first.awake[:4],
+            gradients=first.gradients,
+            touched=tuple(sorted(segment.touched))[:4],
+        )
+        if len(self._found) < 2048:
+            self._found.append((event, first.step))
+
+
+def _mean(value: torch.Tensor) -> torch.Tensor:
+    """Return the mean of what a loss function returned, as a number of its own."""
+    return value.detach().mean() if value.dim() else value.detach().clone()

@@ -1,0 +1,290 @@
+"""Watches lines of the user's code that read gradients, for those that find them cleared."""
+
+import linecache
+import re
+import sys
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch.compiler import is_dynamo_compiling
+from torch.overrides import get_default_nowrap_functions
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Read
+from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.window import Window, gradient_of
+from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.user_line import foreign
+
+_MOST_LINES = 256
+_CHECKED = 8  # steps, surveyed or not, at which a line is checked for gradients of zeros
+_MOST_LATER = 256
+_SILENT = re.compile(r"[/\\]torch[/\\](?:optim|amp|utils[/\\]hooks)")
+_SILENT_NAMES = ("zero_grad", "step")
+_MEASURES = re.compile("norm|clip")
+_CLEARS = re.compile(
+    r"\.grad(?:\.data)?(?:\s*=\s*(?:None|torch\.zeros)|\.(?:zero_|fill_)\()"
+    r"|\bdel\s+\S+\.grad\b|\.detach_\("
+)
+
+
+@dataclass(slots=True)
+class _Line:
+    """A line of the user's code, the latest step at which it read, and what it found there."""
+
+    source: str
+    code: str
+    empty: int = 0
+    full: int = 0
+    step: int = -1
+    was_full: bool = False
+    checks: int = 0
+    checked: int = -1
+
+
+@dataclass(slots=True)
+class _Turn:
+    """
+    The time since an optimizer's last step, which used the gradients of some parameters.
+
+    waiting: whether no backward is known to have reached the optimizer since.
+    """
+
+    window: Window
+    waiting: bool = True
+    used: dict[int, "_Used"] = field(default_factory=dict)
+
+    def is_cleared(self) -> bool:
+        """Say whether none of the gradients is there, neither the used one nor a new one."""
+        known = (used.parameter() for used in self.used.values())
+        return all(parameter is None or gradient_of(parameter) is None for parameter in known)
+
+
+@dataclass(slots=True)  # not frozen: many are made in each step
+class _Used:
+    """A parameter whose gradient a step has used, and which gradient that was."""
+
+    parameter: weakref.ref[torch.Tensor]
+    gradient: int
+    version: int
+    turn: _Turn
+
+
+class _Watched(property):
+    """A property that says, as the descriptor under it, to which class it belongs."""
+
+    __objclass__: type
+    __name__ = "grad"
+
+
+class Reads(Watcher):
+    """
+    The Read events.
+
+    A gradient is in question from the step that used it to the next backward of its optimizer: only
+    then can it have been cleared. Once some line has found one cleared, all reads are looked at, so
+    that it is known how often the same line finds them there.
+    """
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._question: dict[int, _Used] = {}
+        self._turns: dict[str, _Turn] = {}
+        self._lines: dict[tuple[CodeType, int], _Line | None] = {}
+        self._silent: set[CodeType] = set()
+        self._later: list[tuple[_Line, int, torch.Tensor]] = []
+        self._alert = False
+        self._hidden = False
+        self._looks = self._look
+        self._until = 0  # the step after the latest that was recorded
+
+    def install(self, patches: Patches) -> None:
+        """Put a property over the gradient of tensors; setting and deleting it stay C's own."""
+        unwrapped = get_default_nowrap_functions()  # filled before, so that C's own stays in it
+        patches.replace(torch.Tensor, "grad", self._property)
+        getter = vars(torch.Tensor)["grad"].__get__
+        unwrapped.add(getter)  # subclasses of Tensor pass the result on as it is
+        patches.on_undo(lambda: unwrapped.discard(getter))
+
+    def after_backward(self, loss: torch.Tensor) -> None:
+        """Gradients that have arrived are no longer in question."""
+        self._hide()
+        for window in self.recorder.windows:
+            turn = self._turns.get(window.name)
+            if turn is None or not turn.waiting or window.fresh:
+                continue
+            turn.waiting = False
+            if not self._alert and not window.surveyed:
+                for key in turn.used:
+                    self._question.pop(key, None)
+
+    def after_step(self, window: Window) -> Columns:
+        """Put in question the gradients that the step has used."""
+        if window.optimizer is None:  # a step by hand is known only when the next backward comes
+            return {}
+        old = self._turns.get(window.name)
+        for key in old.used if old is not None else ():
+            self._question.pop(key, None)
+        turn = self._turns[window.name] = _Turn(window)
+        self._until = self.recorder.steps + 1
+        for parameter, gradient in window.gradients():
+            ref, version = weakref.ref(parameter), gradient._version  # noqa: SLF001 the only one
+            turn.used[id(parameter)] = _Used(ref, id(gradient), version, turn)
+        self._question |= turn.used
+        return {}
+
+    def finish(self) -> Iterable[Event]:
+        """Return the lines that were seen."""
+        later, self._later = self._later, []
+        there: dict[tuple[int, int], tuple[_Line, bool]] = {}
+        for line, step, any_there in later:
+            _, known = there.get((id(line), step), (line, False))
+            there[id(line), step] = (line, known or bool(any_there))
+        for line, full in there.values():
+            line.full, line.empty = line.full + full, line.empty + (not full)
+        for known_line in self._lines.values():
+            if known_line is not None and (known_line.empty or known_line.full):
+                yield Read(
+                    source=known_line.source,
+                    code=known_line.code,
+                    empty=known_line.empty,
+                    full=known_line.full,
+                )
+
+    def _property(self, descriptor: Any) -> property:
+        """Return a property that looks at reads of gradients that are in question."""
+        question, silent, reads = self._question, self._silent, self
+        frame_of = sys._getframe  # noqa: SLF001 the one cheap way to callers
+        read: Callable[[torch.Tensor], torch.Tensor | None] = descriptor.__get__
+
+        def grad(tensor: torch.Tensor) -> torch.Tensor | None:
+            """Return the gradient."""
+            if not is_dynamo_compiling() and id(tensor) in question:
+                # Asked for here: what is between this and the look varies, and takes long.
+                frame = frame_of(1)
+                if frame.f_code not in silent:
+                    reads._looks(tensor, frame)
+            return read(tensor)
+
+        self._code = grad.__code__
+        watched = _Watched(grad, descriptor.__set__, descriptor.__delete__, descriptor.__doc__)
+        watched.__objclass__ = descriptor.__objclass__  # torch._dynamo, before torch 2.6, asks
+        watched.__doc__ = descriptor.__doc__  # the one of the class would be in front of it
+        return watched
+
+    def _hide(self) -> None:
+        """
+        Keep a compiler that has been loaded from compiling the property by itself.
+
+        It would take the reading of C's own property in it for one of ours, which has no end.
+        """
+        if self._hidden or "torch._dynamo.eval_frame" not in sys.modules:
+            return
+        self._hidden = True
+        sys.modules["torch._dynamo.eval_frame"].skip_code(self._code)
+        self._looks = torch.compiler.disable(self._look)  # type: ignore[no-untyped-call]
+
+    def _look(self, tensor: torch.Tensor, frame: FrameType) -> None:
+        """Count a read of a gradient that is in question, if a line of the user's makes it."""
+        if not self.recorder.patches.active:
+            return
+        used, step = self._question.get(id(tensor)), self.recorder.steps
+        if used is None or used.parameter() is not tensor:
+            return
+        if step > self._until and not self.recorder.patches.watching:
+            self._question.clear()  # the run goes on unwatched: nothing tells of its backwards
+            return
+        line = self._line(frame)
+        if line is None or (line.step == step and line.was_full):
+            return
+        full = self._is_there(used, gradient_of(tensor), line)
+        if full is not None:
+            self._count(line, step, full)
+
+    def _is_there(self, used: _Used, gradient: torch.Tensor | None, line: _Line) -> bool | None:
+        """Say whether there is a gradient, False where it was cleared, None where that is open."""
+        turn = used.turn
+        if gradient is None:
+            known = line.step == self.recorder.steps
+            return False if turn.waiting and (known or turn.is_cleared()) else None
+        is_same = id(gradient) == used.gradient
+        if not turn.waiting or (is_same and gradient._version == used.version):  # noqa: SLF001
+            return True
+        if gradient.layout != torch.strided or type(gradient) is not torch.Tensor:
+            return None
+        if line.checked != self.recorder.steps:
+            if line.checks >= _CHECKED and not turn.window.surveyed:
+                return None if is_same else True
+            line.checks, line.checked = line.checks + 1, self.recorder.steps
+        any_there = gradient.detach().any()
+        if gradient.device.type == "cpu":
+            return bool(any_there)
+        if len(self._later) < _MOST_LATER:
+            self._later.append((line, self.recorder.steps, any_there))
+        return None
+
+    def _count(self, line: _Line, step: int, full: bool) -> None:
+        """Count a line once for each step, as full if any of its reads was."""
+        if line.step != step:
+            line.step, line.was_full = step, full
+            line.full, line.empty = line.full + full, line.empty + (not full)
+        elif full:
+            line.was_full = True
+            line.full, line.empty = line.full + 1, line.empty - 1
+        self._alert = self._alert or not full
+
+    def _line(self, frame: FrameType) -> _Line | None:
+        """Return the line of the user's code that reads, or None where it does so by no intent."""
+        inner: FrameType | None = frame
+        measures = foreign(frame.f_code.co_filename)
+        while inner is not None and not foreign(inner.f_code.co_filename):
+            code = inner.f_code
+            if code.co_name in _SILENT_NAMES or _SILENT.search(code.co_filename):
+                if inner is frame:
+                    self._silent.add(code)
+                return None
+            measures = measures or bool(_MEASURES.search(code.co_name))
+            inner = inner.f_back
+        if inner is None or not measures:
+            return None
+        key = (inner.f_code, inner.f_lineno)
+        if key not in self._lines and len(self._lines) < _MOST_LINES:
+            self._lines[key] = _line_of(inner)
+        return self._lines.get(key)
+
+
+def _line_of(frame: FrameType) -> _Line | None:
+    """Describe a line of the user's code, unless it reads gradients in order to clear them."""
+    code, row = frame.f_code, frame.f_lineno
+    if code.co_name == "zero_grad":
+        return None
+    # Looked at here only: it keeps what the function holds alive until it returns.
+    if code.co_name == "step" and isinstance(frame.f_locals.get("self"), torch.optim.Optimizer):
+        return None
+    text = linecache.getline(code.co_filename, row).strip()
+    if text.startswith("assert ") or _clears(code.co_filename, row):
+        return None
+    return _Line(f"{code.co_filename}:{row}", text)
+
+
+def _clears(file: str, row: int) -> bool:
+    """Say whether a line, or one of the next inside the block that it opens, clears gradients."""
+    text = linecache.getline(file, row).rstrip()
+    if _CLEARS.search(text):
+        return True
+    for below in range(row + 1, row + 4 if text.endswith(":") else row):
+        inner = linecache.getline(file, below).rstrip()
+        if inner and _indent(inner) <= _indent(text):
+            return False
+        if _CLEARS.search(inner):
+            return True
+    return False
+
+
+def _indent(text: str) -> int:
+    """Return how far a line is indented."""
+    return len(text) - len(text.lstrip())

@@ -1,0 +1,137 @@
+"""Watches gradients: when they arrive, what was left over, and their norms at the step."""
+
+from collections.abc import Callable, Iterable
+from math import inf, sqrt
+from typing import Any
+
+import torch
+
+from trainguard.observe.loop.deferred import Later
+from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.window import Window, gradient_of
+
+Namer = Callable[[torch.Tensor], str]
+_MOST_LAYERS = 64
+
+
+class Gradients(Watcher):
+    """The columns received, held, norm, layers, leftover and its name, and part of culprit."""
+
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """See what is left of gradients that the last step of an optimizer has used."""
+        for window in self.recorder.windows:
+            if not window.fresh and not window.gradients():
+                window.forget()
+            if window.index and (window.fresh or window.leftover is not None):
+                _look_for_leftovers(window, self.recorder.names.parameter)
+
+    def after_backward(self, loss: torch.Tensor) -> None:
+        """See which optimizers' parameters the backward reached."""
+        reached = [window for window in self.recorder.windows if window.count()]
+        for window in reached:
+            window.fresh = False
+        for window in reached or self.recorder.windows:
+            window.did("backward")
+
+    def before_step(self, window: Window) -> Columns:
+        """Measure the norm of each gradient, and of all of them."""
+        pairs = window.gradients()
+        columns: Columns = {"received": _received(window, pairs), "held": len(window.parameters)}
+        if window.leftover is not None:
+            each, name = window.leftover
+            columns["leftover"] = Later(each, global_norm)
+            columns["leftover_name"] = Later(each, name)
+        if not pairs:
+            if any(window.received):
+                window.did("zero")
+            window.norms = None
+            return columns | {"norm": 0.0}
+        scale = self.recorder.scale_at(window)
+        scaled = not isinstance(scale, float) or scale != 1
+        window.norms = norms(pairs) / scale if scaled else norms(pairs)
+        names = [self.recorder.names.parameter(p) for p, _ in pairs] if window.surveyed else []
+        sizes = [(p.dim(), p.numel()) for p, _ in pairs] if window.surveyed else []
+        columns["norm"] = Later(window.norms, global_norm)
+        if names:
+            columns["layers"] = Later(window.norms, lambda n: _layers(names, sizes, n))
+        return columns
+
+    def after_step(self, window: Window) -> Columns:
+        """Name what was not finite first: what the loss showed, else a parameter's gradient."""
+        if window.culprit or window.norms is None:
+            return {"culprit": window.culprit} if window.culprit else {}
+        parameters = [parameter for parameter, _ in window.gradients()]
+        name_of = self.recorder.names.parameter
+
+        def culprit(each: list[float]) -> str:
+            """Return the last of the model whose gradient is not finite: it had it first."""
+            bad = [p for p, norm in zip(parameters, each, strict=False) if norm - norm != 0]
+            return f"gradient of `{name_of(bad[-1])}`" if bad else ""
+
+        return {"culprit": Later(window.norms, culprit)}
+
+
+def norms(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    """Return one norm for each gradient, in float32, on the device of the first."""
+    dense = [_dense(gradient) for _, gradient in pairs]
+    each = torch._foreach_norm(dense)  # noqa: SLF001 the public functions return one norm of all
+    first = each[0]
+    if all(n.dtype == torch.float32 and n.device == first.device for n in each):
+        return torch.stack(each)
+    return torch.stack([n.float().to(first.device) for n in each])
+
+
+def _dense(gradient: torch.Tensor) -> torch.Tensor:
+    """Return the values of a sparse gradient, the local part of a distributed one."""
+    if gradient.is_sparse:
+        return gradient.coalesce().values()
+    local: Any = getattr(gradient, "full_tensor", None)
+    return local() if local is not None else gradient
+
+
+def _look_for_leftovers(window: Window, name_of: Namer) -> None:
+    """Measure the gradients that are there before a backward, if none has come since the step."""
+    pairs = window.gradients()
+    if not pairs:
+        if window.leftover is not None or "zero" not in window.order:
+            window.order.insert(0, "zero")
+        window.leftover = None
+    elif (window.fresh or window.leftover is not None) and (window.fresh or _cleared(pairs)):
+        parameters = [p for p, _ in pairs]
+        window.leftover = norms(pairs), lambda each: _largest(parameters, each, name_of)
+
+
+def _cleared(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> bool:
+    """Say whether a gradient that was there has been set to zero in the meantime."""
+    return all(gradient_of(p) is g for p, g in pairs[:1]) and not bool(pairs[0][1].any())
+
+
+def _received(window: Window, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> int:
+    """Return how many parameters got a gradient; all that have one where nobody was watching."""
+    counted = sum(1 for count in window.received if count)
+    return counted if counted or window.losses else len(pairs)
+
+
+def global_norm(each: Iterable[float]) -> float:
+    """Return the norm of all from the norms of each; infinite where one is not finite."""
+    squares = sum(norm * norm for norm in each)
+    return sqrt(squares) if squares - squares == 0 else inf
+
+
+def _largest(parameters: list[torch.Tensor], each: list[float], name_of: Namer) -> str:
+    """Return the name of the parameter with the largest norm, or nothing where all are zero."""
+    largest = max(each)
+    return name_of(parameters[each.index(largest)]) if largest > 0 else ""
+
+
+def _layers(
+    names: list[str], sizes: list[tuple[int, int]], each: list[float]
+) -> tuple[tuple[str, float, int], ...]:
+    """Return the norms of weights with two or more dimensions, evenly chosen where many."""
+    rows = [
+        (name, norm, size)
+        for name, (dimensions, size), norm in zip(names, sizes, each, strict=True)
+        if dimensions >= 2
+    ]
+    stride = -(-len(rows) // _MOST_LAYERS)
+    return tuple(rows[:: stride or 1])

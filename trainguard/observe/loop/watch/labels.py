@@ -1,0 +1,221 @@
+"""Watches inputs and their targets: labels that change, and targets that stand in the input."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.watch.batches import Batches, Served
+from trainguard.observe.loop.watch.loss_calls import Tally
+from trainguard.observe.loop.watch.loss_functions import Terms
+from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.patches import Patches
+
+_KEPT = 2048  # rows of inputs whose label is remembered
+_ROWS = 8192  # rows that are looked at
+_ROW = 16384  # elements of a row that are looked at
+_NOISE = 0.75  # of the changes that chance alone would make: more is no noise in the labels
+_REPEATED = 32  # rows that must have come again before anything is said
+_BATCHES = 8  # batches whose columns are compared with the target
+_LEAST_BATCHES, _LEAST_ROWS = 3, 32
+_WIDEST = 2**20  # elements of such a batch
+_CLASSES = ("cross_entropy", "nll_loss", "multi_margin_loss")
+
+
+@dataclass(slots=True)
+class _Row:
+    """
+    A row of an input: the label it came with last, and in which pass through the loader.
+
+    ambiguous: whether it came with several labels in one pass, as it does in some data.
+    """
+
+    label: int
+    turn: int
+    repeated: int = 0
+    changed: int = 0
+    ambiguous: bool = False
+
+
+@dataclass(slots=True)
+class _Columns:
+    """The columns of an input that have equalled the target so far."""
+
+    batches: int = 0
+    rows: int = 0
+    equal: set[int] = field(default_factory=set)
+    source: str = ""
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing left to be found."""
+        return self.batches >= _BATCHES or (self.batches > 0 and not self.equal)
+
+
+class Targets(Watcher):
+    """
+    The Probe events "labels" and "target".
+
+    Labels are those of a loader that serves an input and its class, where the model gets that very
+    input and a loss function that very class. Targets are those that a loss function gets, or that
+    a loader serves with the input of a pass.
+    """
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._rows: dict[int, _Row] = {}
+        self._left = _ROWS
+        self._source = ""  # of the labels
+        self._first = 0  # the first pass through a loader that was looked at
+        self._number = 0  # of the batch whose rows were looked at last
+        self._columns: dict[str, _Columns] = {}
+
+    def install(self, patches: Patches) -> None:
+        """Ask to be told of the calls of loss functions."""
+        self._batches = self.recorder.watcher(Batches)
+        self.recorder.watcher(Terms).listeners.append(self._called)
+
+    def forward(self, forward: Forward, module: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Compare the columns of an input with the target that its loader served with it."""
+        columns = self._columns.get("")
+        if not forward.gradients or (columns is not None and columns.done):
+            return
+        given = self._given()
+        served = self._batches.origin(given) if given is not None else None
+        if given is not None and served is not None and served.paired:
+            for target in served.alive()[1:]:
+                self._compare("", given, target)
+
+    def finish(self) -> Iterator[Event]:
+        """Return what was found."""
+        rows = [row for row in self._rows.values() if not row.ambiguous]
+        repeated, changed = sum(r.repeated for r in rows), sum(r.changed for r in rows)
+        if repeated >= _REPEATED and changed:
+            yield Probe(
+                probe="labels",
+                measured=changed / repeated,
+                reference=_NOISE * _by_chance([row.label for row in rows]),
+                label=f"{repeated} rows that came again",
+                source=self._source,
+            )
+        found = [
+            columns
+            for columns in self._columns.values()
+            if columns.equal and columns.batches >= _LEAST_BATCHES and columns.rows >= _LEAST_ROWS
+        ]
+        for columns in found[:1]:
+            label = f"column {min(columns.equal)} of the input"
+            yield Probe(
+                probe="target", measured=1.0, reference=1.0, label=label, source=columns.source
+            )
+
+    def _given(self) -> torch.Tensor | None:
+        """Return the input of the latest pass that may learn, if it is still there."""
+        ref = self._batches.given
+        return ref() if ref is not None else None
+
+    def _called(
+        self, tally: Tally, _scores: torch.Tensor, target: torch.Tensor, value: torch.Tensor
+    ) -> None:
+        """Look at the target of a loss function, and at the input that it belongs to."""
+        given = self._given()
+        if given is None or not value.requires_grad:
+            return
+        with torch.no_grad():
+            self._compare(tally.source, given, target)
+            if tally.function in _CLASSES and self._left > 0:
+                served = self._batches.origin(target)
+                if served is not None and served.number != self._number and served.has(given):
+                    self._number = served.number
+                    self._source = self._source or tally.source
+                    self._look_at_rows(served)
+
+    def _look_at_rows(self, served: Served) -> None:
+        """See which rows of a batch came before, and with which label."""
+        full = len(self._rows) >= _KEPT
+        self._first = self._first or served.turn
+        alive = (
+            served.alive() if served.paired and not (full and served.turn == self._first) else []
+        )
+        if len(alive) != 2 or not _are_classes(*alive):
+            return
+        # Where each pass ends with its first batch, a row that has several labels is not known.
+        counts = served.batches == 1 or served.number != served.turn
+        inputs, labels = alive
+        for row, label in zip(_rows(inputs), labels.tolist(), strict=True):
+            known = self._rows.get(row)
+            if known is None:
+                if len(self._rows) < _KEPT:
+                    self._rows[row] = _Row(label, served.turn)
+            elif known.turn == served.turn:
+                known.ambiguous |= known.label != label
+            else:
+                known.repeated += counts
+                known.changed += counts and known.label != label
+                known.label, known.turn = label, served.turn
+        self._left -= len(inputs)
+
+    def _compare(self, source: str, inputs: torch.Tensor, target: Any) -> None:
+        """Compare each column of an input with a target, in the first few batches."""
+        columns = self._columns.setdefault(source, _Columns(source=source))
+        if columns.done or not self.recorder.probe or not _have_columns(inputs, target):
+            return
+        flat = target.detach().reshape(-1, 1).to(device=inputs.device, dtype=inputs.dtype)
+        if not bool((flat != flat[0]).any()):
+            return
+        equal = set((inputs.detach() == flat).all(0).nonzero().flatten().tolist())
+        columns.equal = equal & columns.equal if columns.batches else equal
+        columns.batches += 1
+        columns.rows += len(flat)
+
+
+def _by_chance(labels: list[int]) -> float:
+    """Return how often two of the labels differ, each drawn by chance: 0.5 for two even classes."""
+    counts = Counter(labels).values()
+    return 1 - sum((count / len(labels)) ** 2 for count in counts)
+
+
+def _rows(inputs: torch.Tensor) -> list[int]:
+    """Return a hash of each row of an input; of a long row, of elements all along it."""
+    flat = inputs.detach().reshape(len(inputs), -1)
+    if flat.shape[1] > _ROW:
+        flat = flat[:, :: flat.shape[1] // _ROW | 1]
+    rows = flat.contiguous().view(torch.uint8).numpy()
+    padded = np.pad(rows, ((0, 0), (0, -rows.shape[1] % 8))).view(np.uint64)
+    hashes: list[int] = (padded * _weights(padded.shape[1])).sum(axis=1, dtype=np.uint64).tolist()
+    return hashes
+
+
+@lru_cache(maxsize=8)
+def _weights(count: int) -> "np.ndarray[Any, np.dtype[np.uint64]]":
+    """Return odd random numbers: two different rows hardly ever have the same sum of products."""
+    drawn = np.random.default_rng(0).integers(2**64 - 1, size=count, dtype=np.uint64)
+    return drawn | np.uint64(1)
+
+
+def _are_classes(inputs: torch.Tensor, labels: torch.Tensor) -> bool:
+    """Say whether these are rows on the CPU, and one class for each."""
+    integral = not (labels.is_floating_point() or labels.is_complex())
+    on_cpu = inputs.device.type == labels.device.type == "cpu"
+    rows = inputs.dim() > 1 and inputs.numel() > 0 and inputs.layout == torch.strided
+    return integral and on_cpu and rows and labels.shape == inputs.shape[:1]
+
+
+def _have_columns(inputs: torch.Tensor, target: Any) -> bool:
+    """Say whether an input has several columns of numbers, and the target is one such column."""
+    if not isinstance(target, torch.Tensor) or not inputs.is_floating_point():
+        return False
+    if inputs.dim() != 2 or inputs.is_nested or inputs.layout != torch.strided:
+        return False
+    return (
+        min(inputs.shape) > 1
+        and inputs.numel() <= _WIDEST
+        and target.shape in (inputs.shape[:1], (inputs.shape[0], 1))
+    )

@@ -1,0 +1,165 @@
+"""A Tally adds up the calls of one loss function from one place of the user's code."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from trainguard.events.loop import Term
+
+# What a function takes as its input, and the dimension of that in which the classes are.
+CLASSES = {"cross_entropy": 1, "multi_margin_loss": 1, "nll_loss": 1, "kl_div": -1, "ctc_loss": -1}
+LOGARITHMS = {"nll_loss", "kl_div", "ctc_loss"}
+# Those that expand an input and a target of different shapes against each other.
+EXPANDS = {
+    "gaussian_nll_loss",
+    "hinge_embedding_loss",
+    "huber_loss",
+    "kl_div",
+    "l1_loss",
+    "mse_loss",
+    "poisson_nll_loss",
+    "smooth_l1_loss",
+    "soft_margin_loss",
+}
+_TOLERANCE = 1e-4
+_ABOVE = 1e-2  # log(p + epsilon) may lie a little above zero
+_MOST = 2**18  # elements that are looked at
+_MOST_ROWS = 64
+_IN_A_STEP = 8  # calls
+MOST_TURNS = 8
+Token = tuple["Tally", int]
+
+
+@dataclass(slots=True, eq=False)
+class Tally:
+    """
+    What a Term says, as far as it is known, and what it is still counted with.
+
+    checked: the calls whose values were looked at. hits, above: those of them whose input was a
+        distribution, and had a value above zero; on an accelerator they are counted there.
+    """
+
+    function: str
+    source: str
+    evaluation: bool
+    reduction: str
+    input: tuple[int, ...]
+    target: tuple[int, ...]
+    calls: int = 0
+    broadcasts: int = 0
+    producer: str = ""
+    checked: int = 0
+    hits: Any = 0
+    above: Any = 0
+    shares: dict[int, list[float]] = field(default_factory=dict)
+    step: int = -1
+    left: int = _IN_A_STEP
+    code: object = None  # held so that its id stays its own
+    backward: int = -1
+    turn: int = 0
+
+    def token(self, backward: int) -> Token:
+        """
+        Return what a call is recognised by: its place, and its turn there since a backward.
+
+        A loop over the heads of a model calls one line for each of its terms.
+        """
+        if self.backward != backward:
+            self.backward, self.turn = backward, -1
+        self.turn = min(self.turn + 1, MOST_TURNS)
+        return self, self.turn
+
+    def wants(self, step: int, surveyed: bool) -> bool:
+        """Say whether the values of this call should be looked at."""
+        if self.function not in CLASSES:
+            return False
+        if self.step != step:
+            self.step, self.left = step, _IN_A_STEP
+        self.left -= 1
+        return self.calls <= _IN_A_STEP or (surveyed and self.left >= 0)
+
+    def check(self, scores: torch.Tensor, target: Any) -> None:
+        """Look at the values of one call: whether they are a distribution, or above zero."""
+        if not scores.is_floating_point() or not scores.numel() or scores.is_sparse:
+            return
+        with torch.no_grad():
+            rows = sampled_rows(scores.detach(), CLASSES[self.function])
+            self.checked += 1
+            if rows.shape[-1] > 1:
+                self.hits += _counted(are_distributions(rows, scores.dtype))
+            if self.function == "nll_loss":
+                self.above += _counted(_gathered(scores.detach(), target) > _ABOVE)
+            elif self.function in LOGARITHMS:
+                self.above += _counted(rows.max() > _ABOVE)
+
+    def terms(self) -> Iterator[Term]:
+        """
+        Yield the event, or one for each turn where the gradients of several were told apart.
+
+        What was found in all calls that were looked at is said of all calls.
+        """
+        turns = max(1, len(self.shares))
+        for shares in [self.shares[turn] for turn in sorted(self.shares)] or [[]]:
+            yield Term(
+                function=self.function,
+                source=self.source,
+                calls=self.calls // turns,
+                reduction=self.reduction,
+                input=self.input,
+                target=self.target,
+                broadcasts=self.broadcasts // turns,
+                producer=self.producer,
+                distributions=self._scaled(int(self.hits)) // turns,
+                positive=self._scaled(int(self.above)) // turns,
+                shares=tuple(shares),
+                evaluation=self.evaluation,
+            )
+
+    def _scaled(self, found: int) -> int:
+        """Return all calls where all that were looked at had it, else those that were found."""
+        return self.calls if self.checked and found == self.checked else found
+
+
+def sampled_rows(scores: torch.Tensor, dimension: int) -> torch.Tensor:
+    """Return evenly chosen rows of scores, with the classes in the last dimension."""
+    if scores.dim() < 2:
+        return scores.reshape(1, -1)
+    rows = scores.movedim(dimension, -1)
+    wanted = max(2, min(_MOST_ROWS, _MOST // rows.shape[-1]))
+    each = max(2, round(wanted ** (1 / (rows.dim() - 1))))
+    steps = (slice(None, None, -(-size // each)) for size in rows.shape[:-1])
+    return rows[tuple(steps)]
+
+
+def are_distributions(rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return whether every row lies in 0 to 1 and sums to one, as a tensor of one element."""
+    tolerance = max(_TOLERANCE, torch.finfo(dtype).eps)
+    wide = rows.float()
+    off = (wide.sum(-1) - 1).abs().max()
+    return (wide.min() >= 0) & (wide.max() <= 1 + tolerance) & (off <= tolerance)
+
+
+def _gathered(logs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Return the largest of the log-probabilities that a target chooses."""
+    if logs.dim() == 1:
+        logs, target = logs[None], target.reshape(1)
+    # A target that is ignored may be any number: an index out of range would end a CUDA process.
+    inside = (target >= 0) & (target < logs.shape[1])
+    chosen = logs.gather(1, target.clamp(0, logs.shape[1] - 1).unsqueeze(1)).squeeze(1)
+    return torch.where(inside, chosen, torch.zeros_like(chosen)).max()
+
+
+def expanded(first: torch.Size, second: torch.Size) -> bool:
+    """Say whether two shapes expand each other to one with more elements than either has."""
+    try:
+        both: torch.Size = torch.broadcast_shapes(first, second)  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        return False
+    return both.numel() > max(first.numel(), second.numel())
+
+
+def _counted(flag: torch.Tensor) -> Any:
+    """Return 0 or 1, on an accelerator as a tensor that is fetched at the end."""
+    return int(flag) if flag.device.type == "cpu" else flag.detach().long()

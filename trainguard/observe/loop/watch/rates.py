@@ -1,0 +1,180 @@
+"""Watches learning rates: those in force, those that schedulers report, and their advances."""
+
+import linecache
+import re
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Scheduler
+from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.window import Window
+from trainguard.observe.tools.live_copies import kinds
+from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.user_line import caller
+
+_ADVANCE = re.compile(r"^[^#]*sched\w*\.step\(", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """
+    One scheduler: how often it was advanced, and how often before its optimizer's first step.
+
+    full: whether the rates are those of the optimizer when it was made, as before any warmup.
+    """
+
+    name: str
+    scheduler: weakref.ref[Any]
+    window: Window | None
+    source: str
+    full: bool = False
+    calls: int = 0
+    early: int = 0
+
+
+class Rates(Watcher):
+    """The columns rates and reported, the word "schedule" in the order, and Scheduler events."""
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._seen: dict[int, _Seen] = {}
+        self._depth = 0  # above zero inside a constructor or another scheduler
+
+    def install(self, patches: Patches) -> None:
+        """Listen to every class of schedulers that there is, and to those made later."""
+        self._patches = patches
+        for kind in kinds(LRScheduler):
+            self._listen(kind)
+            if "__init__" in vars(kind):  # not all of torch's own call the one they inherit
+                patches.replace(kind, "__init__", self._made)
+
+    def before_step(self, window: Window) -> Columns:
+        """Return the rates that the step is made with."""
+        optimizer = window.optimizer() if window.optimizer is not None else None
+        if optimizer is None:
+            return {}
+        rates = tuple(_number(group.get("lr", 0.0)) for group in optimizer.param_groups)
+        return {"rates": rates, "reported": self._reported(window, len(rates))}
+
+    def finish(self) -> Iterable[Event]:
+        """Return what became of each scheduler."""
+        for seen in self._seen.values():
+            steps = seen.window is not None and seen.window.index > 0
+            yield Scheduler(
+                name=seen.name,
+                optimizer=seen.window.name if seen.window is not None and steps else "",
+                calls=seen.calls,
+                early=seen.early,
+                conditional=seen.full and _advances(seen.source),
+                source=seen.source,
+            )
+
+    def _reported(self, window: Window, groups: int) -> tuple[float, ...]:
+        """Return what the scheduler of an optimizer, the latest advanced, says the rates are."""
+        for seen in reversed(self._seen.values()):
+            scheduler = seen.scheduler()
+            if scheduler is None or seen.window is not window:
+                continue
+            said = getattr(scheduler, "_last_lr", None)
+            if isinstance(said, list) and len(said) == groups and seen.calls:
+                return tuple(_number(rate) for rate in said)
+        return ()
+
+    def _listen(self, kind: type[Any]) -> None:
+        """Listen to `step` where a class defines it itself."""
+        step = vars(kind).get("step")
+        if step is not None and not getattr(step, "__trainguard__", False):
+            self._patches.replace(kind, "step", self._advanced)
+
+    def _made(self, make: Callable[..., None]) -> Callable[..., None]:
+        """Return an `__init__` that makes the new scheduler known."""
+
+        @wraps(make)
+        def watched(scheduler: Any, *args: Any, **kwargs: Any) -> None:
+            """Make the scheduler; the step that its constructor takes does not count."""
+            for kind in type(scheduler).__mro__:
+                self._listen(kind)
+            self._depth += 1
+            try:
+                make(scheduler, *args, **kwargs)
+            finally:
+                self._depth -= 1
+            if self.recorder.patches.active and not self._depth:
+                self._know(scheduler)
+
+        return watched
+
+    def _advanced(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a `step` that counts, once for a scheduler that is made of others."""
+
+        @wraps(step)
+        def watched(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+            """Advance the scheduler."""
+            outermost = self._depth == 0 and self.recorder.patches.live
+            self._depth += 1
+            try:
+                result = step(scheduler, *args, **kwargs)
+            finally:
+                self._depth -= 1
+            if outermost:
+                self._count(scheduler)
+            return result
+
+        watched.__trainguard__ = True  # type: ignore[attr-defined]
+        return watched
+
+    def _know(self, scheduler: Any) -> _Seen:
+        """Return what is known of a scheduler; it is met when made, or when first advanced."""
+        seen = self._seen.get(id(scheduler))
+        if seen is None or seen.scheduler() is not scheduler:
+            optimizer = getattr(scheduler, "optimizer", None)
+            seen = self._seen[id(scheduler)] = _Seen(
+                type(scheduler).__name__,
+                weakref.ref(scheduler),
+                self._window_of(optimizer),
+                caller(3),
+                _begins_full(scheduler),
+            )
+        return seen
+
+    def _window_of(self, optimizer: Any) -> Window | None:
+        """Return the window of the optimizer that a scheduler drives, a wrapped one's too."""
+        inner = getattr(optimizer, "optimizer", optimizer)
+        return self.recorder.window_of(inner) if isinstance(inner, Optimizer) else None
+
+    def _count(self, scheduler: Any) -> None:
+        """Count an advance, for the scheduler and for those that it is made of."""
+        seen = self._know(scheduler)
+        if seen.window is not None:
+            seen.window.did("schedule")
+            seen.early += seen.window.index == 0
+        for inner in getattr(scheduler, "_schedulers", ()):
+            self._know(inner).calls += 1
+        seen.calls += 1
+        self._seen[id(scheduler)] = self._seen.pop(id(scheduler))  # the latest stands last
+
+
+def _begins_full(scheduler: Any) -> bool:
+    """Say whether the rates that a scheduler began with are those that it was given."""
+    given, begun = (getattr(scheduler, name, None) for name in ("base_lrs", "_last_lr"))
+    return isinstance(given, list) and given == begun
+
+
+def _advances(source: str) -> bool:
+    """Say whether the file of a `file:line` has a line that advances some scheduler."""
+    return any(_ADVANCE.match(line) for line in linecache.getlines(source.rpartition(":")[0]))
+
+
+def _number(rate: Any) -> Any:
+    """Return a rate as a number; one on an accelerator as a copy, since it changes in place."""
+    if isinstance(rate, torch.Tensor):
+        return float(rate) if rate.device.type == "cpu" else rate.detach().clone()
+    return float(rate)

@@ -1,0 +1,118 @@
+"""Watches gradient scalers: what losses are scaled by, and which steps they skip."""
+
+import weakref
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+
+from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.window import Window
+from trainguard.observe.tools.patches import Patches
+
+
+class Scaling(Watcher):
+    """The column scale, steps that were skipped, and the words "unscale" in the order."""
+
+    def install(self, patches: Patches) -> None:
+        """Listen to the methods of every gradient scaler."""
+        scaler = torch.amp.GradScaler
+        patches.replace(scaler, "scale", self._scale)
+        patches.replace(scaler, "unscale_", self._unscale)
+        patches.replace(scaler, "step", self._step)
+        self._scaled: weakref.ref[torch.Tensor] | None = None
+        self._plain: torch.Tensor | None = None
+        self._factor: torch.Tensor | float = 1.0
+        self.current: torch.Tensor | float = 1.0  # of the latest loss handed to backward
+
+    def of(self, loss: torch.Tensor) -> torch.Tensor | float:
+        """Return the factor that a loss was scaled by, 1 where it was not."""
+        scaled = self._scaled() if self._scaled is not None else None
+        return self._factor if scaled is loss else 1.0
+
+    def value_of(self, loss: torch.Tensor) -> torch.Tensor:
+        """Return a loss as it was before it was scaled, which may have overflowed it."""
+        scaled = self._scaled() if self._scaled is not None else None
+        return self._plain if scaled is loss and self._plain is not None else loss.detach()
+
+    def at(self, window: Window) -> torch.Tensor | float:
+        """Return the factor that the gradients of a window are still scaled by."""
+        return 1.0 if window.unscaled else self.current
+
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """Remember what the gradients of this backward will be scaled by."""
+        self.current = self.of(loss)
+
+    def before_step(self, window: Window) -> Columns:
+        """Return the factor in force."""
+        return {"scale": self.current}
+
+    def _scale(self, scale: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a `scale` that remembers which loss it scaled, and by what."""
+
+        @wraps(scale)
+        def watched(scaler: Any, outputs: Any) -> Any:
+            """Scale the outputs."""
+            result = scale(scaler, outputs)
+            if self.recorder.patches.live and isinstance(result, torch.Tensor):
+                self._factor = _factor(scaler)
+                self._scaled = weakref.ref(result)
+                self._plain = outputs.detach()
+            return result
+
+        return watched
+
+    def _unscale(self, unscale: Callable[..., Any]) -> Callable[..., Any]:
+        """Return an `unscale_` that notes what it did in the optimizer's window."""
+
+        @wraps(unscale)
+        def watched(scaler: Any, optimizer: Any) -> Any:
+            """Unscale the gradients of an optimizer."""
+            result = unscale(scaler, optimizer)
+            if self.recorder.patches.live and scaler.is_enabled():
+                window = self.recorder.window_of(_inner(optimizer))
+                window.unscaled = True
+                window.did("unscale")
+            return result
+
+        return watched
+
+    def _step(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a `step` that records a skipped step where the optimizer made none."""
+
+        @wraps(step)
+        def watched(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            """Step the optimizer, unless gradients are not finite."""
+            if not self.recorder.patches.live or not scaler.is_enabled():
+                return step(scaler, optimizer, *args, **kwargs)
+            window = self.recorder.window_of(_inner(optimizer))
+            before = window.index
+            if not _unscales_inside(window):
+                window.unscaled = True  # `step` unscales what nobody has unscaled before
+            columns = self.recorder.step_begins(window)
+            result = step(scaler, optimizer, *args, **kwargs)
+            if window.index == before:
+                self.recorder.step_ends(window, columns, skipped=True)
+            return result
+
+        return watched
+
+
+def _factor(scaler: Any) -> torch.Tensor | float:
+    """Return a scaler's factor; on an accelerator a copy, since it is updated in place."""
+    factor = scaler._scale if scaler.is_enabled() else None  # noqa: SLF001 get_scale() would wait
+    if factor is None:
+        return 1.0
+    return float(factor) if factor.device.type == "cpu" else factor.detach().clone()
+
+
+def _inner(optimizer: Any) -> Any:
+    """Return the optimizer of torch inside a wrapper such as Accelerate's."""
+    return getattr(optimizer, "optimizer", optimizer)
+
+
+def _unscales_inside(window: Window) -> bool:
+    """Say whether the optimizer takes scaled gradients and unscales them in its own kernel."""
+    optimizer = window.optimizer() if window.optimizer is not None else None
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))

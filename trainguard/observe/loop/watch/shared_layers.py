@@ -1,0 +1,64 @@
+"""Watches for lists of layers in which one layer stands at several places."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.module_names import unwrapped
+from trainguard.observe.tools.user_line import caller
+
+_MOST = 16
+
+
+class Sharing(Watcher):
+    """The Probe events "shared", one for each layer that a list holds more than once."""
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._looked: set[str] = set()
+        self._found: list[Probe] = []
+
+    def forward(
+        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
+    ) -> None:
+        """Look at an outermost module the first time it is called."""
+        if forward.module in self._looked or not self.recorder.probe:
+            return
+        self._looked.add(forward.module)
+        source = caller(4)
+        for label, places in _repeated(unwrapped(module), forward.module):
+            if len(self._found) < _MOST:
+                self._found.append(
+                    Probe(
+                        probe="shared",
+                        measured=float(places),
+                        reference=1.0,
+                        step=forward.step,
+                        label=label,
+                        source=source,
+                    )
+                )
+
+    def finish(self) -> Iterable[Event]:
+        """Return what was found."""
+        return self._found
+
+
+def _repeated(root: nn.Module, name: str) -> Iterable[tuple[str, int]]:
+    """Yield the names of a layer that a list holds several times, and how often it does."""
+    for path, module in root.named_modules():
+        if not isinstance(module, nn.ModuleList | nn.Sequential):
+            continue
+        places: dict[int, list[str]] = {}
+        for key, layer in module._modules.items():  # noqa: SLF001 the public iterators skip doubles
+            if layer is not None and next(layer.parameters(), None) is not None:
+                places.setdefault(id(layer), []).append(".".join(filter(None, (name, path, key))))
+        for names in places.values():
+            if len(names) > 1:
+                more = " ..." if len(names) > 2 else ""
+                yield f"{names[0]} is {names[1]}{more}", len(names)

@@ -1,0 +1,39 @@
+"""Watches the clock, and the memory in use."""
+
+import resource
+import sys
+from contextlib import suppress
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.window import Window
+
+_STATUS = Path("/proc/self/status")  # of Linux
+_UNIT = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
+
+
+class Times(Watcher):
+    """The columns seconds and memory."""
+
+    def after_step(self, window: Window) -> Columns:
+        """Return how long the window took, and on surveyed steps what memory is in use."""
+        columns: Columns = {"seconds": perf_counter() - window.started}
+        if window.surveyed:
+            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                columns["memory"] = torch.cuda.memory_allocated()
+            else:
+                columns["memory"] = _peak()
+        return columns
+
+
+def _peak() -> int:
+    """Return the peak resident size of this process, in bytes."""
+    # Not `ru_maxrss` where there is another way: it begins with what the parent process had.
+    with suppress(OSError), _STATUS.open("rb") as status:
+        for line in status:
+            if line.startswith(b"VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _UNIT

@@ -1,0 +1,65 @@
+"""
+A Watcher is told what happens in a training, and adds what it saw to the steps and to the trace.
+
+Every method is optional: the recorder only calls those that a watcher defines. They run inside the
+user's training, so they are cheap, keep no tensor with a graph, draw no random number and change
+nothing. Values that may live on an accelerator stay tensors of one element until a step is over:
+the recorder fetches those of a step together.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from trainguard.events.base import Event
+from trainguard.observe.loop.window import Forward, Window
+from trainguard.observe.tools.patches import Patches
+
+if TYPE_CHECKING:
+    from trainguard.observe.loop.recorder import Recorder
+
+Columns = dict[str, Any]  # fields of a Step; a tensor of one element becomes a float
+
+
+class Watcher:
+    """What a watcher can do; see the module."""
+
+    def __init__(self, recorder: "Recorder") -> None:
+        self.recorder = recorder
+
+    def install(self, patches: Patches) -> None:
+        """Replace what must be replaced in torch; `patches` puts it back."""
+
+    def forward(
+        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
+    ) -> None:
+        """
+        See that an outermost module was called, under whatever grad mode.
+
+        inputs: its positional arguments, then the values of its keywords.
+        """
+
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """See what is handed to backward (its first tensor), with its graph still there."""
+
+    def after_backward(self, loss: torch.Tensor) -> None:
+        """See that gradients have arrived."""
+
+    def before_step(self, window: Window) -> Columns:
+        """Return columns of the step that an optimizer is about to make (closure done)."""
+        return {}
+
+    def after_step(self, window: Window) -> Columns:
+        """Return columns of the step that an optimizer has just made, or a scaler skipped."""
+        return {}
+
+    def finish(self) -> Iterable[Event]:
+        """Return the events that add up the whole run."""
+        return ()
+
+
+def overrides(watcher: Watcher, method: str) -> bool:
+    """Say whether a watcher defines a method itself."""
+    return getattr(type(watcher), method) is not getattr(Watcher, method)

@@ -1,0 +1,1 @@
+"""How a declared loss is observed: swept over the declared ranges in batched calls."""

@@ -1,0 +1,143 @@
+"""The probe `difference`: autograd's gradient beside central differences, in float64."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+from torch.autograd.function import BackwardCFunction
+from torch.overrides import TorchFunctionMode
+
+from trainguard.core.errors import Unjudged
+from trainguard.observe.loss.evaluate import Evaluator
+from trainguard.observe.loss.search import Key, Measured
+from trainguard.observe.tools.points import Points
+
+_MOST_ELEMENTS = 16
+_STEP = 5e-5
+_SCALES = (1, 4, 16)
+
+
+def difference(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]]:
+    """
+    Measure each input's gradient against a difference of the loss, at its worst element.
+
+    "difference": autograd's number; `reference` is the difference, `scale` how far the difference
+    itself may be off: infinite where it does not settle, as at a kink or in noise. The label says
+    whether a custom autograd.Function takes part ("custom") or only PyTorch's own operations.
+    """
+    if _is_coarse(made, points):
+        raise Unjudged("the loss computes in float32 inside, too coarse for a difference")
+    custom = _has_custom_backward(made, points)
+    inner = _inside(made, points)
+    aside = _inside(made, _aside(made, inner))
+    for name in made.differentiable:
+        off, slope, doubt, autograd = _compared(made, inner if custom else aside, name)
+        if custom:  # what is wrong at one point and right beside it is a tie, not a wrong backward
+            doubt = torch.where(_compared(made, aside, name)[0] > 0.1 * off, doubt, torch.inf)
+        badness, at = (off - doubt).nan_to_num(nan=-torch.inf, neginf=-torch.inf).max(1)
+        rows = at.unsqueeze(1)
+        columns = (column.gather(1, rows).squeeze(1) for column in (autograd, slope, doubt))
+        measured, reference, scale = columns
+        key = Key("difference", name, "custom" if custom else "own")
+        yield (
+            key,
+            Measured(measured, badness, reference, scale, at, points=inner if custom else aside),
+        )
+
+
+def _compared(made: Evaluator, points: Points, name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return for each element of an input: the mismatch, difference, its doubt and autograd."""
+    gradients, _ = made.gradients(points)
+    flat = gradients[name].flatten(1)
+    autograd = flat[:, :_MOST_ELEMENTS]
+    found = [_slope(made, points, name, e, autograd) for e in range(autograd.shape[1])]
+    slope = torch.stack([pair[0] for pair in found], 1)
+    doubt = torch.stack([pair[1] for pair in found], 1)
+    return (autograd - slope).abs(), slope, doubt, autograd
+
+
+def _aside(made: Evaluator, points: Points) -> Points:
+    """Move every real a little: where elements tie, autograd picks one of several slopes."""
+    moved, generator = dict(points), Generator().manual_seed(0)
+    for name, domain in made.box.domains.items():
+        if domain.kind == "real":
+            low, high = made.box.span(name)
+            # The same move for every point: what is said of a point depends on it alone.
+            noise = torch.randn(made.box.shape(name), generator=generator).to(points[name])
+            moved[name] = (points[name] + 1e-3 * (high - low) * noise).clamp(low, high)
+    return moved
+
+
+def _inside(made: Evaluator, points: Points) -> Points:
+    """Keep the points far enough from the ends of their ranges to take a step either way."""
+    inner = dict(points)
+    for name in made.differentiable:
+        low, high = made.box.span(name)
+        margin = 20 * _STEP * (high - low)
+        inner[name] = points[name].clamp(low + margin, high - margin)
+    return inner
+
+
+def _slope(
+    made: Evaluator, points: Points, name: str, element: int, autograd: Tensor
+) -> tuple[Tensor, Tensor]:
+    """
+    Return the difference quotient of one element at each point, and how far it may be off.
+
+    Three steps, each four times the last. A wrong gradient is off by the same amount at all of
+    them; truncation grows with the step, rounding shrinks with it, and at a kink the bend stays.
+    """
+    low, high = made.box.span(name)
+    steps = torch.tensor(_SCALES).to(points[name]) * _STEP * min(1.0, high - low)
+    offsets = torch.cat([-steps, torch.zeros(1).to(steps), steps])
+    many = {other: t.repeat_interleave(len(offsets), 0) for other, t in points.items()}
+    many[name].flatten(1)[:, element] += offsets.repeat(len(points[name]))
+    values = made.values(many).view(-1, len(offsets))
+    count = len(steps)
+    left, middle, right = values[:, :count], values[:, count : count + 1], values[:, count + 1 :]
+    quotients = (right - left) / (2 * steps)
+    bends = ((right - 2 * middle + left) / steps).abs()
+    off = autograd[:, element : element + 1] - quotients
+    spread = off.amax(1) - off.amin(1)
+    kink = bends[:, 0] > 0.3 * bends[:, -1] + 1e-3 * off[:, 0].abs()
+    slope = quotients[:, 0]
+    settled = (spread <= 0.1 * off.abs().amin(1)) & (spread <= 0.1 * slope.abs() + 1e-4)
+    unsettled = kink | ~settled
+    return slope, torch.where(unsettled, torch.inf, spread)
+
+
+def _is_coarse(made: Evaluator, points: Points) -> bool:
+    """Say whether a part of the loss is computed in less than float64, although its inputs are."""
+    watch = _Precision()
+    with watch:
+        made.component.total(made.single(points, 0, grad=True))
+    return watch.coarse
+
+
+class _Precision(TorchFunctionMode):
+    """Watch whether any differentiable tensor of a call has less than float64's precision."""
+
+    coarse = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call the function and look at what it returns."""
+        returned = func(*args, **(kwargs or {}))
+        if isinstance(returned, Tensor) and returned.requires_grad:
+            self.coarse |= returned.dtype in (torch.float32, torch.bfloat16, torch.float16)
+        return returned
+
+
+def _has_custom_backward(made: Evaluator, points: Points) -> bool:
+    """Say whether a custom autograd.Function is in the graph of the loss."""
+    todo: list[Any] = [made.component.total(made.single(points, 0, grad=True)).grad_fn]
+    seen = set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        if isinstance(node, BackwardCFunction):
+            return True
+        seen.add(node)
+        todo += [parent for parent, _ in node.next_functions]
+    return False

@@ -1,0 +1,144 @@
+"""Observe a declared loss: one trace per probe, and the smallest counterexample of a finding."""
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Generator
+
+from trainguard.core.catalogue import Judge
+from trainguard.core.errors import SubjectError, Unjudged
+from trainguard.core.finding import Finding
+from trainguard.core.settings import Settings
+from trainguard.events.base import Plain
+from trainguard.events.trace import Sample, Trace
+from trainguard.observe.loss.batching import evaluator
+from trainguard.observe.loss.evaluate import Evaluator
+from trainguard.observe.loss.minimize import PROBE_OF, Inquiry
+from trainguard.observe.loss.minimize_error import culprit
+from trainguard.observe.loss.probes import EFFORTS, INSTRUMENTS, Instrument
+from trainguard.observe.loss.search import confirmed, explore, merge
+from trainguard.observe.loss.side_effects import Conduct, conduct
+from trainguard.observe.tools.quiet import session
+from trainguard.observe.tools.structure import Structure, draw
+from trainguard.observe.tools.traces import Traces
+from trainguard.subjects.loss import Loss
+
+PROBES = ("conduct", *INSTRUMENTS)
+
+
+def observe(loss: Loss, device: str, dtype: str, settings: Settings) -> "LossObservation":
+    """Return the observation of a loss; nothing runs until a trace is asked for."""
+    return LossObservation(loss, device, dtype, settings)
+
+
+@dataclass
+class LossObservation:
+    """The traces of one loss on one device in one dtype, each observed when first asked for."""
+
+    loss: Loss
+    device: str
+    dtype: str
+    settings: Settings
+    points: int = 0
+    _traces: Traces[Sample] = field(default_factory=lambda: Traces("a loss", PROBES))
+    _structures: list[Structure] = field(default_factory=list)
+    _conduct: Conduct | None = None
+    _mixes: bool = False
+
+    def trace(self, probe: str) -> Trace[Sample]:
+        """Return the trace of one probe; raises SubjectError or Unjudged again if it did once."""
+        return self._traces.get(probe, self._observed)
+
+    def shrunk(self, finding: Finding, judge: Judge) -> Finding:
+        """Return the finding at the smallest structure and the roundest point that still fail."""
+        sample = finding.event
+        if not isinstance(sample, Sample):
+            return finding
+        if self._conduct is not None and sample.quantity not in PROBE_OF:
+            return replace(finding, smallest=self._conduct.calls[sample.case])
+        inquiry = Inquiry(self, finding, judge, sample)
+        try:
+            with session(self.settings.seed, self.loss.timeout):
+                return inquiry.smallest()
+        except SubjectError:  # out of time, or it fails at other points: show what was seen
+            return inquiry.as_seen()
+
+    def structure(self, case: int) -> Structure:
+        """Return the structure of a case."""
+        return self._structures[case]
+
+    def evaluator(self, instrument: Instrument, structure: Structure) -> Evaluator:
+        """Make the evaluator that an instrument needs for one structure."""
+        dtype = getattr(torch, instrument.dtype or self.dtype)
+        protect = self._conduct is not None and self._conduct.protect
+        sized = instrument.sized(self.loss, structure)
+        whole = sized is not structure
+        made = evaluator(self.loss, sized, self.device, dtype, protect=protect, whole=whole)
+        return made.apart() if made.joined and self._mixes else made
+
+    def judged(self, samples: tuple[Sample, ...]) -> Trace[Sample]:
+        """Return samples as a trace under the conditions of this observation."""
+        conditions: dict[str, Plain] = {
+            "device": self.device,
+            "dtype": self.dtype,
+            "torch": torch.__version__,
+            "seed": self.settings.seed,
+            "threads": 1,
+        }
+        return Trace(self.loss.name, samples, conditions, self.loss.promises)
+
+    def generator(self) -> Generator:
+        """Return a source of random points that is the same in every run with the same seed."""
+        return Generator().manual_seed(self.settings.seed)
+
+    def _observed(self, probe: str) -> Trace[Sample]:
+        """Run one probe; what stops it is shown by the simplest call that does so too."""
+        with session(self.settings.seed, self.loss.timeout):
+            try:
+                self._prepare()
+                return self.judged(self._samples(probe))
+            except SubjectError as fault:
+                dtype = getattr(torch, self.dtype)
+                call = culprit(self.loss, self._structures, self.device, dtype, fault)
+                fault.call = call or fault.call
+                raise
+
+    def _samples(self, probe: str) -> tuple[Sample, ...]:
+        """Run one probe over all structures."""
+        if probe == "conduct":
+            assert self._conduct is not None, "prepared before"
+            return self._conduct.samples
+        instrument = INSTRUMENTS[probe]
+        profile = EFFORTS[self.settings.profile]
+        # One source for all: structures that come to the same then add their points up.
+        found, generator = [], self.generator()
+        for case, structure in enumerate(self._structures):
+            made = self._usable(instrument, structure)
+            effort = instrument.effort(profile, made)
+            worst = explore(instrument.probe, made, case, effort, generator)
+            if made.joined and not confirmed(instrument.probe, made, case, worst):
+                self._mixes = True  # from now on no two points share a call
+                made = self._usable(instrument, structure)
+                effort = instrument.effort(profile, made)
+                worst = explore(instrument.probe, made, case, effort, generator)
+            found.append(worst)
+            self.points += effort.rounds * (effort.batch or made.batch)
+        return merge(found)
+
+    def _prepare(self) -> None:
+        """Draw the structures and watch a few calls, once for all probes."""
+        if self._conduct is None:
+            effort = EFFORTS[self.settings.profile]
+            self._structures = draw(self.loss, effort.structures, self.settings.seed)
+            dtype = getattr(torch, self.dtype)
+            self._conduct = conduct(self.loss, self._structures, self.device, dtype)
+
+    def _usable(self, instrument: Instrument, structure: Structure) -> Evaluator:
+        """Make an evaluator; a loss that only fails in the instrument's dtype is not judged."""
+        try:
+            made = self.evaluator(instrument, structure)
+        except SubjectError as fault:
+            if instrument.dtype in ("", self.dtype):
+                raise
+            raise Unjudged(f"the loss does not run in {instrument.dtype}: {fault}") from fault
+        return made

@@ -1,0 +1,192 @@
+"""
+The ledger of a step: every storage that is made and let go, in order, with who made it.
+
+A `TorchDispatchMode` sees what operations return. A storage is followed from the operation that
+returns it first until it is freed; views and in-place operations add nothing. Works on fake
+tensors, whose storages have sizes and no bytes, as on real ones.
+"""
+
+import sys
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from trainguard.observe.memory.module_scopes import Scopes
+from trainguard.observe.tools.user_line import caller, user_frame
+
+BUILD, FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = (
+    "build", "forward", "backward", "recompute", "optimizer",
+)  # fmt: skip
+TEMPORARIES = "temporaries"  # the category of what lives within a pass only
+
+
+@dataclass(slots=True)
+class Entry:
+    """One storage: its bytes, and the phase, step, module, operation and line that made it."""
+
+    size: int
+    phase: str
+    step: int
+    module: str
+    operation: str
+    source: str
+    category: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One entry made, let go, or made larger or smaller by `size` bytes, in a phase of a step."""
+
+    entry: int
+    size: int
+    phase: str
+    step: int
+
+
+class Exhausted(MemoryError):
+    """Raised where a real step has taken more than it was given; never on fake tensors."""
+
+
+class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """
+    Follow all storages of a step while entered.
+
+    entries: the storages, in the order in which they were met. changes: their making and freeing.
+    phase: what is going on where neither backward nor an optimizer is. step: its number.
+    most: the bytes beyond which a real step is stopped, with Exhausted.
+    """
+
+    def __init__(self, most: float = float("inf")) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.entries: list[Entry] = []
+        self.changes: list[Change] = []
+        self.phase = BUILD
+        self.step = 0
+        self.most = most
+        self.live_bytes = 0
+        self.scopes = Scopes()
+        self._live: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
+        self._optimizing = 0
+        self._beyond = ""  # the line that asks for all this, which makes nothing itself
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run the operation and enter the storages that it made."""
+        returned = func(*args, **(kwargs or {}))
+        if isinstance(returned, Tensor):  # most often; the other way is for tuples and lists
+            self.enter(returned, func)
+            return returned
+        for tensor in tree_iter(returned):
+            if isinstance(tensor, Tensor):
+                self.enter(tensor, func)
+        return returned
+
+    @contextmanager
+    def following(self) -> Iterator["Ledger"]:
+        """Follow what happens inside, with the modules and optimizers that it happens in."""
+        hooks = [
+            register_optimizer_step_pre_hook(self._optimizer_begins),
+            register_optimizer_step_post_hook(self._optimizer_ends),
+        ]
+        self._beyond = caller()
+        try:
+            with self.scopes.followed(), self:
+                yield self
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def enter(self, tensor: Tensor, func: Any = None) -> int:
+        """Enter the storage of a tensor, where it is not known yet, and return its number."""
+        if tensor.layout is not torch.strided:
+            return -1
+        storage = tensor.untyped_storage()
+        key = storage._cdata  # noqa: SLF001 the one name of a storage that its views share
+        known = self._live.get(key)
+        if known is not None:
+            self._resize(known[1], storage.nbytes())
+            return known[1]
+        if tensor.device.type == "meta":  # asked late: fake tensors answer through the dispatcher
+            return -1
+        number = len(self.entries)
+        self._live[key] = weakref.ref(storage, partial(self._gone, key, number)), number
+        phase = self.now
+        self.entries.append(self._entry(storage.nbytes(), phase, func))
+        self._change(number, storage.nbytes(), phase)
+        return number
+
+    def knows(self, tensor: Tensor) -> bool:
+        """Say whether the storage of a tensor was entered, and is alive."""
+        if tensor.layout is not torch.strided:
+            return False
+        return tensor.untyped_storage()._cdata in self._live  # noqa: SLF001
+
+    def enter_all(self, tensors: Iterable[Tensor], category: str) -> None:
+        """Say of which category the storages of these tensors are; the last word counts."""
+        for tensor in tensors:
+            number = self.enter(tensor)
+            if number >= 0:
+                self.entries[number].category = category
+
+    @property
+    def now(self) -> str:
+        """The phase that is going on."""
+        if self._optimizing:
+            return OPTIMIZER
+        if torch._C._current_graph_task_id() != -1:  # noqa: SLF001 as torch's module tracker does
+            return RECOMPUTE if torch.is_grad_enabled() else BACKWARD
+        return self.phase
+
+    @property
+    def live(self) -> dict[int, int]:
+        """The storages that are alive, as {number: bytes}."""
+        return {number: self.entries[number].size for _, number in self._live.values()}
+
+    def _entry(self, size: int, phase: str, func: Any) -> Entry:
+        """Describe a new storage by what is going on."""
+        frame = user_frame(sys._getframe(2))  # noqa: SLF001 the one way to look at callers cheaply
+        line = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
+        source = "" if line == self._beyond else line
+        module = self.scopes.now(backward=phase == BACKWARD)
+        name = str(getattr(func, "overloadpacket", "")).removeprefix("aten.")
+        return Entry(size, phase, self.step, module, name, source)
+
+    def _change(self, number: int, size: int, phase: str) -> None:
+        """Write down that a storage grew or shrank."""
+        self.changes.append(Change(number, size, phase, self.step))
+        self.live_bytes += size
+        if size > 0 and self.live_bytes > self.most:
+            raise Exhausted(f"{self.live_bytes} bytes")
+
+    def _resize(self, number: int, size: int) -> None:
+        """Write down where a storage that is known has another size by now."""
+        entry = self.entries[number]
+        if entry.size != size:
+            self._change(number, size - entry.size, self.now)
+            entry.size = size
+
+    def _gone(self, key: int, number: int, _: object) -> None:
+        """Write down that a storage was freed."""
+        self._live.pop(key, None)
+        self._change(number, -self.entries[number].size, self.now)
+
+    def _optimizer_begins(self, *_: object) -> None:
+        """Know that an optimizer is at work."""
+        self._optimizing += 1
+
+    def _optimizer_ends(self, *_: object) -> None:
+        """Know that it is done."""
+        self._optimizing = max(0, self._optimizing - 1)

@@ -1,0 +1,159 @@
+"""
+Probe: what a step takes on CUDA, by the counters of the allocator itself.
+
+The ledger says what the memory is of. The allocator says how much it is, kernels' scratch space
+included, and how much more is reserved than is in use.
+"""
+
+import gc
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from trainguard.core.errors import SubjectError, Unjudged
+from trainguard.events.trace import Usage
+from trainguard.observe.memory.declared_step import Declared
+from trainguard.observe.memory.devices import DeviceLedger
+from trainguard.observe.memory.events import events, moment
+from trainguard.observe.memory.out_of_memory import Stop, stop_of
+from trainguard.observe.memory.predict import Followed, predicted
+from trainguard.observe.memory.step import declared_step, says_enough, unfinished
+from trainguard.observe.memory.timeline import Timeline, in_blocks
+from trainguard.observe.memory.training import train
+from trainguard.subjects.units import shown
+
+if TYPE_CHECKING:
+    from trainguard.observe.memory.observer import MemoryObservation
+
+_WORKER = re.compile(r"gw(\d+)")  # how pytest-xdist calls its workers
+
+
+@dataclass(frozen=True)
+class Counters:
+    """
+    What the allocator counted over a step, in bytes, what was there before apart.
+
+    allocated, reserved: the most of either. total: what the device has. retries: how often the
+    allocator had to give everything back and ask again.
+    """
+
+    allocated: int
+    reserved: int
+    total: int
+    retries: int
+
+
+def observe(observation: "MemoryObservation") -> Iterator[Usage]:
+    """Yield how much of the device stays free; raises Unjudged where there is no CUDA."""
+    if not torch.cuda.is_available():
+        raise Unjudged("headroom is measured on CUDA, which is not present here")
+    declared = replace(declared_step(observation), device="cuda")
+    seen, counted = measured(declared)
+    peak = seen.timeline.peak()
+    yield Usage(
+        quantity="headroom", at=moment(peak.entry), measured=float(counted.reserved),
+        reference=float(counted.total), count=int(seen.stop is not None), of=counted.retries,
+        sizes=declared.sizes, how=seen.how, detail=_spread(counted),
+    )  # fmt: skip
+
+
+def step(observation: "MemoryObservation") -> Iterator[Usage]:
+    """Yield what a real step takes on CUDA, with its difference to the prediction."""
+    declared = replace(declared_step(observation), device="cuda")
+    seen, counted = measured(declared)
+    told = [
+        replace(one, measured=max(one.measured, float(counted.allocated)))
+        if one.quantity == "peak"
+        else one
+        for one in events(seen.timeline, seen.how, declared.sizes, seen.detail, seen.stop)
+    ]
+    if seen.stop is not None and not says_enough(tuple(told), seen.stop, observation.budget):
+        raise unfinished(seen, seen.stop)
+    yield from told
+
+
+def measured(declared: Declared) -> tuple[Followed, Counters]:
+    """Make a real step on CUDA, one GPU for each worker, and read what the allocator counted."""
+    expected = _expected(declared)  # first: once CUDA is in use, no process can be forked for it
+    with _one_gpu(), _counting() as before:
+        ledger = DeviceLedger()
+        stop = _trained(declared, ledger, before)
+        counted = _counted(before)
+    timeline = Timeline(ledger.of_one_device()[1], in_blocks)
+    how = f"measured on {torch.cuda.get_device_name()}"
+    return Followed(timeline, how, _difference(counted, expected), stop), counted
+
+
+def _trained(declared: Declared, ledger: DeviceLedger, before: Counters) -> Stop | None:
+    """Make the step, and return why it was stopped where it ran out of memory."""
+    try:
+        with ledger.following():
+            train(declared.training(), ledger)
+        torch.cuda.synchronize()
+    except (SubjectError, RuntimeError, MemoryError) as error:
+        stop = stop_of(error, torch.cuda.memory_allocated() - before.allocated)
+        if stop is None:
+            raise
+        return stop
+    return None
+
+
+@contextmanager
+def _one_gpu() -> Iterator[None]:
+    """Use one GPU for each worker of pytest-xdist, as far as there are enough."""
+    worker = _WORKER.fullmatch(os.environ.get("PYTEST_XDIST_WORKER", ""))
+    number = int(worker[1]) % torch.cuda.device_count() if worker else torch.cuda.current_device()
+    with torch.cuda.device(number):
+        yield
+
+
+@contextmanager
+def _counting() -> Iterator[Counters]:
+    """Give back what is cached, let the peaks be counted anew, and yield what is held before."""
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    retries = torch.cuda.memory_stats().get("num_alloc_retries", 0)
+    total = torch.cuda.mem_get_info()[1]
+    try:
+        yield Counters(torch.cuda.memory_allocated(), torch.cuda.memory_reserved(), total, retries)
+    finally:
+        torch.cuda.empty_cache()
+
+
+def _counted(before: Counters) -> Counters:
+    """Return what was counted since."""
+    return Counters(
+        torch.cuda.max_memory_allocated() - before.allocated,
+        torch.cuda.max_memory_reserved() - before.reserved,
+        before.total,
+        torch.cuda.memory_stats().get("num_alloc_retries", 0) - before.retries,
+    )
+
+
+def _expected(declared: Declared) -> int:
+    """Return the peak that is predicted; nothing where the step does not run on fake tensors."""
+    try:
+        seen = predicted(replace(declared, device="cpu").training, "cuda")
+    except SubjectError:
+        return 0
+    return seen.timeline.peak().total
+
+
+def _difference(counted: Counters, expected: int) -> str:
+    """Say how far the prediction was off."""
+    if not expected:
+        return "which could not be predicted"
+    return f"{(counted.allocated - expected) / expected:+.1%} against {shown(expected)} predicted"
+
+
+def _spread(counted: Counters) -> str:
+    """Say how much of what is reserved is in use."""
+    retried = f", {counted.retries} times given back and asked anew" if counted.retries else ""
+    return f"{shown(counted.allocated)} of it in use at the most{retried}"

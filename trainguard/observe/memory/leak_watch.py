@@ -1,0 +1,114 @@
+"""Follow a training from step to step, for as long as it may be that its memory grows."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+from torch import Tensor
+from torch.utils._pytree import tree_iter
+
+from trainguard.events.trace import Usage
+from trainguard.observe.memory.autograd_graphs import Graphs, Mark
+from trainguard.observe.memory.growth_report import KIB, Growth, told
+from trainguard.observe.memory.host_memory import Host
+from trainguard.observe.memory.live_storages import Place, Resident, Residents
+from trainguard.observe.memory.module_scopes import Scopes
+from trainguard.observe.memory.steady_growth import Span, span
+from trainguard.observe.memory.step_counter import Paces, Stopped
+
+CHECKS = (10, 20, 40, 80)  # steps after which a training goes on only where something grows
+_LOOKS = (2, 4, 6, 8, *CHECKS)  # at what is held outside of tensors
+_SECONDS = 3.0  # that going on may take, or as long as the first check took
+
+
+class Follower:
+    """Follow the steps that are made while entered; `over` is told at the end of each."""
+
+    def __init__(self) -> None:
+        self.scopes = Scopes()
+        self.residents = Residents(self.scopes)
+        self.graphs = Graphs(self.scopes)
+        self.host = Host()
+        self.paces = Paces(self.over)
+        self.growth: Growth | None = None
+        self.told: list[Usage] = []
+        self.steps = 0
+        self._began = self._first = 0.0
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Follow what happens inside; Stopped, raised once enough is known, ends it."""
+        gc.freeze()  # what there was before need not be looked through at every check
+        self._began = perf_counter()
+        self.residents.step = self.graphs.step = 1
+        try:
+            with (
+                self.scopes.followed(),
+                self.graphs.followed(),
+                self.host.followed(),
+                self.paces.followed(),
+                self.residents,
+            ):
+                yield
+        except Stopped:
+            pass
+        finally:
+            gc.unfreeze()
+
+    def over(self) -> None:
+        """Take note of the end of a step; raises Stopped once it is clear what grows."""
+        self.steps += 1
+        steps = self.steps
+        if steps == 1:
+            self.host.begin()  # what is made once, in the first step, is not looked at
+        if steps in _LOOKS:
+            gc.collect()  # what only waits for it is not kept
+            self.host.look(steps)
+        if steps in CHECKS:
+            self._check()
+            if self._knows_enough():
+                raise Stopped(f"{steps} steps were followed")
+        self.scopes.forget_step()
+        self.residents.step = self.graphs.step = steps + 1
+
+    def _check(self) -> None:
+        """See what has grown by now, and who keeps it, while the training's names are there."""
+        now = span(self.steps, self.paces.passes, self.paces.served)
+        growth = Growth(now, self._kept(now), self._grown(now))
+        growth.host = self.host.growing(KIB, now.first - 1 if now.settled else 0)
+        if growth.suspicious:
+            gc.unfreeze()
+            growth.ask_keepers()
+            gc.freeze()
+        self.growth = growth
+        self.told = list(told(growth, self.steps))  # now, while all of it is there
+
+    def _kept(self, now: Span) -> list[Mark]:
+        """Return the marks of graphs, where there are some of nearly every step."""
+        marks = self.graphs.kept(now.first, now.last)
+        return marks if now.steady({mark.step for mark in marks}) else []
+
+    def _grown(self, now: Span) -> dict[Place, list[Resident]]:
+        """Return the storages that stay, by place, where there are some of nearly every step."""
+        self.residents.excuse(
+            tensor
+            for optimizer in self.paces.optimizers
+            for tensor in tree_iter(list(optimizer.state.values()))
+            if isinstance(tensor, Tensor)
+        )
+        places: dict[Place, list[Resident]] = {}
+        for one in self.residents.made(now.first, now.last):
+            places.setdefault(one.place, []).append(one)
+        return {
+            place: kept for place, kept in places.items() if now.steady({one.step for one in kept})
+        }
+
+    def _knows_enough(self) -> bool:
+        """Say whether nothing grows, or it has grown for long enough."""
+        if self.growth is None or not self.growth.suspicious or self.steps == CHECKS[-1]:
+            return True
+        now = perf_counter()
+        if self.steps == CHECKS[0]:
+            self._first = now - self._began
+        return now - self._began - self._first > max(_SECONDS, self._first)

@@ -1,0 +1,119 @@
+"""
+The residents: storages that are alive, with the step, the module and the line that made them.
+
+Only what an operation made counts. A tensor that was there before and is met for the first time,
+such as the next one in a list of batches, is nothing that grew.
+"""
+
+import sys
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from trainguard.observe.memory.module_scopes import Scopes
+from trainguard.observe.tools.user_line import user_frame
+
+Place = tuple[str, str]  # module and line
+_NEW = {"lift_fresh", "lift_fresh_copy", "lift"}  # what torch.tensor hands its new tensor to
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """One storage that is alive: who made it, in which step, and the storage itself, weakly."""
+
+    step: int
+    module: str
+    source: str
+    storage: "weakref.ref[torch.UntypedStorage]"
+
+    @property
+    def place(self) -> Place:
+        """Where it was made."""
+        return self.module, self.source
+
+    @property
+    def size(self) -> int:
+        """Its bytes, 0 where it has gone in the meantime."""
+        storage = self.storage()
+        return storage.nbytes() if storage is not None else 0
+
+    @property
+    def key(self) -> int:
+        """What its views share; 0 where it has gone in the meantime."""
+        storage = self.storage()
+        return int(storage._cdata) if storage is not None else 0  # noqa: SLF001
+
+
+class Residents(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """
+    Know all storages that were made while entered and are still alive.
+
+    step: the number of the step that is going on. alive: the storages, by what their views share.
+    """
+
+    def __init__(self, scopes: Scopes) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.step = 0
+        self.scopes = scopes
+        self.alive: dict[int, Resident] = {}
+        self._excused: set[int] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run the operation, and remember the storages that it made."""
+        returned = func(*args, **(kwargs or {}))
+        for tensor in tree_iter(returned):
+            if isinstance(tensor, Tensor) and tensor.layout is torch.strided:
+                storage = tensor.untyped_storage()
+                if storage._cdata not in self.alive:  # noqa: SLF001 what its views share
+                    self._enter(storage, 0 if _returns_inputs(func) else self.step)
+        return returned
+
+    def made(self, first: int, last: int) -> list[Resident]:
+        """Return what is alive of what the steps from `first` to `last` made."""
+        return [
+            one
+            for key, one in list(self.alive.items())
+            if first <= one.step <= last and key not in self._excused
+        ]
+
+    def excuse(self, tensors: Iterable[Tensor]) -> None:
+        """Leave out the storages of these tensors, such as the state of an optimizer."""
+        self._excused = {
+            tensor.untyped_storage()._cdata  # noqa: SLF001
+            for tensor in tensors
+            if tensor.layout is torch.strided
+        }
+
+    def _enter(self, storage: torch.UntypedStorage, step: int) -> None:
+        """Remember a storage until it is freed."""
+        key = storage._cdata  # noqa: SLF001
+        frame = user_frame(sys._getframe(2)) if step else None  # noqa: SLF001
+        source = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
+        backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001 as torch's tracker does
+        module = self.scopes.now(backward) if step else ""
+        ref = weakref.ref(storage, partial(self._gone, key))
+        self.alive[key] = Resident(step, module, source, ref)
+
+    def _gone(self, key: int, ref: object) -> None:
+        """Forget a storage that was freed, unless another one is in its place already."""
+        known = self.alive.get(key)
+        if known is not None and known.storage is ref:
+            del self.alive[key]
+
+
+@cache
+def _returns_inputs(func: Any) -> bool:
+    """Say whether an operation hands on the storage of an input: a view, or what it works in."""
+    if func.overloadpacket.__name__ in _NEW:
+        return False
+    returns = func._schema.returns  # noqa: SLF001 torch's own way to tell a view
+    return any(each.alias_info is not None for each in returns)

@@ -1,0 +1,80 @@
+"""
+Observe the memory of a subject with a budget: one trace per probe.
+
+A probe is a module of `observe/memory/` with a function `observe(budgeted) -> Iterator[Usage]`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from trainguard.core.catalogue import Judge
+from trainguard.core.finding import Finding
+from trainguard.core.settings import Settings
+from trainguard.events.base import Plain
+from trainguard.events.trace import Trace, Usage
+from trainguard.observe.memory import device, element, growth, saving, scaling, snapshot, step
+from trainguard.observe.tools.quiet import session
+from trainguard.observe.tools.traces import Traces
+from trainguard.subjects.budget import Budget
+from trainguard.subjects.subject import Subject
+
+PROBES: dict[str, Any] = {
+    "step": step.observe,
+    "element": element.observe,
+    "growth": growth.observe,
+    "saving": saving.observe,
+    "scaling": scaling.observe,
+    "device": device.observe,
+    "snapshot": snapshot.observe,
+}
+
+
+def observe(subject: Subject, device: str, dtype: str, settings: Settings) -> "MemoryObservation":
+    """Return the observation of a subject's memory; nothing runs until a trace is asked for."""
+    return MemoryObservation(subject, device, dtype, settings)
+
+
+@dataclass
+class MemoryObservation:
+    """The traces of one subject's memory on one device in one dtype, each observed once."""
+
+    subject: Subject
+    device: str
+    dtype: str
+    settings: Settings
+    points: int = 0
+    _traces: Traces[Usage] = field(default_factory=lambda: Traces("memory", PROBES))
+
+    @property
+    def budget(self) -> Budget:
+        """The budget that the subject declares."""
+        budget = self.subject.budgeted
+        assert budget is not None, "only subjects with a budget are judged by this family"
+        return budget
+
+    def trace(self, probe: str) -> Trace[Usage]:
+        """Return the trace of one probe; raises SubjectError or Unjudged again if it did once."""
+        return self._traces.get(probe, self._observed)
+
+    def shrunk(self, finding: Finding, _judge: Judge) -> Finding:
+        """Return the finding: the sizes of a budget are those that it is about."""
+        return finding
+
+    def _observed(self, probe: str) -> Trace[Usage]:
+        """Run one probe, the team's global state kept as it was."""
+        # Of a run that was made once already, caches of the team's own are full.
+        seed = self.settings.seed + (probe == "growth")
+        with session(seed, self.subject.timeout):
+            usages: tuple[Usage, ...] = tuple(PROBES[probe](self))
+        self.points += len(usages)
+        conditions: dict[str, Plain] = {
+            "family": self.subject.family,
+            "device": self.device,
+            "dtype": self.dtype,
+            "torch": torch.__version__,
+            "seed": self.settings.seed,
+            "threads": 1,
+        }
+        return Trace(self.subject.name, usages, conditions, self.subject.promises)

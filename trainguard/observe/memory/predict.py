@@ -1,0 +1,121 @@
+"""
+Follow a training step: on fake tensors where it runs on them, and on real ones where it does not.
+
+What is predicted is what the operations of the step ask of the allocator. The scratch space of
+single kernels, the context of the device and the buffers of collectives are not in it.
+"""
+
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from trainguard.core.errors import SubjectError
+from trainguard.observe.memory.allocation_log import Change, Entry, Ledger
+from trainguard.observe.memory.fake import FakeLedger, faked
+from trainguard.observe.memory.forked import apart
+from trainguard.observe.memory.kernel_scratch import fill
+from trainguard.observe.memory.out_of_memory import Stop, stop_of
+from trainguard.observe.memory.timeline import Rounding, Timeline, exact, in_blocks
+from trainguard.observe.memory.training import Training, train
+
+_SHARE_OF_HOST = 0.5  # what a real step may take of the memory that is free
+
+
+@dataclass
+class Followed:
+    """
+    A step that was followed.
+
+    how: "predicted for cuda on fake tensors", or "measured on cpu". detail: what was made up, or
+    why it was not predicted. stop: why it was stopped, where it was for want of memory.
+    """
+
+    timeline: Timeline
+    how: str
+    detail: str = ""
+    stop: Stop | None = None
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether it was stopped for want of memory."""
+        return self.stop is not None
+
+
+def followed(training: Callable[[], Training], target: str, most: float | None = None) -> Followed:
+    """
+    Follow the step that `training` describes: predicted for a target device, or else measured.
+
+    Raises SubjectError where it neither runs on fake tensors nor, within what this machine has
+    free, on real ones.
+    """
+    try:
+        return predicted(training, target)
+    except SubjectError as fault:
+        why = fault.sentence
+    return measured(training, target, why, most)
+
+
+def predicted(training: Callable[[], Training], target: str) -> Followed:
+    """Follow a step on fake tensors, in a process of its own."""
+    FakeTensorMode()  # what torch imports for the first one need not be imported in each child
+    entries, changes, told = apart(lambda: _faked(training, target))
+    ledger = Ledger()
+    ledger.entries, ledger.changes = entries, changes
+    how = f"predicted for {target} on fake tensors"
+    return Followed(Timeline(ledger, _rounding(target)), how, told)
+
+
+def _faked(training: Callable[[], Training], target: str) -> tuple[list[Entry], list[Change], str]:
+    """Make the step on fake tensors; what is returned crosses from one process to another."""
+    ledger = FakeLedger()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch copies a fake module with a word about its data
+        with faked(), ledger.following():
+            train(training(), ledger)
+    told = []
+    if ledger.read:
+        lines = ", ".join(Path(line).name for line in ledger.read)
+        told.append(f"took {len(ledger.read)} logged numbers for granted: {lines}")
+    left_out = fill(ledger.entries, ledger.changes, ledger.kernels) if target == "cpu" else []
+    if left_out:
+        told.append(f"without the scratch space of {len(left_out)} convolutions, too large to try")
+    return ledger.entries, ledger.changes, "; ".join(told)
+
+
+def measured(
+    training: Callable[[], Training], target: str, why: str, most: float | None = None
+) -> Followed:
+    """Follow a step on real tensors, and stop it before it takes all that the machine has."""
+    ledger = Ledger(most or available_share())
+    stop = None
+    try:
+        with ledger.following():
+            train(training(), ledger)
+    except (SubjectError, RuntimeError, MemoryError) as error:
+        stop = stop_of(error, ledger.live_bytes)
+        if stop is None:
+            raise
+    detail = f"on fake tensors {why}" if why else ""
+    return Followed(Timeline(ledger, _rounding(target)), "measured on cpu", detail, stop)
+
+
+def available_share() -> float:
+    """Return the bytes that a real step may take of those that are free on this machine."""
+    return _SHARE_OF_HOST * available()
+
+
+def available() -> int:
+    """Return the bytes of memory that are free on this machine."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 1 << 32
+
+
+def _rounding(target: str) -> Rounding:
+    """Return how the allocator of a device rounds."""
+    return in_blocks if target == "cuda" else exact

@@ -1,0 +1,173 @@
+"""
+The steps of a training run, as it is: on fake tensors where it runs on them, else on real ones.
+
+Batches of loaders are served outside of what is followed, in this process, and then made fake: a
+sampler needs numbers, and on a device only what was served takes memory.
+"""
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map
+from torch.utils.data import DataLoader, Dataset, dataloader
+
+from trainguard.core.errors import SubjectError
+from trainguard.observe.loop.locate_nonfinite import tensors_in
+from trainguard.observe.memory.allocation_log import Change, Entry, Ledger
+from trainguard.observe.memory.fake import FakeLedger, faked
+from trainguard.observe.memory.forked import apart
+from trainguard.observe.memory.kernel_scratch import fill
+from trainguard.observe.memory.out_of_memory import Stop, stop_of
+from trainguard.observe.memory.predict import Followed
+from trainguard.observe.memory.preexisting import modules_without_values
+from trainguard.observe.memory.run_call import call_of, made
+from trainguard.observe.memory.step_tracker import Narrator
+from trainguard.observe.memory.timeline import Timeline, exact, in_blocks
+from trainguard.observe.memory.training import INPUTS
+from trainguard.observe.tools.patches import Patches
+from trainguard.subjects.loop import Run
+
+Made = tuple[list[Entry], list[Change], str, Stop | None]
+
+
+def of_run(run: Run, target: str, most: float, at: Mapping[str, Any]) -> Followed:
+    """
+    Follow the first steps of a run: predicted for a target device, or else measured.
+
+    most: the bytes that real steps may take. at: arguments of a Loop on top of those declared.
+    Raises SubjectError where the run makes no step.
+    """
+    call = call_of(run, at)
+    FakeTensorMode()  # what torch imports for the first one need not be imported in each child
+    rounding = in_blocks if target == "cuda" else exact
+    try:
+        entries, changes, told, stop = apart(lambda: _predicted(call, target))
+        how = f"predicted for {target} on fake tensors"
+    except SubjectError as fault:
+        entries, changes, told, stop = apart(lambda: _measured(call, target, most))
+        how, told = "measured on cpu", f"as on fake tensors {fault.sentence}"
+    ledger = Ledger()
+    ledger.entries, ledger.changes = entries, changes
+    return Followed(Timeline(ledger, rounding), how, told, stop)
+
+
+def _predicted(call: Callable[[], Any], target: str) -> Made:
+    """Make the steps on fake tensors; what is returned crosses from one process to another."""
+    ledger = FakeLedger()
+    with _unheard(), faked() as mode, modules_without_values(mode):
+        _follow(call, ledger, target, mode)
+    lines = ", ".join(Path(line).name for line in ledger.read)
+    told = f"took {len(ledger.read)} logged numbers for granted: {lines}" if lines else ""
+    if target == "cpu":
+        fill(ledger.entries, ledger.changes, ledger.kernels)
+    return ledger.entries, ledger.changes, told, None
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Let nobody hear what torch says of fake tensors: what they cannot do is made for real."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
+
+
+def _measured(call: Callable[[], Any], target: str, most: float) -> Made:
+    """Make the steps on real tensors, and stop them before they take all that the machine has."""
+    ledger, stop = Ledger(most), None
+    try:
+        _follow(call, ledger, target, None)
+    except (SubjectError, RuntimeError, MemoryError) as error:
+        stop = stop_of(error, ledger.live_bytes)
+        if stop is None:
+            raise
+    return ledger.entries, ledger.changes, "", stop
+
+
+def _follow(
+    call: Callable[[], Any], ledger: Ledger, target: str, mode: FakeTensorMode | None
+) -> None:
+    """Make the first steps of a run under a ledger."""
+    narrator = Narrator(ledger, target == "cuda")
+    with _loaders(ledger, mode, target == "cuda"), ledger.following(), narrator.following():
+        made(call, lambda: f"after {narrator.paces.count} steps")
+    if not narrator.paces.count:
+        raise SubjectError(
+            "it made no optimizer step", "declare what trains, not what sets a training up"
+        )
+
+
+@contextmanager
+def _loaders(ledger: Ledger, mode: FakeTensorMode | None, apart_from_data: bool) -> Iterator[None]:
+    """Serve batches outside of what is followed, and enter them as inputs."""
+    patches = Patches()
+
+    def served(serve: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a `__next__` that hands out a batch as it arrives."""
+
+        @wraps(serve)
+        def watched(iterator: Any) -> Any:
+            """Serve a batch."""
+            with _disable_current_modes():
+                batch = serve(iterator)
+            if mode is not None:
+                batch = tree_map(lambda value: _fake(value, mode), batch)
+            ledger.enter_all(tensors_in(batch), INPUTS)
+            return batch
+
+        return watched
+
+    def begun(begin: Callable[..., Any]) -> Callable[..., Any]:
+        """Return an `__iter__` that draws its seed outside of what is followed."""
+
+        @wraps(begin)
+        def watched(loader: Any) -> Any:
+            """Begin a pass; workers would be processes of a process, and change no size."""
+            if apart_from_data:
+                _leave_out(ledger, loader.dataset)
+            workers, loader.num_workers = loader.num_workers, 0
+            waits, loader.timeout = loader.timeout, 0
+            patches.on_undo(lambda: vars(loader).update(num_workers=workers, timeout=waits))
+            with _disable_current_modes():
+                return begin(loader)
+
+        return watched
+
+    patches.replace(DataLoader, "__iter__", begun)
+    patches.replace(dataloader._BaseDataLoaderIter, "__next__", served)  # noqa: SLF001
+    try:
+        yield
+    finally:
+        patches.undo()
+
+
+def _leave_out(ledger: Ledger, data: Any, depth: int = 4) -> None:
+    """Leave out what a data set holds, and those that it is made of: it stays on the host."""
+    held = list(vars(data).values()) if hasattr(data, "__dict__") else []
+    numbers = {ledger.enter(tensor) for tensor in tensors_in(held)} - {-1}
+    for number in numbers:
+        ledger.entries[number].size = 0
+    if numbers:
+        ledger.changes = [change for change in ledger.changes if change.entry not in numbers]
+    for inner in held if depth else ():
+        if isinstance(inner, Dataset):
+            _leave_out(ledger, inner, depth - 1)
+
+
+def _fake(value: Any, mode: FakeTensorMode) -> Any:
+    """Return the fake twin of a tensor, and anything else as it is."""
+    real = isinstance(value, Tensor) and not isinstance(value, FakeTensor)
+    return mode.from_tensor(value) if real else value

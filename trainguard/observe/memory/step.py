@@ -1,0 +1,124 @@
+"""Probe: what one training step takes, by category, module and line."""
+
+from collections.abc import Iterator
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from trainguard.core.errors import SubjectError
+from trainguard.events.base import Plain
+from trainguard.events.trace import Usage
+from trainguard.observe.memory.declared_step import Declared
+from trainguard.observe.memory.events import Sizes, events
+from trainguard.observe.memory.out_of_memory import Stop
+from trainguard.observe.memory.predict import Followed, available_share, followed
+from trainguard.observe.memory.run_steps import of_run
+from trainguard.observe.memory.timeline import exact
+from trainguard.subjects.budget import Budget
+from trainguard.subjects.loop import Run
+from trainguard.subjects.loss import Loss
+from trainguard.subjects.model import Model
+from trainguard.subjects.units import shown
+
+if TYPE_CHECKING:
+    from trainguard.observe.memory.observer import MemoryObservation
+
+_LISTED = 3
+_BEYOND = 4  # budgets: a real step is stopped there, its budget long broken
+_ENOUGH = 1 << 30  # and not before that
+
+
+def observe(observation: "MemoryObservation") -> Iterator[Usage]:
+    """Yield what the step of a declared model or loss takes, at the sizes of its budget."""
+    if observation.device == "cuda":
+        from trainguard.observe.memory import device  # which looks at steps itself
+
+        yield from device.step(observation)
+        return
+    seen, sizes = of_subject(observation)
+    told = tuple(events(seen.timeline, seen.how, sizes, seen.detail, seen.stop))
+    if seen.stop is not None and not says_enough(told, seen.stop, observation.budget):
+        raise unfinished(seen, seen.stop)
+    yield from told
+
+
+def of_subject(observation: "MemoryObservation") -> tuple[Followed, Sizes]:
+    """Follow the step of whatever is declared; a run is made at the sizes that it has."""
+    subject, budget = observation.subject, observation.budget
+    if isinstance(subject, Run):
+        sizes = tuple(sorted((name, _plain(value)) for name, value in budget.at.items()))
+        return of_run(subject, budget.device, enough(budget), budget.at), sizes
+    declared = declared_step(observation)
+    return of(declared), declared.sizes
+
+
+def enough(budget: Budget) -> float:
+    """Return how far a real step need not go beyond: its budget is long broken by then."""
+    if budget.peak is None:
+        return available_share()
+    return min(available_share(), max(_BEYOND * int(budget.peak), _ENOUGH))
+
+
+def _plain(value: Any) -> Plain:
+    """Return an argument as it is told."""
+    return value if isinstance(value, int | float | str) else repr(value)
+
+
+def declared_step(observation: "MemoryObservation") -> Declared:
+    """Return the step that an observation is about."""
+    subject, budget = observation.subject, observation.budget
+    assert isinstance(subject, Model | Loss)
+    return Declared(
+        subject, budget, "cpu", observation.dtype, observation.settings, dict(budget.at)
+    )
+
+
+def of(declared: Declared) -> Followed:
+    """Follow the step of what is declared; a real one no further than to where its budget tells."""
+    peak = declared.budget.peak
+    most = min(available_share(), max(_BEYOND * int(peak), _ENOUGH)) if peak is not None else None
+    return followed(declared.training, declared.budget.device, most)
+
+
+def whole(declared: Declared) -> Followed:
+    """Follow the step of what is declared to its end; raises SubjectError where there is none."""
+    seen = of(declared)
+    if seen.stop is not None:
+        raise unfinished(seen, seen.stop)
+    return seen
+
+
+def unrounded(seen: Followed) -> Followed:
+    """
+    Return what was followed with no block of an allocator rounded up.
+
+    What is smaller than a block would seem to stay the same as sizes grow, and then to leap.
+    """
+    seen.timeline.rounding = exact
+    return seen
+
+
+def says_enough(told: tuple[Usage, ...], stop: Stop, budget: Budget) -> bool:
+    """Say whether a step that was stopped had broken its budget by then, or ran out of memory."""
+    limits = {("category", name): limit for name, limit in budget.categories.items()}
+    if budget.peak is not None:
+        limits["peak", ""] = int(budget.peak)
+    broken = (seen.measured > limits.get((seen.quantity, seen.place), inf) for seen in told)
+    return any(broken) or (stop.refused and budget.peak is not None)
+
+
+def unfinished(seen: Followed, stop: Stop) -> SubjectError:
+    """Return the fault of a step that tells nothing because it was not made to its end."""
+    held = seen.timeline.peak().categories.most_common(_LISTED)
+    parts = ", ".join(f"{category} {shown(size)}" for category, size in held)
+    what = (
+        f"its step ran out of memory, asked for {shown(stop.asked)} more than"
+        if stop.refused and stop.asked
+        else "its step ran out of memory at"
+        if stop.refused
+        else "its step does not fit on this machine, where it was stopped at"
+    )
+    why = f", and could not be predicted: {seen.detail}" if seen.detail else ""
+    return SubjectError(
+        f"{what} {shown(stop.held)}{why}",
+        f"it held {parts}; let it run on fake tensors, or give smaller sizes in at={{...}}",
+    )

@@ -1,0 +1,202 @@
+"""The probe `backward`: what flows back to each parameter, at first and after a few small steps."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from math import nan
+
+import torch
+from torch import Tensor, nn
+
+from trainguard.core.errors import SubjectError, Unjudged
+from trainguard.events.trace import Pass
+from trainguard.observe.model.identical_parts import Twins
+from trainguard.observe.model.initial import known
+from trainguard.observe.model.model_case import Network, backward, hookable
+from trainguard.observe.model.relu_activity import Activity
+from trainguard.observe.model.small_step import step
+
+_PASSES = 4
+_SEEDS = 3
+
+
+@dataclass
+class Account:
+    """
+    What one parameter received over all passes.
+
+    times: passes that gave it a gradient other than zero; passes: all. reached: whether autograd
+    ever handed it a gradient, be it zero. called: whether its module was. largest: the largest
+    root mean square. unsound: gradients of first passes that were not finite.
+    """
+
+    times: int = 0
+    passes: int = 0
+    reached: bool = False
+    called: bool = False
+    largest: float = 0.0
+    unsound: int = 0
+
+
+@dataclass
+class Ledger:
+    """The accounts of all parameters that are meant to be trained."""
+
+    network: Network
+    accounts: dict[str, Account] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> bool:
+        """Whether some parameter has not received any gradient yet."""
+        return any(not account.times for account in self.accounts.values())
+
+    def enter(self, module: nn.Module, called: set[str], *, judged: bool) -> None:
+        """Enter the gradients of one backward pass; `judged` says whether they must be finite."""
+        for name, parameter in trained(self.network, module).items():
+            account = self.accounts.setdefault(name, Account())
+            account.passes += 1
+            account.called |= name.rpartition(".")[0] in called
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            account.reached = True
+            size = _size(gradient)
+            if size == size and size != torch.inf:
+                account.times += size > 0
+                account.largest = max(account.largest, size)
+            else:
+                account.times += 1
+                account.unsound += judged
+
+
+def observe(network: Network) -> Iterator[Pass]:
+    """
+    Measure what flows back: one pass, and where that leaves a question more on fresh batches.
+
+    Behind a gate that starts at zero nothing flows at first, and all is well as soon as the gate
+    has moved: small steps lie between the passes. Where parameters are left without a gradient,
+    evaluation mode and two more seeds are tried: what only some of them reach is chosen by chance
+    or by the data.
+
+    "gradient": of one parameter, `count` of `of` passes in which it received one; `measured` is
+        the largest root mean square, `reference` the number of its dimensions, and `detail` one
+        of "uncalled", "unreached", "zero", or "not finite".
+    "twins", "components": see `Twins`. "activity": see `Activity`.
+    """
+    ledger = Ledger(network)
+    module = network.build()
+    _check(network, module)
+    twins = Twins(network, module) if network.case == 0 else None
+    activity = Activity(module)
+    with activity:
+        _pass(ledger, module, 0)
+    for index in range(1, _PASSES):
+        if ledger.missing or (twins is not None and twins.looks):
+            step(trained(network, module).values())
+            _pass(ledger, module, index)
+    if twins is not None:
+        yield from twins.found(module)
+    _search(ledger, module)
+    yield from activity.seen(network)
+    yield from _told(ledger, module)
+
+
+def trained(network: Network, module: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that are meant to be trained and to get a gradient."""
+    apart = (*network.model.frozen, *network.model.unused)
+    return {
+        name: parameter
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad
+        and parameter.numel()  # an empty one only remembers the device
+        and not any(fnmatchcase(name, glob) for glob in apart)
+    }
+
+
+def _check(network: Network, module: nn.Module) -> None:
+    """Raise for globs that fit no parameter, and where no parameter is to be trained."""
+    names = [name for name, _ in module.named_parameters()]
+    known("frozen", network.model.frozen, names)
+    known("unused", network.model.unused, names)
+    if not trained(network, module):
+        raise Unjudged("no parameter of the model is trained")
+
+
+def _pass(ledger: Ledger, module: nn.Module, index: int, seed: int = 0) -> None:
+    """Run forward and backward on a fresh batch, and enter the gradients."""
+    network = ledger.network
+    module.zero_grad(set_to_none=True)
+    parts = hookable(module)
+    called = {name for name, _ in module.named_modules()} - set(parts)
+    names = {id(part): name for name, part in parts.items()}
+    handles = [
+        part.register_forward_pre_hook(lambda part, _args: called.add(names[id(part)]))
+        for part in parts.values()
+    ]
+    try:
+        inputs = network.draw(10 * seed + index)
+        objective = network.objective(network.call(module, inputs, seed=index), inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not objective.requires_grad:
+        raise SubjectError(
+            "its outputs are detached from its parameters, so nothing can be learned from them",
+            "look for .item(), .detach(), .data, torch.no_grad() or a tensor made anew",
+        )
+    backward(objective)
+    # Later passes come after steps that nobody asked for; a lost loss is told as such.
+    ledger.enter(module, called, judged=index == 0 and bool(objective.isfinite()))
+
+
+def _search(ledger: Ledger, module: nn.Module) -> None:
+    """Look in evaluation mode and from other seeds, for as long as some gradient is missing."""
+    if ledger.missing:
+        step(trained(ledger.network, module).values())
+        with suppress(SubjectError):  # the loss may not take what evaluation returns
+            _pass(ledger, module.eval(), _PASSES)
+    for seed in range(1, _SEEDS if ledger.network.seeded else 1):
+        if not ledger.missing:
+            return
+        module = ledger.network.build(seed)
+        for index in range(_PASSES):
+            if index:
+                step(trained(ledger.network, module).values())
+            _pass(ledger, module, index, seed)
+
+
+def _told(ledger: Ledger, module: nn.Module) -> Iterator[Pass]:
+    """Yield what each parameter received, in the order of the model."""
+    parameters = dict(module.named_parameters())
+    for name, account in ledger.accounts.items():
+        yield ledger.network.passed(
+            "gradient",
+            place=name,
+            count=account.times,
+            of=account.passes,
+            measured=account.largest if account.times else nan,
+            reference=float(parameters[name].ndim),
+            detail=_word(account),
+        )
+
+
+def _word(account: Account) -> str:
+    """Say in a word why a parameter has no gradient to learn from; nothing where it has one."""
+    if account.unsound:
+        return "not finite"
+    if account.times:
+        return ""
+    if account.reached:
+        return "zero"
+    return "unreached" if account.called else "uncalled"
+
+
+def _size(gradient: Tensor) -> float:
+    """Return the root mean square of a gradient, sparse or not, with no underflow."""
+    dense = gradient.to_dense() if gradient.layout is not torch.strided else gradient
+    size = dense.abs()
+    peak = float(size.max())
+    if peak == 0.0 or peak != peak or peak == torch.inf:
+        return peak
+    return peak * float((size / peak).square().mean().sqrt())

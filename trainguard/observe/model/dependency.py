@@ -1,0 +1,178 @@
+"""
+Find out whether some outputs depend on inputs that they must not depend on.
+
+One backward pass from the outputs in question says which inputs they depend on. What it suspects is
+looked at again in float64 and edited, and the outputs are compared: only what they show is a leak.
+Where no gradient leads to an input, such as to integers that no `nn.Embedding` takes, it is edited
+and compared at once.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from trainguard.events.trace import Pass
+from trainguard.observe.model.comparison import apart
+from trainguard.observe.model.frozen_copy import Specimen, plain_kernels
+from trainguard.observe.model.input_gradients import tapping
+from trainguard.observe.model.locate_dependency import Part, first_module
+from trainguard.observe.model.model_case import Inputs, Network
+from trainguard.observe.model.outputs import Outputs
+
+_SLIGHT = {True: 1e-9, False: 1e-6}  # of the largest gradient: rounding, in float64 and in float32
+_NOISE = 16.0
+
+
+@dataclass(frozen=True)
+class Question:
+    """
+    Which part of the outputs must not depend on which part of the inputs.
+
+    own: for each output, masks of its elements; where it is not certain how it is laid out there
+        are several, and one of them must hold.
+    foreign: for each input, a mask of the elements that must not matter.
+    part: the same of what is between them, where it is a part of one dimension.
+    """
+
+    own: Mapping[str, list[Tensor]]
+    foreign: Mapping[str, Tensor]
+    part: Part | None = None
+
+
+@dataclass(frozen=True)
+class Leak:
+    """
+    How much one output changed, relative to its largest value, when an input was edited.
+
+    module, source: where in the model it leaks first, and the user's code of that, where known.
+    """
+
+    output: str
+    input: str
+    change: float
+    module: str = ""
+    source: str = ""
+
+
+def leaks(specimen: Specimen, question: Question) -> Iterator[Leak]:
+    """Yield what leaks from each input into each output; nothing where nothing does."""
+    inputs = specimen.drawn()
+    suspects = _suspects(specimen, question, inputs, 0.0)
+    if not any(sure or _moves(specimen, question, inputs, n) for n, sure in suspects.items()):
+        return
+    specimen = specimen.precise()
+    inputs = specimen.drawn()
+    suspects = _suspects(specimen, question, inputs, _SLIGHT[specimen.double])
+    first, same = specimen.first(), specimen.called(inputs)
+    # Where nothing but an edit speaks, what is drawn at random must not.
+    other = specimen.called(inputs, seed=1) if not all(suspects.values()) else same
+    for name, sure in suspects.items():
+        edited = _edited(specimen, inputs, name, question.foreign[name])
+        after, where = specimen.called(edited), ("", "")
+        for output, masks in question.own.items():
+            noise = _change(first, same if sure else other, output, masks)
+            change = _change(after, first, output, masks)
+            if change > _NOISE * noise:
+                if question.part is not None and not any(where):
+                    where = first_module(specimen, question.part, inputs, edited)
+                yield Leak(output, name, change, *where)
+
+
+def _moves(specimen: Specimen, question: Question, inputs: Inputs, name: str) -> bool:
+    """Say whether an output in question is moved at all by an edit of one input."""
+    after = specimen.called(_edited(specimen, inputs, name, question.foreign[name]))
+    own = question.own.items()
+    return any(_change(after, specimen.first(), output, masks) for output, masks in own)
+
+
+def told(
+    network: Network, quantity: str, question: Question, found: Iterable[Leak], at: str
+) -> Iterator[Pass]:
+    """Yield one event for each output: its worst leak, or 0 where nothing leaks into it."""
+    worst: dict[str, Leak] = {}
+    for leak in sorted(found, key=lambda leak: leak.change):
+        worst[leak.output] = leak
+    for output in question.own:
+        leak = worst.get(output, Leak(output, "", 0.0))
+        yield network.passed(
+            quantity,
+            place=output,
+            at=f"{at}, where `{leak.input}` is edited" if leak.input else at,
+            measured=leak.change,
+            detail=leak.module,
+            source=leak.source,
+        )
+
+
+def _suspects(
+    specimen: Specimen, question: Question, inputs: Inputs, slight: float
+) -> dict[str, bool]:
+    """Return the inputs that may leak, and of each whether it is a gradient that says so."""
+    try:
+        found = _gradients(specimen, question, inputs)
+    except Exception:  # noqa: BLE001 no graph, or one that the model's own backward refuses
+        return dict.fromkeys(question.foreign, False)
+    largest = max((size for _, size, _ in found), default=0.0)
+    tapped = {name for name, _, _ in found}
+    suspected = {name for name, _, leak in found if not leak <= slight * largest}
+    unknown = question.foreign if not largest else question.foreign.keys() - tapped
+    return {n: n in suspected for n in question.foreign if n in suspected or n in unknown}
+
+
+def _gradients(
+    specimen: Specimen, question: Question, inputs: Inputs
+) -> list[tuple[str, float, float]]:
+    """Return (input, largest gradient, largest where it must be zero) from one backward pass."""
+    module = specimen.copied()
+    with torch.enable_grad(), plain_kernels(), tapping(module, inputs, question.foreign) as taps:
+        outputs = specimen.network.call(module, taps.inputs)
+        gradients = torch.autograd.grad(
+            _signed(outputs, question), [leaf for _, leaf in taps.leaves], allow_unused=True
+        )
+    found = []
+    for (name, leaf), gradient in zip(taps.leaves, gradients, strict=True):
+        if gradient is not None:
+            foreign = _over(question.foreign[name], leaf)
+            leak = torch.where(foreign, gradient.abs(), 0.0).max()
+            found.append((name, float(gradient.abs().max()), float(leak)))
+    return found
+
+
+def _signed(outputs: Outputs, question: Question) -> Tensor:
+    """Return the sum of the outputs in question with random signs, each output scaled alike."""
+    generator = Generator().manual_seed(0)
+    parts = []
+    for name, masks in question.own.items():
+        tensor = outputs.tensors[name]
+        if tensor.requires_grad:
+            signs = torch.randint(0, 2, tensor.shape, generator=generator).to(tensor) * 2 - 1
+            chosen = torch.where(masks[0].to(tensor.device), tensor * signs, 0.0)
+            parts.append(chosen.sum() / tensor.detach().abs().max().clamp_min(1e-30))
+    if not parts:
+        raise RuntimeError("no output has a graph")
+    return torch.stack(parts).sum()
+
+
+def _over(mask: Tensor, leaf: Tensor) -> Tensor:
+    """Return the mask of an input's elements as one of its embedding's."""
+    return mask.view(*mask.shape, *[1] * (leaf.ndim - mask.ndim)).expand(leaf.shape).to(leaf.device)
+
+
+def _edited(specimen: Specimen, inputs: Inputs, name: str, foreign: Tensor) -> Inputs:
+    """Return the inputs with others in the elements of one that must not matter."""
+    value, other = inputs[name], specimen.drawn(seed=1)[name]
+    domain = specimen.network.model.tensors[name]
+    if domain.kind == "integer":
+        low, high = map(int, domain.span(specimen.network.sizes))
+        other = torch.where(other == value, low + (other - low + 1) % (high - low + 1), other)
+    return {**inputs, name: torch.where(foreign.to(value.device), other, value)}
+
+
+def _change(one: Outputs, other: Outputs, name: str, masks: list[Tensor]) -> float:
+    """Return how far an output is apart in the elements in question, in the best of its layouts."""
+    a, b = one.tensors.get(name), other.tensors.get(name)
+    if a is None or b is None or a.shape != b.shape:  # how much comes out depends on what goes in
+        return 0.0
+    return min((apart(a, b, mask.cpu()) for mask in masks), default=0.0)

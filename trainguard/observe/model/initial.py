@@ -1,0 +1,142 @@
+"""The probe `initial`: what a model gives before it is trained, from several seeds."""
+
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+
+from trainguard.core.errors import SubjectError, did_you_mean
+from trainguard.events.trace import Pass
+from trainguard.observe.model.cross_entropy_calls import Entropy
+from trainguard.observe.model.locate_nonfinite import origin
+from trainguard.observe.model.model_case import Inputs, Network, backward
+from trainguard.observe.model.outputs import Outputs
+
+SEEDS = 4
+
+
+def observe(network: Network) -> Iterator[Pass]:
+    """
+    Measure fresh models: four seeds in the first case, one in the others, and one evaluation.
+
+    "output": the lowest (`measured`) and highest (`reference`) finite element of one output;
+        `count` of its elements are no numbers, `detail` says where the first came from.
+    "loss": the loss, declared or the model's own.
+    "entropy": a cross-entropy that was taken in it, against the logarithm of its classes.
+    """
+    for seed in range(SEEDS if network.case == 0 else 1):
+        module = network.build(seed)
+        yield from _measured(network, module, seed)
+        if seed == 0:
+            yield from _evaluated(network, module)
+
+
+def _measured(network: Network, module: nn.Module, seed: int) -> Iterator[Pass]:
+    """Measure a model in training mode on one batch, and its loss."""
+    inputs, at = network.draw(seed), f"seed {seed}"
+    # With gradients: a model may take one of its own energy.
+    with Entropy() as entropy:
+        outputs = network.call(module, inputs)
+        loss = network.loss(outputs, inputs)
+    _check_promises(network, outputs, loss)
+    for name, tensor in outputs.tensors.items():
+        yield _output(network, module, inputs, name, tensor, at)
+    if loss is not None:
+        yield network.passed("loss", at=at, measured=float(loss.detach()))
+        yield from _entropies(network, entropy, at)
+
+
+def _evaluated(network: Network, module: nn.Module) -> Iterator[Pass]:
+    """Measure the outputs in evaluation mode, where it may return other things than in training."""
+    inputs = network.draw()
+    try:
+        outputs = network.call(module.eval(), inputs)
+    except SubjectError as fault:
+        if fault.__cause__ is not None:
+            raise
+        return  # decoded texts or boxes: nothing that could be no number
+    for name, tensor in outputs.tensors.items():
+        yield _output(network, module, inputs, name, tensor, "evaluation mode")
+
+
+def _output(
+    network: Network, module: nn.Module, inputs: Inputs, name: str, tensor: Tensor, at: str
+) -> Pass:
+    """Measure the range of one output, and what in it is no number."""
+    tensor = tensor.detach()
+    sound = tensor[tensor.isfinite()]
+    low, high = (sound.min(), sound.max()) if sound.numel() else (torch.nan, torch.nan)
+    count, detail = 0, ""
+    if sound.numel() < tensor.numel():
+        count, detail = _unsound(network, module, inputs, tensor)
+    return network.passed(
+        "output",
+        place=name,
+        at=at,
+        measured=float(low),
+        reference=float(high),
+        count=count,
+        of=tensor.numel(),
+        detail=detail,
+    )
+
+
+def _unsound(
+    network: Network, module: nn.Module, inputs: Inputs, tensor: Tensor
+) -> tuple[int, str]:
+    """
+    Return how many elements are no numbers, and the module that made the first of them.
+
+    An infinity that a mask has put there is meant: nothing then flows back from it. One that was
+    computed makes the gradients infinite or nan.
+    """
+    lost = int((~tensor.isfinite()).sum())
+    if not tensor.isnan().any() and _gradients_are_finite(network, module, inputs):
+        return 0, "infinite on purpose"
+    return lost, origin(module, lambda: network.call(module, inputs))
+
+
+def _gradients_are_finite(network: Network, module: nn.Module, inputs: Inputs) -> bool:
+    """Say whether a backward pass gives every parameter a gradient of numbers."""
+    module.zero_grad(set_to_none=True)
+    outputs = network.call(module, inputs)
+    # In evaluation the outputs may be none that the loss takes.
+    objective = network.objective(outputs, inputs) if module.training else outputs.projection()
+    if not objective.requires_grad:
+        return False
+    try:
+        backward(objective)
+    except SubjectError:
+        if module.training:
+            raise
+        return True  # nobody goes back from evaluation: nothing is known
+    found = [p.grad for p in module.parameters() if p.grad is not None]
+    return bool(found) and all(bool(gradient.isfinite().all()) for gradient in found)
+
+
+def _entropies(network: Network, entropy: Entropy, at: str) -> Iterator[Pass]:
+    """Yield the cross-entropies of a model that starts from random weights."""
+    if network.seeded:
+        for index, (classes, value) in enumerate(entropy.taken):
+            place = f"cross_entropy over {classes} classes"
+            place += f", call {index + 1}" if index else ""
+            yield network.passed("entropy", place=place, at=at, measured=value, of=classes)
+
+
+def _check_promises(network: Network, outputs: Outputs, loss: Tensor | None) -> None:
+    """Raise for a promise about an output that there is none of, and about a loss without one."""
+    known("initial_range", network.model.ranges, outputs.tensors)
+    if network.model.expected_loss is not None and loss is None:
+        raise SubjectError(
+            "a loss before training is promised, and there is none",
+            "declare loss=, or return an output that is called 'loss'",
+        )
+
+
+def known(option: str, globs: Iterable[str], names: Iterable[str]) -> None:
+    """Raise for a glob of an option that fits none of the names."""
+    for glob in globs:
+        if not any(fnmatchcase(name, glob) for name in names):
+            near = did_you_mean(glob, names).strip().rstrip(".")
+            raise SubjectError(f"its {option} names {glob!r}, which it does not have", near)

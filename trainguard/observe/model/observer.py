@@ -1,0 +1,139 @@
+"""
+Observe a declared model: one trace per probe.
+
+A probe is a module of `observe/models/` with a function `observe(network) -> Iterator[Pass]`; it
+is called once for each case, inside the session: seeded, silent, on one thread, with gradients,
+within the subject's time. See `Network` for what it can do with the model.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import nn
+
+from trainguard.core.catalogue import Judge
+from trainguard.core.errors import SubjectError
+from trainguard.core.finding import Finding
+from trainguard.core.settings import Settings
+from trainguard.events.base import Plain
+from trainguard.events.trace import Pass, Trace
+from trainguard.observe.model import (
+    backward,
+    batch_of_one,
+    checkpointing,
+    compiled,
+    copies,
+    devices,
+    evaluation,
+    future,
+    initial,
+    longer,
+    padding,
+    precision,
+    samples,
+    state,
+)
+from trainguard.observe.model.cases import draw
+from trainguard.observe.model.model_case import Network
+from trainguard.observe.model.paste import call
+from trainguard.observe.tools.quiet import session
+from trainguard.observe.tools.traces import Traces
+from trainguard.subjects.model import Model
+
+Probe = Callable[[Network], Iterator[Pass]]
+
+PROBES: dict[str, Probe] = {
+    "initial": initial.observe,
+    "backward": backward.observe,
+    "samples": samples.observe,
+    "future": future.observe,
+    "padding": padding.observe,
+    "evaluation": evaluation.observe,
+    "state": state.observe,
+    "copies": copies.observe,
+    "checkpointing": checkpointing.observe,
+    "compiled": compiled.observe,
+    "precision": precision.observe,
+    "devices": devices.observe,
+    "single": batch_of_one.observe,
+    "longer": longer.observe,
+}
+CASES = {"quick": 1, "ci": 2, "thorough": 6}
+
+
+def observe(model: Model, device: str, dtype: str, settings: Settings) -> "ModelObservation":
+    """Return the observation of a model; nothing runs until a trace is asked for."""
+    return ModelObservation(model, device, dtype, settings)
+
+
+@dataclass
+class ModelObservation:
+    """The traces of one model on one device, each observed when first asked for."""
+
+    model: Model
+    device: str
+    dtype: str
+    settings: Settings
+    points: int = 0
+    _traces: Traces[Pass] = field(default_factory=lambda: Traces("a model", PROBES))
+    _networks: list[Network] | SubjectError = field(default_factory=list)
+
+    def trace(self, probe: str) -> Trace[Pass]:
+        """Return the trace of one probe; a model that cannot be called is not probed further."""
+        return self._traces.get(probe, self._observed)
+
+    def shrunk(self, finding: Finding, _judge: Judge) -> Finding:
+        """Return the finding with the call that shows it."""
+        seen = finding.event
+        if finding.smallest or not isinstance(seen, Pass) or isinstance(self._networks, Exception):
+            return finding
+        return replace(finding, smallest=call(self._networks[seen.case], dict(seen.sizes)))
+
+    def _observed(self, probe: str) -> Trace[Pass]:
+        """Run one probe in each case, the team's global state kept as it was."""
+        with session(self.settings.seed, self.model.timeout):
+            passes = tuple(seen for network in self._prepared() for seen in PROBES[probe](network))
+        self.points += len(passes)
+        conditions: dict[str, Plain] = {
+            "device": self.device,
+            "dtype": self.dtype,
+            "torch": torch.__version__,
+            "seed": self.settings.seed,
+            "threads": 1,
+        }
+        return Trace(self.model.name, passes, conditions, self.model.promises)
+
+    def _prepared(self) -> list[Network]:
+        """Draw the cases and call the model once in each; what stops it is raised each time."""
+        if isinstance(self._networks, SubjectError):
+            raise self._networks
+        if not self._networks:
+            try:
+                self._networks = self._tried()
+            except SubjectError as fault:
+                self._networks = fault
+                raise
+        return self._networks
+
+    def _tried(self) -> list[Network]:
+        """Return the network of every case, each of which was built and called."""
+        dtype = torch.float64 if self.dtype == "float64" else torch.float32
+        networks = [
+            Network(self.model, structure, case, self.device, dtype, self.dtype, self.settings.seed)
+            for case, structure in enumerate(
+                draw(self.model, CASES[self.settings.profile], self.settings.seed)
+            )
+        ]
+        built: dict[str, nn.Module] = {}
+        for network in networks:
+            try:
+                key = repr(network.structure.hyperparameters)
+                if key not in built:
+                    built[key] = network.build()
+                inputs = network.draw()
+                network.objective(network.call(built[key], inputs), inputs)
+            except SubjectError as fault:
+                fault.call = fault.call or call(network, network.sizes)
+                raise
+        return networks

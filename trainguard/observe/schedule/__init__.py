@@ -1,0 +1,1 @@
+"""How a declared schedule is observed: driven step by step on a real optimizer."""

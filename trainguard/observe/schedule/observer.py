@@ -1,0 +1,128 @@
+"""Observe a declared schedule: one trace per probe, and the smallest setting that still fails."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from time import monotonic
+
+import torch
+
+from trainguard.core.catalogue import Judge
+from trainguard.core.errors import SubjectError, Unjudged
+from trainguard.core.finding import Finding
+from trainguard.core.settings import Settings
+from trainguard.events.base import Plain
+from trainguard.events.trace import Tick, Trace
+from trainguard.observe.schedule import probes
+from trainguard.observe.schedule.drive import Setting, call
+from trainguard.observe.schedule.settings import draw, smallest
+from trainguard.observe.tools.quiet import session
+from trainguard.observe.tools.traces import Traces
+from trainguard.subjects.schedule import NUMBERS, Schedule
+
+PROBES: dict[str, Callable[[Schedule, Setting, int], Iterator[Tick]]] = {
+    "run": probes.run,
+    "resume": probes.resume,
+    "overwrite": probes.overwrite,
+    "plateau": probes.plateau,
+}
+DRAWS = {"quick": 5, "ci": 25, "thorough": 200}
+_SHARE = 8  # a drive costs several runs in the other probes: they see the first settings only
+_SHRINKING = 10.0  # seconds
+
+
+def observe(
+    schedule: Schedule, _device: str, _dtype: str, settings: Settings
+) -> "ScheduleObservation":
+    """Return the observation of a schedule; nothing runs until a trace is asked for."""
+    return ScheduleObservation(schedule, settings)
+
+
+@dataclass
+class ScheduleObservation:
+    """The traces of one schedule, each observed when first asked for."""
+
+    schedule: Schedule
+    settings: Settings
+    points: int = 0
+    _traces: Traces[Tick] = field(default_factory=lambda: Traces("a schedule", PROBES))
+
+    def trace(self, probe: str) -> Trace[Tick]:
+        """Return the trace of one probe; a schedule that cannot be run is not probed further."""
+        self._traces.check(probe)
+        if probe != "run":
+            self.trace("run")
+        return self._traces.get(probe, lambda _: self._observed(probe, self._drawn(probe)))
+
+    def shrunk(self, finding: Finding, judge: Judge) -> Finding:
+        """Return the finding at the smallest setting to which the judge objects alike."""
+        probe = self._traces.probe_of(finding)
+        tick = finding.event
+        if probe is None or not isinstance(tick, Tick):
+            return finding
+        draws = self._drawn(probe)
+        known = draws[tick.case] if tick.case < len(draws) else {}
+        found, setting = finding, known
+        if self.schedule.vary:
+            objection = _Objection(self, probe, judge, finding)
+            count = self._count(probe)
+            setting = smallest(self.schedule, objection.holds, known, count, self.settings.seed)
+            found = objection.at(setting) or finding
+        step = found.event.step if isinstance(found.event, Tick) else tick.step
+        return replace(found, smallest=found.smallest or call(self.schedule, setting, step))
+
+    def _count(self, probe: str) -> int:
+        """Return how many settings a probe sees."""
+        count = DRAWS[self.settings.profile]
+        return count if probe == "run" else max(3, count // _SHARE)
+
+    def _drawn(self, probe: str) -> list[Setting]:
+        """Return the settings of a probe; drawing is deterministic, so they are not kept."""
+        return draw(self.schedule, self._count(probe), self.settings.seed)
+
+    def _observed(self, probe: str, draws: list[Setting]) -> Trace[Tick]:
+        """Run a probe in each setting, the team's global state kept as it was."""
+        with session(self.settings.seed, self.schedule.timeout):
+            ticks = tuple(
+                tick
+                for case, setting in enumerate(draws)
+                for tick in PROBES[probe](self.schedule, setting, case)
+            )
+        self.points += len(ticks)
+        conditions: dict[str, Plain] = {"torch": torch.__version__, "seed": self.settings.seed}
+        return Trace(self.schedule.name, ticks, conditions, _promises(self.schedule, draws))
+
+
+@dataclass
+class _Objection:
+    """What a judge says about single settings, for as long as there is time to ask."""
+
+    observation: ScheduleObservation
+    probe: str
+    judge: Judge
+    finding: Finding
+    started: float = field(default_factory=monotonic)
+
+    def holds(self, setting: Setting) -> bool:
+        """Say whether the judge objects to a setting as it did in the finding."""
+        in_time = monotonic() - self.started < _SHRINKING
+        return in_time and self.at(setting) is not None
+
+    def at(self, setting: Setting) -> Finding | None:
+        """Return the like finding in a setting, if there is one."""
+        try:
+            trace = self.observation._observed(self.probe, [setting])  # noqa: SLF001
+        except (SubjectError, Unjudged):
+            return None
+        alike = (self.finding.summary, self.finding.rank)
+        return next((f for f in self.judge(trace) if (f.summary, f.rank) == alike), None)
+
+
+def _promises(schedule: Schedule, draws: list[Setting]) -> dict[str, Plain]:
+    """Return the promises, with what was drawn for a case as `name@case`."""
+    drawn: dict[str, Plain] = {
+        f"{name}@{case}": setting[name]
+        for case, setting in enumerate(draws)
+        for name in NUMBERS
+        if name in setting
+    }
+    return {**schedule.promises, **drawn}

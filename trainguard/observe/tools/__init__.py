@@ -1,0 +1,1 @@
+"""What several observers need: isolation, child processes, patches, fingerprints."""

@@ -1,0 +1,146 @@
+"""Trained modules, and copies of them: averages, teachers, dicts of shadow parameters."""
+
+import sys
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isnan
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from trainguard.observe.loop.window import gradient_of
+from trainguard.observe.tools.checksum import sampled
+
+_PART = 0.05  # of its root, that a trained module must be for a copy of it to be looked for
+_LEAST = 16  # elements of such a module
+_ALIKE = 0.7  # correlation of a copy with its module; that of two drawn apart is about zero
+_COMPARED = 2  # parameters of a module that are compared
+_ELEMENTS = 4096  # of each of them
+_DENSE = 65536  # a larger parameter may be an embedding, of which few rows move
+_ALONE = 2  # references to a shadow that only we have: our own, and the one it is counted with
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(slots=True)
+class Trained:
+    """
+    A module that is trained.
+
+    shapes: of all its parameters. held: names of those that are trained. compared: of the largest.
+    buffers: how many it has. whole: whether the module is an outermost one.
+    """
+
+    module: weakref.ref[nn.Module]
+    shapes: dict[str, torch.Size]
+    held: tuple[str, ...]
+    compared: tuple[str, ...]
+    buffers: int
+    whole: bool
+
+    @property
+    def lengths(self) -> set[int]:
+        """How many tensors a dict or list has that holds what is trained, all, or the state."""
+        return {len(self.held), len(self.shapes), len(self.shapes) + self.buffers}
+
+    @property
+    def elements(self) -> int:
+        """The number of elements of all its parameters."""
+        return sum(shape.numel() for shape in self.shapes.values())
+
+
+@dataclass(slots=True)
+class Copy:
+    """
+    A copy of a trained module: a module too, or a dict or list of tensors, its `shadow`.
+
+    keys: where the compared parameters are in it. ids: of all its parameters.
+    """
+
+    follows: Trained
+    keys: tuple[str | int, ...]
+    module: "weakref.ref[nn.Module] | None" = None
+    shadow: Any = None
+    ids: frozenset[int] = frozenset()
+
+    @property
+    def source(self) -> Any:
+        """The module, dict or list itself, as long as it is alive."""
+        return self.shadow if self.module is None else self.module()
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether nobody else has it any more; a dict cannot be referred to weakly."""
+        if self.module is None:
+            return sys.getrefcount(self.shadow) <= _ALONE
+        return self.module() is None
+
+    def pairs(self) -> list[Pair]:
+        """Return elements of the module, and the same of its copy; none where either is gone."""
+        student, source = self.follows.module(), self.source
+        if student is None or source is None:
+            return []
+        own = [_entry(student, name) for name in self.follows.compared]
+        other = [_entry(source, key) for key in self.keys]
+        pairs = [
+            (sampled(a, _ELEMENTS), sampled(b, _ELEMENTS))
+            for a, b in zip(own, other, strict=True)
+            if a is not None and b is not None and a.shape == b.shape and b.is_floating_point()
+        ]
+        return pairs if len(pairs) == len(own) else []
+
+    def shared(self) -> bool:
+        """Say whether the copy has the same memory as its module."""
+        return all(a.data_ptr() == b.data_ptr() for a, b in self.pairs())
+
+    def likeness(self) -> float:
+        """Return how well the copy correlates with its module: 1 where they are equal, or nan."""
+        each = [_correlation(student, copy) for student, copy in self.pairs()]
+        known = [likeness for likeness in each if not isnan(likeness)]
+        return min(known, default=0.0)
+
+    def alike(self) -> bool:
+        """Say whether this is a copy: one that began as its module, or follows it."""
+        return self.likeness() >= _ALIKE
+
+
+def trained_modules(
+    module: nn.Module, held: set[int], least: float | None = None
+) -> Iterator[Trained]:
+    """Yield a module that is trained, and the larger ones of those inside it."""
+    named = {n: p for n, p in nn.Module.named_parameters(module) if not is_lazy(p)}
+    elements = sum(parameter.numel() for parameter in named.values())
+    own = {n: p for n, p in named.items() if id(p) in held and p.is_floating_point()}
+    if not own or elements < max(_LEAST, least or 0):
+        return
+    ranked = sorted(
+        own,
+        key=lambda n: (gradient_of(own[n]) is not None, own[n].numel() <= _DENSE, own[n].numel()),
+        reverse=True,
+    )
+    shapes = {name: parameter.shape for name, parameter in named.items()}
+    compared = tuple(ranked[:_COMPARED])
+    buffers = sum(1 for _ in nn.Module.named_buffers(module))
+    yield Trained(weakref.ref(module), shapes, tuple(own), compared, buffers, least is None)
+    for _, child in nn.Module.named_children(module):
+        yield from trained_modules(child, held, _PART * elements if least is None else least)
+
+
+def _entry(source: Any, key: str | int) -> torch.Tensor | None:
+    """Return a tensor of a module, a dict or a list; None where it is no longer there."""
+    try:
+        is_module = isinstance(source, nn.Module)
+        found = source.get_parameter(str(key)) if is_module else source[key]
+    except (AttributeError, KeyError, IndexError):
+        return None
+    return found if isinstance(found, torch.Tensor) else None
+
+
+def _correlation(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Return the correlation of two vectors; nan where either is constant."""
+    a, b = one.cpu().double(), other.cpu().double()
+    a, b = a - a.mean(), b - b.mean()
+    return float(a @ b / (a.norm() * b.norm()))

@@ -1,0 +1,172 @@
+"""A census of all that is alive: which modules, dicts and lists are copies of trained modules."""
+
+import gc
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainguard.observe.tools.averaged_copies import Copy, Trained, trained_modules
+
+MOST_OBJECTS = 3_000_000  # with more than these, nothing is looked for
+_MOST_COPIES = 8
+_TABLES = {dict, OrderedDict, list}
+
+Parts = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+def search(
+    roots: Iterable[nn.Module], held: set[int], known: Sequence[Copy]
+) -> tuple[list[Copy], list[nn.Module]]:
+    """
+    Return the copies of trained modules that are not known yet, and all modules that are alive.
+
+    held: the ids of the parameters that are trained. All objects that Python's garbage collector
+    knows are looked at once, and none is kept.
+    """
+    trained = [one for root in roots for one in trained_modules(root, held)]
+    objects = gc.get_objects() if trained else []
+    if not trained or len(objects) > MOST_OBJECTS:
+        return [], []
+    trained.sort(key=lambda one: -one.elements)
+    wanted = _TABLES | set(kinds(nn.Module))
+    likely = [found for found in objects if type(found) in wanted]
+    del objects
+    modules = [found for found in likely if type(found) not in _TABLES]
+    found = _modules(modules, trained, held, known)
+    whole = [one for one in trained if one.whole]
+    lengths = {length for one in whole for length in one.lengths}
+    own = {id(vars(module).get("_parameters")) for module in modules}
+    tables = [o for o in likely if type(o) in _TABLES and len(o) in lengths and id(o) not in own]
+    found += _shadows(tables, whole, [*known, *found])
+    return found[: max(0, _MOST_COPIES - len(known))], modules
+
+
+def _modules(
+    modules: Sequence[nn.Module], trained: Sequence[Trained], held: set[int], known: Sequence[Copy]
+) -> list[Copy]:
+    """Return the modules that are copies, the largest first, and nothing inside of another one."""
+    taken = {id(one.module()) for one in trained}
+    for copy in known:
+        taken |= _ids_below(copy.source)
+    by_parts: dict[Parts, list[nn.Module]] = {}
+    for module in modules:
+        by_parts.setdefault(_parts(module), []).append(module)
+    found: list[Copy] = []
+    for one in trained:
+        original = one.module()
+        for module in by_parts.get(_parts(original), ()) if original is not None else ():
+            if id(module) not in taken and _shapes(module) == one.shapes:
+                best = _best(module, trained, held)
+                if best is not None:
+                    found.append(best)
+                    taken |= _ids_below(module)
+    return found
+
+
+def _best(module: nn.Module, trained: Sequence[Trained], held: set[int]) -> Copy | None:
+    """Return a module as a copy of the trained one that it is most like, if it is one."""
+    ids = _parameter_ids(module)
+    shapes = _shapes(module)
+    made = [
+        Copy(one, one.compared, weakref.ref(module), ids=ids - held)
+        for one in trained
+        if one.shapes == shapes
+    ]
+    if ids & held:  # trained itself, or a shallow copy that has the very same parameters
+        made = [copy for copy in made if ids == _parameter_ids(copy.follows.module())]
+    best = max(made, key=lambda copy: copy.likeness(), default=None)
+    return best if best is not None and best.alike() else None
+
+
+def _shadows(
+    tables: Sequence[Any], trained: Sequence[Trained], known: Sequence[Copy]
+) -> list[Copy]:
+    """Return the dicts and lists of tensors that are copies with a memory of their own."""
+    places = {_place(copy) for copy in known}
+    found = []
+    for table in tables:
+        made = _listed(table, trained) if type(table) is list else _keyed(table, trained)
+        if made is not None and made.pairs() and not made.shared() and made.alike():
+            place = _place(made)
+            if place not in places:
+                places.add(place)
+                found.append(made)
+    return found
+
+
+def _keyed(candidate: dict[Any, Any], trained: Sequence[Trained]) -> Copy | None:
+    """Return a dict as a copy where it has a tensor for most of a module's parameters."""
+    for one in trained:
+        if one.compared[0] in candidate:
+            present = sum(_is_tensor(candidate.get(name)) for name in one.held)
+            if 2 * present >= len(one.held):
+                return Copy(one, one.compared, shadow=candidate)
+    return None
+
+
+def _listed(candidate: list[Any], trained: Sequence[Trained]) -> Copy | None:
+    """Return a list as a copy where its tensors have the shapes of a module's parameters."""
+    for one in trained:
+        for names in (one.held, tuple(one.shapes)):
+            if len(candidate) == len(names) and all(
+                _is_tensor(entry) and entry.shape == one.shapes[name]
+                for entry, name in zip(candidate, names, strict=True)
+            ):
+                keys = tuple(names.index(name) for name in one.compared)
+                return Copy(one, keys, shadow=candidate)
+    return None
+
+
+def _is_tensor(value: Any) -> bool:
+    """Say whether an object is a tensor, by its type alone: isinstance may wake up a lazy proxy."""
+    return issubclass(type(value), torch.Tensor)
+
+
+def _place(copy: Copy) -> int:
+    """Return where in memory the first compared parameter of a copy is; 0 where it is gone."""
+    pairs = copy.pairs()
+    return pairs[0][1].data_ptr() if pairs else 0
+
+
+def kinds(kind: type[Any]) -> Iterator[type[Any]]:
+    """Yield a class and all that derive from it."""
+    yield kind
+    for derived in type.__subclasses__(kind):
+        yield from kinds(derived)
+
+
+def _parts(module: nn.Module) -> Parts:
+    """Return the names of a module's own parts and parameters; a half-made one has none."""
+    parts, own = (vars(module).get(name) for name in ("_modules", "_parameters"))
+    if not isinstance(parts, dict) or not isinstance(own, dict):
+        return (), ()
+    return tuple(parts), tuple(own)
+
+
+def _shapes(module: nn.Module) -> dict[str, torch.Size]:
+    """Return the shapes of all parameters of a module; of a half-made one, none."""
+    if _parts(module) == ((), ()):
+        return {}
+    try:
+        return {name: parameter.shape for name, parameter in nn.Module.named_parameters(module)}
+    except Exception:  # noqa: BLE001 whatever somebody's module does when it is looked at
+        return {}
+
+
+def _ids_below(source: Any) -> set[int]:
+    """Return the ids of a module and of all modules in it."""
+    return (
+        {id(part) for _, part in nn.Module.named_modules(source)}
+        if isinstance(source, nn.Module)
+        else set()
+    )
+
+
+def _parameter_ids(module: nn.Module | None) -> frozenset[int]:
+    """Return the ids of a module's parameters."""
+    named = nn.Module.named_parameters(module) if module is not None else ()
+    return frozenset(id(parameter) for _, parameter in named)

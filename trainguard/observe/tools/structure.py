@@ -1,0 +1,93 @@
+"""
+A Structure is everything about a call that is not the numbers in its tensors: sizes and arguments.
+
+Hypothesis draws structures and finds the smallest one; the points within are swept in batches.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import hypothesis
+from hypothesis import strategies as st
+from hypothesis.errors import NoSuchExample, Unsatisfiable
+
+from trainguard.core.errors import SubjectError
+from trainguard.observe.tools.examples import explore, settings
+from trainguard.subjects.domain import Domain
+from trainguard.subjects.loss import Loss
+
+SMALLEST, LARGEST = 1, 4
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Sizes of the named dimensions, arguments that are no tensors, and hyperparameters."""
+
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def sized(self, **sizes: int) -> "Structure":
+        """Return the same structure with some dimensions of other sizes."""
+        return Structure({**self.sizes, **sizes}, self.arguments, self.hyperparameters)
+
+
+def draw(loss: Loss, count: int, seed: int) -> list[Structure]:
+    """Draw up to `count` different structures, the smallest one first; raises where it cannot."""
+    drawn: list[Structure] = []
+
+    def collect(structure: Structure) -> None:
+        """Keep a structure that is new."""
+        if structure not in drawn:
+            drawn.append(structure)
+
+    try:
+        explore(_structures(loss), collect, count, seed)
+    except Unsatisfiable:
+        raise SubjectError(
+            "no value of its arguments can be drawn", "loosen the filters of its strategies"
+        ) from None
+    except Exception as error:
+        raise SubjectError(
+            f"drawing its arguments raised {type(error).__name__}: {str(error).splitlines()[0]}",
+            "look at the strategies of the declaration",
+        ) from error
+    return drawn
+
+
+def smallest(
+    loss: Loss, objects: Callable[[Structure], bool], known: Structure, tries: int, seed: int
+) -> Structure:
+    """Return the smallest structure to which `objects`, or the known one if none is found."""
+    try:
+        return hypothesis.find(
+            _structures(loss), objects, settings=settings(tries), random=Random(seed)
+        )
+    except (NoSuchExample, Unsatisfiable):
+        return known
+
+
+def _structures(loss: Loss) -> st.SearchStrategy[Structure]:
+    """Return the strategy of all structures that a declaration admits."""
+    names = sorted({name for domain in loss.tensors.values() for name in domain.names})
+    sizes = {name: _size(loss, name) for name in [*names, *(set(loss.sizes) - set(names))]}
+    arguments = {
+        name: st.sampled_from(domain.values) if isinstance(domain, Domain) else domain
+        for name, domain in loss.inputs.items()
+        if name not in loss.tensors
+    }
+    return st.builds(
+        Structure,
+        st.fixed_dictionaries(sizes),
+        st.fixed_dictionaries(arguments),
+        st.fixed_dictionaries(dict(loss.vary)),
+    )
+
+
+def _size(loss: Loss, name: str) -> st.SearchStrategy[int]:
+    """Return the strategy for the size of one dimension."""
+    declared = loss.sizes.get(name, (SMALLEST, LARGEST))
+    least, most = (declared, declared) if isinstance(declared, int) else declared
+    return st.integers(least, most)

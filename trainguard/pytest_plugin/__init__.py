@@ -1,0 +1,1 @@
+"""The pytest plugin: subjects become collectors, invariants become items."""

@@ -1,0 +1,95 @@
+"""The files that `trainguard run` and `trainguard memory` write: whole or not at all."""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from trainguard.core.errors import DeclarationError
+from trainguard.core.finding import Finding
+from trainguard.judging.judge import Verdict
+from trainguard.report.run_summary import Digest, as_plain
+from trainguard.subjects.loop import Script
+
+VERSION = 1
+
+
+def document(subject: Script, verdicts: Iterable[Verdict], told: Digest) -> str:
+    """
+    Return the JSON document of a run.
+
+    `findings` holds what counts, notes included; what is excused stands apart, with its reason.
+    """
+    listed = list(verdicts)
+    text = json.dumps(
+        {
+            "version": VERSION,
+            "script": str(subject.path),
+            "args": list(subject.args),
+            "judged": [verdict.invariant.key for verdict in listed],
+            "findings": [
+                _entry(verdict, finding)
+                for verdict in listed
+                if verdict.outcome != "excused"
+                for finding in verdict.findings
+            ],
+            "excused": [
+                {**_entry(verdict, finding), "reason": verdict.text}
+                for verdict in listed
+                if verdict.outcome == "excused"
+                for finding in verdict.findings
+            ],
+            "stale": [verdict.invariant.name for verdict in listed if verdict.outcome == "stale"],
+            "trace": as_plain(told),
+        },
+        indent=2,
+        allow_nan=False,
+    )
+    return f"{text}\n"
+
+
+def check_writable(option: str, path: Path) -> Path:
+    """Return the path from the root, whatever the script enters; raises where it cannot be."""
+    path = Path.cwd() / path
+    if path.is_dir():
+        raise DeclarationError(f"{option} {path} is a folder. Give the name of a file.")
+    if not path.parent.is_dir():
+        raise DeclarationError(f"{option} {path}: there is no folder {path.parent}. Make it first.")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise DeclarationError(f"{option} {path} cannot be written. Give another place.")
+    return path
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file in one move, so that nobody ever reads a half of it."""
+    content = content.encode() if isinstance(content, str) else content
+    if path.exists() and not path.is_file():  # a device or a pipe is written to, not replaced
+        path.write_bytes(content)
+        return
+    path = path.resolve()  # a link stays a link
+    path.parent.mkdir(parents=True, exist_ok=True)  # the script may have removed it
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(content)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _entry(verdict: Verdict, finding: Finding) -> dict[str, Any]:
+    """Return one finding in plain values."""
+    file, _, line = finding.source.rpartition(":")
+    return {
+        "invariant": verdict.invariant.name,
+        "family": verdict.invariant.family,
+        "rank": finding.rank.value,
+        "summary": finding.summary,
+        "at": finding.at,
+        "elsewhere": list(finding.elsewhere),
+        "measured": finding.measured,
+        "allowed": finding.allowed,
+        "why": finding.why,
+        "file": file or None,
+        "line": int(line) if line.isdecimal() else None,
+    }

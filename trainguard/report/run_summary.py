@@ -1,0 +1,198 @@
+"""A run in a few numbers: what a trace says of speed, loss, gradients, rates and memory."""
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from trainguard.events.loop import Evaluation, Step
+from trainguard.events.trace import Trace
+
+_MOST = 4  # optimizers and parameter groups that are told apart
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digest:
+    """
+    What is told of a run besides its findings.
+
+    steps: of all optimizers; optimizers: how many each of them made.
+    seconds: of the whole run; pace: of one step; wait: the share of that spent waiting for data.
+    loss: of the first and the last step.
+    norm: the median of the gradient norms; clipped: the same after any clipping.
+    rates: {optimizer: (rates of its groups in its first step, in its last)}.
+    memory: the most bytes in use; evaluations: how many; evaluated: their first and last loss.
+    ended: "finished", "stopped", "failed" or "interrupted".
+    """
+
+    steps: int
+    optimizers: dict[str, int]
+    seconds: float
+    pace: float
+    wait: float
+    loss: tuple[float, float] | None
+    norm: float
+    clipped: float
+    rates: dict[str, tuple[tuple[float, ...], tuple[float, ...]]]
+    memory: int
+    evaluations: int
+    evaluated: tuple[float, float] | None
+    ended: str
+    torch: str
+    events: int
+
+
+def digest(trace: Trace[Any], ended: str = "") -> Digest:
+    """Add up a trace; `ended` goes before what the recorder says."""
+    steps = [event for event in trace if isinstance(event, Step)]
+    evaluations = [event for event in trace if isinstance(event, Evaluation) and not event.routine]
+    made: dict[str, list[Step]] = {}
+    for step in steps:
+        made.setdefault(step.optimizer, []).append(step)
+    pace, wait = _pace(made.values())
+    return Digest(
+        steps=int(_number(trace.conditions.get("steps"), sum(step.span for step in steps))),
+        optimizers={name: sum(step.span for step in own) for name, own in made.items()},
+        seconds=_number(trace.conditions.get("seconds"), sum(step.seconds for step in steps)),
+        pace=pace,
+        wait=wait,
+        loss=_ends(step.loss for step in steps if step.losses),
+        norm=_median(step.norm_before for step in steps),
+        clipped=_median(step.norm for step in steps),
+        rates={name: (own[0].rates, own[-1].rates) for name, own in made.items() if own[0].rates},
+        memory=max((step.memory for step in steps), default=0),
+        evaluations=len(evaluations),
+        evaluated=_ends(event.loss for event in evaluations if event.measures),
+        ended=ended or str(trace.conditions.get("ended", "finished")),
+        torch=str(trace.conditions.get("torch", "")),
+        events=len(trace),
+    )
+
+
+def as_plain(told: Digest) -> dict[str, Any]:
+    """Return a digest as it stands in a JSON file: what is not a finite number is null."""
+    return {
+        "steps": told.steps,
+        "optimizers": told.optimizers,
+        "seconds": finite(told.seconds),
+        "seconds_per_step": finite(told.pace),
+        "waiting_for_data": finite(told.wait),
+        "loss": _plain_ends(told.loss),
+        "gradient_norm": finite(told.norm),
+        "gradient_norm_clipped": finite(told.clipped),
+        "rates": {
+            name: {"first": [finite(r) for r in first], "last": [finite(r) for r in last]}
+            for name, (first, last) in told.rates.items()
+        },
+        "memory": told.memory,
+        "evaluations": told.evaluations,
+        "evaluation_loss": _plain_ends(told.evaluated),
+        "ended": told.ended,
+        "torch": told.torch,
+        "events": told.events,
+    }
+
+
+def as_rows(told: Digest) -> list[tuple[str, str]]:
+    """Return a digest as labelled rows, without those of which nothing is known."""
+    rows = []
+    if told.loss is not None:
+        rows.append(("loss", f"{_ends_text(told.loss)} from the first to the last step"))
+    if not math.isnan(told.norm):
+        clipped = f", {told.clipped:.4g} after clipping" if told.clipped < 0.999 * told.norm else ""
+        rows.append(("gradient", f"norm {told.norm:.4g} in the median{clipped}"))
+    for name, (first, last) in list(told.rates.items())[:_MOST]:
+        of = f" of {name}" if len(told.rates) > 1 else ""
+        rows.append(("rate", f"{_rates_text(first, last)}{of}"))
+    if told.evaluations:
+        loss = f", loss {_ends_text(told.evaluated)}" if told.evaluated else ""
+        rows.append(("evaluated", f"{_times(told.evaluations)}{loss}"))
+    if told.memory:
+        rows.append(("memory", f"at most {size_text(told.memory)} in use"))
+    return rows
+
+
+def headline(told: Digest, name: str) -> str:
+    """Return one sentence on how long a run was and how fast."""
+    made = told.optimizers.items()
+    by = ", ".join(f"{n} {count:,}" if len(made) > 1 else n for n, count in list(made)[:_MOST])
+    more = ", ..." if len(made) > _MOST else ""
+    steps = f"{told.steps:,} step{'' if told.steps == 1 else 's'} of {by}{more}"
+    pace = "" if math.isnan(told.pace) else f", {duration_text(told.pace)} each"
+    wait = f", {told.wait:.0%} of it waiting for data" if told.wait >= 0.005 else ""
+    end = "" if told.ended == "finished" else f" ({told.ended})"
+    return f"{name}: {steps} in {told.seconds:.1f} s{pace}{wait}{end}"
+
+
+def size_text(size: float) -> str:
+    """Write a number of bytes in the largest unit that leaves a number above one."""
+    power = 0
+    while size >= 1024 and power < len(_UNITS) - 1:
+        size, power = size / 1024, power + 1
+    return f"{size:.1f} {_UNITS[power]}" if power else f"{size:.0f} {_UNITS[0]}"
+
+
+def duration_text(seconds: float) -> str:
+    """Write a short time in the unit that suits it."""
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def finite(value: float) -> float | None:
+    """Return a number that JSON can hold, or None."""
+    return value if math.isfinite(value) else None
+
+
+def _number(value: object, default: float) -> float:
+    """Return a number of the trace's header, or what was added up in its place."""
+    return float(value) if isinstance(value, int | float) else default
+
+
+def _pace(made: Collection[Sequence[Step]]) -> tuple[float, float]:
+    """
+    Return the seconds of one step, and the share of them spent waiting for data.
+
+    The first window of an optimizer is left out where there are others: it holds imports and the
+    making of the model. The windows of several optimizers overlap.
+    """
+    counted = [step for own in made for step in (own[1:] or own)]
+    spans = sum(step.span for step in counted)
+    seconds = sum(step.seconds * step.span for step in counted)
+    if not seconds:
+        return math.nan, math.nan
+    wait = sum(step.wait * step.span for step in counted)
+    return seconds / spans / len(made), wait / seconds
+
+
+def _ends(values: Iterable[float]) -> tuple[float, float] | None:
+    """Return the first and the last of some values."""
+    listed = list(values)
+    return (listed[0], listed[-1]) if listed else None
+
+
+def _median(values: Iterable[float]) -> float:
+    """Return the median of what is known, or nan."""
+    known = [value for value in values if not math.isnan(value)]
+    return median(known) if known else math.nan
+
+
+def _plain_ends(ends: tuple[float, float] | None) -> dict[str, float | None] | None:
+    """Return a first and a last value as JSON has them."""
+    return None if ends is None else {"first": finite(ends[0]), "last": finite(ends[1])}
+
+
+def _ends_text(ends: tuple[float, float]) -> str:
+    """Write a first and a last value."""
+    return f"{ends[0]:.4g} -> {ends[1]:.4g}"
+
+
+def _rates_text(first: Sequence[float], last: Sequence[float]) -> str:
+    """Write the rates of the groups at both ends, once where they are alike."""
+    sides = [", ".join(dict.fromkeys(f"{rate:.4g}" for rate in r[:_MOST])) for r in (first, last)]
+    return " -> ".join(dict.fromkeys(sides))
+
+
+def _times(count: int) -> str:
+    """Write how often something was done."""
+    return {1: "once", 2: "twice"}.get(count, f"{count:,} times")

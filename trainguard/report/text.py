@@ -1,0 +1,182 @@
+"""Turn findings into text. This is the only module that lays out words for people."""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from textwrap import shorten, wrap
+from traceback import TracebackException, extract_tb, format_exception
+
+from trainguard.core.catalogue import Invariant
+from trainguard.core.errors import SubjectError
+from trainguard.core.finding import Finding
+from trainguard.events.base import Event
+from trainguard.events.trace import Trace
+from trainguard.subjects.subject import Subject
+
+WIDTH = 100
+_LABEL = 12
+_MOST_EVENTS = 20
+_MOST_PLACES = 2  # beside the first
+_PACKAGE = str(Path(__file__).parents[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """
+    Where an item stands: its configuration, and the command that runs it again.
+
+    silence: how NAME is excused there, where that is not by an argument of the declaration.
+    """
+
+    config: str = ""
+    rerun: str = ""
+    silence: str = ""
+
+
+def render(finding: Finding, subject: Subject, invariant: Invariant, place: Place) -> str:
+    """Lay out one finding, at most ten rows of 100 columns; absent rows are omitted."""
+    where = ", ".join(part for part in (finding.at, place.config.replace("-", ", ")) if part)
+    where += _others(finding)
+    silence = place.silence or f'tg.{type(subject).__name__}(..., allow={{"NAME": "<reason>"}})'
+    return _layout(
+        f"{invariant.name}: {finding.summary}",
+        at=_with_source(where, subject, finding.source),
+        measured=finding.measured,
+        allowed=finding.allowed,
+        curve=finding.curve,
+        smallest=finding.smallest,
+        why=finding.why,
+        rerun=place.rerun,
+        silence=silence.replace("NAME", invariant.name),
+        read=f"trainguard explain {invariant.name}",
+    )
+
+
+def render_note(finding: Finding, invariant: Invariant) -> str:
+    """Lay out a note for the closing section; the summary names the subject."""
+    shown = ": ".join(part for part in (finding.at, finding.measured) if part)
+    shown = ", ".join(part for part in (shown, Path(finding.source).name) if part)
+    return f"{invariant.name}: {finding.summary}{f' ({shown})' if shown else ''}"
+
+
+def render_stale(subject: Subject, invariant: Invariant, place: Place) -> str:
+    """Lay out an excuse that excuses nothing."""
+    return _layout(
+        f"{invariant.name}: `{subject.name}` is excused and does not break it",
+        at=_with_source(place.config.replace("-", ", "), subject),
+        why=f'the excuse "{subject.allow[invariant.name]}" is stale',
+        rerun=place.rerun,
+        silence=f"remove {invariant.name!r} from {'--' * ('--' in place.silence)}allow",
+    )
+
+
+def render_fault(subject: Subject, invariant: Invariant, fault: SubjectError, rerun: str) -> str:
+    """Lay out why a subject could not be observed, so that nothing was judged."""
+    return _layout(
+        f"{invariant.name}: `{subject.name}` could not be observed: {fault.sentence}",
+        at=_with_source("", subject),
+        smallest=fault.call,
+        why=fault.remedy,
+        rerun=rerun,
+    )
+
+
+def render_cause(fault: SubjectError) -> str:
+    """Lay out the traceback of the user's own exception, without the frames that are ours."""
+    return "" if fault.__cause__ is None else render_traceback(fault.__cause__)
+
+
+def render_traceback(error: BaseException) -> str:
+    """Lay out the whole traceback of the user's own exception, without the frames that are ours."""
+    told = TracebackException.from_exception(error)
+    links: list[TracebackException | None] = [told]
+    while links:
+        link = links.pop()
+        if link is not None:
+            link.stack[:] = [f for f in link.stack if not f.filename.startswith(_PACKAGE)]
+            links += [link.__cause__, link.__context__, *(link.exceptions or ())]
+    return "".join(told.format()).rstrip()
+
+
+def render_crash(error: BaseException, invariant: Invariant | None = None) -> str:
+    """Lay out a fault of trainguard itself, or of a team's own invariant, with its traceback."""
+    home = "" if invariant is None else inspect.getfile(invariant.judge)
+    if (
+        invariant is not None
+        and not home.startswith(_PACKAGE)
+        and any(frame.filename == home for frame in extract_tb(error.__traceback__))
+    ):
+        told = f"the invariant {invariant.name}, defined in {home}, failed"
+    else:
+        told = "trainguard itself failed: please report it with this traceback"
+    trace = "".join(format_exception(error)).rstrip()
+    return f"{told}\nThis says nothing about the subject.\n\n{trace}"
+
+
+def render_trace(trace: Trace[Event], probe: str) -> str:
+    """Lay out the first events of a trace, one to a line, with what is not at its default."""
+    lines = [_event(event) for event in trace.events[:_MOST_EVENTS]]
+    left = len(trace) - len(lines)
+    head = f"trace of the probe `{probe}`, {len(trace)} events"
+    return "\n".join([head, *lines, *([f"  ... and {left} more"] if left else [])])
+
+
+def render_rows(head: Sequence[str], rows: Sequence[tuple[str, str]]) -> str:
+    """Lay out labelled rows under lines that have no label, as the closing section has them."""
+    lines = [line for text in head for line in wrap(text, WIDTH)]
+    return "\n".join([*lines, *(line for label, text in rows for line in _row(label, text))])
+
+
+def _others(finding: Finding) -> str:
+    """Write the first of the other places at which the same was found, and how many more."""
+    places = [place for place in dict.fromkeys(finding.elsewhere) if place != finding.at]
+    more = len(places) - _MOST_PLACES
+    shown = ", ".join(places[:_MOST_PLACES]) + (f" and {more} more" if more > 0 else "")
+    return f" (and {shown})" if shown else ""
+
+
+def _event(event: Event) -> str:
+    """Write one event on one line: what it is, and what of it is not at its default."""
+    told = [
+        f"{column.name}={value!r}"
+        for column in fields(event)
+        if (value := getattr(event, column.name)) != _default(column.default)
+    ]
+    return "  " + shorten(f"{type(event).__name__} {' '.join(told)}", WIDTH - 2, placeholder=" ...")
+
+
+def _default(default: object) -> object:
+    """Return a field's default, and for a field without one a value that equals nothing."""
+    return object() if default is MISSING else default
+
+
+def _layout(head: str, **rows: str) -> str:
+    """Put the rows under the first line, each label in its column, long ones wrapped."""
+    lines = wrap(
+        head, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
+    for label, text in rows.items():
+        if text:
+            lines += _row(label, text)
+    return "\n".join(lines)
+
+
+def _row(label: str, text: str) -> list[str]:
+    """Wrap one row; code is only broken at spaces, so that it can still be pasted."""
+    if label == "at" and len(text) <= WIDTH - _LABEL:
+        return [f"  {label:<{_LABEL - 2}}{text}"]
+    parts = wrap(text, WIDTH - _LABEL - 2, break_long_words=False, break_on_hyphens=False)
+    if label == "rerun":  # for a shell
+        parts = [f"{part} \\" for part in parts[:-1]] + parts[-1:]
+    first, *rest = parts
+    return [f"  {label:<{_LABEL - 2}}{first}", *(" " * _LABEL + part for part in rest)]
+
+
+def _with_source(where: str, subject: Subject, found: str = "") -> str:
+    """Put the line that did it, or else that of the declaration, at the right end of `at`."""
+    source = Path(found or (f"{subject.file}:{subject.line}" if subject.file else "")).name
+    if not where:
+        return source
+    room = WIDTH - _LABEL - len(where) - len(source)
+    return f"{where}{' ' * max(room, 2)}{source}".rstrip() if source else where

@@ -1,0 +1,216 @@
+"""The subjects `Loop` and `Script`: a training run, recorded as it is and judged."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from trainguard.core.errors import DeclarationError, did_you_mean
+from trainguard.events.base import Plain
+from trainguard.events.columns import COLUMNS
+from trainguard.subjects.budget import Budget
+from trainguard.subjects.budget_checks import check_budgeted
+from trainguard.subjects.subject import Subject, check_callable, check_word, parameters, required
+
+LEAST_SEEDS: Final = 3
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Run(Subject):
+    """
+    What a function and a script that train have in common: how long, and what they promise.
+
+    steps: stop after so many optimizer steps, cleanly; the whole run where it is None.
+    batch: the number of samples in each optimizer step, over all micro-batches of one process.
+    falls: the share of its first value that the loss falls by within the run, 0 to 1.
+    average: the decay of the averaged copy (EMA) that the run keeps, such as 0.996.
+    frozen: globs of parameters that must stay ("Net.backbone.*").
+    trainable: globs of parameters that must move.
+    budget: what the memory of its steps may come to.
+    probe: whether live objects may be copied and tried out where watching is not enough.
+    """
+
+    family: ClassVar[str] = "loop"
+
+    steps: int | None = None
+    batch: int | None = None
+    falls: float | None = None
+    average: float | None = None
+    frozen: tuple[str, ...] = ()
+    trainable: tuple[str, ...] = ()
+    budget: Budget | None = None
+    probe: bool = True
+    timeout: float = 600.0
+
+    if not TYPE_CHECKING:  # type checkers see the generated __init__ and its keywords
+
+        def __new__(cls, *_: Any, **options: Any) -> "Run":
+            """Refuse an unknown keyword with the nearest known one."""
+            __tracebackhide__ = True
+            known = set(cls.__dataclass_fields__) - {"file", "line"}
+            for option in options:
+                if option not in known:
+                    raise DeclarationError(
+                        f"tg.{cls.__name__} has no option {option!r}.{did_you_mean(option, known)}"
+                    )
+            return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        """Declare a run; raises DeclarationError for what cannot be meant."""
+        __tracebackhide__ = True
+        kind = type(self).__name__
+        for name in ("frozen", "trainable"):
+            object.__setattr__(self, name, _globs(kind, name, getattr(self, name)))
+        for name in ("steps", "batch"):
+            _check_count(kind, name, getattr(self, name))
+        for name in ("falls", "average"):
+            _check_share(kind, name, getattr(self, name))
+        super().__post_init__()
+
+    @property
+    def promised(self) -> frozenset[str]:
+        """The promises made, by the names that invariants need."""
+        names = ("batch", "falls", "average")
+        made = {name for name in names if getattr(self, name) is not None}
+        globs = {name for name in ("frozen", "trainable") if getattr(self, name)}
+        return super().promised | made | globs
+
+    @property
+    def promises(self) -> dict[str, Plain]:
+        """The promises as plain values, for the header of a trace."""
+        names = ("steps", "batch", "falls", "average", "frozen", "trainable")
+        return {**super().promises, **{name: getattr(self, name) for name in names}}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Loop(Run):
+    """
+    A function that trains: `train()` runs the real loop, unedited, under the recorder.
+
+    arguments: values for the parameters of `train`.
+    curve: columns that are held against their snapshot: "loss", "grad_norm", "rate",
+        "update_norm", "weight_norm" (both of a sample of the parameters), "memory".
+    seeds: compare the curves of so many seeds as distributions, for runs that cannot repeat.
+
+    Optimizers, models, schedulers, scalers and losses are found by themselves. RNG streams are
+    seeded before the run and restored after it; gradients, modes and files are the function's own.
+    """
+
+    train: Callable[..., Any] = field(kw_only=False)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    curve: tuple[str, ...] = ()
+    seeds: int | None = None
+
+    def __post_init__(self) -> None:
+        """Declare a loop; raises DeclarationError for what cannot be meant."""
+        __tracebackhide__ = True
+        check_callable("Loop", self.train)
+        object.__setattr__(self, "curve", _columns(self.curve))
+        _check_seeds(self.seeds, self.curve)
+        name = self.name or getattr(self.train, "__name__", type(self.train).__name__)
+        object.__setattr__(self, "name", name)
+        accepted = parameters(self.train)
+        for argument in self.arguments:
+            if accepted is not None and argument not in accepted:
+                raise DeclarationError(
+                    f"{name} takes no argument {argument!r}.{did_you_mean(argument, accepted)}"
+                )
+        missing = sorted(required(self.train) - set(self.arguments))
+        if missing:
+            raise DeclarationError(
+                f"tg.Loop({name}) lacks {missing[0]!r}, which {name} cannot be called without."
+                f" Give it in arguments={{{missing[0]!r}: ...}}."
+            )
+        check_budgeted(self, (), self.arguments, accepted)
+        super().__post_init__()
+
+    @property
+    def promised(self) -> frozenset[str]:
+        """The promises made, by the names that invariants need."""
+        return super().promised | ({"curve"} if self.curve else set())
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Script(Run):
+    """
+    A script that trains, run in a process of its own as `python path args...` would run it.
+
+    path: the script, from the working directory of the tests or from the guard file's folder.
+    args: its command line. directory: where it runs; the script's folder is not entered for it.
+    """
+
+    path: str | Path = field(kw_only=False)
+    args: Sequence[str] = ()
+    directory: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        """Declare a script; raises DeclarationError for what cannot be meant."""
+        __tracebackhide__ = True
+        if not isinstance(self.path, str | Path) or not str(self.path):
+            raise DeclarationError(f"tg.Script got {self.path!r}. Give the path of a script.")
+        if isinstance(self.args, str):
+            raise DeclarationError(
+                f"tg.Script(args={self.args!r}) is one string. Give a list: {self.args.split()!r}."
+            )
+        object.__setattr__(self, "args", tuple(str(word) for word in self.args))
+        object.__setattr__(self, "name", self.name or Path(self.path).stem)
+        check_budgeted(self, (), {}, ())
+        super().__post_init__()
+
+
+def named_by(name: str, globs: tuple[str, ...]) -> bool:
+    """Say whether a parameter's name, with or without its module's class, fits one of the globs."""
+    short = name.partition(".")[2]
+    return any(fnmatchcase(text, glob) for glob in globs for text in (name, short))
+
+
+def _globs(kind: str, name: str, value: Any) -> tuple[str, ...]:
+    """Return a tuple of globs; a single string is one of them."""
+    globs = (value,) if isinstance(value, str) else tuple(value)
+    for glob in globs:
+        if not isinstance(glob, str) or not glob:
+            raise DeclarationError(
+                f"tg.{kind}({name}=...) has {glob!r}. Give globs such as 'Net.backbone.*'."
+            )
+    return globs
+
+
+def _columns(value: Any) -> tuple[str, ...]:
+    """Return the columns of curves; a single string is one of them."""
+    columns = (value,) if isinstance(value, str) else tuple(value)
+    check_word("tg.Loop(curve=...)", columns, COLUMNS)
+    twice = [column for column in columns if columns.count(column) > 1]
+    if twice:
+        raise DeclarationError(
+            f"tg.Loop(curve={columns}) has {twice[0]!r} twice. Drop one of them."
+        )
+    return columns
+
+
+def _check_seeds(value: Any, curve: tuple[str, ...]) -> None:
+    """Raise where seeds are given that cannot be compared, or that nothing is done with."""
+    if value is None:
+        return
+    _check_count("Loop", "seeds", value)
+    if value < LEAST_SEEDS:
+        raise DeclarationError(
+            f"tg.Loop(seeds={value}) is too few to compare. Give {LEAST_SEEDS} or more."
+        )
+    if not curve:
+        raise DeclarationError(
+            f"tg.Loop(seeds={value}) compares nothing. Name the columns: curve='loss'."
+        )
+
+
+def _check_count(kind: str, name: str, value: Any) -> None:
+    """Raise where a count is given and is no whole number above zero."""
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise DeclarationError(f"tg.{kind}({name}={value!r}) cannot be. Give a whole number >= 1.")
+
+
+def _check_share(kind: str, name: str, value: Any) -> None:
+    """Raise where a share is given and does not lie between zero and one."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and not (number and 0 < value < 1):
+        raise DeclarationError(f"tg.{kind}({name}={value!r}) cannot be. Give a number in 0 to 1.")
