@@ -14,7 +14,7 @@ import torch
 from hypothesis import strategies as st
 
 from benchmarks.report import conditions, row
-from fixtures.healthy.guard_mixture_of_logistics import mono_8_bits as loss
+from fixtures.healthy.loss.guard_mixture_of_logistics import mono_8_bits as loss
 from trainguard.observe.loss.batching import evaluator
 from trainguard.observe.loss.evaluate import Evaluator
 from trainguard.observe.loss.sampling import draw

@@ -24,13 +24,14 @@ ROW = re.compile(r"\b[A-E]\d{1,2}\b")
 
 
 def names(side: str) -> list[str]:
-    """Return the names of the fixtures on one side, healthy or broken."""
-    return sorted(file.stem for file in (FIXTURES / side).glob("guard_*.py"))
+    """Return the fixtures on one side, healthy or broken, each as `family/guard_name`."""
+    files = (FIXTURES / side).glob("*/guard_*.py")
+    return sorted(f"{file.parent.name}/{file.stem}" for file in files)
 
 
 def scripts(side: str) -> list[str]:
-    """Return the names of the fixtures that train, and so can be run as scripts."""
-    return [name for name in names(side) if name.startswith("guard_loop_")]
+    """Return the fixtures that train, and so can be run as scripts."""
+    return [name for name in names(side) if name.startswith("loop/")]
 
 
 def found_by_run(side: str, name: str, folder: Path) -> dict[str, str]:
@@ -44,7 +45,7 @@ def found_by_run(side: str, name: str, folder: Path) -> dict[str, str]:
 
 def load(side: str, name: str) -> ModuleType:
     """Import one fixture."""
-    return import_module(f"fixtures.{side}.{name}")
+    return import_module(f"fixtures.{side}.{name.replace('/', '.')}")
 
 
 @cache

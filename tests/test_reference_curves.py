@@ -8,7 +8,7 @@ from fixtures.edits import MISTAKES, REFACTORINGS, TRAININGS, Edit, Edits, findi
 def cases(edits: Edits) -> list:
     """Return a test case for each edit of each training that it is for."""
     return [
-        pytest.param(training, edit, id=f"{training.removeprefix('guard_loop_')}-{name}")
+        pytest.param(training, edit, id=f"{training.removeprefix('guard_')}-{name}")
         for name, of in edits.items()
         for training, edit in of.items()
     ]

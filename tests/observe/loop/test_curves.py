@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import trainguard as tg
-from fixtures.healthy import guard_loop_any_number_of_workers
+from fixtures.healthy.loop import guard_any_number_of_workers
 from tests.observe.loop.trainings import adversaries, plain
 from trainguard.core.settings import Settings
 from trainguard.curves.curve import Curve
@@ -283,8 +283,8 @@ def test_memory_is_not_compared_on_a_cpu() -> None:
 
 def test_snapshots_stand_beside_the_declaration() -> None:
     """Named after the variable, in the folder that syrupy keeps for the file."""
-    files = files_of(guard_loop_any_number_of_workers.loop)
-    folder = "__snapshots__/guard_loop_any_number_of_workers"
+    files = files_of(guard_any_number_of_workers.loop)
+    folder = "__snapshots__/guard_any_number_of_workers"
     assert files.place("loss-cpu") == f"{folder}/loop.curve_matches_snapshot[loss-cpu].curve"
     assert files.read("loss-cpu") is None
     assert not files.blesses(True)

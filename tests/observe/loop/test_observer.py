@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import trainguard as tg
-from fixtures.healthy import guard_loop_any_number_of_workers
+from fixtures.healthy.loop import guard_any_number_of_workers
 from tests.observe.loop.trainings import plain
 from trainguard.core.errors import DeclarationError, SubjectError, Unjudged
 from trainguard.core.settings import Settings
@@ -90,7 +90,7 @@ def test_a_loop_that_depends_on_its_workers_is_told(arguments: dict[str, int]) -
 def test_a_loop_is_begun_in_a_new_process_where_all_is_explored() -> None:
     """One that a module declares, which can be found again by its name."""
     thorough = Settings(profile="thorough")
-    loop = guard_loop_any_number_of_workers.loop
+    loop = guard_any_number_of_workers.loop
     assert observe(loop, "", "", thorough).trace("rerun").events == ()
 
 
