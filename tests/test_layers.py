@@ -17,16 +17,16 @@ LAYERS = (
     "subjects",
     "curves",
     "invariants",
-    "report",
     "observe",
     "judging",
+    "report",
+    "api",
     "pytest_plugin",
     "command",
     "__init__",
     "__main__",
 )
 RANK = {name: rank for rank, name in enumerate(LAYERS)}
-RANK["report"] = RANK["judging"]  # until a Verdict is data, and is rendered at the edge
 HALVES = {("observe", "invariants")}  # they meet in the trace alone
 HOMES = {
     "torch": {"observe"},

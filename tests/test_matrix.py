@@ -11,7 +11,9 @@ import pytest
 from tests.forks import trainguard_run
 from trainguard.core.catalogue import catalogue
 from trainguard.core.settings import Settings
-from trainguard.judging.judge import Observations, Verdict, applicable, devices_present, verdict
+from trainguard.judging.judge import Observations, applicable, devices_present, verdict
+from trainguard.judging.verdict import Verdict
+from trainguard.report.text import render_verdict
 from trainguard.subjects.subject import Subject
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -73,7 +75,9 @@ def test_a_broken_fixture_breaks_what_it_says(name: str) -> None:
     verdicts = judged(module)
     breaks = {v.invariant.name for v in verdicts if v.outcome == "broken"}
     notes = {v.invariant.name for v in verdicts if v.notes} - breaks
-    texts = "\n\n".join(v.text for v in verdicts if v.invariant.name not in module.BREAKS)
+    texts = "\n\n".join(
+        render_verdict(v) for v in verdicts if v.invariant.name not in module.BREAKS
+    )
     assert (breaks, notes) == (module.BREAKS, getattr(module, "NOTES", set())), texts
 
 

@@ -9,13 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from trainguard.api.check import Broken, check
+    from trainguard.api.recording import record
     from trainguard.core.catalogue import invariant
     from trainguard.core.errors import DeclarationError, SubjectError
     from trainguard.core.finding import Finding, Rank
     from trainguard.events.loop import Step
     from trainguard.events.trace import Sample, Tick, Trace, Usage
-    from trainguard.judging.judge import Broken, check
-    from trainguard.judging.recording import record
     from trainguard.subjects.budget import Budget
     from trainguard.subjects.checkpoint import Checkpoint
     from trainguard.subjects.domain import bins, choice, integer, mask, real
@@ -65,8 +65,8 @@ _HOMES = {
     "core.finding": ("Finding", "Rank"),
     "events.loop": ("Step",),
     "events.trace": ("Sample", "Tick", "Trace", "Usage"),
-    "judging.judge": ("Broken", "check"),
-    "judging.recording": ("record",),
+    "api.check": ("Broken", "check"),
+    "api.recording": ("record",),
     "subjects.budget": ("Budget",),
     "subjects.checkpoint": ("Checkpoint",),
     "subjects.domain": ("bins", "choice", "integer", "mask", "real"),

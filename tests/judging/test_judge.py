@@ -15,7 +15,8 @@ from trainguard.judging.judge import (
     verdict,
 )
 from trainguard.judging.variant import Config, observed_as, reference_dtype
-from trainguard.report.text import Place, render
+from trainguard.judging.verdict import Verdict
+from trainguard.report.text import render, render_verdict
 
 SWEEP = ("value_is_finite", "gradient_is_finite")
 X = tg.real("B", -1, 1)
@@ -53,8 +54,8 @@ def test_a_broken_subject_raises() -> None:
         quick(tg.Loss(root, x=X, name="root_loss"), *SWEEP)
     (judged,) = caught.value.verdicts
     assert (judged.outcome, judged.invariant.name) == ("broken", "gradient_is_finite")
-    assert str(caught.value) == judged.text
-    lines = judged.text.splitlines()
+    lines = str(caught.value).splitlines()
+    assert lines == render_verdict(judged).splitlines()
     assert lines[0] == "gradient_is_finite: the gradient of `root_loss` is not finite"
     assert "  smallest  root(x=torch.tensor([0.]))" in lines
     assert "  rerun     tg.check(root_loss)" in lines
@@ -64,7 +65,7 @@ def test_an_excuse_excuses() -> None:
     """What breaks and is excused has its reason for a text and raises nothing."""
     excused = tg.Loss(root, x=X, allow={"gradient_is_finite": "see ticket 7"})
     _, judged = quick(excused, *SWEEP)
-    assert (judged.outcome, judged.text) == ("excused", "see ticket 7")
+    assert (judged.outcome, judged.reason) == ("excused", "see ticket 7")
     assert judged.findings[0].smallest == ""  # nobody reads it, so nobody searches for it
 
 
@@ -216,7 +217,7 @@ def test_the_same_at_several_places_is_said_once() -> None:
 def test_of_many_places_a_few_are_written(elsewhere: tuple[str, ...], shown: str) -> None:
     """Each of them once, and the others by their number."""
     (made,) = [made for made in catalogue("loss") if made.name == "value_is_finite"]
-    subject = tg.Loss(square, x=X)
-    text = render(tg.Finding("dead", at="x[0]", elsewhere=elsewhere), subject, made, Place())
+    judged = Verdict(tg.Loss(square, x=X), made, Config(), "broken")
+    text = render(tg.Finding("dead", at="x[0]", elsewhere=elsewhere), judged)
     (row,) = [line for line in text.splitlines() if line.startswith("  at ")]
     assert row.removeprefix("  at").strip().split("  ")[0] == shown

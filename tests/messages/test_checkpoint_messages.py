@@ -8,7 +8,7 @@ import pytest
 # cannot be imported twice.
 import trainguard.observe.checkpoint.observer
 import trainguard.pytest_plugin.session  # noqa: F401
-from trainguard.observe.loop.watch import watchers
+from trainguard.observe.loop.watchers import watchers
 
 watchers()
 

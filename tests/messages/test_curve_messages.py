@@ -8,7 +8,9 @@ from trainguard.curves.curve import Curve
 from trainguard.events.curve import Kept
 from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
-from trainguard.report.text import Place, render
+from trainguard.judging.variant import Config
+from trainguard.judging.verdict import Verdict
+from trainguard.report.text import render
 
 STEPS = 60
 BASE = tuple(2.0 / (1 + 0.05 * step) for step in range(STEPS))
@@ -71,8 +73,9 @@ def messages(name: str, event) -> str:
     object.__setattr__(loop, "line", 12)
     (made,) = named(f"loop.{name}")
     trace = Trace("train", (event,))
-    place = Place(rerun=f"pytest --trainguard guard_audio.py::loop::{name}")
-    return "\n\n".join(render(finding, loop, made, place) for finding in made.judge(trace))
+    rerun = f"pytest --trainguard guard_audio.py::loop::{name}"
+    judged = Verdict(loop, made, Config(), "broken", rerun=rerun)
+    return "\n\n".join(render(finding, judged) for finding in made.judge(trace))
 
 
 @pytest.mark.parametrize("name", CURVES)

@@ -10,7 +10,9 @@ import trainguard.observe.loss.observer
 import trainguard.pytest_plugin.session  # noqa: F401
 from trainguard.core.catalogue import catalogue, named
 from trainguard.events.trace import Sample, Trace
-from trainguard.report.text import Place, render
+from trainguard.judging.variant import Config
+from trainguard.judging.verdict import Verdict
+from trainguard.report.text import render
 
 HEAD = """
 import torch
@@ -216,8 +218,8 @@ def test_devices_that_differ(snapshot) -> None:
     made = named("devices_agree")[0]
     sample = Sample(quantity="device", measured=0.0213, label="cuda")
     (finding,) = made.judge(Trace("loss", (sample,)))
-    place = Place("", "pytest --trainguard 'guard_loss.py::loss::devices_agree'")
-    assert render(finding, declared(), made, place) == snapshot
+    rerun = "pytest --trainguard 'guard_loss.py::loss::devices_agree'"
+    assert render(finding, Verdict(declared(), made, Config(), "broken", rerun=rerun)) == snapshot
 
 
 def declared() -> object:

@@ -16,13 +16,14 @@ from trainguard.core.catalogue import catalogue
 from trainguard.core.errors import DeclarationError, SubjectError, is_ours
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Trace
-from trainguard.judging.judge import Verdict, applicable, check_excuses_apply
-from trainguard.judging.recording import FAILING, check_steps, judged
+from trainguard.judging.judge import applicable, check_excuses_apply
+from trainguard.judging.recorded import check_steps, judge_run
+from trainguard.judging.verdict import Verdict
 from trainguard.report.json import document, write_whole
 from trainguard.report.progress import progress
 from trainguard.report.run_summary import as_rows, digest, headline
 from trainguard.report.session_summary import OUTCOMES
-from trainguard.report.text import WIDTH, render_note, render_rows, render_traceback
+from trainguard.report.text import WIDTH, render_note, render_rows, render_traceback, render_verdict
 from trainguard.subjects.loop import Script
 
 SILENCE: Final = '--allow NAME="<reason>"'
@@ -168,7 +169,7 @@ def _accounted(order: Order, trace: Trace[Any], code: int, out: TextIO, err: Tex
     except SubjectError as fault:
         missing = f"{fault.sentence}.\n{fault.remedy}"
     if order.judging and not missing:
-        verdicts = judged(order.subject, trace, order.settings, order.command, SILENCE)
+        verdicts = judge_run(order.subject, trace, order.settings, order.command, SILENCE)
     told = digest(trace, ended)
     written = _written(order.json, lambda: document(order.subject, verdicts, told), err)
     written &= _written(order.trace, trace.to_text, err)
@@ -179,7 +180,7 @@ def _accounted(order: Order, trace: Trace[Any], code: int, out: TextIO, err: Tex
     if order.judging and not _rank():
         _say(_report(order, verdicts, headline(told, order.subject.name), as_rows(told)), out)
     # Where the first process reports for all, the others may not stop what it still has to do.
-    found = any(v.outcome in FAILING for v in verdicts) and not _rank()
+    found = any(v.fails for v in verdicts) and not _rank()
     return code or (FOUND if found else CLEAN if written else USAGE)
 
 
@@ -207,14 +208,14 @@ def _report(
         if verdict.outcome in ("passed", "broken") and not strict
         for finding in verdict.notes
     ]
-    excused = [f"{v.invariant.name}: {v.text}" for v in verdicts if v.outcome == "excused"]
+    excused = [f"{v.invariant.name}: {v.reason}" for v in verdicts if v.outcome == "excused"]
     counts = Counter[str](verdict.outcome for verdict in verdicts)
     told = [f"{counts[o]} {_WORDS.get(o, o)}" for o in OUTCOMES if counts[o] or o == "passed"]
     judged_line = f"{len(verdicts)} invariant{'' if len(verdicts) == 1 else 's'} judged"
     rows = [*rows, *(("excused", e) for e in excused), *(("note", n) for n in notes)]
     # The script may have left its last line open.
     parts = ["", " trainguard ".center(WIDTH, "=")]
-    parts += [f"{v.text}\n" for v in verdicts if v.outcome in FAILING]
+    parts += [f"{render_verdict(v)}\n" for v in verdicts if v.fails]
     return "\n".join([*parts, render_rows([f"{judged_line}: {', '.join(told)}", head], rows)])
 
 

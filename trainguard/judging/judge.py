@@ -8,7 +8,7 @@ turn traces into findings and know neither torch nor pytest.
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from trainguard.core.catalogue import Invariant, Judge, check_globs, matches, of_families
 from trainguard.core.errors import DeclarationError, SubjectError, Unjudged
@@ -16,12 +16,8 @@ from trainguard.core.finding import Finding, Rank
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Trace
 from trainguard.judging.variant import Config, configs, observed_as
-from trainguard.report.text import Place, render, render_fault, render_stale
+from trainguard.judging.verdict import Verdict
 from trainguard.subjects.subject import Subject
-
-Outcome = Literal["passed", "excused", "stale", "broken", "skipped"]
-_MOST_SHOWN = 3
-
 
 Key = tuple[int, str, Config]  # subject, family, and the configuration that is observed
 
@@ -36,33 +32,6 @@ class Observation(Protocol):
 
     def shrunk(self, finding: Finding, judge: Judge) -> Finding:
         """Return the finding at the smallest case that the judge still objects to."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What became of one invariant on one subject: findings, the excuse if any, and the text."""
-
-    subject: Subject
-    invariant: Invariant
-    config: Config
-    outcome: Outcome
-    findings: tuple[Finding, ...] = ()
-    text: str = ""
-    points: int = 0
-    seconds: float = 0.0
-
-    @property
-    def notes(self) -> tuple[Finding, ...]:
-        """The findings that do not fail the item by themselves."""
-        return tuple(finding for finding in self.findings if finding.rank is Rank.NOTE)
-
-
-class Broken(AssertionError):
-    """Raised by `check` when an invariant is broken; its message is the whole report."""
-
-    def __init__(self, verdicts: Iterable[Verdict]) -> None:
-        self.verdicts = tuple(verdicts)
-        super().__init__("\n\n".join(verdict.text for verdict in self.verdicts))
 
 
 @dataclass(slots=True)
@@ -158,60 +127,29 @@ def verdict(
 ) -> Verdict:
     """Judge one invariant on one subject; a fault of the subject itself is a SubjectError."""
     started = perf_counter()
+    judged = Verdict(subject, invariant, config, "passed", rerun=rerun, silence=silence)
     try:
         trace = observations.trace(subject, config, invariant)
         found = _gathered(invariant.judge(trace))
     except Unjudged as why:
-        return Verdict(subject, invariant, config, "skipped", text=str(why))
+        return replace(judged, outcome="skipped", reason=str(why))
     observation = observations.of(subject, config, invariant.family)
-    broken = [f for f in found if observations.settings.strict or f.rank is Rank.BROKEN]
-    if broken and invariant.name not in subject.allow:
+    reason = subject.allow.get(invariant.name)
+    judged = replace(
+        judged,
+        findings=tuple(found),
+        strict=observations.settings.strict,
+        reason=reason or "",
+        points=observation.points,
+    )
+    if reason is not None:  # an excuse for nothing is stale
+        judged = replace(judged, outcome="excused" if found else "stale")
+    elif judged.breaches:
         # Only what is shown in full is worth the search for its smallest case.
-        found = [_smallest(observation, f, invariant.judge) if f in broken else f for f in found]
-        broken = [f for f in found if observations.settings.strict or f.rank is Rank.BROKEN]
-    place = Place(str(config), rerun, silence)
-    outcome, text = _outcome(subject, invariant, broken, found, place)
-    seconds = perf_counter() - started
-    return Verdict(
-        subject, invariant, config, outcome, tuple(found), text, observation.points, seconds
-    )
-
-
-def fault_text(subject: Subject, invariant: Invariant, fault: SubjectError, rerun: str = "") -> str:
-    """Render why a subject could not be observed at all."""
-    return render_fault(subject, invariant, fault, rerun)
-
-
-def check(
-    subject: Subject,
-    *,
-    select: Iterable[str] = (),
-    ignore: Iterable[str] = (),
-    devices: Iterable[str] = (),
-    profile: str = "ci",
-    seed: int = 0,
-    strict: bool = False,
-) -> tuple[Verdict, ...]:
-    """
-    Judge a declared subject without pytest and return the verdicts.
-
-    Raises Broken with the whole report when an invariant is broken, SubjectError when the subject
-    cannot be observed, DeclarationError for options that cannot be meant.
-    """
-    __tracebackhide__ = True
-    options = {"select": tuple(select), "ignore": tuple(ignore), "profile": profile}
-    settings = replace(Settings(strict=strict).updated("tg.check", options), seed=seed)
-    present = tuple(devices) or devices_present()
-    check_excuses_apply(subject, present)
-    observations = Observations(settings)
-    verdicts = tuple(
-        verdict(subject, made, config, observations, f"tg.check({subject.name})")
-        for made, config in applicable(subject, settings, present)
-    )
-    failed = [v for v in verdicts if v.outcome in ("broken", "stale")]
-    if failed:
-        raise Broken(failed)
-    return verdicts
+        least = {id(f): _smallest(observation, f, invariant.judge) for f in judged.breaches}
+        found = [least.get(id(f), f) for f in found]
+        judged = replace(judged, outcome="broken", findings=tuple(found))
+    return replace(judged, seconds=perf_counter() - started)
 
 
 def _needs(subject: Subject, name: str) -> frozenset[str]:
@@ -235,23 +173,3 @@ def _smallest(observation: Observation, finding: Finding, judge: Judge) -> Findi
     if finding.event is None:
         return finding
     return replace(observation.shrunk(finding, judge), elsewhere=finding.elsewhere)
-
-
-def _outcome(
-    subject: Subject,
-    invariant: Invariant,
-    broken: list[Finding],
-    found: list[Finding],
-    place: Place,
-) -> tuple[Outcome, str]:
-    """Weigh the findings against the subject's excuses; an excuse for nothing is stale."""
-    reason = subject.allow.get(invariant.name)
-    if reason is not None and not found:
-        return "stale", render_stale(subject, invariant, place)
-    if reason is not None:
-        return "excused", reason
-    if not broken:
-        return "passed", ""
-    shown = [render(f, subject, invariant, place) for f in broken[:_MOST_SHOWN]]
-    more = len(broken) - len(shown)
-    return "broken", "\n\n".join(shown + ([f"... and {more} more like these"] if more else []))

@@ -10,8 +10,9 @@ from trainguard.core.errors import DeclarationError, SubjectError, Unjudged, did
 from trainguard.core.finding import Finding
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Trace, Usage
-from trainguard.judging.judge import Observations, Verdict, applicable, check_excuses_apply, verdict
+from trainguard.judging.judge import Observations, applicable, check_excuses_apply, verdict
 from trainguard.judging.variant import Config
+from trainguard.judging.verdict import Verdict
 from trainguard.subjects.budget import CATEGORIES, Budget
 from trainguard.subjects.subject import Subject
 

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
+from trainguard.api.check import Broken
 from trainguard.core.catalogue import Invariant
 from trainguard.core.errors import SubjectError
 from trainguard.judging.judge import (
-    Broken,
     Observations,
-    Verdict,
     applicable,
     check_excuses_apply,
     devices_present,
     verdict,
 )
 from trainguard.judging.variant import Config
+from trainguard.judging.verdict import Verdict
 from trainguard.pytest_plugin.curve_snapshots import keep_curves, with_pictures
 from trainguard.pytest_plugin.item_record import (
     PROPERTY,
@@ -30,7 +30,7 @@ from trainguard.pytest_plugin.item_record import (
     fault_and_cause,
     rerun,
 )
-from trainguard.report.text import Place, render, render_trace
+from trainguard.report.text import render, render_trace, render_verdict
 from trainguard.subjects.subject import Subject
 
 
@@ -111,9 +111,9 @@ class InvariantItem(pytest.Item):
             raise self.fault
         assert self.verdict is not None, "setup either judges or keeps the fault"
         if self.verdict.outcome == "skipped":
-            pytest.skip(self.verdict.text)
+            pytest.skip(self.verdict.reason)
         if self.verdict.outcome == "excused":
-            pytest.xfail(self.verdict.text)
+            pytest.xfail(self.verdict.reason)
         # With --runxfail, pytest.xfail does nothing, and an excuse excuses nothing.
         if self.verdict.outcome != "passed":
             raise Broken([self.verdict])
@@ -133,11 +133,10 @@ class InvariantItem(pytest.Item):
 
     def _broken_text(self, judged: Verdict) -> str:
         """Return the report of what broke; with -vv, the trace that shows it."""
-        text = judged.text
         if judged.outcome == "excused":
-            place = Place(str(self.place), rerun(self))
-            told = [render(f, self.subject, self.invariant, place) for f in judged.findings]
-            text = "\n\n".join(told)
+            text = "\n\n".join(render(finding, judged) for finding in judged.findings)
+        else:
+            text = render_verdict(judged)
         if self.config.get_verbosity() < 2:
             return text
         trace = self.observations.trace(self.subject, self.place, self.invariant)

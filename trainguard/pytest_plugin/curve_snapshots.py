@@ -12,8 +12,9 @@ import pytest
 from trainguard.core.settings import Settings
 from trainguard.curves.store import INVARIANT, Files
 from trainguard.events.curve import Kept
-from trainguard.judging.judge import Observations, Verdict, applicable, verdict
+from trainguard.judging.judge import Observations, applicable, verdict
 from trainguard.judging.variant import Config
+from trainguard.judging.verdict import Verdict
 from trainguard.subjects.loop import Loop
 from trainguard.subjects.subject import Subject
 
@@ -73,13 +74,13 @@ def with_pictures(item: pytest.Item, judged: Verdict) -> Verdict:
         return judged
     from trainguard.curves.picture import draw
 
-    folder, rows = _folder(item), []
+    folder, files = _folder(item), []
     for kept in shown:
         file = folder / f"{kept.column.replace(' of ', '.')}.png"
         draw(kept, f"{judged.subject.name}: {kept.column}", file)
         item.user_properties.append((PICTURE, str(file)))
-        rows.append(f"  picture   {file}")
-    return replace(judged, text="\n".join([judged.text, *rows]))
+        files.append(str(file))
+    return replace(judged, pictures=tuple(files))
 
 
 def extras_of(report: pytest.TestReport) -> list[dict[str, Any]]:

@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
+from trainguard.api.check import Broken
+from trainguard.api.recording import Recording
 from trainguard.core.catalogue import catalogue
 from trainguard.core.errors import DeclarationError
 from trainguard.core.settings import Settings
 from trainguard.curves.store import INVARIANT
-from trainguard.judging.judge import Broken, Observations, Verdict, verdict
-from trainguard.judging.recording import FAILING, Recording
+from trainguard.judging.judge import Observations, verdict
 from trainguard.judging.variant import Config
+from trainguard.judging.verdict import Verdict
 from trainguard.pytest_plugin.budget_block import Metered, check_allocates
 from trainguard.pytest_plugin.curve_snapshots import keep_curves, with_pictures
 from trainguard.pytest_plugin.item_record import PROPERTY, SETTINGS, account, entry_of, from_here
@@ -179,6 +181,6 @@ def _told(
     for judged in verdicts if SETTINGS in item.config.stash else ():
         entry = entry_of(f"{item.nodeid}::{subject.name}", subject, judged.invariant, judged.config)
         item.user_properties.append((PROPERTY, entry | account(judged, settings)))
-    failed = [judged for judged in verdicts if judged.outcome in FAILING]
+    failed = [judged for judged in verdicts if judged.fails]
     if failed:
         raise Broken(failed)

@@ -26,6 +26,7 @@ from trainguard.pytest_plugin.item_record import (
     fault_and_cause,
     rerun,
 )
+from trainguard.report.text import render_verdict
 from trainguard.subjects.subject import Subject
 
 _FAILURE: Final = pytest.StashKey[BaseException | None]()
@@ -118,6 +119,6 @@ def _judge_all(item: pytest.Function, subject: Subject) -> str:
             entry["outcome"] = "unobservable"
             return "\n\n".join([*texts, fault_and_cause(subject, made, fault, rerun(item))])
         entry.update(account(judged, settings))
-        if judged.outcome in ("broken", "stale"):
-            texts.append(judged.text)
+        if judged.fails:
+            texts.append(render_verdict(judged))
     return "\n\n".join(texts)

@@ -8,9 +8,10 @@ import pytest
 from trainguard.core.catalogue import Invariant
 from trainguard.core.errors import SubjectError
 from trainguard.core.settings import Settings
-from trainguard.judging.judge import Verdict, devices_present, fault_text
+from trainguard.judging.judge import devices_present
 from trainguard.judging.variant import Config, observed_as
-from trainguard.report.text import render_cause, render_crash, render_note
+from trainguard.judging.verdict import Verdict
+from trainguard.report.text import render_cause, render_crash, render_fault, render_note
 from trainguard.subjects.subject import Subject
 
 SETTINGS: Final = pytest.StashKey[Settings]()
@@ -36,7 +37,7 @@ def account(judged: Verdict, settings: Settings) -> Entry:
     notes = [render_note(f, judged.invariant) for f in judged.notes]
     return {
         "outcome": judged.outcome,
-        "why": judged.text if judged.outcome == "skipped" else "",
+        "why": judged.reason if judged.outcome == "skipped" else "",
         "points": judged.points,
         "seconds": round(judged.seconds, 3),
         "notes": notes if noted else [],
@@ -84,5 +85,5 @@ def fault_and_cause(
     subject: Subject, invariant: Invariant, fault: SubjectError, command: str
 ) -> str:
     """Return why a subject could not be observed, and the user's own traceback underneath."""
-    parts = (fault_text(subject, invariant, fault, command), render_cause(fault))
+    parts = (render_fault(subject, invariant, fault, command), render_cause(fault))
     return "\n\n".join(part for part in parts if part)

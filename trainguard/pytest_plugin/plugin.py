@@ -94,10 +94,10 @@ def pytest_runtest_makereport(
 
         # What pytest-html shows; without it nobody looks at them.
         vars(report)["extras"] = [*getattr(report, "extras", []), *extras_of(report)]
-    if "trainguard.judging.judge" not in sys.modules or report.passed:
+    if "trainguard.api.check" not in sys.modules or report.passed:
         return report
+    from trainguard.api.check import Broken
     from trainguard.core.errors import SubjectError
-    from trainguard.judging.judge import Broken
 
     error = call.excinfo.value if call.excinfo is not None else None
     if not isinstance(item, pytest.Function):

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainguard.core.errors import DeclarationError
 from trainguard.core.finding import Finding
-from trainguard.judging.judge import Verdict
+from trainguard.judging.verdict import Verdict
 from trainguard.report.run_summary import Digest, as_plain
 from trainguard.subjects.loop import Script
 
@@ -35,7 +35,7 @@ def document(subject: Script, verdicts: Iterable[Verdict], told: Digest) -> str:
                 for finding in verdict.findings
             ],
             "excused": [
-                {**_entry(verdict, finding), "reason": verdict.text}
+                {**_entry(verdict, finding), "reason": verdict.reason}
                 for verdict in listed
                 if verdict.outcome == "excused"
                 for finding in verdict.findings

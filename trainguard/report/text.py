@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from textwrap import shorten, wrap
 from traceback import TracebackException, extract_tb, format_exception
@@ -12,33 +12,34 @@ from trainguard.core.errors import SubjectError
 from trainguard.core.finding import Finding
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
+from trainguard.judging.verdict import Verdict
 from trainguard.subjects.subject import Subject
 
 WIDTH = 100
 _LABEL = 12
 _MOST_EVENTS = 20
+_MOST_SHOWN = 3  # findings of one verdict
 _MOST_PLACES = 2  # beside the first
 _PACKAGE = str(Path(__file__).parents[1])
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """
-    Where an item stands: its configuration, and the command that runs it again.
-
-    silence: how NAME is excused there, where that is not by an argument of the declaration.
-    """
-
-    config: str = ""
-    rerun: str = ""
-    silence: str = ""
+def render_verdict(verdict: Verdict) -> str:
+    """Lay out what fails of a verdict: each breach in full, or the excuse that excuses nothing."""
+    if verdict.outcome == "stale":
+        return _render_stale(verdict)
+    shown = [render(finding, verdict) for finding in verdict.breaches[:_MOST_SHOWN]]
+    more = len(verdict.breaches) - len(shown)
+    parts = [*shown, *([f"... and {more} more like these"] if more else [])]
+    pictures = [f"  picture   {file}" for file in verdict.pictures]
+    return "\n".join(["\n\n".join(parts), *pictures])
 
 
-def render(finding: Finding, subject: Subject, invariant: Invariant, place: Place) -> str:
+def render(finding: Finding, verdict: Verdict) -> str:
     """Lay out one finding, at most ten rows of 100 columns; absent rows are omitted."""
-    where = ", ".join(part for part in (finding.at, place.config.replace("-", ", ")) if part)
-    where += _others(finding)
-    silence = place.silence or f'tg.{type(subject).__name__}(..., allow={{"NAME": "<reason>"}})'
+    subject, invariant = verdict.subject, verdict.invariant
+    config = str(verdict.config).replace("-", ", ")
+    where = ", ".join(part for part in (finding.at, config) if part) + _others(finding)
+    silence = verdict.silence or f'tg.{type(subject).__name__}(..., allow={{"NAME": "<reason>"}})'
     return _layout(
         f"{invariant.name}: {finding.summary}",
         at=_with_source(where, subject, finding.source),
@@ -47,7 +48,7 @@ def render(finding: Finding, subject: Subject, invariant: Invariant, place: Plac
         curve=finding.curve,
         smallest=finding.smallest,
         why=finding.why,
-        rerun=place.rerun,
+        rerun=verdict.rerun,
         silence=silence.replace("NAME", invariant.name),
         read=f"trainguard explain {invariant.name}",
     )
@@ -58,17 +59,6 @@ def render_note(finding: Finding, invariant: Invariant) -> str:
     shown = ": ".join(part for part in (finding.at, finding.measured) if part)
     shown = ", ".join(part for part in (shown, Path(finding.source).name) if part)
     return f"{invariant.name}: {finding.summary}{f' ({shown})' if shown else ''}"
-
-
-def render_stale(subject: Subject, invariant: Invariant, place: Place) -> str:
-    """Lay out an excuse that excuses nothing."""
-    return _layout(
-        f"{invariant.name}: `{subject.name}` is excused and does not break it",
-        at=_with_source(place.config.replace("-", ", "), subject),
-        why=f'the excuse "{subject.allow[invariant.name]}" is stale',
-        rerun=place.rerun,
-        silence=f"remove {invariant.name!r} from {'--' * ('--' in place.silence)}allow",
-    )
 
 
 def render_fault(subject: Subject, invariant: Invariant, fault: SubjectError, rerun: str) -> str:
@@ -126,6 +116,18 @@ def render_rows(head: Sequence[str], rows: Sequence[tuple[str, str]]) -> str:
     """Lay out labelled rows under lines that have no label, as the closing section has them."""
     lines = [line for text in head for line in wrap(text, WIDTH)]
     return "\n".join([*lines, *(line for label, text in rows for line in _row(label, text))])
+
+
+def _render_stale(verdict: Verdict) -> str:
+    """Lay out an excuse that excuses nothing."""
+    subject, name = verdict.subject, verdict.invariant.name
+    return _layout(
+        f"{name}: `{subject.name}` is excused and does not break it",
+        at=_with_source(str(verdict.config).replace("-", ", "), subject),
+        why=f'the excuse "{verdict.reason}" is stale',
+        rerun=verdict.rerun,
+        silence=f"remove {name!r} from {'--' * ('--' in verdict.silence)}allow",
+    )
 
 
 def _others(finding: Finding) -> str:

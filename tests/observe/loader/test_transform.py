@@ -8,8 +8,8 @@ import torch
 
 import trainguard as tg
 from tests.observe.loader.probed import loader, rows
+from trainguard.api.check import check
 from trainguard.core.errors import SubjectError
-from trainguard.judging.judge import check
 from trainguard.observe.loader.transform import round_trips
 
 UNIT = tg.real("B T", -1, 1)

@@ -14,11 +14,11 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 import trainguard as tg
 from tests.observe.loader.probed import Drawing, loader, probed
+from trainguard.api.check import check
 from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.core.settings import Settings
 from trainguard.events.base import Event
 from trainguard.events.loader import Batch, Serving
-from trainguard.judging.judge import check
 from trainguard.observe.loader.observer import LoaderObservation
 
 AT_MODULE_LEVEL = np.random.default_rng(3)

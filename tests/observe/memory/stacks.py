@@ -9,8 +9,9 @@ from torch.utils.checkpoint import checkpoint
 import trainguard as tg
 from trainguard.core.catalogue import named
 from trainguard.core.settings import Settings
-from trainguard.judging.judge import Observations, Verdict, verdict
+from trainguard.judging.judge import Observations, verdict
 from trainguard.judging.variant import Config
+from trainguard.judging.verdict import Verdict
 
 
 class Block(nn.Module):

@@ -15,14 +15,15 @@ from trainguard.observe.memory import out_of_memory
 from trainguard.observe.memory.allocation_log import Exhausted, Ledger
 from trainguard.observe.memory.events import events
 from trainguard.observe.memory.timeline import Timeline
+from trainguard.report.text import render_verdict
 
 
 def test_a_peak_that_is_within_its_budget_and_one_that_is_not() -> None:
     """What was measured is enough, and the finding names the module and the categories."""
     seen = judged(stack(tg.Budget(peak=1, at={"T": 64})), "peak_is_within_budget")
     peak = int(seen.findings[0].event.measured)
-    assert "at the peak: " in seen.text
-    assert "backward of `Stack" in seen.text
+    assert "at the peak: " in render_verdict(seen)
+    assert "backward of `Stack" in render_verdict(seen)
     assert judged(
         stack(tg.Budget(peak=peak, at={"T": 64})), "peak_is_within_budget"
     ).outcome == "passed"  # fmt: skip
@@ -41,7 +42,7 @@ def test_what_the_allocator_refuses_is_a_finding() -> None:
     seen = judged(hungry(tg.Budget(peak="900 TiB"), 1 << 30), "peak_is_within_budget")
     assert seen.findings[0].summary == "a training step of `hungry` runs out of memory"
     assert "it was refused 1,024.00 TiB more while it held" in seen.findings[0].why
-    assert "at least 1,024.00 TiB" in seen.text
+    assert "at least 1,024.00 TiB" in render_verdict(seen)
 
 
 def test_a_step_that_is_stopped_above_its_budget() -> None:
@@ -123,7 +124,7 @@ def test_headroom_without_cuda() -> None:
     if torch.cuda.is_available():
         pytest.skip("CUDA is present here")
     seen = judged(stack(tg.Budget(headroom="10 %")), "headroom_is_kept")
-    assert (seen.outcome, seen.text) == (
+    assert (seen.outcome, seen.reason) == (
         "skipped",
         "headroom is measured on CUDA, which is not present here",
     )

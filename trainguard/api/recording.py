@@ -1,31 +1,21 @@
-"""Record a training inside a program, and judge a run that is over: `tg.record()`."""
+"""Record a training inside a program, and judge it: `tg.record()`."""
 
 import inspect
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from trainguard.core.catalogue import Judge
-from trainguard.core.errors import DeclarationError, SubjectError, Unjudged, did_you_mean
+from trainguard.api.check import Broken
+from trainguard.core.errors import DeclarationError, did_you_mean
 from trainguard.core.finding import Finding
 from trainguard.core.settings import Settings
-from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
-from trainguard.judging.judge import (
-    Broken,
-    Observations,
-    Verdict,
-    applicable,
-    check_excuses_apply,
-    verdict,
-)
-from trainguard.judging.variant import Config
+from trainguard.judging.recorded import check_steps, judge_run
+from trainguard.judging.verdict import Verdict
 from trainguard.subjects.loop import Run
 
 PROMISES: Final = ("batch", "falls", "average", "frozen", "trainable", "limits")
-FAILING: Final = ("broken", "stale")
 _PACKAGE = str(Path(__file__).parents[1])
 
 
@@ -120,7 +110,7 @@ class Recording:
         """Judge what was seen, and raise where something is broken or an excuse is stale."""
         __tracebackhide__ = True
         verdicts = self._judged(run, settings)
-        failed = [judged for judged in verdicts if judged.outcome in FAILING]
+        failed = [judged for judged in verdicts if judged.fails]
         if failed:
             raise Broken(failed)
         return verdicts
@@ -129,7 +119,7 @@ class Recording:
         """Judge what was seen, if there was a training to see."""
         __tracebackhide__ = True
         check_steps(run, self.trace)
-        return judged(run, self.trace, settings, rerun, self.silence)
+        return judge_run(run, self.trace, settings, rerun, self.silence)
 
     def _declared(self, allow: Mapping[str, str]) -> Run:
         """Return what is promised and excused; raises DeclarationError under the name we go by."""
@@ -143,44 +133,6 @@ class Recording:
             return Run(allow=allow, **options)
         except DeclarationError as error:
             raise DeclarationError(str(error).replace("tg.Run(", f"{self._kind}(")) from None
-
-
-@dataclass(slots=True)
-class Finished:
-    """The observation of a run that is over: its trace is all that can be asked for."""
-
-    recorded: Trace[Any]
-    points: int
-
-    def trace(self, probe: str) -> Trace[Any]:
-        """Return the trace, or say that the run would have to be made again."""
-        if probe != "run":
-            raise Unjudged(f"a run that is over has no probe {probe!r}")
-        return self.recorded
-
-    def shrunk(self, finding: Finding, _judge: Judge) -> Finding:
-        """Return the finding as it is: a run that is over cannot be made smaller."""
-        return finding
-
-
-def judged(
-    run: Run, trace: Trace[Any], settings: Settings, rerun: str = "", silence: str = ""
-) -> tuple[Verdict, ...]:
-    """Judge a trace that is already there, by all that applies to it and needs no second run."""
-    check_excuses_apply(run, ())
-    chosen = [made for made, _ in applicable(run, settings, ()) if made.probe == "run"]
-    observations = Observations(settings)
-    observations.keep(run, Config(), Finished(trace, len(trace)))
-    return tuple(verdict(run, made, Config(), observations, rerun, silence) for made in chosen)
-
-
-def check_steps(run: Run, trace: Trace[Any]) -> None:
-    """Raise SubjectError for a trace without a training step: it would pass everything."""
-    if not any(isinstance(event, Step) for event in trace):
-        raise SubjectError(
-            f"`{run.name}` made no training step, so that there is nothing to judge",
-            "Steps in processes that it starts are not seen.",
-        )
 
 
 def _caller() -> str:

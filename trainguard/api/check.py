@@ -1,0 +1,56 @@
+"""Judge a declared subject without pytest: `tg.check`."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from trainguard.core.settings import Settings
+from trainguard.judging.judge import (
+    Observations,
+    applicable,
+    check_excuses_apply,
+    devices_present,
+    verdict,
+)
+from trainguard.judging.verdict import Verdict
+from trainguard.report.text import render_verdict
+from trainguard.subjects.subject import Subject
+
+
+class Broken(AssertionError):
+    """Raised where an invariant is broken; its message is the whole report."""
+
+    def __init__(self, verdicts: Iterable[Verdict]) -> None:
+        self.verdicts = tuple(verdicts)
+        super().__init__("\n\n".join(render_verdict(verdict) for verdict in self.verdicts))
+
+
+def check(
+    subject: Subject,
+    *,
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+    devices: Iterable[str] = (),
+    profile: str = "ci",
+    seed: int = 0,
+    strict: bool = False,
+) -> tuple[Verdict, ...]:
+    """
+    Judge a declared subject without pytest and return the verdicts.
+
+    Raises Broken with the whole report when an invariant is broken, SubjectError when the subject
+    cannot be observed, DeclarationError for options that cannot be meant.
+    """
+    __tracebackhide__ = True
+    options = {"select": tuple(select), "ignore": tuple(ignore), "profile": profile}
+    settings = replace(Settings(strict=strict).updated("tg.check", options), seed=seed)
+    present = tuple(devices) or devices_present()
+    check_excuses_apply(subject, present)
+    observations = Observations(settings)
+    verdicts = tuple(
+        verdict(subject, made, config, observations, f"tg.check({subject.name})")
+        for made, config in applicable(subject, settings, present)
+    )
+    failed = [v for v in verdicts if v.fails]
+    if failed:
+        raise Broken(failed)
+    return verdicts
