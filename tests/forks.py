@@ -12,12 +12,31 @@ answers with an exit code.
 import atexit
 import json
 import os
+import signal
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
+
+
+class Started(subprocess.Popen):
+    """A process with the signals of a terminal's, whatever this one ignores, ended if left alive."""
+
+    def __init__(self, command, **options) -> None:
+        super().__init__(command, preexec_fn=_as_from_a_terminal, **options)
+
+    def __exit__(self, *error) -> None:
+        """End it, where the test has failed or timed out while it ran."""
+        self.kill()
+        super().__exit__(*error)
+
+
+def _as_from_a_terminal() -> None:
+    """Take back that signals are ignored, as a shell's background jobs and nohup have it."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 class Run(NamedTuple):

@@ -3,7 +3,6 @@
 import json
 import math
 import signal
-import subprocess
 import sys
 import time
 
@@ -12,6 +11,7 @@ from typer.testing import CliRunner
 
 from tests.command.compare.runs import run, write
 from tests.command.run.conftest import Folder
+from tests.forks import Started
 from trainguard.command import cli
 
 LOOPS = """
@@ -218,7 +218,7 @@ def test_an_interrupt(tmp_path) -> None:
     )
     command = [sys.executable, "-m", "trainguard", "compare", "train.py", "train.py"]
     environment = Folder(tmp_path).environment()
-    with subprocess.Popen(command, cwd=tmp_path, env=environment) as process:
+    with Started(command, cwd=tmp_path, env=environment) as process:
         while not (tmp_path / "begun").exists():
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.forks import Ended, command
+from tests.forks import Ended, Started, command
 
 # A small regression that learns; what stands in braces is filled in by each test.
 TRAINING = '''\
@@ -87,10 +87,10 @@ class Folder:
         """Run `trainguard run` in the folder, in an interpreter of its own."""
         return self.python("-m", "trainguard", "run", *words, **options)
 
-    def start(self, *words: str, **options: Any) -> subprocess.Popen[Any]:
+    def start(self, *words: str, **options: Any) -> Started:
         """Start `trainguard run` in the folder, and do not wait for it."""
         command = [sys.executable, "-m", "trainguard", "run", *words]
-        return subprocess.Popen(command, cwd=self.path, env=self.environment(), **options)
+        return Started(command, cwd=self.path, env=self.environment(), **options)
 
     def environment(self, more: dict[str, str] | None = None) -> dict[str, str]:
         """Return the environment to run in: on one thread, as the others on this machine do."""
