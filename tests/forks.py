@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 
 class Started(subprocess.Popen):
-    """A process with the signals of a terminal's, whatever this one ignores, ended if left alive."""
+    """A process with a terminal's signals, whatever this one ignores; ended if left alive."""
 
     def __init__(self, command, **options) -> None:
         super().__init__(command, preexec_fn=_as_from_a_terminal, **options)
