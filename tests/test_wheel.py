@@ -71,7 +71,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     sources = {str(p.relative_to(ROOT).as_posix()) for p in (ROOT / "trainguard").rglob("*.py")}
-    others = {"trainguard/py.typed", "trainguard/memory/page.html"}
+    others = {"trainguard/py.typed", "trainguard/command/memory/page.html"}
     assert sources | others == {n for n in names if ".dist-info/" not in n}
     assert any(name.endswith("licenses/LICENSE") for name in names)
 

@@ -6,10 +6,10 @@ import pytest
 BREAK = "import importlib\nhome = importlib.import_module('trainguard.{module}')\n{break_it}\n"
 FAULTS = {
     "while recording": (
-        "observe.recorder",
+        "observe.loop.recorder",
         "home.Recorder.step_begins = lambda self: None",  # it is called with a window
     ),
-    "while judging": ("launch", "home.judged = None"),
+    "while judging": ("command.run", "home.judge_run = None"),
 }
 
 

@@ -95,7 +95,7 @@ def test_categories_of_a_run_are_found() -> None:
     seen = followed(averaged)
     most = seen.timeline.highest()
     assert seen.how == "predicted for cpu on fake tensors"
-    assert "test_run_step.py" in seen.detail
+    assert "test_run_steps.py" in seen.detail
     assert most["parameters"] == most["gradients"] == PARAMETERS
     assert most["optimizer"] == 2 * PARAMETERS + 4 * 4
     assert most["averages"] == PARAMETERS

@@ -71,7 +71,7 @@ def test_labels_that_change_are_seen() -> None:
     (probe,) = labels_of(lambda: classify(epochs(loader)))
     assert 0.6 < probe.measured <= 1
     assert probe.reference == pytest.approx(0.75 * 0.8, abs=0.05)
-    assert "test_targets.py:" in probe.source
+    assert "test_labels.py:" in probe.source
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
@@ -169,7 +169,7 @@ def test_a_column_is_seen_without_a_loader() -> None:
     inputs, target = leaking()
     pairs = [(inputs[i : i + 16], target[i : i + 16]) for i in range(0, 64, 16)]
     (probe,) = target_of(lambda: regress(pairs))
-    assert "test_targets.py:" in probe.source
+    assert "test_labels.py:" in probe.source
     model = nn.Linear(5, 2)
     classes = [(x, y.long()) for x, y in pairs]
     assert len(target_of(lambda: classify(classes, model))) == 1
