@@ -15,7 +15,7 @@ from benchmarks.report import conditions, row
 from fixtures.compared import multimodal
 from tests.forks import trainguard_run
 from trainguard.command.compare.interval import margin
-from trainguard.command.compare.pairing import Comparison, compared
+from trainguard.command.compare.pairing import Comparison, compare_sides
 from trainguard.events.trace import Trace
 
 COMPARISONS, PAIRS = 20, 5
@@ -42,7 +42,7 @@ def against_itself(folder: Path, random: Random) -> list[Comparison]:
         for side in sides if pair % 2 == 0 else sides[::-1]:
             side.append(recorded(folder, pair, random))
     read = [{name: margin(name, text) for name, text in of.items()} for of in MARGINS.values()]
-    return [compared(*sides, of) for of in read]
+    return [compare_sides(*sides, of) for of in read]
 
 
 def main() -> None:

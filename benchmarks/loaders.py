@@ -116,7 +116,7 @@ def judged(loader: DataLoader[Any], declare: Declare) -> Spent:
 
 def _applies(made: Invariant, subject: tg.Loader) -> bool:
     """Say whether an invariant is judged by the scan of a subject."""
-    return made.probe == "scan" and made.needs <= subject.promised
+    return made.probe == "scan" and made.needs <= subject.promise_names
 
 
 def undeclared(loader: Any) -> tg.Loader:

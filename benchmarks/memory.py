@@ -28,7 +28,7 @@ from trainguard.observe.memory.forked import apart
 from trainguard.observe.memory.predict import predicted
 from trainguard.observe.memory.training import Training, train
 from trainguard.observe.tools.isolation import isolated
-from trainguard.subjects.units import shown
+from trainguard.subjects.units import format_bytes
 
 OPTIMIZERS = {
     "AdamW": torch.optim.AdamW,
@@ -137,11 +137,13 @@ def large() -> None:
         for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )
     count = peak.categories["parameters"] / 4 / 1e9
-    parts = ", ".join(f"{name} {shown(size)}" for name, size in peak.categories.most_common(4))
-    row(f"{count:.2f} billion parameters, length 2048: predicted peak", shown(peak.total))
+    parts = ", ".join(
+        f"{name} {format_bytes(size)}" for name, size in peak.categories.most_common(4)
+    )
+    row(f"{count:.2f} billion parameters, length 2048: predicted peak", format_bytes(peak.total))
     row("made up of", parts)
     row("seconds of the prediction (under 20)", f"{seconds:.1f}")
-    row("host memory of its process (under 2 GiB)", shown(host))
+    row("host memory of its process (under 2 GiB)", format_bytes(host))
 
 
 def cost() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainguard.core.catalogue import FAMILIES, SECTIONS, Invariant, catalogue, named
+from trainguard.core.catalogue import FAMILIES, SECTIONS, Invariant, catalogue, find_invariants
 
 ROOT = Path(__file__).parents[2]
 by_key = pytest.mark.parametrize("made", catalogue(), ids=lambda made: made.key)
@@ -54,8 +54,8 @@ def test_names_are_unique() -> None:
 @by_key
 def test_an_invariant_is_found_by_either_name(made: Invariant) -> None:
     """`explain`, `select` and `allow` find an invariant bare or with its family."""
-    assert named(made.key) == (made,)
-    assert made in named(made.name)
+    assert find_invariants(made.key) == (made,)
+    assert made in find_invariants(made.name)
 
 
 def test_the_page_is_up_to_date() -> None:

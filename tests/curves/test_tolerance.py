@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainguard.curves.curve import Curve
-from trainguard.curves.tolerance import ENVELOPES, ROUNDING, aligned, departure
+from trainguard.curves.tolerance import ENVELOPES, ROUNDING, align, departure
 
 STEPS = 40
 BASE = tuple(3.0 / (1 + 0.1 * step) for step in range(STEPS))
@@ -133,6 +133,6 @@ def test_a_curve_of_zeros_has_a_band_too() -> None:
 
 def test_two_curves_are_laid_over_each_other() -> None:
     """Each step that both have, with the difference relative to the snapshot."""
-    both = aligned(curve((1.0, 2.0, 4.0), 1e-7), curve((1.0, 2.0, 5.0)))
+    both = align(curve((1.0, 2.0, 4.0), 1e-7), curve((1.0, 2.0, 5.0)))
     assert both.differences == (0.0, 0.0, 0.25)
     assert both.band == pytest.approx((4e-6,) * 3)

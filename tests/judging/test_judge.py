@@ -9,7 +9,7 @@ from trainguard.core.errors import DeclarationError, SubjectError
 from trainguard.core.settings import Settings
 from trainguard.judging.judge import (
     Observations,
-    _gathered,
+    _merge_findings,
     applicable,
     check_excuses_apply,
     verdict,
@@ -196,7 +196,7 @@ def test_the_same_seed_finds_the_same() -> None:
 def test_the_same_at_several_places_is_said_once() -> None:
     """The first finding stands in full, the others by their places, if they have one."""
     found = [tg.Finding("dead", at=at) for at in ("x[0]", "", "x[1]")] + [tg.Finding("bent")]
-    gathered = _gathered(found)
+    gathered = _merge_findings(found)
     assert [(f.summary, f.at, f.elsewhere) for f in gathered] == [
         ("dead", "x[0]", ("x[1]",)),
         ("bent", "", ()),

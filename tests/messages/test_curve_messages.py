@@ -3,7 +3,7 @@
 import pytest
 
 import trainguard as tg
-from trainguard.core.catalogue import named
+from trainguard.core.catalogue import find_invariants
 from trainguard.curves.curve import Curve
 from trainguard.events.curve import Kept
 from trainguard.events.loop import Probe
@@ -71,7 +71,7 @@ def messages(name: str, event) -> str:
     loop = tg.Loop(train, curve="loss")
     object.__setattr__(loop, "file", "guard_audio.py")
     object.__setattr__(loop, "line", 12)
-    (made,) = named(f"loop.{name}")
+    (made,) = find_invariants(f"loop.{name}")
     trace = Trace("train", (event,))
     rerun = f"pytest --trainguard guard_audio.py::loop::{name}"
     judged = Verdict(loop, made, Config(), "broken", rerun=rerun)

@@ -8,7 +8,7 @@ import pytest
 # cannot be imported twice.
 import trainguard.observe.loss.observer
 import trainguard.pytest_plugin.session  # noqa: F401
-from trainguard.core.catalogue import catalogue, named
+from trainguard.core.catalogue import catalogue, find_invariants
 from trainguard.events.trace import Sample, Trace
 from trainguard.judging.variant import Config
 from trainguard.judging.verdict import Verdict
@@ -215,7 +215,7 @@ def test_another_failure(name: str, pytester, snapshot) -> None:
 
 def test_devices_that_differ(snapshot) -> None:
     """The one message that takes a second device is rendered from a trace written by hand."""
-    made = named("devices_agree")[0]
+    made = find_invariants("devices_agree")[0]
     sample = Sample(quantity="device", measured=0.0213, label="cuda")
     (finding,) = made.judge(Trace("loss", (sample,)))
     rerun = "pytest --trainguard 'guard_loss.py::loss::devices_agree'"

@@ -46,7 +46,7 @@ def test_amounts_are_kept_in_bytes() -> None:
     budget = tg.Budget(peak="1 GiB", activations=12, growth_per_step="0 B", saving="30 %")
     assert (budget.peak, budget.activations, budget.growth_per_step) == (1 << 30, 12, 0)
     assert budget.categories == {"activations": 12}
-    assert budget.promised == {"peak", "category", "saving"}
+    assert budget.promise_names == {"peak", "category", "saving"}
     assert budget.promises["budget:peak"] == 1 << 30
     assert "budget:sized" not in budget.promises
 
@@ -56,7 +56,7 @@ def test_limits_of_categories(limits: dict[str, int]) -> None:
     """Those that are given are promised, and no other."""
     budget = tg.Budget(**limits)
     assert budget.categories == limits
-    assert ("category" in budget.promised) == bool(limits)
+    assert ("category" in budget.promise_names) == bool(limits)
     told = {name: value for name, value in budget.promises.items() if name != "budget:device"}
     assert told == {f"budget:{name}": limit for name, limit in limits.items()}
 
@@ -126,7 +126,7 @@ def test_what_a_budget_may_say() -> None:
     assert first.families == ("model", "memory")
     second = model(tg.Budget(saving="30 %", against=first))
     assert second.promises["budget:saving"] == pytest.approx(0.3)
-    assert model(tg.Budget(saving=0.5), checkpoint=print).promised >= {"saving", "checkpoint"}
+    assert model(tg.Budget(saving=0.5), checkpoint=print).promise_names >= {"saving", "checkpoint"}
     loop(tg.Budget(peak=1, at={"steps": 4}))
     assert first.promises["budget:sized"] is True
     assert first.promises["power:width"] == 2.0

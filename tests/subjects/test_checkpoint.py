@@ -37,7 +37,7 @@ PARTS = {"build": dict, "step": train, "save": train, "load": train}
 )
 def test_what_is_promised(given: dict, promised: set) -> None:
     """A training can be resumed, a rotation rotates, and both are judged by what they are."""
-    assert tg.Checkpoint(**given).promised == promised
+    assert tg.Checkpoint(**given).promise_names == promised
 
 
 def test_a_name_is_found() -> None:

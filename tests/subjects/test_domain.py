@@ -84,7 +84,7 @@ def test_dimensions_become_sizes() -> None:
     assert domain.names == ("B", "T")
     assert domain.dims({"B": 2, "T": 5}) == (2, 3, 5)
     assert domain.span({"K": 7}) == (5.0, 7.0)
-    assert domain.listed({"K": 7}) == (5.0, 6.0, 7.0)
+    assert domain.list_values({"K": 7}) == (5.0, 6.0, 7.0)
 
 
 def test_a_shape_of_no_dimension_is_one_number() -> None:
@@ -95,7 +95,7 @@ def test_a_shape_of_no_dimension_is_one_number() -> None:
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.integers(2, 300))
 def test_bins_are_evenly_spaced(low: float, width: float, count: int) -> None:
     """Listed bins begin and end at the range's ends and have one distance."""
-    listed = tg.bins("B", low, low + width, count).listed({})
+    listed = tg.bins("B", low, low + width, count).list_values({})
     assert listed is not None
     assert (len(listed), listed[0], listed[-1]) == (count, low, low + width)
     steps = [b - a for a, b in pairwise(listed)]
@@ -112,6 +112,6 @@ def test_a_mask_knows_what_marks_padding(padding: float) -> None:
 
 def test_what_cannot_be_listed() -> None:
     """A continuum lists no values, and a choice without a shape is no tensor."""
-    assert tg.real("B", 0, 1).listed({}) is None
+    assert tg.real("B", 0, 1).list_values({}) is None
     assert tg.choice("mean", "sum").shape is None
     assert tg.choice(1, 2, shape="B").shape == ("B",)

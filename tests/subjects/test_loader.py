@@ -59,7 +59,7 @@ def test_promises() -> None:
     loader = tg.Loader(build, splits={"val": {"chunk": 200}}, fields=fields, labels="x")
     told = loader.promises
     assert (told["chunk:val"], told["low:x"], told["high:x"]) == (200, 0, 9)
-    assert loader.promised >= {"chunk", "labels"}
+    assert loader.promise_names >= {"chunk", "labels"}
 
 
 @pytest.mark.parametrize(
@@ -109,4 +109,4 @@ def test_a_split_that_a_function_asks_for_is_declared() -> None:
 def test_what_may_be_drawn_and_ranked() -> None:
     """Strategies and ranks go with the parameters of the function."""
     loader = tg.Loader(build_for, vary={"batch_size": st.integers(1, 9)}, ranks=(1, 2))
-    assert "ranks" in loader.promised
+    assert "ranks" in loader.promise_names

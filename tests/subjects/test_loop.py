@@ -14,7 +14,7 @@ def test_a_loop_is_named_after_its_function() -> None:
     """Its promises are what was declared, as plain values."""
     loop = tg.Loop(train, arguments={"rate": 0.1}, steps=50, batch=32, frozen="*.backbone.*")
     assert loop.name == "train"
-    assert loop.promised == {"batch", "frozen"}
+    assert loop.promise_names == {"batch", "frozen"}
     assert loop.promises["frozen"] == ("*.backbone.*",)
     assert loop.promises["batch"] == 32
 
@@ -23,8 +23,8 @@ def test_a_curve_is_a_promise() -> None:
     """One column may stand by itself; without any, no snapshot is asked for."""
     loop = tg.Loop(train, arguments={"rate": 0.1}, curve="loss", seeds=5)
     assert (loop.curve, loop.seeds) == (("loss",), 5)
-    assert loop.promised == {"curve"}
-    assert tg.Loop(train, arguments={"rate": 0.1}).promised == set()
+    assert loop.promise_names == {"curve"}
+    assert tg.Loop(train, arguments={"rate": 0.1}).promise_names == set()
 
 
 def test_a_script_is_named_after_its_file() -> None:

@@ -147,7 +147,7 @@ def test_what_a_declaration_remembers() -> None:
     assert (loss.name, loss.file, loss.dtypes) == ("focal", __file__, ("bfloat16",))
     assert list(loss.tensors) == ["target", "logits"]
     assert loss.promises == {"limit:gradient_is_bounded": 7.0, "magnitude:logits": 9}
-    assert loss.promised == {"reduction"}
+    assert loss.promise_names == {"reduction"}
 
 
 @pytest.mark.parametrize(
@@ -161,8 +161,8 @@ def test_what_a_declaration_remembers() -> None:
 )
 def test_promises_are_named(more: dict, promised: str) -> None:
     """Each promise has the name by which an invariant asks for it; one part is no promise."""
-    assert tg.Loss(focal, logits=tg.real("B", 0, 1), **more).promised == {promised}
-    assert tg.Loss(focal, logits=tg.real("B", 0, 1), components="a").promised == frozenset()
+    assert tg.Loss(focal, logits=tg.real("B", 0, 1), **more).promise_names == {promised}
+    assert tg.Loss(focal, logits=tg.real("B", 0, 1), components="a").promise_names == frozenset()
 
 
 def test_an_input_may_have_the_name_of_an_option() -> None:

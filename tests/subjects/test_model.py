@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import trainguard as tg
-from trainguard.subjects.model_inputs import fed
+from trainguard.subjects.model_inputs import forward_inputs
 
 X = tg.real("B 4", -1, 1)
 TOKENS = tg.integer("B T", 0, "V-1")
@@ -145,8 +145,8 @@ def test_promises_are_told_by_the_names_that_invariants_need() -> None:
         Net, x=X, target=X, loss=error, classes=65, initial_range=(-3, 3), components="output"
     )
 
-    assert plain.promised == set()
-    assert rich.promised == {"batch", "loss", "initial_loss", "initial_range", "components"}
+    assert plain.promise_names == set()
+    assert rich.promise_names == {"batch", "loss", "initial_loss", "initial_range", "components"}
 
 
 def test_the_header_has_the_promises_in_plain_values() -> None:
@@ -169,7 +169,7 @@ def test_the_header_has_the_promises_in_plain_values() -> None:
 )
 def test_what_forward_is_fed(model: Any, loss: Any, names: Any, expected: set[str]) -> None:
     """A name that forward does not take by itself is the loss's."""
-    assert fed(model, loss, names) == expected
+    assert forward_inputs(model, loss, names) == expected
 
 
 def test_the_place_of_the_declaration_is_kept() -> None:

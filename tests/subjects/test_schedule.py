@@ -103,4 +103,4 @@ def test_a_function_of_the_step_has_nothing_to_advance() -> None:
 def test_what_is_drawn_counts_as_promised() -> None:
     """An invariant that needs a total applies where the total is drawn."""
     schedule = tg.Schedule(build, vary={"warmup": st.integers(0, 9)}, shape="restarts")
-    assert schedule.promised == {"warmup", "shape", "restarts"}
+    assert schedule.promise_names == {"warmup", "shape", "restarts"}

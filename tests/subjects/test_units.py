@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainguard.core.errors import DeclarationError
-from trainguard.subjects.units import parsed, share, shown
+from trainguard.subjects.units import format_bytes, parse_bytes, share
 
 SIZES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
          "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}  # fmt: skip
@@ -26,25 +26,27 @@ SIZES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
 )
 def test_an_amount_in_words(words: str | int, size: int) -> None:
     """Binary and decimal units, in any case and with any blanks; a bare number is bytes."""
-    assert parsed("peak", words) == size
+    assert parse_bytes("peak", words) == size
 
 
 @given(st.integers(1, 10**6), st.sampled_from(sorted(SIZES)), st.sampled_from(["", " "]))
 def test_every_unit_counts_what_it_says(number: int, unit: str, blank: str) -> None:
     """A whole number of units is exact."""
-    assert parsed("peak", f"{number}{blank}{unit}") == number * SIZES[unit]
+    assert parse_bytes("peak", f"{number}{blank}{unit}") == number * SIZES[unit]
 
 
 @given(st.integers(1, 2**60))
 def test_what_is_shown_reads_back(size: int) -> None:
     """To the two decimals that are shown."""
-    assert parsed("peak", shown(size).replace(",", "")) == pytest.approx(size, rel=0.005)
+    assert parse_bytes("peak", format_bytes(size).replace(",", "")) == pytest.approx(
+        size, rel=0.005
+    )
 
 
 @given(st.integers(-(2**60), 2**60))
 def test_what_is_shown_is_short(size: int) -> None:
     """At most four digits before the point, until there is no larger unit."""
-    number, unit = shown(size).split()
+    number, unit = format_bytes(size).split()
     assert unit in ("B", "KiB", "MiB", "GiB", "TiB")
     assert unit == "TiB" or abs(float(number.replace(",", ""))) <= 1024
 
@@ -71,7 +73,7 @@ def test_what_is_shown_is_short(size: int) -> None:
 def test_what_is_no_amount(value: object, told: str) -> None:
     """One sentence with the value, one with the way out."""
     with pytest.raises(DeclarationError) as caught:
-        parsed("peak", value)
+        parse_bytes("peak", value)
     assert str(caught.value).startswith(told)
 
 
@@ -79,7 +81,7 @@ def test_what_is_no_amount(value: object, told: str) -> None:
 def test_any_text_is_an_amount_or_refused(text: str) -> None:
     """Nothing else is raised, and nothing below the least is returned."""
     with suppress(DeclarationError):
-        assert parsed("peak", text) >= 1
+        assert parse_bytes("peak", text) >= 1
 
 
 @pytest.mark.parametrize(("value", "number"), [("30 %", 0.3), ("2.5%", 0.025), (0.3, 0.3)])

@@ -42,7 +42,7 @@ def check(
     """
     __tracebackhide__ = True
     options = {"select": tuple(select), "ignore": tuple(ignore), "profile": profile}
-    settings = replace(Settings(strict=strict).updated("tg.check", options), seed=seed)
+    settings = replace(Settings(strict=strict).with_values("tg.check", options), seed=seed)
     present = tuple(devices) or devices_present()
     check_excuses_apply(subject, present)
     observations = Observations(settings)

@@ -48,7 +48,7 @@ class Recording:
         self._kind = kind
         self._options = {"name": name or _caller(), **options}
         self._trace: Trace[Any] | None = None
-        self.run = self._declared({})
+        self.run = self._declare_run({})
         self._recorder: Any = None
 
     def __enter__(self) -> Self:
@@ -81,7 +81,7 @@ class Recording:
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
         """What became of each invariant, with nothing excused; raises nothing for a broken one."""
-        return self._judged(self.run, Settings())
+        return self._judge_run(self.run, Settings())
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -103,25 +103,25 @@ class Recording:
         """
         __tracebackhide__ = True
         options = {"select": tuple(select), "ignore": tuple(ignore)}
-        settings = Settings(strict=strict).updated(f"{self._kind}().check", options)
-        return self._checked(self._declared(allow or {}), settings)
+        settings = Settings(strict=strict).with_values(f"{self._kind}().check", options)
+        return self._check_run(self._declare_run(allow or {}), settings)
 
-    def _checked(self, run: Run, settings: Settings) -> tuple[Verdict, ...]:
+    def _check_run(self, run: Run, settings: Settings) -> tuple[Verdict, ...]:
         """Judge what was seen, and raise where something is broken or an excuse is stale."""
         __tracebackhide__ = True
-        verdicts = self._judged(run, settings)
+        verdicts = self._judge_run(run, settings)
         failed = [judged for judged in verdicts if judged.fails]
         if failed:
             raise Broken(failed)
         return verdicts
 
-    def _judged(self, run: Run, settings: Settings, rerun: str = "") -> tuple[Verdict, ...]:
+    def _judge_run(self, run: Run, settings: Settings, rerun: str = "") -> tuple[Verdict, ...]:
         """Judge what was seen, if there was a training to see."""
         __tracebackhide__ = True
         check_steps(run, self.trace)
         return judge_run(run, self.trace, settings, rerun, self.silence)
 
-    def _declared(self, allow: Mapping[str, str]) -> Run:
+    def _declare_run(self, allow: Mapping[str, str]) -> Run:
         """Return what is promised and excused; raises DeclarationError under the name we go by."""
         __tracebackhide__ = True
         options = dict(self._options)

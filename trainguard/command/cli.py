@@ -15,8 +15,8 @@ from trainguard.command.compare.interval import margin
 from trainguard.command.compare.side import side
 from trainguard.command.exit import ending
 from trainguard.command.memory.cli import show_memory
-from trainguard.command.run import Order, launch
-from trainguard.core.catalogue import Invariant, catalogue, check_globs, matches, named
+from trainguard.command.run import RunRequest, launch
+from trainguard.core.catalogue import Invariant, catalogue, check_globs, find_invariants, matches
 from trainguard.core.errors import DeclarationError
 from trainguard.core.settings import Settings, from_pyproject
 from trainguard.report.json import check_writable
@@ -108,10 +108,10 @@ def run_script(
             batch=batch,
             falls=falls,
             average=average,
-            frozen=_split(frozen),
-            trainable=_split(trainable),
+            frozen=_split_globs(frozen),
+            trainable=_split_globs(trainable),
         )
-        order = Order(
+        order = RunRequest(
             subject=subject,
             module=module,
             settings=_settings(select, ignore, strict, read=not record_only),
@@ -194,10 +194,10 @@ def list_invariants(
 def explain(name: Annotated[str, typer.Argument(help="Such as gradient_is_finite.")]) -> None:
     """Explain an invariant: what it judges, allows and misses, and why it is there."""
     with ending():
-        typer.echo("\n\n".join(_explained(made) for made in named(name)))
+        typer.echo("\n\n".join(_explain(made) for made in find_invariants(name)))
 
 
-def _explained(made: Invariant) -> str:
+def _explain(made: Invariant) -> str:
     """Lay out all that is known of an invariant."""
     needs = ", ".join(sorted(made.needs)) or "nothing promised"
     run = made.family == "loop" and made.probe == "run"
@@ -220,7 +220,7 @@ def _needs(made: Invariant) -> str:
     return f" [needs {', '.join(sorted(made.needs))}]" if made.needs else ""
 
 
-def _split(words: Words) -> tuple[str, ...]:
+def _split_globs(words: Words) -> tuple[str, ...]:
     """Return the globs of an option that may be repeated and may hold several at once."""
     return tuple(glob for word in words or () for glob in word.replace(",", " ").split())
 
@@ -236,10 +236,14 @@ def _excuses(words: Words) -> dict[str, str]:
 
 def _settings(select: Words, ignore: Words, strict: bool, read: bool) -> Settings:
     """Read `[tool.trainguard]` of the working directory, and what the command line puts over it."""
-    given: dict[str, Any] = {"select": _split(select), "ignore": _split(ignore), "strict": strict}
+    given: dict[str, Any] = {
+        "select": _split_globs(select),
+        "ignore": _split_globs(ignore),
+        "strict": strict,
+    }
     given = {name: value for name, value in given.items() if value}
     base = from_pyproject(Path.cwd()) if read else Settings()
-    settings = base.updated("The command line", given)
+    settings = base.with_values("The command line", given)
     check_globs("select", settings.select)
     check_globs("ignore", settings.ignore)
     return settings

@@ -17,7 +17,7 @@ def ending() -> Iterator[None]:
     try:
         yield
     except DeclarationError as error:
-        typer.echo(_worded(error), err=True)
+        typer.echo(_reword(error), err=True)
         raise typer.Exit(USAGE) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
@@ -28,7 +28,7 @@ def ending() -> Iterator[None]:
         raise typer.Exit(OURS) from None
 
 
-def _worded(error: DeclarationError) -> str:
+def _reword(error: DeclarationError) -> str:
     """Say what is wrong in the words of the command line: an argument is an option there."""
     told = re.sub(r"tg\.Script\((\w+)=(.*?)\) cannot be", r"--\1 \2 cannot be", str(error))
     return re.sub(r"^allow=\{'(.*?)': .*?\}", r"--allow \1", told)

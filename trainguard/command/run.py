@@ -33,7 +33,7 @@ _EXCEPTHOOK: Final = sys.excepthook  # before the command line puts its own ther
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
+class RunRequest:
     """
     What the command line asks for.
 
@@ -51,7 +51,7 @@ class Order:
     judging: bool = True
 
 
-def launch(order: Order) -> int:
+def launch(order: RunRequest) -> int:
     """
     Run what was ordered, judge it, report it, and return the exit code.
 
@@ -61,23 +61,23 @@ def launch(order: Order) -> int:
     sys.excepthook = _EXCEPTHOOK
     if order.judging:
         _check_judgeable(order)
-    with _kept(sys.stdout) as out, _kept(sys.stderr) as err:
+    with _keep_stream(sys.stdout) as out, _keep_stream(sys.stderr) as err:
         try:
-            program = _found(order)
+            program = _find_program(order)
         except DeclarationError:
             raise
         except BaseException as error:  # noqa: BLE001 a package on the way to the module failed
-            return _told(error, err)
-        recorder, failure = _recorded(order, program)
+            return _report_error(error, err)
+        recorder, failure = _record(order, program)
         _flush()
-        code = CLEAN if failure is None else _told(failure, err)
+        code = CLEAN if failure is None else _report_error(failure, err)
         # From here on the work is done: torchrun, say, may not cut off the account of it.
         with suppress(ValueError):  # not in the main thread
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        return _accounted(order, recorder.trace, code, out, err)
+        return _judge_and_report(order, recorder.trace, code, out, err)
 
 
-def _check_judgeable(order: Order) -> None:
+def _check_judgeable(order: RunRequest) -> None:
     """Raise where excuses or settings leave nothing that a single run can be judged by."""
     check_excuses_apply(order.subject, ())
     again = {made.name for made in catalogue("loop") if made.probe != "run"}
@@ -90,7 +90,7 @@ def _check_judgeable(order: Order) -> None:
         )
 
 
-def _found(order: Order) -> Any:
+def _find_program(order: RunRequest) -> Any:
     """Find and compile the script or module."""
     from trainguard.observe.loop.run_script import find_module, find_script  # late: torch
 
@@ -98,7 +98,7 @@ def _found(order: Order) -> Any:
     return find(str(order.subject.path), order.subject.args)
 
 
-def _recorded(order: Order, program: Any) -> tuple[Any, BaseException | None]:
+def _record(order: RunRequest, program: Any) -> tuple[Any, BaseException | None]:
     """
     Run a program under the recorder; return the recorder, and what the program raised.
 
@@ -138,11 +138,11 @@ def _leave(error: BaseException | None) -> None:
     if isinstance(error, SystemExit):
         raise error
     if error is not None:
-        _told(error, sys.stderr)
+        _report_error(error, sys.stderr)
     raise SystemExit(0 if error is None else 1)
 
 
-def _told(error: BaseException, err: TextIO) -> int:
+def _report_error(error: BaseException, err: TextIO) -> int:
     """Tell how a script failed, as Python would, and return the exit code that stands for it."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
@@ -160,7 +160,9 @@ def _told(error: BaseException, err: TextIO) -> int:
     return FAILED
 
 
-def _accounted(order: Order, trace: Trace[Any], code: int, out: TextIO, err: TextIO) -> int:
+def _judge_and_report(
+    order: RunRequest, trace: Trace[Any], code: int, out: TextIO, err: TextIO
+) -> int:
     """Judge what was recorded, write the files, print the report, and return the exit code."""
     ended = "interrupted" if code == INTERRUPTED else ""
     missing, verdicts = "", tuple[Verdict, ...]()
@@ -171,8 +173,8 @@ def _accounted(order: Order, trace: Trace[Any], code: int, out: TextIO, err: Tex
     if order.judging and not missing:
         verdicts = judge_run(order.subject, trace, order.settings, order.command, SILENCE)
     told = digest(trace, ended)
-    written = _written(order.json, lambda: document(order.subject, verdicts, told), err)
-    written &= _written(order.trace, trace.to_text, err)
+    written = _write_file(order.json, lambda: document(order.subject, verdicts, told), err)
+    written &= _write_file(order.trace, trace.to_text, err)
     if missing:
         if not code:
             _say(missing, err)
@@ -184,7 +186,7 @@ def _accounted(order: Order, trace: Trace[Any], code: int, out: TextIO, err: Tex
     return code or (FOUND if found else CLEAN if written else USAGE)
 
 
-def _written(path: Path | None, text: Callable[[], str], err: TextIO) -> bool:
+def _write_file(path: Path | None, text: Callable[[], str], err: TextIO) -> bool:
     """Write a file, if it is wanted; where that fails, say so and go on with the report."""
     if path is None:
         return True
@@ -198,7 +200,7 @@ def _written(path: Path | None, text: Callable[[], str], err: TextIO) -> bool:
 
 
 def _report(
-    order: Order, verdicts: tuple[Verdict, ...], head: str, rows: list[tuple[str, str]]
+    order: RunRequest, verdicts: tuple[Verdict, ...], head: str, rows: list[tuple[str, str]]
 ) -> str:
     """Return all that is printed: what is broken, then what was judged and measured."""
     strict = order.settings.strict
@@ -226,7 +228,7 @@ def _rank() -> int:
 
 
 @contextmanager
-def _kept(stream: TextIO | None) -> Iterator[TextIO]:
+def _keep_stream(stream: TextIO | None) -> Iterator[TextIO]:
     """Yield a stream to where this one leads now, whatever the script does to it."""
     if stream is None:
         yield io.StringIO()

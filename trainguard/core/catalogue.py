@@ -131,7 +131,7 @@ def of_families(families: Iterable[str]) -> tuple[Invariant, ...]:
     return tuple(made for family in families for made in catalogue(family))
 
 
-def named(name: str) -> tuple[Invariant, ...]:
+def find_invariants(name: str) -> tuple[Invariant, ...]:
     """Return the invariants called `name`, bare or as `family.name`; raises when there is none."""
     found = tuple(i for i in catalogue() if name in (i.name, i.key))
     if not found:

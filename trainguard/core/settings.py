@@ -38,7 +38,7 @@ class Settings:
     strict: bool = False
     bless: bool = False
 
-    def updated(self, source: str, values: Mapping[str, Any]) -> "Settings":
+    def with_values(self, source: str, values: Mapping[str, Any]) -> "Settings":
         """Return the settings with the given ones put in; `source` is named in what is refused."""
         known = {column.name for column in fields(self)} - {"seed", "bless"}
         for name in values:
@@ -62,7 +62,7 @@ def from_pyproject(root: Path) -> Settings:
     own = table.get("trainguard", {}) if isinstance(table, dict) else {}
     if not isinstance(own, dict):
         raise DeclarationError(f"{file} has tool.trainguard={own!r}. Write a table of settings.")
-    return Settings().updated("[tool.trainguard]", own)
+    return Settings().with_values("[tool.trainguard]", own)
 
 
 def _clean(source: str, name: str, value: Any) -> Any:

@@ -5,7 +5,7 @@ from statistics import fmean
 from typing import Any
 
 from trainguard.curves.curve import Curve
-from trainguard.curves.tolerance import aligned
+from trainguard.curves.tolerance import align
 from trainguard.events.curve import Kept
 
 _THEN, _NOW = "#4c72b0", "#dd8452"
@@ -35,7 +35,7 @@ def draw(kept: Kept, title: str, file: Path) -> None:
 
 def _draw_values(axes: Any, before: Curve, now: Curve) -> None:
     """Draw what was blessed with its band, and what is now."""
-    both = aligned(before, before)
+    both = align(before, before)
     scales = before.scales()
     low = [v - b * s for v, b, s in zip(both.kept, both.band, scales, strict=True)]
     high = [v + b * s for v, b, s in zip(both.kept, both.band, scales, strict=True)]
@@ -47,7 +47,7 @@ def _draw_values(axes: Any, before: Curve, now: Curve) -> None:
 
 def _draw_difference(axes: Any, before: Curve, now: Curve) -> None:
     """Draw how far apart they are, and what is allowed, both relative to the snapshot."""
-    both = aligned(before, now)
+    both = align(before, now)
     axes.plot(both.steps, [abs(d) for d in both.differences], color=_NOW, label="difference")
     axes.fill_between(both.steps, both.band, color=_THEN, alpha=0.25, label="band")
     axes.set_yscale("log")

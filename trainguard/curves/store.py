@@ -51,7 +51,7 @@ class Files:
 
     def place(self, name: str) -> str:
         """Return the file of a snapshot, from its folder of snapshots on."""
-        return shown(self._file(name))
+        return short_path(self._file(name))
 
     def blesses(self, _missing: bool, /) -> bool:
         """Bless nothing: that is done by `--snapshot-update`."""
@@ -82,7 +82,7 @@ def read_text(file: Path) -> str | None:
         return None
 
 
-def shown(file: Path) -> str:
+def short_path(file: Path) -> str:
     """Return a file from its folder of snapshots on."""
     return "/".join(file.parts[-3:])
 

@@ -68,7 +68,7 @@ class Aligned:
         )
 
 
-def aligned(kept: Curve, found: Curve, envelopes: float = ENVELOPES) -> Aligned:
+def align(kept: Curve, found: Curve, envelopes: float = ENVELOPES) -> Aligned:
     """Lay a curve over its snapshot: relative differences at the steps that both have."""
     rows = found.rows
     drift = kept.drift or (0.0,) * len(kept.steps)
@@ -86,7 +86,7 @@ def aligned(kept: Curve, found: Curve, envelopes: float = ENVELOPES) -> Aligned:
 
 def departure(kept: Curve, found: Curve, envelopes: float = ENVELOPES) -> Departure | None:
     """Return how a curve departs from its snapshot, or None where it stays in the band."""
-    both = aligned(kept, found, envelopes)
+    both = align(kept, found, envelopes)
     excess = both.excess
     changed = changes(kept, found)
     out = next((row for row, times in enumerate(excess) if times > 1), None)

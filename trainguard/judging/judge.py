@@ -30,7 +30,7 @@ class Observation(Protocol):
     def trace(self, probe: str) -> Trace[Any]:
         """Return the trace of one probe; observed at the first call, kept for the others."""
 
-    def shrunk(self, finding: Finding, judge: Judge) -> Finding:
+    def shrink(self, finding: Finding, judge: Judge) -> Finding:
         """Return the finding at the smallest case that the judge still objects to."""
 
 
@@ -95,7 +95,7 @@ def applicable(
     """List what is judged on a subject: each invariant with each configuration it is judged on."""
     check_globs("select", settings.select)
     check_globs("ignore", settings.ignore)
-    promised = subject.promised | ({"devices"} if len(devices) > 1 else set())
+    promised = subject.promise_names | ({"devices"} if len(devices) > 1 else set())
     items = []
     for made in of_families(subject.families):
         chosen = not settings.select or matches(made, settings.select)
@@ -110,7 +110,7 @@ def check_excuses_apply(subject: Subject, devices: tuple[str, ...]) -> None:
     for name in subject.allow:
         needs = _needs(subject, name)
         if name not in judged and "devices" not in needs:
-            lacks = ", ".join(sorted(needs - subject.promised)) or "another dtype"
+            lacks = ", ".join(sorted(needs - subject.promise_names)) or "another dtype"
             raise DeclarationError(
                 f"{subject.name} excuses {name!r}, which is not judged on it: it needs {lacks}."
                 " Drop the excuse."
@@ -130,7 +130,7 @@ def verdict(
     judged = Verdict(subject, invariant, config, "passed", rerun=rerun, silence=silence)
     try:
         trace = observations.trace(subject, config, invariant)
-        found = _gathered(invariant.judge(trace))
+        found = _merge_findings(invariant.judge(trace))
     except Unjudged as why:
         return replace(judged, outcome="skipped", reason=str(why))
     observation = observations.of(subject, config, invariant.family)
@@ -157,7 +157,7 @@ def _needs(subject: Subject, name: str) -> frozenset[str]:
     return next(made.needs for made in of_families(subject.families) if made.name == name)
 
 
-def _gathered(findings: Iterable[Finding]) -> list[Finding]:
+def _merge_findings(findings: Iterable[Finding]) -> list[Finding]:
     """Say once what is found at several places: the first in full, the others by their place."""
     kinds: dict[tuple[Rank, str], list[Finding]] = {}
     for finding in findings:
@@ -172,4 +172,4 @@ def _smallest(observation: Observation, finding: Finding, judge: Judge) -> Findi
     """Return the finding at its smallest counterexample, where it can be made smaller."""
     if finding.event is None:
         return finding
-    return replace(observation.shrunk(finding, judge), elsewhere=finding.elsewhere)
+    return replace(observation.shrink(finding, judge), elsewhere=finding.elsewhere)

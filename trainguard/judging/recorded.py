@@ -28,7 +28,7 @@ class Finished:
             raise Unjudged(f"a run that is over has no probe {probe!r}")
         return self.recorded
 
-    def shrunk(self, finding: Finding, _judge: Judge) -> Finding:
+    def shrink(self, finding: Finding, _judge: Judge) -> Finding:
         """Return the finding as it is: a run that is over cannot be made smaller."""
         return finding
 

@@ -38,7 +38,7 @@ class Body(Subject):
 
 
 @dataclass(slots=True)
-class _Measured:
+class _BlockObservation:
     """The observation of a block that is over: what it took is all that can be asked for."""
 
     measured: Trace[Usage]
@@ -50,7 +50,7 @@ class _Measured:
             raise Unjudged(f"a block that is over has no probe {probe!r}")
         return self.measured
 
-    def shrunk(self, finding: Finding, _judge: Judge) -> Finding:
+    def shrink(self, finding: Finding, _judge: Judge) -> Finding:
         """Return the finding as it is: a block that is over cannot be made smaller."""
         return finding
 
@@ -98,7 +98,7 @@ class Metered:
     ) -> None:
         """Stop following and keep what was seen; the block's own exception goes on its way."""
         self._meter.stop()
-        self._trace = self._seen(error)
+        self._trace = self._make_trace(error)
 
     @property
     def trace(self) -> Trace[Usage]:
@@ -112,16 +112,16 @@ class Metered:
         """Whether the block ran out of memory."""
         return any(seen.quantity == "stopped" for seen in self.trace)
 
-    def judged(self, settings: Settings, rerun: str = "") -> tuple[Verdict, ...]:
+    def judge(self, settings: Settings, rerun: str = "") -> tuple[Verdict, ...]:
         """Judge what the block took by all that its budget says."""
         observations = Observations(settings)
-        observations.keep(self.body, Config(), _Measured(self.trace, len(self.trace)))
+        observations.keep(self.body, Config(), _BlockObservation(self.trace, len(self.trace)))
         chosen = [made for made, _ in applicable(self.body, settings, ()) if made.probe == "step"]
         return tuple(
             verdict(self.body, made, Config(), observations, rerun, self.silence) for made in chosen
         )
 
-    def _seen(self, error: BaseException | None) -> Trace[Usage]:
+    def _make_trace(self, error: BaseException | None) -> Trace[Usage]:
         """Return what the block took; nothing at all where it took nothing."""
         try:
             usages = tuple(self._meter.usages(error))

@@ -74,7 +74,7 @@ class Guard:
         keep_curves(item, loop, observations, name)
         made = next(made for made in catalogue("loop") if made.name == INVARIANT)
         judged = verdict(loop, made, Config(), observations, rerun, _SILENCE)
-        _told(item, loop, (with_pictures(item, judged),), settings)
+        _report_verdicts(item, loop, (with_pictures(item, judged),), settings)
 
     def budget(
         self, name: str = "", *, allow: Mapping[str, str] | None = None, **limits: Any
@@ -100,7 +100,7 @@ class JudgedRecording(Recording):
         __tracebackhide__ = True
         super().__init__("guard.record", **options)
         self._item = item
-        self.run = self._declared(allow)
+        self.run = self._declare_run(allow)
 
     def __exit__(
         self,
@@ -119,7 +119,7 @@ class JudgedRecording(Recording):
         """Judge what was recorded, and tell the closing section, where there is one."""
         __tracebackhide__ = True
         settings, rerun = _conditions(self._item)
-        _told(self._item, self.run, self._judged(self.run, settings, rerun), settings)
+        _report_verdicts(self._item, self.run, self._judge_run(self.run, settings, rerun), settings)
 
 
 class JudgedBody(Metered):
@@ -150,10 +150,10 @@ class JudgedBody(Metered):
         if error is None or self.ran_out:
             check_allocates(self)
             settings, rerun = _conditions(self._item)
-            _told(self._item, self.body, self.judged(settings, rerun), settings)
+            _report_verdicts(self._item, self.body, self.judge(settings, rerun), settings)
 
 
-def budgeted(item: pytest.Item, marker: pytest.Mark) -> JudgedBody:
+def make_budget_block(item: pytest.Item, marker: pytest.Mark) -> JudgedBody:
     """Return the block of a whole test under `@pytest.mark.memory_budget(...)`."""
     kind = "@pytest.mark.memory_budget"
     if marker.args:
@@ -173,7 +173,7 @@ def _conditions(item: pytest.Item) -> tuple[Settings, str]:
     return settings, f"pytest {shlex.quote(from_here(item))}"
 
 
-def _told(
+def _report_verdicts(
     item: pytest.Item, subject: Subject, verdicts: tuple[Verdict, ...], settings: Settings
 ) -> None:
     """Tell the closing section, where there is one, and raise Broken where something is broken."""

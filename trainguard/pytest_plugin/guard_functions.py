@@ -53,7 +53,7 @@ def judge_function(item: pytest.Function) -> None:
         )
     item.stash[_FAILURE] = None
     try:
-        text = _judge_all(item, _returned(item))
+        text = _judge_all(item, _call_guard(item))
     except DeclarationError as error:
         text = str(error)
     except _Raised as raised:
@@ -81,7 +81,7 @@ class _Raised(Exception):
         self.error = error
 
 
-def _returned(item: pytest.Function) -> Subject:
+def _call_guard(item: pytest.Function) -> Subject:
     """Call a function with its fixtures; raises where it does not return a subject."""
     wanted = inspect.signature(item.obj).parameters
     given = {name: item.funcargs[name] for name in wanted if name in item.funcargs}

@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
         config.pluginmanager.register(Judging(config), "trainguard-judging")
     else:
-        config.pluginmanager.register(_Unjudged(config), "trainguard-unjudged")
+        config.pluginmanager.register(_SubjectCounter(config), "trainguard-unjudged")
 
 
 @pytest.fixture
@@ -75,9 +75,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     marker = pyfuncitem.get_closest_marker("memory_budget")
     held: Any = nullcontext()
     if marker is not None:
-        from trainguard.pytest_plugin.fixtures import budgeted
+        from trainguard.pytest_plugin.fixtures import make_budget_block
 
-        held = budgeted(pyfuncitem, marker)
+        held = make_budget_block(pyfuncitem, marker)
     with held:
         returned = yield
     return returned
@@ -126,7 +126,7 @@ def pytest_exception_interact(
         report.longrepr = f"{where}{call.excinfo.value}"
 
 
-class _Unjudged:
+class _SubjectCounter:
     """Leaves subjects alone, and says in one line how many were left."""
 
     def __init__(self, config: pytest.Config) -> None:

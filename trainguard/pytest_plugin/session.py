@@ -217,7 +217,7 @@ def read_settings(config: pytest.Config) -> Settings:
         given = {name: value for name, value in values.items() if value is not None}
         for name in set(LISTS) & set(given):
             given[name] = [word for value in given[name] for word in value.split(",") if word]
-        settings = settings.updated(source, given)
+        settings = settings.with_values(source, given)
     check_globs("select", settings.select)
     check_globs("ignore", settings.ignore)
     bless = bool(config.getoption("update_snapshots", False))  # of syrupy, where it is there

@@ -19,7 +19,7 @@ from syrupy.location import PyTestLocation
 
 from trainguard.curves.curve import Curve, Unreadable
 from trainguard.curves.seed_bands import departs
-from trainguard.curves.store import INVARIANT, SUFFIX, Outcome, read_text, shown
+from trainguard.curves.store import INVARIANT, SUFFIX, Outcome, read_text, short_path
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
 from trainguard.pytest_plugin.item_record import SETTINGS
@@ -142,7 +142,7 @@ class SnapshotArchive:
 
     def place(self, name: str, /) -> str:
         """Return the file of a snapshot, from its folder of snapshots on."""
-        return shown(self._file(name))
+        return short_path(self._file(name))
 
     def blesses(self, missing: bool, /) -> bool:
         """Say whether `--snapshot-update` or its sister for new ones was given."""

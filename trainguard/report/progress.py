@@ -52,7 +52,7 @@ class Progress:
     def before(self, write: Callable[[str], int]) -> Callable[[str], int]:
         """Return the stream's `write` with the line cleared before it."""
 
-        def cleared(text: str) -> int:
+        def write_cleared(text: str) -> int:
             """Write the script's text as it is."""
             if os.getpid() != self._process:  # a fork may have been made while the lock was held
                 return write(text)
@@ -61,7 +61,7 @@ class Progress:
                 self._free = text.endswith("\n") if text else self._free
                 return write(text)
 
-        return cleared
+        return write_cleared
 
     def _put(self, text: str) -> bool:
         """Write to the terminal; say whether it was still there."""
@@ -77,14 +77,14 @@ class Progress:
 def progress(steps: Callable[[], int], limit: int | None) -> Iterator[None]:
     """Show how far a run is while the block lasts, where somebody is looking at a terminal."""
 
-    def told(seconds: float) -> str:
+    def describe_progress(seconds: float) -> str:
         """Count the steps, and say how fast they are made."""
         made = steps()
         total = f" of {limit}" if limit is not None else ""
         pace = f", {made / seconds:.3g} steps/s" if made else ""
         return f"step {made}{total}, {seconds:.0f} s{pace}"
 
-    with showing(told):
+    with showing(describe_progress):
         yield
 
 

@@ -43,14 +43,14 @@ class Summary:
             globs = ", ".join(settings.files)
             return f"no subject was found: none in a test module, and no file matches {globs}"
         rows = [
-            *(("skipped", text) for text in self._skipped()),
+            *(("skipped", text) for text in self._list_skips()),
             *(("note", text) for text in self._notes()),
             *(("empty", text) for text in self._empty()),
             *(("slowest", text) for text in self._slowest()),
         ]
-        return render_rows([self._judged(), self._explored()], rows)
+        return render_rows([self._describe_outcomes(), self._describe_exploration()], rows)
 
-    def _judged(self) -> str:
+    def _describe_outcomes(self) -> str:
         """Count subjects, invariants, what became of them, and what never ran."""
         subjects = len({entry["subject"] for entry in self.entries})
         counts = Counter(entry["outcome"] for entry in self.entries)
@@ -58,7 +58,7 @@ class Summary:
         judged = f"{_plural(subjects, 'subject')}, {_plural(len(self.entries), 'invariant')}"
         return f"{judged}: {', '.join(told)}"
 
-    def _explored(self) -> str:
+    def _describe_exploration(self) -> str:
         """Count what ran, and the points, of each observation once."""
         points: dict[tuple[str, str], int] = {}
         for entry in self.entries:
@@ -72,7 +72,7 @@ class Summary:
             f"{' on ' + ', '.join(devices) if devices else ''} in {seconds:.1f} s"
         )
 
-    def _skipped(self) -> list[str]:
+    def _list_skips(self) -> list[str]:
         """Return each reason for skipping with its count."""
         reasons = Counter(e.get("why", "") for e in self.entries if e["outcome"] == "skipped")
         return [f"{count}: {reason}" for reason, count in reasons.items()]

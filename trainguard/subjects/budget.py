@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainguard.core.errors import DeclarationError, did_you_mean
 from trainguard.events.base import Plain
-from trainguard.subjects.units import parsed, share
+from trainguard.subjects.units import parse_bytes, share
 
 CATEGORIES = (
     "parameters", "gradients", "optimizer", "activations", "temporaries", "buffers", "inputs",
@@ -83,7 +83,7 @@ class Budget:
         """Bring all amounts into bytes; raises DeclarationError for what cannot be meant."""
         __tracebackhide__ = True
         for name in self.__dataclass_fields__:
-            object.__setattr__(self, name, _checked(name, getattr(self, name)))
+            object.__setattr__(self, name, _check_option(name, getattr(self, name)))
         _check_budget(self)
 
     @property
@@ -93,7 +93,7 @@ class Budget:
         return {name: limit for name, limit in limits.items() if limit is not None}
 
     @property
-    def promised(self) -> frozenset[str]:
+    def promise_names(self) -> frozenset[str]:
         """What is promised, by the names that invariants need."""
         names = ("peak", "per_element", "headroom", "saving", "snapshot")
         made = {name for name in names if getattr(self, name) is not None}
@@ -113,12 +113,12 @@ class Budget:
         return {**{name: value for name, value in told.items() if value is not None}, **powers}
 
 
-def _checked(name: str, value: Any) -> Any:
+def _check_option(name: str, value: Any) -> Any:
     """Return one option in plain units; raises where it cannot be meant."""
     if value is None:
         return None
     if name in _AMOUNTS:
-        return parsed(f"tg.Budget: {name}", value, 0 if name == "growth_per_step" else 1)
+        return parse_bytes(f"tg.Budget: {name}", value, 0 if name == "growth_per_step" else 1)
     if name in _SHARES:
         return share(f"tg.Budget: {name}", value)
     if name in ("powers", "at") and not isinstance(value, Mapping):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainguard.core.errors import DeclarationError, did_you_mean
 from trainguard.events.base import Plain
-from trainguard.subjects.subject import Subject, check_callable, parameters, required
+from trainguard.subjects.subject import Subject, check_callable, parameters, required_names
 
 # Parameters that mean what they say, where nothing is declared.
 DIRECTORIES = (
@@ -91,7 +91,7 @@ class Checkpoint(Subject):
         return self.train is not None or self.build is not None
 
     @property
-    def promised(self) -> frozenset[str]:
+    def promise_names(self) -> frozenset[str]:
         """The promises made, by the names that invariants need."""
         made = {name for name in ("keep", "safe") if getattr(self, name)}
         if self.trains:
@@ -200,7 +200,7 @@ def _check_function(made: Checkpoint, function: Callable[..., Any], name: str) -
                 f"{name} takes no argument {parameter!r}.{did_you_mean(parameter, accepted)}"
             )
     found = RANKS if not trains else RESUMES
-    lacking = sorted(required(function) - {*own, *made.arguments, *found})
+    lacking = sorted(required_names(function) - {*own, *made.arguments, *found})
     if lacking:
         raise DeclarationError(
             f"tg.Checkpoint({name}) lacks {lacking[0]!r}, which {name} cannot be called without."

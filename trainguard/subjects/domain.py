@@ -53,9 +53,9 @@ class Domain:
 
     def span(self, sizes: Mapping[str, int]) -> tuple[float, float]:
         """Return the two ends of the range, for given sizes of the named dimensions."""
-        return _bound(self.low, sizes), _bound(self.high, sizes)
+        return _resolve_bound(self.low, sizes), _resolve_bound(self.high, sizes)
 
-    def listed(self, sizes: Mapping[str, int]) -> tuple[float, ...] | None:
+    def list_values(self, sizes: Mapping[str, int]) -> tuple[float, ...] | None:
         """Return every value that one element may take, or None for a continuum."""
         low, high = self.span(sizes)
         if self.kind == "integer":
@@ -172,7 +172,7 @@ def _check_range(kind: str, low: Bound, high: Bound) -> None:
         )
 
 
-def _bound(bound: Bound, sizes: Mapping[str, int]) -> float:
+def _resolve_bound(bound: Bound, sizes: Mapping[str, int]) -> float:
     """Return a bound as a number, with a dimension's name replaced by its size."""
     if not isinstance(bound, str):
         return float(bound)

@@ -37,7 +37,7 @@ def suspicious(amounts: Sequence[float], allowed: float) -> bool:
     return bool(last) and last[0] > allowed + TOLERANCE
 
 
-def fitted(amounts: Sequence[float]) -> float:
+def fit_power(amounts: Sequence[float]) -> float:
     """Return the power over the last doublings: the slope of what grew, on logarithmic scales."""
     last = powers(amounts)[-LASTING:]
     return sum(last) / len(last) if last else 0.0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from trainguard.core.errors import DeclarationError, did_you_mean
 from trainguard.events.base import Plain
 from trainguard.subjects.domain import Domain
-from trainguard.subjects.subject import Subject, check_word, is_strategy, parameters, required
+from trainguard.subjects.subject import Subject, check_word, is_strategy, parameters, required_names
 
 # What can be said of one split, each with what may be said.
 OPTIONS = ("chunk", "batch", "shuffled", "last", "once")
@@ -121,7 +121,7 @@ class Loader(Subject):
         )  # fmt: skip
 
     @property
-    def promised(self) -> frozenset[str]:
+    def promise_names(self) -> frozenset[str]:
         """The promises made, by the names that invariants need."""
         made = {option for options in self.options.values() for option in options}
         singles = ("mask", "chunks", "reset", "transform", "modalities", "labels", "ranks")
@@ -214,13 +214,13 @@ def _check_arguments(loader: Loader, given: set[str]) -> None:
                 f"tg.Loader(vary={{{name!r}: {strategy!r}}}) is no Hypothesis strategy."
                 f" Put a fixed value into arguments={{{name!r}: ...}}."
             )
-    lacking = sorted(required(loader.build) - given - {*SPLITS, *RANKS, *WORLDS})
+    lacking = sorted(required_names(loader.build) - given - {*SPLITS, *RANKS, *WORLDS})
     if lacking:
         raise DeclarationError(
             f"tg.Loader({loader.name}) lacks {lacking[0]!r}, which {loader.name} cannot be called"
             f" without. Give it in arguments={{{lacking[0]!r}: ...}}."
         )
-    asked = sorted(required(loader.build) & set(SPLITS) - given)
+    asked = sorted(required_names(loader.build) & set(SPLITS) - given)
     if asked and not loader.options:
         raise DeclarationError(
             f"{loader.name} is called with {asked[0]!r} for each split, and none is declared."

@@ -11,7 +11,13 @@ from trainguard.events.base import Plain
 from trainguard.events.columns import COLUMNS
 from trainguard.subjects.budget import Budget
 from trainguard.subjects.budget_checks import check_budgeted
-from trainguard.subjects.subject import Subject, check_callable, check_word, parameters, required
+from trainguard.subjects.subject import (
+    Subject,
+    check_callable,
+    check_word,
+    parameters,
+    required_names,
+)
 
 LEAST_SEEDS: Final = 3
 
@@ -69,12 +75,12 @@ class Run(Subject):
         super().__post_init__()
 
     @property
-    def promised(self) -> frozenset[str]:
+    def promise_names(self) -> frozenset[str]:
         """The promises made, by the names that invariants need."""
         names = ("batch", "falls", "average")
         made = {name for name in names if getattr(self, name) is not None}
         globs = {name for name in ("frozen", "trainable") if getattr(self, name)}
-        return super().promised | made | globs
+        return super().promise_names | made | globs
 
     @property
     def promises(self) -> dict[str, Plain]:
@@ -116,7 +122,7 @@ class Loop(Run):
                 raise DeclarationError(
                     f"{name} takes no argument {argument!r}.{did_you_mean(argument, accepted)}"
                 )
-        missing = sorted(required(self.train) - set(self.arguments))
+        missing = sorted(required_names(self.train) - set(self.arguments))
         if missing:
             raise DeclarationError(
                 f"tg.Loop({name}) lacks {missing[0]!r}, which {name} cannot be called without."
@@ -126,9 +132,9 @@ class Loop(Run):
         super().__post_init__()
 
     @property
-    def promised(self) -> frozenset[str]:
+    def promise_names(self) -> frozenset[str]:
         """The promises made, by the names that invariants need."""
-        return super().promised | ({"curve"} if self.curve else set())
+        return super().promise_names | ({"curve"} if self.curve else set())
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -17,7 +17,7 @@ from trainguard.subjects.subject import (
     check_word,
     is_strategy,
     parameters,
-    required,
+    required_names,
 )
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
@@ -130,7 +130,7 @@ class Loss(Subject):
         return {**super().promises, **ranges}
 
     @property
-    def promised(self) -> frozenset[str]:
+    def promise_names(self) -> frozenset[str]:
         """The promises made, by the names that invariants need."""
         made = {
             "reduction": self.reduction is not None,
@@ -138,7 +138,7 @@ class Loss(Subject):
             "likelihood": self.likelihood is not None,
             "mask": any(domain.kind == "mask" for domain in self.tensors.values()),
         }
-        return super().promised | {name for name, holds in made.items() if holds}
+        return super().promise_names | {name for name, holds in made.items() if holds}
 
 
 def _check_inputs(loss: Loss, keywords: set[str]) -> None:
@@ -158,7 +158,7 @@ def _check_inputs(loss: Loss, keywords: set[str]) -> None:
             f"tg.Loss({loss.name}) declares no input with a gradient, so there is nothing to judge."
             " Declare at least one input as tg.real(...)."
         )
-    for name in sorted(() if loss.vary else required(loss.function) - set(loss.inputs)):
+    for name in sorted(() if loss.vary else required_names(loss.function) - set(loss.inputs)):
         raise DeclarationError(
             f"{loss.name} needs an input {name!r}, which tg.Loss is not told of."
             f" Declare it: {name}=tg.real(...)."

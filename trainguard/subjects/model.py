@@ -167,7 +167,7 @@ class Model(Subject):
         return dict(both) if isinstance(both, Mapping) else {"*": both}
 
     @property
-    def promised(self) -> frozenset[str]:
+    def promise_names(self) -> frozenset[str]:
         """The promises made, by the names that invariants need."""
         made = {
             "loss": self.loss is not None,
@@ -181,7 +181,7 @@ class Model(Subject):
             "compiled": self.compiled,
             "batch": any(BATCH in domain.names for domain in self.tensors.values()),
         }
-        return super().promised | {name for name, holds in made.items() if holds}
+        return super().promise_names | {name for name, holds in made.items() if holds}
 
     @property
     def promises(self) -> dict[str, Plain]:

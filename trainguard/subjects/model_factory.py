@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainguard.core.errors import DeclarationError, did_you_mean
-from trainguard.subjects.subject import is_strategy, parameters, required
+from trainguard.subjects.subject import is_strategy, parameters, required_names
 
 
 def check_factory(
@@ -37,7 +37,7 @@ def check_factory(
             raise DeclarationError(
                 f"tg.Model has {name!r} both in vary and in arguments. Keep one of them."
             )
-    missing = set() if is_module else required(factory) - set(given) - {"seed"}
+    missing = set() if is_module else required_names(factory) - set(given) - {"seed"}
     for name in sorted(missing):
         raise DeclarationError(
             f"tg.Model({named}) lacks {name!r}, which {named} cannot be built without."

@@ -7,12 +7,12 @@ from typing import Any, Protocol
 from trainguard.core.errors import DeclarationError, did_you_mean
 from trainguard.subjects.domain import Domain
 from trainguard.subjects.sizes import check_drawn
-from trainguard.subjects.subject import parameters, required
+from trainguard.subjects.subject import parameters, required_names
 
 _ANY = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
 
-class Declared(Protocol):
+class DeclaredModel(Protocol):
     """What a declaration says that matters here."""
 
     @property
@@ -36,7 +36,7 @@ class Declared(Protocol):
         """The declared loss."""
 
 
-def taken(model: Any) -> list[inspect.Parameter] | None:
+def forward_parameters(model: Any) -> list[inspect.Parameter] | None:
     """Return what `forward` of a module or of a class of modules takes; None where unknown."""
     forward = getattr(model, "forward", None)
     if forward is None:
@@ -48,31 +48,31 @@ def taken(model: Any) -> list[inspect.Parameter] | None:
     return accepted[1:] if inspect.isclass(model) else accepted
 
 
-def fed(model: Any, loss: Callable[..., Any] | None, names: Iterable[str]) -> set[str]:
+def forward_inputs(model: Any, loss: Callable[..., Any] | None, names: Iterable[str]) -> set[str]:
     """
     Return which of the declared inputs `forward` is called with; the rest is for the loss.
 
     Where `forward` takes any keyword, what the loss names is for the loss alone.
     """
-    accepted = taken(model)
+    accepted = forward_parameters(model)
     own = {p.name for p in accepted or () if p.kind not in _ANY}
     anything = accepted is None or any(p.kind is p.VAR_KEYWORD for p in accepted)
     of_loss = set() if loss is None else parameters(loss) or set()
     return {name for name in names if name in own or (anything and name not in of_loss)}
 
 
-def refusal(model: Declared, built: Any) -> tuple[str, str] | None:
+def refusal(model: DeclaredModel, built: Any) -> tuple[str, str] | None:
     """
     Say what is wrong between the declared inputs and what `forward` and the loss take.
 
     The answer is a sentence without a full stop and the way out; None where nothing is wrong.
     """
-    accepted = taken(built)
+    accepted = forward_parameters(built)
     if accepted is None:
         return None
     named = [p for p in accepted if p.kind not in _ANY]
     by_loss = set() if model.loss is None else parameters(model.loss)
-    given = fed(built, model.loss, model.inputs)
+    given = forward_inputs(built, model.loss, model.inputs)
     for name in model.inputs:
         if name not in given and by_loss is not None and name not in by_loss:
             if any(p.kind is p.VAR_POSITIONAL for p in accepted):
@@ -88,7 +88,7 @@ def refusal(model: Declared, built: Any) -> tuple[str, str] | None:
     return None
 
 
-def check_inputs(model: Declared, keywords: set[str], options: set[str]) -> None:
+def check_inputs(model: DeclaredModel, keywords: set[str], options: set[str]) -> None:
     """Raise for inputs that nothing takes, that are no domains, and that are not declared."""
     for name, domain in model.inputs.items():
         check_drawn("Model", name, domain, options if name in keywords else ())
@@ -115,7 +115,7 @@ def _needed_by_loss(loss: Callable[..., Any]) -> set[str]:
         names = list(inspect.signature(target).parameters)
     except (TypeError, ValueError):
         return set()
-    return required(loss) - set(names[:1])
+    return required_names(loss) - set(names[:1])
 
 
 def _has_forward(model: Any) -> bool:

@@ -87,7 +87,7 @@ class Schedule(Subject):
         super().__post_init__()
 
     @property
-    def promised(self) -> frozenset[str]:
+    def promise_names(self) -> frozenset[str]:
         """The promises made, by the names that invariants need."""
         made = {name for name in NUMBERS if getattr(self, name) is not None or name in self.vary}
         return frozenset(made | ({self.shape, "shape"} if self.shape is not None else set()))

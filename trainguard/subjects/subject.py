@@ -57,23 +57,23 @@ class Subject:
     @property
     def families(self) -> tuple[str, ...]:
         """The families of invariants that judge this subject: its own, and memory if budgeted."""
-        return (self.family, "memory") if self.budgeted is not None else (self.family,)
+        return (self.family, "memory") if self.memory_budget is not None else (self.family,)
 
     @property
-    def budgeted(self) -> Budget | None:
+    def memory_budget(self) -> Budget | None:
         """The budget of this subject's memory, where it has one."""
         budget: Budget | None = getattr(self, "budget", None)
         return budget
 
     @property
-    def promised(self) -> frozenset[str]:
+    def promise_names(self) -> frozenset[str]:
         """The promises made, by the names that invariants need."""
-        return self.budgeted.promised if self.budgeted is not None else frozenset()
+        return self.memory_budget.promise_names if self.memory_budget is not None else frozenset()
 
     @property
     def promises(self) -> dict[str, Plain]:
         """The promises as plain values, for the header of a trace."""
-        budget = self.budgeted.promises if self.budgeted is not None else {}
+        budget = self.memory_budget.promises if self.memory_budget is not None else {}
         return {**budget, **{f"limit:{name}": float(n) for name, n in self.limits.items()}}
 
 
@@ -111,7 +111,7 @@ def parameters(function: Callable[..., Any]) -> set[str] | None:
     return {p.name for p in accepted}
 
 
-def required(function: Callable[..., Any]) -> set[str]:
+def required_names(function: Callable[..., Any]) -> set[str]:
     """Return the names that a callable cannot be called without, as far as can be known."""
     target = function if inspect.isclass(function) else getattr(function, "forward", function)
     try:

@@ -15,7 +15,7 @@ _AMOUNT = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _PERCENT = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*%\s*")
 
 
-def parsed(option: str, value: str | int, least: int = 1) -> int:
+def parse_bytes(option: str, value: str | int, least: int = 1) -> int:
     """
     Return an amount of memory in bytes: `"1.5 GiB"`, `"300MB"`, or a number of bytes.
 
@@ -46,7 +46,7 @@ def share(option: str, value: str | float) -> float:
     return float(number)
 
 
-def shown(size: float) -> str:
+def format_bytes(size: float) -> str:
     """Write an amount of memory with the unit that suits it: 1610612736 as "1.50 GiB"."""
     for unit, name in _SHOWN:
         if abs(size) >= unit:

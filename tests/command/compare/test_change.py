@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from trainguard.command.compare.interval import Change, interval, judged, margin, quantile
+from trainguard.command.compare.interval import Change, apply_margin, interval, margin, quantile
 from trainguard.core.errors import DeclarationError
 
 CHANGE = Change(measure="loss", a=2.0, b=2.2, by=0.2, low=0.1, high=0.3, pairs=4)
@@ -55,28 +55,28 @@ def test_no_margin(measure: str, text: str) -> None:
 )
 def test_a_change_under_a_margin(text: str, outcome: str) -> None:
     """Worse is only what is worse with certainty; what may be is open."""
-    assert judged(CHANGE, margin("loss", text)).outcome == outcome
+    assert apply_margin(CHANGE, margin("loss", text)).outcome == outcome
 
 
 def test_better_is_within() -> None:
     """B may be as much better as it likes."""
     better = replace(CHANGE, b=1.0, by=-1.0, low=-1.1, high=-0.9)
-    assert judged(better, margin("loss", "0.0")).outcome == "within"
+    assert apply_margin(better, margin("loss", "0.0")).outcome == "within"
 
 
 @pytest.mark.parametrize("b", [math.nan, math.inf])
 def test_what_is_not_finite_is_worse(b: float) -> None:
     """A loss that exploded is worse than any margin."""
     lost = replace(CHANGE, b=b, by=math.nan, low=math.nan, high=math.nan)
-    assert judged(lost, margin("loss", "1000%")).outcome == "worse"
+    assert apply_margin(lost, margin("loss", "1000%")).outcome == "worse"
 
 
 def test_a_share_of_a_negative_loss() -> None:
     """The log-likelihood of a density is below zero: a share is one of its size."""
     nll = replace(CHANGE, a=-4.0, b=-3.8)
     assert nll.share == pytest.approx(0.05)
-    assert judged(nll, margin("loss", "5.1%")).outcome == "within"
-    assert judged(nll, margin("loss", "2%")).outcome == "worse"
+    assert apply_margin(nll, margin("loss", "5.1%")).outcome == "within"
+    assert apply_margin(nll, margin("loss", "2%")).outcome == "worse"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from fixtures.compared import multimodal
 from tests.forks import trainguard_run
 from trainguard.command.compare.interval import margin
-from trainguard.command.compare.pairing import compared
+from trainguard.command.compare.pairing import compare_sides
 from trainguard.events.trace import Trace
 
 SCRIPT = str(Path(multimodal.__file__))
@@ -42,7 +42,7 @@ def test_an_improvement_that_is_none(recorded, improvement: str) -> None:
     Its time may be open: these runs are not made in turns, and the machine may have load.
     """
     measure, allowed = multimodal.WORSE[improvement]
-    found = compared(recorded(), recorded(improvement), {measure: margin(measure, allowed)})
+    found = compare_sides(recorded(), recorded(improvement), {measure: margin(measure, allowed)})
     (change,) = [change for change in found.changes if change.measure == measure]
     assert change.outcome in ("worse", "open" if measure == "time" else "worse"), found.changes
 
@@ -51,7 +51,7 @@ def test_the_baseline_against_itself(recorded) -> None:
     """Run again, it is no worse than the same margins; its loss is bit for bit the same."""
     # Not its time: these runs are not made in turns, and the machine may be busier for the second.
     margins = {n: margin(n, allowed) for n, allowed in multimodal.WORSE.values() if n != "time"}
-    found = compared(recorded(), recorded("--steps=40"), margins)
+    found = compare_sides(recorded(), recorded("--steps=40"), margins)
     assert found.worse == ()
     assert found.parted is None
 

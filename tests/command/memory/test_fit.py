@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainguard.command.memory.fit import Search
+from trainguard.command.memory.fit import FitSearch
 from trainguard.core.errors import SubjectError
 
 
 def found(measure, limit: int, begin: int):
     """Search from a size whose peak is known."""
-    return Search(measure, limit, {begin: measure(begin)}).largest("T", begin)
+    return FitSearch(measure, limit, {begin: measure(begin)}).largest("T", begin)
 
 
 @given(

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trainguard.core.catalogue import named
+from trainguard.core.catalogue import find_invariants
 from trainguard.core.finding import Finding
 from trainguard.events.base import Event
 from trainguard.events.checkpoint import Departure, Part, Resumption
@@ -11,7 +11,7 @@ from trainguard.events.trace import Trace
 
 def judged(name: str, *events: Event, **promises: Any) -> list[Finding]:
     """Return what an invariant finds in some events."""
-    (made,) = named(f"checkpoint.{name}")
+    (made,) = find_invariants(f"checkpoint.{name}")
     return list(made.judge(Trace("train", events, {}, promises)))
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from trainguard.core.catalogue import named
+from trainguard.core.catalogue import find_invariants
 from trainguard.core.finding import Finding
 from trainguard.events.base import Event
 from trainguard.events.loader import Batch, Serving
@@ -11,7 +11,7 @@ from trainguard.events.trace import Trace
 
 def judged(name: str, events: Iterable[Event], **promises) -> list[Finding]:
     """Judge events with one invariant."""
-    return list(named(name)[0].judge(Trace("audio", tuple(events), promises=promises)))
+    return list(find_invariants(name)[0].judge(Trace("audio", tuple(events), promises=promises)))
 
 
 def ranks(name: str, events: Iterable[Event], **promises) -> list[str]:

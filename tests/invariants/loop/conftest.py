@@ -5,7 +5,7 @@ from math import nan
 
 import pytest
 
-from trainguard.core.catalogue import named
+from trainguard.core.catalogue import find_invariants
 from trainguard.core.finding import Finding
 from trainguard.events.base import Event
 from trainguard.events.loop import Evaluation, Scheduler, Step
@@ -63,7 +63,7 @@ def judge(
     """Judge a trace with one invariant; the run finished by itself unless conditions say else."""
     header = {"ended": "finished", **(conditions or {})}
     trace = Trace("train", tuple(events), conditions=header, promises=promises)
-    return list(named(f"loop.{name}")[0].judge(trace))
+    return list(find_invariants(f"loop.{name}")[0].judge(trace))
 
 
 def adversarial() -> list[Event]:

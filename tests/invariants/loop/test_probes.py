@@ -98,9 +98,9 @@ def test_two_runs_that_agree(measured: float, judged, steps) -> None:
 
 def test_the_rerun_is_a_probe_of_its_own() -> None:
     """Running everything again costs as much as the run, so that it is asked for apart."""
-    from trainguard.core.catalogue import named
+    from trainguard.core.catalogue import find_invariants
 
-    (made,) = named("loop.run_is_reproducible")
+    (made,) = find_invariants("loop.run_is_reproducible")
     assert (made.probe, made.needs) == ("rerun", frozenset())
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from trainguard.core.catalogue import named
+from trainguard.core.catalogue import find_invariants
 from trainguard.core.finding import Finding, Rank
 from trainguard.events.trace import Sample, Trace
 
@@ -13,7 +13,7 @@ def judge(name: str, *samples: Sample, dtype: str = "float32", **promises) -> li
     """Judge samples with one invariant; a promise `a__b` is called `a:b`."""
     said = {key.replace("__", ":"): value for key, value in promises.items()}
     trace = Trace("nll", samples, {"dtype": dtype}, said)
-    return list(named(name)[0].judge(trace))
+    return list(find_invariants(name)[0].judge(trace))
 
 
 def write(quantity: str, measured: float, **more) -> Sample:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trainguard.core.catalogue import named
+from trainguard.core.catalogue import find_invariants
 from trainguard.core.errors import Unjudged
 from trainguard.core.finding import Finding
 from trainguard.events.trace import Trace, Usage
@@ -15,7 +15,7 @@ GIB = float(1 << 30)
 def judge(name: str, *seen: Usage, **promises: Any) -> list[Finding]:
     """Judge what the step of the model `net` took with one invariant."""
     limits = {f"budget:{category}": limit for category, limit in promises.items()}
-    return list(named(f"memory.{name}")[0].judge(Trace("net", seen, promises=limits)))
+    return list(find_invariants(f"memory.{name}")[0].judge(Trace("net", seen, promises=limits)))
 
 
 def peak(measured: float) -> Usage:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trainguard.core.catalogue import named
+from trainguard.core.catalogue import find_invariants
 from trainguard.core.finding import Finding, Rank
 from trainguard.events.trace import Trace, Usage
 
@@ -13,7 +13,7 @@ def judge(name: str, *seen: Usage, **promises: Any) -> list[Finding]:
     """Judge what the step of the model `net` took with one invariant."""
     told = {f"budget:{option}": value for option, value in promises.items()}
     conditions = {"family": "loss" if "per_element" in promises else "model"}
-    return list(named(f"memory.{name}")[0].judge(Trace("net", seen, conditions, told)))
+    return list(find_invariants(f"memory.{name}")[0].judge(Trace("net", seen, conditions, told)))
 
 
 def saving(measured: float, passing: int = 80, place: str = "its checkpoint") -> Usage:

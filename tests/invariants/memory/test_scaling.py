@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainguard.core.catalogue import named
+from trainguard.core.catalogue import find_invariants
 from trainguard.core.finding import Finding
 from trainguard.events.trace import Trace, Usage
-from trainguard.subjects.growth_power import exceeds, fitted, powers
+from trainguard.subjects.growth_power import exceeds, fit_power, powers
 
 LADDER = tuple(64 * 2**step for step in range(8))
 WHOLE = st.integers(0, 10**9)
@@ -24,7 +24,7 @@ def judge(amounts: list[float], allowed: float = 1.0) -> list[Finding]:
     ]
     grown = Usage(quantity="grown", place="T", measured=512.0, detail="activations of `net.a`")
     trace = Trace("net", (*seen, grown), promises={"power:T": allowed})
-    return list(named("memory.memory_scales_at_most")[0].judge(trace))
+    return list(find_invariants("memory.memory_scales_at_most")[0].judge(trace))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_four_sizes_say_too_little() -> None:
 def test_the_power_of_a_law_is_found(constant: int, factor: int, power: float) -> None:
     """`c + a * n ** p` has the power p, whatever c and a."""
     amounts = [constant + factor * (n / 64) ** power * 10**6 for n in LADDER]
-    assert fitted(amounts) == pytest.approx(power, abs=0.01)
+    assert fit_power(amounts) == pytest.approx(power, abs=0.01)
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=2, max_size=9))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trainguard.core.catalogue import named
+from trainguard.core.catalogue import find_invariants
 from trainguard.core.finding import Finding
 from trainguard.events.trace import Trace, Usage
 
@@ -12,7 +12,7 @@ from trainguard.events.trace import Trace, Usage
 def judge(*seen: Usage, share: float = 0.1) -> list[Finding]:
     """Judge what the step of the model `net` took against its snapshot."""
     trace = Trace("net", seen, promises={"budget:snapshot": share})
-    return list(named("memory.memory_matches_snapshot")[0].judge(trace))
+    return list(find_invariants("memory.memory_matches_snapshot")[0].judge(trace))
 
 
 def snapshot(measured: float, **columns: Any) -> Usage:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trainguard.core.catalogue import named
+from trainguard.core.catalogue import find_invariants
 from trainguard.core.finding import Finding
 from trainguard.events.trace import Pass, Trace
 
@@ -15,7 +15,7 @@ SIZES = (("B", 4), ("T", 16))
 def judge(name: str, *seen: Pass, **promises: Any) -> list[Finding]:
     """Judge passes of the model `net` with one invariant."""
     trace = Trace("net", seen, promises={key.replace("__", ":"): v for key, v in promises.items()})
-    return list(named(f"model.{name}")[0].judge(trace))
+    return list(find_invariants(f"model.{name}")[0].judge(trace))
 
 
 def ranks(name: str, *seen: Pass, **promises: Any) -> list[str]:

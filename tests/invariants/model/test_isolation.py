@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trainguard.core.catalogue import named
+from trainguard.core.catalogue import find_invariants
 from trainguard.core.finding import Finding, Rank
 from trainguard.events.trace import Pass, Trace
 
@@ -18,7 +18,7 @@ every_judge = pytest.mark.parametrize(("name", "quantity"), JUDGES.items())
 
 def judge(name: str, *seen: Pass, **promises: Any) -> list[Finding]:
     """Judge passes of the model `net` with one invariant."""
-    return list(named(f"model.{name}")[0].judge(Trace("net", seen, promises=promises)))
+    return list(find_invariants(f"model.{name}")[0].judge(Trace("net", seen, promises=promises)))
 
 
 def change(quantity: str, measured: float, place: str = "logits", case: int = 0) -> Pass:

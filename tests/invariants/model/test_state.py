@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from trainguard.core.catalogue import named
+from trainguard.core.catalogue import find_invariants
 from trainguard.core.finding import Finding
 from trainguard.events.trace import Pass, Trace
 
 
 def judge(name: str, *seen: Pass, **promises: Any) -> list[Finding]:
     """Judge passes of the model `net` with one invariant."""
-    return list(named(f"model.{name}")[0].judge(Trace("net", seen, promises=promises)))
+    return list(find_invariants(f"model.{name}")[0].judge(Trace("net", seen, promises=promises)))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trainguard.core.catalogue import named
+from trainguard.core.catalogue import find_invariants
 from trainguard.core.finding import Finding
 from trainguard.events.trace import Pass, Trace
 
@@ -13,7 +13,7 @@ from trainguard.events.trace import Pass, Trace
 def judge(name: str, *seen: Pass, dtype: str = "float32", **promises: Any) -> list[Finding]:
     """Judge passes of the model `net` with one invariant."""
     trace = Trace("net", seen, {"dtype": dtype}, promises)
-    return list(named(f"model.{name}")[0].judge(trace))
+    return list(find_invariants(f"model.{name}")[0].judge(trace))
 
 
 def gradient(measured: float, place: str = "a") -> Pass:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
-from trainguard.core.catalogue import named
+from trainguard.core.catalogue import find_invariants
 from trainguard.core.finding import Finding
 from trainguard.events.trace import Tick, Trace
 
@@ -20,7 +20,7 @@ def write(
 def judge(name: str, events: Iterable[Tick], **promises) -> list[Finding]:
     """Judge a trace with one invariant."""
     trace = Trace("lr", tuple(events), promises={"unit": "step", **promises})
-    return list(named(name)[0].judge(trace))
+    return list(find_invariants(name)[0].judge(trace))
 
 
 def rank(name: str, rates: Iterable[float | Sequence[float]], **promises) -> list[str]:

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import trainguard as tg
-from trainguard.core.catalogue import named
+from trainguard.core.catalogue import find_invariants
 from trainguard.core.errors import Unjudged
 from trainguard.core.finding import Rank
 from trainguard.events.trace import Trace
@@ -19,7 +19,7 @@ XT = {"x": tg.real("B D", -2, 2), "t": tg.real("B D", -2, 2, grad=False)}
 def ranks(made, measured, function, **inputs) -> set[Rank]:
     """Return the ranks of all that the judge finds in what is measured."""
     evaluator = made(function, **(inputs or XT))
-    judge = named("gradient_matches_finite_difference")[0].judge
+    judge = find_invariants("gradient_matches_finite_difference")[0].judge
     return {
         finding.rank
         for key, found in measured(difference, evaluator, 32).items()

@@ -10,7 +10,7 @@ from torch import Generator
 from torch.nn import functional
 
 import trainguard as tg
-from trainguard.core.catalogue import named
+from trainguard.core.catalogue import find_invariants
 from trainguard.events.trace import Trace
 from trainguard.observe.loss.jumps import line
 from trainguard.observe.loss.search import Key
@@ -29,7 +29,7 @@ def objections(made, measured, function, points: int = 16, **inputs) -> list:
         for key, found in measured(line, evaluator, drawn).items()
         for row in range(points)
     ]
-    judge = named("gradient_is_continuous")[0].judge
+    judge = find_invariants("gradient_is_continuous")[0].judge
     return [one for one in samples if list(judge(Trace("loss", (one,))))]
 
 

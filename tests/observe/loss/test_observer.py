@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import trainguard as tg
-from trainguard.core.catalogue import named
+from trainguard.core.catalogue import find_invariants
 from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.core.finding import Finding
 from trainguard.core.settings import Settings
@@ -23,9 +23,9 @@ def observed(function: object, settings: Settings = QUICK, **declared: object) -
 
 def found(seen: LossObservation, name: str) -> Finding:
     """Return the first finding of an invariant at its smallest case."""
-    made = named(name)[0]
+    made = find_invariants(name)[0]
     first = next(iter(made.judge(seen.trace(made.probe))))
-    return seen.shrunk(first, made.judge)
+    return seen.shrink(first, made.judge)
 
 
 def leak(x):
@@ -97,10 +97,10 @@ def test_a_search_that_takes_too_long() -> None:
         return leak(x)
 
     seen = observed(slowing, timeout=1.0)
-    made = named("gradient_is_finite")[0]
+    made = find_invariants("gradient_is_finite")[0]
     first = next(iter(made.judge(seen.trace("sweep"))))
     slow["at"] = 0.0
-    shrunk = seen.shrunk(first, made.judge)
+    shrunk = seen.shrink(first, made.judge)
     assert shrunk.summary == first.summary
     assert shrunk.smallest.startswith("slowing(x=torch.")
 

@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import trainguard as tg
-from trainguard.core.catalogue import named
+from trainguard.core.catalogue import find_invariants
 from trainguard.core.settings import Settings
 from trainguard.judging.judge import Observations, verdict
 from trainguard.judging.variant import Config
@@ -79,7 +79,7 @@ def switch_on(model: Stack) -> None:
 
 def judged(subject: Any, name: str) -> Verdict:
     """Judge one invariant on a subject."""
-    (made,) = named(f"memory.{name}")
+    (made,) = find_invariants(f"memory.{name}")
     place = Config("cpu", "float32") if made.per == "dtype" else Config()
     return verdict(subject, made, place, Observations(Settings()))
 

@@ -6,7 +6,7 @@ from torch import nn
 
 import trainguard as tg
 from tests.observe.memory.stacks import hungry, judged, stack
-from trainguard.core.catalogue import named
+from trainguard.core.catalogue import find_invariants
 from trainguard.core.errors import SubjectError
 from trainguard.core.settings import Settings
 from trainguard.judging.judge import Observations, verdict
@@ -135,7 +135,7 @@ def test_counters_of_cuda() -> None:
     """The allocator's peak is near the prediction, and a device is not filled by this."""
     seen = judged(stack(tg.Budget(headroom="10 %", at={"T": 4096})), "headroom_is_kept")
     assert seen.outcome == "passed"
-    (made,) = named("memory.peak_is_within_budget")
+    (made,) = find_invariants("memory.peak_is_within_budget")
     budget = tg.Budget(peak=1, at={"B": 64, "T": 4096})
     measured = verdict(stack(budget), made, Config("cuda", "float32"), Observations(Settings()))
     assert "against" in measured.findings[0].measured

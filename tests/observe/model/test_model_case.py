@@ -274,7 +274,7 @@ def test_a_finding_is_shown_with_the_call() -> None:
     )
     observation = observe(model, "cpu", "float32", Settings())
     event = observation.trace("initial").events[0]
-    found = observation.shrunk(tg.Finding("it is so", event=event), lambda trace: iter(()))
+    found = observation.shrink(tg.Finding("it is so", event=event), lambda trace: iter(()))
     assert found.smallest == (
         "Net(width=5)(x=torch.empty(4, 4).uniform_(-1, 1), "
         "y=torch.empty(4, 4).uniform_(-1, 1), scale=2.0)"

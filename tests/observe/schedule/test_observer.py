@@ -14,7 +14,7 @@ from torch.optim import SGD
 from torch.optim import lr_scheduler as lr
 
 import trainguard as tg
-from trainguard.core.catalogue import named
+from trainguard.core.catalogue import find_invariants
 from trainguard.core.errors import DeclarationError, SubjectError, Unjudged
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Tick, Trace
@@ -256,9 +256,9 @@ def test_the_smallest_failing_setting_is_reported() -> None:
         peak=1.0,
     )
     observation = observe(schedule, "cpu", "float32", Settings())
-    judge = named("warmup_reaches_peak")[0].judge
+    judge = find_invariants("warmup_reaches_peak")[0].judge
     (finding,) = judge(observation.trace("run"))
-    smallest = observation.shrunk(finding, judge)
+    smallest = observation.shrink(finding, judge)
     assert smallest.smallest == "build_late(optimizer, warmup=21, total=201)"
     assert smallest.at == "step 21"
 
@@ -269,9 +269,9 @@ def test_a_long_argument_is_written_by_name() -> None:
         lambda config, step: 2.0, arguments={"config": object()}, peak=1.0, total=2, name="rate"
     )
     observation = observe(schedule, "cpu", "float32", Settings())
-    judge = named("peak_is_not_exceeded")[0].judge
+    judge = find_invariants("peak_is_not_exceeded")[0].judge
     (finding,) = judge(observation.trace("run"))
-    assert observation.shrunk(finding, judge).smallest == "rate(config=config, step=0)"
+    assert observation.shrink(finding, judge).smallest == "rate(config=config, step=0)"
 
 
 def test_a_plateau_probe_needs_a_metric() -> None:

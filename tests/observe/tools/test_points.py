@@ -76,7 +76,7 @@ def admitted(space: Box, name: str, values: torch.Tensor) -> bool:
     if domain.kind in ("choice", "mask"):
         return set(values.flatten().tolist()) <= {float(v) for v in domain.values}
     if domain.kind == "bins":
-        listed = torch.tensor(domain.listed(SIZES), dtype=torch.float64).to(values.dtype)
+        listed = torch.tensor(domain.list_values(SIZES), dtype=torch.float64).to(values.dtype)
         return bool(torch.isin(values.double(), listed.double()).all())
     low, high = domain.span(SIZES)
     return bool((values.double() >= low).all() and (values.double() <= high).all())

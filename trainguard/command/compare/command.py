@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from trainguard.command.compare.interval import Change, Margin
-from trainguard.command.compare.pairing import Comparison, compared
+from trainguard.command.compare.pairing import Comparison, compare_sides
 from trainguard.command.compare.side import Side
 from trainguard.command.exit_codes import CLEAN, FAILED, FOUND
 from trainguard.core.errors import DeclarationError, SubjectError
@@ -51,13 +51,13 @@ def compare(contest: Contest, out: TextIO, err: TextIO) -> int:
     pairs = _pairs(contest)
     draw = _drawing(contest.plot)
     try:
-        runs = gathered(contest, pairs, err)
+        runs = run_pairs(contest, pairs, err)
     except SubjectError as fault:
         err.write(f"{fault.sentence}.\n{fault.remedy}\n".replace("\n\n", "\n"))
         cause = render_cause(fault)
         err.write(f"{cause}\n" if cause else "")
         return FAILED
-    found = compared(*runs, contest.margins)
+    found = compare_sides(*runs, contest.margins)
     if contest.json is not None:
         write_whole(contest.json, document(contest, found, runs))
     if contest.plot is not None and draw is not None:
@@ -66,7 +66,7 @@ def compare(contest: Contest, out: TextIO, err: TextIO) -> int:
     return FOUND if found.worse else CLEAN
 
 
-def gathered(contest: Contest, pairs: int, err: TextIO) -> Runs:
+def run_pairs(contest: Contest, pairs: int, err: TextIO) -> Runs:
     """Return the runs of both sides, made in turns: A B, B A, A B, so that no drift favours one."""
     runs: Runs = ([], [])
     sides = (contest.a, contest.b)
@@ -93,9 +93,9 @@ def report(contest: Contest, found: Comparison, runs: Runs) -> str:
         for name, side, made in zip(NAMES, (contest.a, contest.b), runs, strict=True)
     ]
     rows = [("differs", f"{name}: {a} in A, {b} in B") for name, a, b in found.differs]
-    rows.append(("paired", _paired(found)))
-    rows += [(change.measure, _told(change)) for change in found.changes]
-    rows.append(("losses", _parted(found)))
+    rows.append(("paired", _describe_pairing(found)))
+    rows += [(change.measure, _describe_change(change)) for change in found.changes]
+    rows.append(("losses", _describe_parting(found)))
     return "\n".join([" trainguard ".center(WIDTH, "="), render_rows(heads, rows)])
 
 
@@ -158,7 +158,7 @@ def _drawing(plot: Path | None) -> Any:
     return draw
 
 
-def _paired(found: Comparison) -> str:
+def _describe_pairing(found: Comparison) -> str:
     """Say what was paired."""
     if found.runs == 1:
         return "one run of each: says nothing of other seeds, nor of the noise between runs"
@@ -166,7 +166,7 @@ def _paired(found: Comparison) -> str:
     return f"{found.runs} runs of each, in turns{again}"
 
 
-def _parted(found: Comparison) -> str:
+def _describe_parting(found: Comparison) -> str:
     """Say from which step on the losses of the first pair differ."""
     if found.parted is None:
         more = "" if found.steps[0] == found.steps[1] else " as far as both go"
@@ -174,7 +174,7 @@ def _parted(found: Comparison) -> str:
     return f"differ from step {found.parted}"
 
 
-def _told(change: Change) -> str:
+def _describe_change(change: Change) -> str:
     """Say how a measure differs, how sure that is, and what was allowed."""
     write = {"time": duration_text, "memory": size_text}.get(change.measure, _number)
     text = f"{write(change.a)} -> {write(change.b)}"

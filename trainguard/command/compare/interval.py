@@ -27,7 +27,7 @@ class Margin:
     share: bool
     text: str
 
-    def allowed(self, of: float) -> float:
+    def limit_for(self, of: float) -> float:
         """Return the margin in the unit of the measure, where A measures `of`."""
         return self.value * abs(of) if self.share else self.value
 
@@ -71,9 +71,9 @@ def margin(measure: str, text: str) -> Margin:
     return Margin(float(found[1]) * units[found[2]], found[2] == "%", text.strip())
 
 
-def judged(change: Change, given: Margin) -> Change:
+def apply_margin(change: Change, given: Margin) -> Change:
     """Return a change with what becomes of it under a margin."""
-    allowed = given.allowed(change.a)
+    allowed = given.limit_for(change.a)
     if not math.isfinite(change.b) or change.low > allowed:
         outcome = "worse"
     else:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any, Final
 
-from trainguard.command.compare.interval import MEASURES, Change, Margin, interval, judged
+from trainguard.command.compare.interval import MEASURES, Change, Margin, apply_margin, interval
 from trainguard.core.errors import DeclarationError
 from trainguard.events.loop import Evaluation, Step
 from trainguard.events.trace import Trace
@@ -48,7 +48,7 @@ class Comparison:
         return tuple(change for change in self.changes if change.outcome == "worse")
 
 
-def compared(
+def compare_sides(
     a: Sequence[Trace[Any]], b: Sequence[Trace[Any]], margins: Mapping[str, Margin]
 ) -> Comparison:
     """
@@ -64,7 +64,7 @@ def compared(
     )
     changes = {}
     for measure in MEASURES:
-        change = _changed(measure, a, b, alike)
+        change = _measure_change(measure, a, b, alike)
         if change is not None:
             changes[measure] = change
     for measure, given in margins.items():
@@ -74,11 +74,11 @@ def compared(
                 f"--{measure}-margin cannot be held against anything: {measure} is not known of"
                 " both sides. Leave it out, or let both record it."
             )
-        changes[held] = judged(changes[held], given)
+        changes[held] = apply_margin(changes[held], given)
     return Comparison(
         changes=tuple(changes.values()),
         differs=tuple(_differences(a[0].conditions, b[0].conditions)),
-        parted=_parted(*losses),
+        parted=_find_parting(*losses),
         alike=alike,
         runs=len(a),
         steps=(len(losses[0]), len(losses[1])),
@@ -106,7 +106,7 @@ def times_of(trace: Trace[Any]) -> tuple[float, ...]:
     return tuple(second / len(made) for own in made.values() for second in own[1:] or own)
 
 
-def _changed(
+def _measure_change(
     measure: str, a: Sequence[Trace[Any]], b: Sequence[Trace[Any]], alike: bool
 ) -> Change | None:
     """Return how a measure differs, or None where not all runs know it."""
@@ -198,10 +198,10 @@ def _cut(values: Sequence[float], count: int) -> Iterator[Sequence[float]]:
 
 def _same(a: Sequence[float], b: Sequence[float]) -> bool:
     """Say whether two runs have the same losses, bit for bit."""
-    return len(a) == len(b) and _parted(a, b) is None
+    return len(a) == len(b) and _find_parting(a, b) is None
 
 
-def _parted(a: Sequence[float], b: Sequence[float]) -> int | None:
+def _find_parting(a: Sequence[float], b: Sequence[float]) -> int | None:
     """Return the first step whose losses differ, nan being like nan; None where none does."""
     pairs = enumerate(zip(a, b, strict=False))
     unlike = (i for i, (x, y) in pairs if x != y and not (math.isnan(x) and math.isnan(y)))
@@ -212,10 +212,10 @@ def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[s
     """Yield the conditions that are not alike, except what a run always has of its own."""
     for name in ("torch", "device", "dtype", "threads", "deterministic", "optimizers", "ended"):
         if a.get(name) != b.get(name):
-            yield name, _told(a.get(name)), _told(b.get(name))
+            yield name, _format_condition(a.get(name)), _format_condition(b.get(name))
 
 
-def _told(condition: Any) -> str:
+def _format_condition(condition: Any) -> str:
     """Write a condition."""
     if isinstance(condition, tuple):
         return ", ".join(map(str, condition)) or "none"

@@ -7,9 +7,9 @@ import typer
 
 from trainguard.command.exit import ending
 from trainguard.command.memory.command import run
-from trainguard.command.memory.request import Order
+from trainguard.command.memory.request import MemoryRequest
 from trainguard.report.json import check_writable
-from trainguard.subjects.units import parsed
+from trainguard.subjects.units import parse_bytes
 
 Words = list[str] | None
 
@@ -76,7 +76,7 @@ def show_memory(
     """
     files = {"html": html, "png": png, "snapshot": snapshot, "json": json}
     with ending():
-        order = Order(
+        order = MemoryRequest(
             target=target,
             args=tuple(args or ()),
             at=tuple(at or ()),
@@ -86,7 +86,7 @@ def show_memory(
             dtype=dtype,
             device=device,
             checkpoint=checkpoint,
-            budget=None if budget is None else parsed("--budget", budget),
+            budget=None if budget is None else parse_bytes("--budget", budget),
             fit=tuple(fit or ()),
             files={
                 kind: check_writable(f"--{kind}", path)

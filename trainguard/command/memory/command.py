@@ -7,11 +7,17 @@ from typing import Any
 
 from trainguard.command.exit_codes import CLEAN, FAILED, FOUND, USAGE
 from trainguard.command.memory.document import document
-from trainguard.command.memory.fit import Search
+from trainguard.command.memory.fit import FitSearch
 from trainguard.command.memory.page import page
 from trainguard.command.memory.picture import picture
 from trainguard.command.memory.report import report
-from trainguard.command.memory.request import Order, check, dimensions_of, subject_of, survey_of
+from trainguard.command.memory.request import (
+    MemoryRequest,
+    check,
+    dimensions_of,
+    subject_of,
+    survey_of,
+)
 from trainguard.core.errors import SubjectError
 from trainguard.events.memory import Account, Breakdown, Fit
 from trainguard.report.json import write_whole
@@ -19,7 +25,7 @@ from trainguard.report.progress import showing
 from trainguard.report.text import render_cause
 
 
-def run(order: Order) -> int:
+def run(order: MemoryRequest) -> int:
     """
     Follow the step that is asked about, report it, write the files, and return the exit code.
 
@@ -35,7 +41,7 @@ def run(order: Order) -> int:
             breakdown = survey.breakdown()
             fits = tuple(_fits(order, survey, breakdown, dimensions, tell))
     except SubjectError as fault:
-        return _failed(order, fault)
+        return _report_failure(order, fault)
     account = Account(target=order.target, breakdown=breakdown, budget=order.budget, fits=fits)
     written = _write(order, account, survey)
     sys.stdout.write(report(account))
@@ -45,7 +51,7 @@ def run(order: Order) -> int:
 
 
 def _fits(
-    order: Order,
+    order: MemoryRequest,
     survey: Any,
     breakdown: Breakdown,
     dimensions: Sequence[str],
@@ -65,7 +71,7 @@ def _fits(
             peak: int = survey.peak(name, size)
             return peak
 
-        search = Search(measure, order.budget, {begin: breakdown.peak})
+        search = FitSearch(measure, order.budget, {begin: breakdown.peak})
         yield search.largest(name, begin)
 
 
@@ -82,7 +88,7 @@ def telling() -> Iterator[Callable[[str], None]]:
         yield tell
 
 
-def _write(order: Order, account: Account, survey: Any) -> bool:
+def _write(order: MemoryRequest, account: Account, survey: Any) -> bool:
     """Write the files that are asked for; say of each that could not be, and whether all were."""
     makers: dict[str, Callable[[], str | bytes]] = {
         "json": lambda: document(account),
@@ -100,7 +106,7 @@ def _write(order: Order, account: Account, survey: Any) -> bool:
     return whole
 
 
-def _failed(order: Order, fault: SubjectError) -> int:
+def _report_failure(order: MemoryRequest, fault: SubjectError) -> int:
     """Tell why a step could not be followed, with the traceback of the team's own code."""
     remedy = f"\n{fault.remedy}" if fault.remedy else ""
     sys.stderr.write(f"{order.target} could not be followed: {fault.sentence}.{remedy}\n")

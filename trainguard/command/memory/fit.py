@@ -12,7 +12,7 @@ _TURNS = 3  # each third guess is the middle: memory may be no straight line
 
 
 @dataclass
-class Search:
+class FitSearch:
     """
     The search for the largest size at which a step fits.
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from trainguard.command.memory.picture import COLOURS, budget_of, named_phases
 from trainguard.command.memory.report import fitting, headline, of_which, rows, short
 from trainguard.events.memory import Account, Course, Part
-from trainguard.subjects.units import shown
+from trainguard.subjects.units import format_bytes
 
 WIDTH, HEIGHT = 1000, 380  # of the picture, in its own units
 _TEMPLATE: Final = Path(__file__).with_name("page.html")
@@ -20,7 +20,7 @@ def page(account: Account) -> str:
     """Return the page; needs jinja2."""
     jinja2 = import_module("jinja2")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["bytes"] = shown
+    environment.filters["bytes"] = format_bytes
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
     told = account.breakdown
     text: str = template.render(

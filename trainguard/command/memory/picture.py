@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from trainguard.command.memory.report import headline
 from trainguard.events.memory import Account, Course
-from trainguard.subjects.units import shown
+from trainguard.subjects.units import format_bytes
 
 # Told apart by those who do not see all colours too: the palette of Okabe and Ito.
 COLOURS: Final = {
@@ -92,7 +92,7 @@ def _mark(axes: Any, account: Account, scale: tuple[int, str]) -> None:
     for first, end, name in named_phases(course):
         axes.axvline(first, color="#bbbbbb", linewidth=0.6)
         axes.text((first + end) / 2, top, name, ha="center", va="top", fontsize=8, color="#555555")
-    told = f"peak {shown(account.breakdown.peak)}"
+    told = f"peak {format_bytes(account.breakdown.peak)}"
     axes.plot([course.peak], [peak], marker="v", color="black", markersize=5)
     left = course.peak > len(course.held) / 2
     axes.annotate(
@@ -102,6 +102,6 @@ def _mark(axes: Any, account: Account, scale: tuple[int, str]) -> None:
     if budget:
         axes.axhline(budget, color="#aa0000", linewidth=1, linestyle="--")
         axes.text(
-            0, budget, f" budget {shown(account.budget or 0)}", va="bottom", fontsize=8,
+            0, budget, f" budget {format_bytes(account.budget or 0)}", va="bottom", fontsize=8,
             color="#aa0000",
         )  # fmt: skip

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from trainguard.events.memory import Account, Breakdown, Fit, Part
 from trainguard.report.text import WIDTH, render_rows
-from trainguard.subjects.units import shown
+from trainguard.subjects.units import format_bytes
 
 ROWS = 14  # of modules and lines; what is left is added up
 _LEAST = 0.0005  # of the peak: what is less would show as 0.0 %
@@ -49,7 +49,7 @@ def rows(told: Breakdown) -> Iterable[tuple[str, str]]:
     if told.sizes:
         yield "at", ", ".join(f"{name}={value}" for name, value in told.sizes)
     least = "at least " * told.exhausted
-    yield "peak", f"{least}{shown(told.peak)}, in {told.moment}"
+    yield "peak", f"{least}{format_bytes(told.peak)}, in {told.moment}"
     if told.exhausted:
         yield "stopped", "it took more memory than there was; what follows is what it held by then"
     if told.source:
@@ -72,23 +72,29 @@ def tables(told: Breakdown) -> Iterable[Table]:
 def fitting(account: Account) -> Iterable[tuple[str, str]]:
     """Yield whether the step is within the budget, and the largest sizes that are."""
     spare, budget = account.spare or 0, account.budget or 0
-    word = f"{shown(spare)} of it are left" if spare >= 0 else f"{shown(-spare)} more than there is"
+    word = (
+        f"{format_bytes(spare)} of it are left"
+        if spare >= 0
+        else f"{format_bytes(-spare)} more than there is"
+    )
     fits = "fits" if spare >= 0 else "does not fit"
-    yield "budget", f"{shown(budget)}: the step {fits}, {word}"
+    yield "budget", f"{format_bytes(budget)}: the step {fits}, {word}"
     for fit in account.fits:
-        yield "fits", fitted(fit)
+        yield "fits", describe_fit(fit)
     if not account.fits and account.breakdown.how.startswith("measured"):
         yield "fits", "not looked for: only predictions are tried at other sizes"
 
 
-def fitted(fit: Fit) -> str:
+def describe_fit(fit: Fit) -> str:
     """Say up to which size a step fits, and what stops it there."""
     if fit.above:
-        stop = f"; {shown(fit.above)} with {fit.next}"
+        stop = f"; {format_bytes(fit.above)} with {fit.next}"
     else:
         stop = f": {fit.why}" if fit.why else ""
     most = (
-        f"{fit.name} up to {fit.most}, {shown(fit.peak)}" if fit.most else f"no {fit.name} at all"
+        f"{fit.name} up to {fit.most}, {format_bytes(fit.peak)}"
+        if fit.most
+        else f"no {fit.name} at all"
     )
     steps = f", in steps of {fit.grain}" if fit.grain > 1 else ""
     return f"{most}{stop}{steps} ({fit.tried} sizes predicted)"
@@ -109,9 +115,11 @@ def _categories(told: Breakdown) -> Table:
     for part in told.categories:
         share = part.held / told.peak
         bar = "#" * round(_BAR * share)
-        table.add_row(part.name, shown(part.held), f"{share:.1%}", bar, shown(part.highest))
+        table.add_row(
+            part.name, format_bytes(part.held), f"{share:.1%}", bar, format_bytes(part.highest)
+        )
     table.add_section()
-    table.add_row("all", shown(told.peak), "100.0%")
+    table.add_row("all", format_bytes(told.peak), "100.0%")
     return table
 
 
@@ -121,22 +129,22 @@ def _parts(kind: str, parts: Sequence[Part], peak: int) -> Table:
     listed = [part for part in parts[:ROWS] if part.held >= _LEAST * peak] or parts[:1]
     for part in listed:
         name = f"{part.name} ({part.count})" if part.count > 1 else part.name
-        share, which = f"{part.held / peak:.1%}", _wrapped(of_which(part))
-        table.add_row(name, shown(part.held), share, which)
+        share, which = f"{part.held / peak:.1%}", _wrap(of_which(part))
+        table.add_row(name, format_bytes(part.held), share, which)
     rest = parts[len(listed) :]
     if rest:
         held = sum(part.held for part in rest)
-        table.add_row(f"and {len(rest)} more", shown(held), f"{held / peak:.1%}")
+        table.add_row(f"and {len(rest)} more", format_bytes(held), f"{held / peak:.1%}")
     return table
 
 
 def of_which(part: Part) -> str:
     """List the largest categories of a module."""
-    listed = [f"{name} {shown(held)}" for name, held in part.categories[:_LISTED]]
+    listed = [f"{name} {format_bytes(held)}" for name, held in part.categories[:_LISTED]]
     return ", ".join(listed) if len(part.categories) > 1 else "".join(c for c, _ in part.categories)
 
 
-def _wrapped(listed: str) -> str:
+def _wrap(listed: str) -> str:
     """Break a list of amounts after commas only: "17.00 GiB" stays on one line."""
     parts = ", ".join(part.replace(" ", "\0") for part in listed.split(", "))
     lines = wrap(parts, _WHICH, break_long_words=False, break_on_hyphens=False)

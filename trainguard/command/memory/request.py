@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainguard.command.memory.options import domains, optimizer, sizes
-from trainguard.command.memory.target import found
+from trainguard.command.memory.target import find_subject
 from trainguard.core.errors import DeclarationError, did_you_mean
 from trainguard.core.settings import from_pyproject
 from trainguard.subjects.budget import DEVICES, Budget
@@ -21,7 +21,7 @@ _NEEDS: Final = {"png": "matplotlib", "html": "jinja2"}  # the extra `report` ha
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
+class MemoryRequest:
     """What the command line asks for, in its own words where they are still to be read."""
 
     target: str
@@ -38,7 +38,7 @@ class Order:
     files: dict[str, Path] = field(default_factory=dict)  # {"html", "png", "snapshot", "json"}
 
 
-def check(order: Order) -> None:
+def check(order: MemoryRequest) -> None:
     """Raise where a file is asked for that could not be written in the end."""
     for kind, library in _NEEDS.items():
         if kind in order.files and find_spec(library) is None:
@@ -53,7 +53,7 @@ def check(order: Order) -> None:
         )
 
 
-def subject_of(order: Order) -> Subject:
+def subject_of(order: MemoryRequest) -> Subject:
     """Return the subject that is asked about."""
     given = {
         "inputs": domains(order.inputs),
@@ -61,7 +61,7 @@ def subject_of(order: Order) -> Subject:
         "at": sizes(order.at),
         "args": order.args,
     }
-    subject = found(order.target, given, from_pyproject(Path.cwd()))
+    subject = find_subject(order.target, given, from_pyproject(Path.cwd()))
     if isinstance(subject, Run):
         _check_run(order, subject)
     if order.args and not isinstance(subject, Script):
@@ -71,7 +71,7 @@ def subject_of(order: Order) -> Subject:
     return subject
 
 
-def _check_run(order: Order, subject: Run) -> None:
+def _check_run(order: MemoryRequest, subject: Run) -> None:
     """Raise for options that say nothing about a training that is run as it is."""
     given: dict[str, object] = {
         "input": order.inputs,
@@ -95,9 +95,9 @@ def _check_run(order: Order, subject: Run) -> None:
             )
 
 
-def survey_of(order: Order, subject: Subject) -> Any:
+def survey_of(order: MemoryRequest, subject: Subject) -> Any:
     """Return what looks at the step; raises for options that the subject does not know."""
-    budget = subject.budgeted or Budget()
+    budget = subject.memory_budget or Budget()
     at = {**budget.at, **sizes(order.at)}
     told = Budget(
         using=optimizer(order.optimizer) or budget.using,
@@ -121,7 +121,7 @@ def survey_of(order: Order, subject: Subject) -> Any:
 
 def _check_sizes(subject: Model | Loss, at: dict[str, Any]) -> None:
     """Raise for a size of what is neither a dimension nor an argument, and for what is no size."""
-    dimensions = _named(subject)
+    dimensions = _named_dimensions(subject)
     factory = subject.model if isinstance(subject, Model) else subject.function
     accepted = parameters(factory)
     for name, size in at.items():
@@ -137,13 +137,13 @@ def _check_sizes(subject: Model | Loss, at: dict[str, Any]) -> None:
             )
 
 
-def _named(subject: Model | Loss) -> list[str]:
+def _named_dimensions(subject: Model | Loss) -> list[str]:
     """Return the named dimensions of the inputs, the batch first."""
     names = dict.fromkeys(name for domain in subject.tensors.values() for name in domain.names)
     return sorted(names, key=lambda name: name != BATCH)
 
 
-def dimensions_of(order: Order, subject: Subject) -> list[str]:
+def dimensions_of(order: MemoryRequest, subject: Subject) -> list[str]:
     """
     Return the sizes to look for the largest of: those asked for, or the batch and the one other.
 
@@ -151,7 +151,7 @@ def dimensions_of(order: Order, subject: Subject) -> list[str]:
     """
     if order.budget is None:
         return []
-    known = _named(subject) if isinstance(subject, Model | Loss) else []
+    known = _named_dimensions(subject) if isinstance(subject, Model | Loss) else []
     counts = {name: value for name, value in sizes(order.at).items() if type(value) is int}
     for name in order.fit:
         if name not in known and name not in counts:

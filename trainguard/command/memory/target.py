@@ -15,13 +15,13 @@ from trainguard.core.settings import Settings
 from trainguard.subjects.loop import Run, Script
 from trainguard.subjects.loss import Loss
 from trainguard.subjects.model import Model
-from trainguard.subjects.subject import Subject, parameters, required
+from trainguard.subjects.subject import Subject, parameters, required_names
 
 _PATIENCE = 600.0  # seconds for each prediction of what is declared on the command line
 _HOW = "Give module:factory, guard_file.py::subject, or a script."
 
 
-def found(target: str, options: Mapping[str, Any], settings: Settings) -> Subject:
+def find_subject(target: str, options: Mapping[str, Any], settings: Settings) -> Subject:
     """
     Return the subject that TARGET names.
 
@@ -33,21 +33,21 @@ def found(target: str, options: Mapping[str, Any], settings: Settings) -> Subjec
     file, both, name = target.partition("::")
     path = Path(file)
     if both:
-        return _declared(path, name, options)
+        return _find_declared(path, name, options)
     if path.suffix == ".py" or path.is_file():
         guard = any(fnmatchcase(path.name, glob) for glob in settings.files)
-        return _declared(path, "", options) if guard else _script(path, options)
+        return _find_declared(path, "", options) if guard else _script(path, options)
     module, colon, attribute = target.partition(":")
     if not colon or not module or not attribute:
         raise DeclarationError(f"TARGET {target!r} names nothing. {_HOW}")
-    return _made(target, _attribute(module, attribute), options)
+    return _make_subject(target, _attribute(module, attribute), options)
 
 
-def _declared(path: Path, name: str, options: Mapping[str, Any]) -> Subject:
+def _find_declared(path: Path, name: str, options: Mapping[str, Any]) -> Subject:
     """Return a subject of a guard file, the only one where none is named."""
     if not path.is_file():
         raise DeclarationError(f"There is no file {str(path)!r} in {Path.cwd()}. {_HOW}")
-    module = _loaded(path)
+    module = _load_file(path)
     known = {key: value for key, value in vars(module).items() if isinstance(value, Subject)}
     own = {key: value for key, value in known.items() if value.file == str(path.resolve())}
     choice = own or known
@@ -59,13 +59,13 @@ def _declared(path: Path, name: str, options: Mapping[str, Any]) -> Subject:
         raise DeclarationError(f"{path} {told}{' Name one of them.' * bool(choice)}")
     if name not in known and not hasattr(module, name):
         raise DeclarationError(f"{path} declares no subject {name!r}.{did_you_mean(name, known)}")
-    return _made(f"{path}::{name}", getattr(module, name), options, name)
+    return _make_subject(f"{path}::{name}", getattr(module, name), options, name)
 
 
-def _made(told: str, found: Any, options: Mapping[str, Any], name: str = "") -> Subject:
+def _make_subject(told: str, found: Any, options: Mapping[str, Any], name: str = "") -> Subject:
     """Return the subject that an object is, makes, or can be declared as."""
     if "__trainguard__" in getattr(found, "__dict__", {}):
-        found = _called(told, found)
+        found = _call_guard(told, found)
     if not isinstance(found, Subject):
         return _model(told, found, options)
     if (options["inputs"] or options["loss"]) and not isinstance(found, Run):
@@ -82,9 +82,9 @@ def _made(told: str, found: Any, options: Mapping[str, Any], name: str = "") -> 
     return found
 
 
-def _called(told: str, function: Callable[..., Any]) -> Any:
+def _call_guard(told: str, function: Callable[..., Any]) -> Any:
     """Return what a function under `@tg.guard` returns; one that wants fixtures is refused."""
-    needs = sorted(required(function))
+    needs = sorted(required_names(function))
     if needs:
         raise DeclarationError(
             f"{told} wants {needs[0]!r}, a fixture, which only pytest has."
@@ -142,10 +142,10 @@ def _attribute(module: str, attribute: str) -> Any:
         value: Any = import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise _failed(module, error) from error
+            raise _make_error(module, error) from error
         raise DeclarationError(f"There is no module {module!r}, from {Path.cwd()}.") from None
     except Exception as error:
-        raise _failed(module, error) from error
+        raise _make_error(module, error) from error
     for part in attribute.split("."):
         if not hasattr(value, part):
             near = did_you_mean(part, (name for name in dir(value) if not name.startswith("_")))
@@ -155,7 +155,7 @@ def _attribute(module: str, attribute: str) -> Any:
     return value
 
 
-def _loaded(path: Path) -> ModuleType:
+def _load_file(path: Path) -> ModuleType:
     """Execute a guard file as pytest would, under a name of its own."""
     _enter(path.resolve().parent)
     name = f"trainguard_memory_{path.stem}"
@@ -169,11 +169,11 @@ def _loaded(path: Path) -> ModuleType:
     except DeclarationError as error:
         raise DeclarationError(f"{path}: {error}") from None
     except Exception as error:
-        raise _failed(str(path), error) from error
+        raise _make_error(str(path), error) from error
     return module
 
 
-def _failed(told: str, error: Exception) -> SubjectError:
+def _make_error(told: str, error: Exception) -> SubjectError:
     """Return what is told of a module that raised while it was imported."""
     return SubjectError(f"{told} raised {type(error).__name__} while it was imported")
 

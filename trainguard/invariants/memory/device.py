@@ -6,7 +6,7 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
 from trainguard.events.trace import Trace, Usage
 from trainguard.invariants.memory.wording import of, percent, step, where
-from trainguard.subjects.units import shown
+from trainguard.subjects.units import format_bytes
 
 
 @invariant("memory", probe="device", needs=("headroom",))
@@ -34,8 +34,8 @@ def headroom_is_kept(trace: Trace[Usage]) -> Iterator[Finding]:
                 if not seen.count
                 else f"{step(trace)} runs out of memory",
                 where(seen),
-                f"{percent(free / seen.reference)} free: {shown(seen.measured)} of"
-                f" {shown(seen.reference)} reserved, {seen.how}",
+                f"{percent(free / seen.reference)} free: {format_bytes(seen.measured)} of"
+                f" {format_bytes(seen.reference)} reserved, {seen.how}",
                 f"{percent(promised)} free or more",
                 why=seen.detail,
                 event=seen,

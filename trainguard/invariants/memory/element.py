@@ -6,7 +6,7 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
 from trainguard.events.trace import Trace, Usage
 from trainguard.invariants.memory.wording import of, step, told, where
-from trainguard.subjects.units import shown
+from trainguard.subjects.units import format_bytes
 
 
 @invariant("memory", probe="element", needs=("per_element",), per="dtype")
@@ -35,7 +35,7 @@ def loss_memory_per_element_is_bounded(trace: Trace[Usage]) -> Iterator[Finding]
                 f"{measured:.1f} B for each of {seen.of:,} elements of `{seen.place}`,"
                 f" {told(seen)}",
                 f"{limit:.1f} B, the budget's per_element",
-                why=f"it holds {shown(seen.count)} above its inputs;"
+                why=f"it holds {format_bytes(seen.count)} above its inputs;"
                 " a float32 intermediate of that size is 4 B for each element",
                 source=seen.source,
                 event=seen,

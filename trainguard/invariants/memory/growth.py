@@ -6,7 +6,7 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.events.trace import Trace, Usage
 from trainguard.invariants.memory.wording import amounts, of
-from trainguard.subjects.units import shown
+from trainguard.subjects.units import format_bytes
 
 _LEAST = 1024.0  # bytes per step
 _MUCH = 16 * 1024.0  # bytes per step that no history of numbers takes
@@ -54,7 +54,7 @@ def _graphs(trace: Trace[Usage], allowed: float) -> Iterator[Finding]:
         yield Finding(
             f"`{trace.subject}` keeps the graphs of steps that are over",
             f"output of `{seen.place}`" if seen.place else "the loss",
-            f"graphs of {seen.count} of {seen.of} steps, {shown(seen.measured)} per step",
+            f"graphs of {seen.count} of {seen.of} steps, {format_bytes(seen.measured)} per step",
             f"graphs of 0 of {seen.of} steps",
             why=f"{held}use `.item()` for a number, `.detach()` for a state",
             event=seen,

@@ -15,7 +15,7 @@ from trainguard.invariants.memory.wording import (
     unknown,
     where,
 )
-from trainguard.subjects.units import shown
+from trainguard.subjects.units import format_bytes
 
 
 @invariant("memory", needs=("peak",), per="dtype")
@@ -95,8 +95,12 @@ def category_is_within_budget(trace: Trace[Usage]) -> Iterator[Finding]:
 
 def _refused(stop: Usage) -> str:
     """Say what the allocator refused."""
-    more = f"it was refused {shown(stop.reference)} more" if stop.reference else "it was refused"
-    return f"{more} while it held {shown(stop.measured)}"
+    more = (
+        f"it was refused {format_bytes(stop.reference)} more"
+        if stop.reference
+        else "it was refused"
+    )
+    return f"{more} while it held {format_bytes(stop.measured)}"
 
 
 def _named(category: str) -> str:
@@ -110,5 +114,8 @@ def _parts(trace: Trace[Usage], category: str) -> str:
     """List the modules that hold most of a category at the peak of the step."""
     mine = [seen for seen in of(trace, "module") if seen.place.endswith(f", {category}")]
     parts = sorted(mine, key=lambda seen: -seen.measured)[:3]
-    names = [f"{seen.place.removesuffix(f', {category}')} {shown(seen.measured)}" for seen in parts]
+    names = [
+        f"{seen.place.removesuffix(f', {category}')} {format_bytes(seen.measured)}"
+        for seen in parts
+    ]
     return f"at the peak of the step: {', '.join(names)}" if names else ""

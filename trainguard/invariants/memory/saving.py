@@ -6,7 +6,7 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.events.trace import Trace, Usage
 from trainguard.invariants.memory.wording import of, percent, step, told, where
-from trainguard.subjects.units import shown
+from trainguard.subjects.units import format_bytes
 
 _SWITCH = "its checkpoint"
 
@@ -40,8 +40,8 @@ def saving_is_real(trace: Trace[Usage]) -> Iterator[Finding]:
             if switch
             else f"{step(trace)} does not take as much less memory than {seen.place} as promised",
             where(seen),
-            f"{percent(saved / seen.reference)} less: {shown(seen.measured)} instead of"
-            f" {shown(seen.reference)}, {told(seen)}",
+            f"{percent(saved / seen.reference)} less: {format_bytes(seen.measured)} instead of"
+            f" {format_bytes(seen.reference)}, {told(seen)}",
             f"{percent(promised)} less or more",
             why=_why(trace, seen, beyond_reach),
             rank=Rank.NOTE if small else Rank.BROKEN,
@@ -58,7 +58,10 @@ def _why(trace: Trace[Usage], seen: Usage, beyond_reach: bool) -> str:
             " give the sizes that it is trained at in at={...}"
         )
     changes = sorted(of(trace, "category"), key=lambda one: -one.reference)[:3]
-    parts = [f"{c.place} {shown(c.measured)} instead of {shown(c.reference)}" for c in changes]
+    parts = [
+        f"{c.place} {format_bytes(c.measured)} instead of {format_bytes(c.reference)}"
+        for c in changes
+    ]
     unchanged = " (nothing changed: it may reach no module)" if _alike(trace) else ""
     return f"at the peaks: {', '.join(parts)}{unchanged}"
 

@@ -6,8 +6,8 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
 from trainguard.events.trace import Trace, Usage
 from trainguard.invariants.memory.wording import of, step, told
-from trainguard.subjects.growth_power import SIZES, TOLERANCE, exceeds, fitted
-from trainguard.subjects.units import shown
+from trainguard.subjects.growth_power import SIZES, TOLERANCE, exceeds, fit_power
+from trainguard.subjects.units import format_bytes
 
 
 @invariant("memory", probe="scaling", needs=("powers",))
@@ -33,12 +33,12 @@ def memory_scales_at_most(trace: Trace[Usage]) -> Iterator[Finding]:
         amounts = [one.reference for one in seen]
         if allowed is None or not exceeds(amounts, allowed):
             continue
-        power, last = fitted(amounts), seen[-SIZES:]
+        power, last = fit_power(amounts), seen[-SIZES:]
         sizes = ", ".join(f"{one.measured:,.0f}" for one in last)
         yield Finding(
             f"{step(trace)} takes memory that grows with a higher power of `{name}` than declared",
             ", ".join([f"{name} = {sizes}", *(f"{n}={size}" for n, size in last[-1].sizes)]),
-            f"power {power:.2f}: {', '.join(shown(one.reference) for one in last)},"
+            f"power {power:.2f}: {', '.join(format_bytes(one.reference) for one in last)},"
             f" {told(last[-1])}",
             f"power {allowed:.2f}, and {TOLERANCE:.2f} more",
             why=_why(trace, name),
@@ -50,5 +50,7 @@ def memory_scales_at_most(trace: Trace[Usage]) -> Iterator[Finding]:
 def _why(trace: Trace[Usage], name: str) -> str:
     """Say what grew most with the last doubling."""
     grown = (one for one in of(trace, "grown") if one.place == name)
-    parts = [f"most of the last doubling is {shown(g.measured)} of {g.detail}" for g in grown]
+    parts = [
+        f"most of the last doubling is {format_bytes(g.measured)} of {g.detail}" for g in grown
+    ]
     return parts[0] if parts else ""

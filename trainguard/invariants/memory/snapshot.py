@@ -6,7 +6,7 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
 from trainguard.events.trace import Trace, Usage
 from trainguard.invariants.memory.wording import amounts, of, percent, step, where
-from trainguard.subjects.units import shown
+from trainguard.subjects.units import format_bytes
 
 _BLESS = "bless it: pytest --trainguard --snapshot-update (with syrupy installed)"
 _LISTED = 3
@@ -58,5 +58,5 @@ def _grown(trace: Trace[Usage]) -> str:
     """List the categories that grew most."""
     grown = {c.place: c.measured - c.reference for c in of(trace, "category")}
     most = sorted(grown, key=lambda name: -grown[name])[:_LISTED]
-    parts = [f"{name} {shown(grown[name])} more" for name in most if grown[name] > 0]
+    parts = [f"{name} {format_bytes(grown[name])} more" for name in most if grown[name] > 0]
     return f"at the peak: {', '.join(parts)}; if that is meant, {_BLESS}"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.errors import Unjudged
 from trainguard.events.trace import Trace, Usage
-from trainguard.subjects.units import shown
+from trainguard.subjects.units import format_bytes
 
 _LISTED = 3
 
@@ -22,7 +22,9 @@ def stopped(trace: Trace[Usage]) -> Usage | None:
 def unknown(stop: Usage | None, what: str) -> None:
     """Raise Unjudged for what a step that was stopped does not tell."""
     if stop is not None:
-        raise Unjudged(f"the step was stopped at {shown(stop.measured)}, which leaves open {what}")
+        raise Unjudged(
+            f"the step was stopped at {format_bytes(stop.measured)}, which leaves open {what}"
+        )
 
 
 def step(trace: Trace[Usage]) -> str:
@@ -41,7 +43,7 @@ def where(seen: Usage) -> str:
 
 def amounts(measured: float, allowed: float) -> tuple[str, str]:
     """Write two amounts in one unit, with the bytes where they would look alike."""
-    left, right = shown(measured), shown(allowed)
+    left, right = format_bytes(measured), format_bytes(allowed)
     if left == right or left.split()[-1] != right.split()[-1]:
         return f"{left} ({measured:,.0f} B)", f"{right} ({allowed:,.0f} B)"
     return left, right
@@ -57,7 +59,7 @@ def largest(trace: Trace[Usage], quantity: str) -> str:
     """List the largest parts of the peak: "activations 8.1 GiB, gradients 2.0 GiB"."""
     key = "reference" if quantity == "category" else "measured"
     parts = sorted(of(trace, quantity), key=lambda seen: -getattr(seen, key))[:_LISTED]
-    return ", ".join(f"{seen.place} {shown(getattr(seen, key))}" for seen in parts)
+    return ", ".join(f"{seen.place} {format_bytes(getattr(seen, key))}" for seen in parts)
 
 
 def percent(share: float) -> str:

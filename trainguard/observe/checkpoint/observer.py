@@ -55,7 +55,7 @@ class CheckpointObservation:
         }
         return self._traces.get(probe, lambda _: self._made(tuple(probes[probe]())))
 
-    def shrunk(self, finding: Finding, _judge: Judge) -> Finding:
+    def shrink(self, finding: Finding, _judge: Judge) -> Finding:
         """Return the finding: what a resume loses has no smaller counterexample."""
         return finding
 

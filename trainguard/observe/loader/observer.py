@@ -64,7 +64,7 @@ class LoaderObservation:
             self.trace("scan")
         return self._traces.get(probe, lambda _: self.observed(probe, self._drawn(probe)))
 
-    def shrunk(self, finding: Finding, judge: Judge) -> Finding:
+    def shrink(self, finding: Finding, judge: Judge) -> Finding:
         """Return the finding in the smallest setting of `vary` to which the judge objects alike."""
         probe = self._traces.probe_of(finding)
         if not self.loader.vary or probe is None or finding.event is None:

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, IterableDataset
 from trainguard.core.errors import SubjectError, is_ours
 from trainguard.observe.tools.isolation import seed_everything
 from trainguard.subjects.loader import METHODS, RANKS, SPLITS, WORLDS, Loader
-from trainguard.subjects.subject import parameters, required
+from trainguard.subjects.subject import parameters, required_names
 
 UNNAMED = "batches"  # the split of a loader of which nothing is said
 _USUAL = ("train", "val", "test")
@@ -95,7 +95,7 @@ def _fits(build: Callable[..., Any], given: Mapping[str, Any]) -> bool:
 def _ranked(subject: Loader, rank: int, world: int) -> dict[str, int]:
     """Return the arguments that tell a factory which rank it works for, by their own names."""
     accepted = parameters(subject.build) or {*RANKS[:1], *WORLDS[1:2]}
-    needed = required(subject.build)
+    needed = required_names(subject.build)
     told = {name: rank for name in RANKS if name in accepted}
     told.update({name: max(world, 1) for name in WORLDS if name in accepted})
     if world:
@@ -106,7 +106,7 @@ def _ranked(subject: Loader, rank: int, world: int) -> dict[str, int]:
 def _split_taker(subject: Loader) -> str:
     """Return the parameter of the factory that takes a split, or nothing."""
     given = {*subject.arguments, *subject.vary}
-    needed = required(subject.build)
+    needed = required_names(subject.build)
     accepted = (parameters(subject.build) or needed) - given
     takers = [n for n in SPLITS if n in accepted and (n in needed or n in _NAMED)]
     return takers[0] if takers else ""

@@ -96,7 +96,7 @@ def _drawn(values: Domain, sizes: Mapping[str, int], seed: int) -> Tensor:
     elif values.kind == "integer" and high - low >= VALUES:
         even = torch.randint(int(low), int(high) + 1, (count,), generator=generator)
     else:
-        listed = torch.tensor(values.listed(sizes) or values.values)
+        listed = torch.tensor(values.list_values(sizes) or values.values)
         rows = torch.arange(count) % len(listed)
         even = listed[rows if count >= len(listed) else torch.randperm(len(listed))[:count]]
         even = even.long() if values.kind == "integer" else even

@@ -45,7 +45,7 @@ class RunObservation:
         make = {"run": self._recorded, "rerun": self._repeated, "curve": self._compared}
         return self._traces.get(probe, lambda _: make[probe]())
 
-    def shrunk(self, finding: Finding, _judge: Judge) -> Finding:
+    def shrink(self, finding: Finding, _judge: Judge) -> Finding:
         """Return the finding: a run has no smaller counterexample than its first step."""
         return finding
 

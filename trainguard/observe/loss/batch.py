@@ -91,7 +91,7 @@ def _neutral(made: Evaluator, name: str) -> float:
     if domain.kind == "choice":
         return min((float(v) for v in domain.values if isinstance(v, int | float)), key=abs)
     low, high = made.box.span(name)
-    listed = domain.listed(made.box.sizes)
+    listed = domain.list_values(made.box.sizes)
     return min(listed, key=abs) if listed else min(max(0.0, low), high)
 
 

@@ -39,7 +39,7 @@ def bins(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]]:
     "likelihood": that sum, which is one for a likelihood.
     """
     name = made.loss.likelihood or ""
-    listed = made.box.domains[name].listed(made.box.sizes) or ()
+    listed = made.box.domains[name].list_values(made.box.sizes) or ()
     values = torch.tensor(listed, dtype=torch.float64).to(points[name])
     sums = []
     for index in range(len(points[name])):

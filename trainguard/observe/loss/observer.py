@@ -49,7 +49,7 @@ class LossObservation:
         """Return the trace of one probe; raises SubjectError or Unjudged again if it did once."""
         return self._traces.get(probe, self._observed)
 
-    def shrunk(self, finding: Finding, judge: Judge) -> Finding:
+    def shrink(self, finding: Finding, judge: Judge) -> Finding:
         """Return the finding at the smallest structure and the roundest point that still fail."""
         sample = finding.event
         if not isinstance(sample, Sample):

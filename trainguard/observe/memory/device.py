@@ -25,7 +25,7 @@ from trainguard.observe.memory.predict import Followed, predicted
 from trainguard.observe.memory.step import declared_step, says_enough, unfinished
 from trainguard.observe.memory.timeline import Timeline, in_blocks
 from trainguard.observe.memory.training import train
-from trainguard.subjects.units import shown
+from trainguard.subjects.units import format_bytes
 
 if TYPE_CHECKING:
     from trainguard.observe.memory.observer import MemoryObservation
@@ -150,10 +150,11 @@ def _difference(counted: Counters, expected: int) -> str:
     """Say how far the prediction was off."""
     if not expected:
         return "which could not be predicted"
-    return f"{(counted.allocated - expected) / expected:+.1%} against {shown(expected)} predicted"
+    off = (counted.allocated - expected) / expected
+    return f"{off:+.1%} against {format_bytes(expected)} predicted"
 
 
 def _spread(counted: Counters) -> str:
     """Say how much of what is reserved is in use."""
     retried = f", {counted.retries} times given back and asked anew" if counted.retries else ""
-    return f"{shown(counted.allocated)} of it in use at the most{retried}"
+    return f"{format_bytes(counted.allocated)} of it in use at the most{retried}"

@@ -50,7 +50,7 @@ class MemoryObservation:
     @property
     def budget(self) -> Budget:
         """The budget that the subject declares."""
-        budget = self.subject.budgeted
+        budget = self.subject.memory_budget
         assert budget is not None, "only subjects with a budget are judged by this family"
         return budget
 
@@ -58,7 +58,7 @@ class MemoryObservation:
         """Return the trace of one probe; raises SubjectError or Unjudged again if it did once."""
         return self._traces.get(probe, self._observed)
 
-    def shrunk(self, finding: Finding, _judge: Judge) -> Finding:
+    def shrink(self, finding: Finding, _judge: Judge) -> Finding:
         """Return the finding: the sizes of a budget are those that it is about."""
         return finding
 

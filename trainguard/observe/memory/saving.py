@@ -50,7 +50,7 @@ def _pair(declared: Declared) -> tuple[Declared, Declared]:
 
 def _other(declared: Declared, against: Model | Loss) -> Declared:
     """Return the step of the subject that takes more, at the same sizes where it has them."""
-    own: Mapping[str, Any] = against.budgeted.at if against.budgeted is not None else {}
+    own: Mapping[str, Any] = against.memory_budget.at if against.memory_budget is not None else {}
     plain = replace(declared, subject=against, at={})
     common = {**declared.structure.sizes, **declared.at}
     has = {*plain.structure.sizes, *_arguments(against)}
@@ -60,7 +60,7 @@ def _other(declared: Declared, against: Model | Loss) -> Declared:
 
 def _trained_as(against: Model | Loss, budget: Budget) -> Budget:
     """Return the budget with the other's own optimizer and averaged copy, where it has some."""
-    own = against.budgeted or budget
+    own = against.memory_budget or budget
     return replace(
         budget, using=own.using or budget.using, averaged=own.averaged or budget.averaged
     )

@@ -17,7 +17,7 @@ from trainguard.subjects.budget import Budget
 from trainguard.subjects.loop import Run
 from trainguard.subjects.loss import Loss
 from trainguard.subjects.model import Model
-from trainguard.subjects.units import shown
+from trainguard.subjects.units import format_bytes
 
 if TYPE_CHECKING:
     from trainguard.observe.memory.observer import MemoryObservation
@@ -109,9 +109,9 @@ def says_enough(told: tuple[Usage, ...], stop: Stop, budget: Budget) -> bool:
 def unfinished(seen: Followed, stop: Stop) -> SubjectError:
     """Return the fault of a step that tells nothing because it was not made to its end."""
     held = seen.timeline.peak().categories.most_common(_LISTED)
-    parts = ", ".join(f"{category} {shown(size)}" for category, size in held)
+    parts = ", ".join(f"{category} {format_bytes(size)}" for category, size in held)
     what = (
-        f"its step ran out of memory, asked for {shown(stop.asked)} more than"
+        f"its step ran out of memory, asked for {format_bytes(stop.asked)} more than"
         if stop.refused and stop.asked
         else "its step ran out of memory at"
         if stop.refused
@@ -119,6 +119,6 @@ def unfinished(seen: Followed, stop: Stop) -> SubjectError:
     )
     why = f", and could not be predicted: {seen.detail}" if seen.detail else ""
     return SubjectError(
-        f"{what} {shown(stop.held)}{why}",
+        f"{what} {format_bytes(stop.held)}{why}",
         f"it held {parts}; let it run on fake tensors, or give smaller sizes in at={{...}}",
     )

@@ -26,7 +26,7 @@ from trainguard.observe.tools.points import Box, uniform
 from trainguard.observe.tools.structure import Structure
 from trainguard.subjects.domain import BATCH
 from trainguard.subjects.model import Model
-from trainguard.subjects.model_inputs import fed, refusal, taken
+from trainguard.subjects.model_inputs import forward_inputs, forward_parameters, refusal
 
 Inputs = dict[str, Any]
 
@@ -102,7 +102,7 @@ class Network:
 
     def fed(self, module: nn.Module) -> set[str]:
         """Return the names of the inputs that `forward` is called with."""
-        return fed(module, self.model.loss, self.model.inputs)
+        return forward_inputs(module, self.model.loss, self.model.inputs)
 
     def call(
         self, module: nn.Module, inputs: Inputs, *, seed: int = 0, autocast: str = ""
@@ -189,7 +189,7 @@ class Network:
     def _called(self, module: nn.Module, inputs: Inputs) -> Any:
         """Call the module by keyword, or in order where `forward` takes no keywords."""
         given = self.fed(module)
-        accepted = taken(module) or []
+        accepted = forward_parameters(module) or []
         by_name = {name: value for name, value in inputs.items() if name in given}
         if given:
             ordered = [p.name for p in accepted if p.kind is p.POSITIONAL_ONLY and p.name in given]

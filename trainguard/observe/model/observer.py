@@ -83,7 +83,7 @@ class ModelObservation:
         """Return the trace of one probe; a model that cannot be called is not probed further."""
         return self._traces.get(probe, self._observed)
 
-    def shrunk(self, finding: Finding, _judge: Judge) -> Finding:
+    def shrink(self, finding: Finding, _judge: Judge) -> Finding:
         """Return the finding with the call that shows it."""
         seen = finding.event
         if finding.smallest or not isinstance(seen, Pass) or isinstance(self._networks, Exception):

@@ -4,7 +4,7 @@ from typing import Any
 
 from trainguard.observe.model.model_case import Network
 from trainguard.subjects.domain import Domain
-from trainguard.subjects.model_inputs import fed
+from trainguard.subjects.model_inputs import forward_inputs
 
 _LONGEST = 60
 
@@ -22,7 +22,7 @@ def call(network: Network, sizes: dict[str, int]) -> str:
 
 def _called_with(network: Network) -> set[str]:
     """Return the inputs of `forward`, as far as the declaration tells."""
-    return fed(network.model.model, network.model.loss, network.model.inputs)
+    return forward_inputs(network.model.model, network.model.loss, network.model.inputs)
 
 
 def _built(network: Network) -> str:

@@ -29,7 +29,7 @@ def blaming(schedule: Schedule, doing: str) -> Iterator[None]:
     except Exception as error:
         first, *_ = [*str(error).strip().splitlines(), ""]
         way = "the traceback below is the schedule's own"
-        if "step" in doing and not {"total"} & schedule.promised:
+        if "step" in doing and not {"total"} & schedule.promise_names:
             way = f"if it ends there, promise total=...; {way}"
         raise SubjectError(f"it raised {type(error).__name__} {doing}: {first}", way) from error
 

@@ -53,7 +53,7 @@ class ScheduleObservation:
             self.trace("run")
         return self._traces.get(probe, lambda _: self._observed(probe, self._drawn(probe)))
 
-    def shrunk(self, finding: Finding, judge: Judge) -> Finding:
+    def shrink(self, finding: Finding, judge: Judge) -> Finding:
         """Return the finding at the smallest setting to which the judge objects alike."""
         probe = self._traces.probe_of(finding)
         tick = finding.event
