@@ -5,12 +5,12 @@ import math
 
 from trainguard.events.loop import Evaluation, Step
 from trainguard.events.trace import Trace
-from trainguard.report.run_summary import as_plain, as_rows, digest, headline, size_text
+from trainguard.report.run_summary import as_plain, as_rows, headline, size_text, summarize_run
 
 
 def made(*events, **conditions):
     """Digest a trace."""
-    return digest(Trace("mlp", events, conditions))
+    return summarize_run(Trace("mlp", events, conditions))
 
 
 def steps(count: int, optimizer: str = "SGD", **columns) -> list[Step]:

@@ -1,7 +1,7 @@
 """The closing section, from what reports told."""
 
 from trainguard.core.settings import Settings
-from trainguard.report.session_summary import Summary
+from trainguard.report.session_summary import SessionSummary
 
 
 def entry(**more):
@@ -22,7 +22,7 @@ def entry(**more):
 
 def section(*entries) -> list[str]:
     """Return the section after one report for each entry."""
-    summary = Summary()
+    summary = SessionSummary()
     for number, told in enumerate(entries):
         outcome = "skipped" if told["outcome"] == "skipped" else "error"
         summary.add(f"item {number}", [told], outcome, "")
@@ -48,7 +48,7 @@ def test_points_of_a_shared_observation_count_once() -> None:
 
 def test_what_never_ran_is_seen() -> None:
     """An item that was collected and not run is missing in the count."""
-    summary = Summary()
+    summary = SessionSummary()
     summary.collected |= {"one", "two", "three"}
     summary.add("one", [entry()], "error", "")
     summary.add("two", [entry(outcome="skipped", why="no cuda")], "skipped", "")
@@ -89,7 +89,7 @@ def test_it_fits_a_terminal() -> None:
 
 def test_a_run_is_well_or_not() -> None:
     """Only a run that judged something, and in which nothing failed, is well."""
-    summary = Summary()
+    summary = SessionSummary()
     assert not summary.well
     summary.add("one", [entry()], "error", "")
     assert summary.well

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trainguard.command.compare.command import Contest, compare
+from trainguard.command.compare.command import CompareRequest, compare
 from trainguard.command.compare.interval import margin
 from trainguard.command.compare.side import side
 from trainguard.command.exit import ending
@@ -158,7 +158,7 @@ def compare_sides(
     """
     given = {"loss": loss_margin, "time": time_margin, "memory": memory_margin}
     with ending():
-        contest = Contest(
+        contest = CompareRequest(
             a=side(a),
             b=side(b),
             repeats=repeats,

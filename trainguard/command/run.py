@@ -21,7 +21,7 @@ from trainguard.judging.recorded import check_steps, judge_run
 from trainguard.judging.verdict import Verdict
 from trainguard.report.json import document, write_whole
 from trainguard.report.progress import progress
-from trainguard.report.run_summary import as_rows, digest, headline
+from trainguard.report.run_summary import as_rows, headline, summarize_run
 from trainguard.report.session_summary import OUTCOMES
 from trainguard.report.text import WIDTH, render_note, render_rows, render_traceback, render_verdict
 from trainguard.subjects.loop import Script
@@ -172,7 +172,7 @@ def _judge_and_report(
         missing = f"{fault.sentence}.\n{fault.remedy}"
     if order.judging and not missing:
         verdicts = judge_run(order.subject, trace, order.settings, order.command, SILENCE)
-    told = digest(trace, ended)
+    told = summarize_run(trace, ended)
     written = _write_file(order.json, lambda: document(order.subject, verdicts, told), err)
     written &= _write_file(order.trace, trace.to_text, err)
     if missing:

@@ -13,27 +13,29 @@ from statistics import fmean, variance
 from typing import Final
 
 from trainguard.curves.curve import Curve
-from trainguard.curves.tolerance import ENVELOPES, ROUNDING, Departure, changes, departure
+from trainguard.curves.tolerance import ENVELOPES, ROUNDING, CurveDeparture, changes, departure
 
 FALSE_ALARMS: Final = 1e-3  # of a comparison, over all its stretches, where nothing has changed
 STRETCHES: Final = 10
 
 
-def departs(kept: Curve, found: Curve, envelopes: float = ENVELOPES) -> Departure | None:
+def departs(kept: Curve, found: Curve, envelopes: float = ENVELOPES) -> CurveDeparture | None:
     """Return how a curve departs from its snapshot, whichever way they are compared, or None."""
     if len(kept.runs) != len(found.runs):
         seeds = len(kept.runs), len(found.runs)
-        return Departure("seeds", kept=seeds[0], found=seeds[1], changed=changes(kept, found))
+        return CurveDeparture("seeds", kept=seeds[0], found=seeds[1], changed=changes(kept, found))
     if len(kept.runs) > 1:
         return spread_departure(kept, found)
     return departure(kept, found, envelopes)
 
 
-def spread_departure(kept: Curve, found: Curve) -> Departure | None:
+def spread_departure(kept: Curve, found: Curve) -> CurveDeparture | None:
     """Return how the runs of several seeds depart from those of a snapshot, or None."""
     cuts = _cuts(len(kept.steps))
     if kept.steps != found.steps or not cuts:
-        return Departure("length", kept=kept.made, found=found.made, changed=changes(kept, found))
+        return CurveDeparture(
+            "length", kept=kept.made, found=found.made, changed=changes(kept, found)
+        )
     ways = [
         _apart(_means(kept, a, b), _means(found, a, b), FALSE_ALARMS / len(cuts)) for a, b in cuts
     ]
@@ -42,7 +44,7 @@ def spread_departure(kept: Curve, found: Curve) -> Departure | None:
     if out is None:
         return None
     before, after, away, allowed = ways[out]
-    return Departure(
+    return CurveDeparture(
         "slope" if out else "offset",
         kept.steps[cuts[out][0]],
         before,

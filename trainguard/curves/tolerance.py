@@ -25,7 +25,7 @@ _LEAST = 8  # points outside the band that a pattern is read from
 
 
 @dataclass(frozen=True, slots=True)
-class Departure:
+class CurveDeparture:
     """
     Where and how a curve leaves the band of its snapshot.
 
@@ -84,14 +84,14 @@ def align(kept: Curve, found: Curve, envelopes: float = ENVELOPES) -> Aligned:
     return Aligned(steps, values, nows, differences, band)
 
 
-def departure(kept: Curve, found: Curve, envelopes: float = ENVELOPES) -> Departure | None:
+def departure(kept: Curve, found: Curve, envelopes: float = ENVELOPES) -> CurveDeparture | None:
     """Return how a curve departs from its snapshot, or None where it stays in the band."""
     both = align(kept, found, envelopes)
     excess = both.excess
     changed = changes(kept, found)
     out = next((row for row, times in enumerate(excess) if times > 1), None)
     if out is not None:
-        return Departure(
+        return CurveDeparture(
             _kind(both, excess, out),
             both.steps[out],
             both.kept[out],
@@ -104,7 +104,7 @@ def departure(kept: Curve, found: Curve, envelopes: float = ENVELOPES) -> Depart
             changed,
         )
     if kept.made != found.made or 2 * len(both.steps) < max(len(kept.steps), len(found.steps)):
-        return Departure("length", kept=kept.made, found=found.made, changed=changed)
+        return CurveDeparture("length", kept=kept.made, found=found.made, changed=changed)
     return None
 
 

@@ -11,7 +11,7 @@ OUTSIDE = "outside of modules"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class MemoryCourse:
     """
     How much was held over a step, by category.
 
@@ -28,7 +28,7 @@ class Course:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class PeakPart:
     """
     A part of the peak: what it is called, and the bytes held then.
 
@@ -59,10 +59,10 @@ class Breakdown:
     peak: int
     moment: str
     source: str
-    categories: tuple[Part, ...]
-    modules: tuple[Part, ...]
-    lines: tuple[Part, ...]
-    course: Course
+    categories: tuple[PeakPart, ...]
+    modules: tuple[PeakPart, ...]
+    lines: tuple[PeakPart, ...]
+    course: MemoryCourse
     detail: str = ""
     exhausted: bool = False
 
@@ -89,7 +89,7 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class MemoryReport:
     """All that is reported of one step: its breakdown, the budget asked about, and what fits."""
 
     target: str
@@ -103,7 +103,7 @@ class Account:
         return None if self.budget is None else self.budget - self.breakdown.peak
 
 
-def alike(modules: Iterable[tuple[str, str, int]]) -> tuple[Part, ...]:
+def alike(modules: Iterable[tuple[str, str, int]]) -> tuple[PeakPart, ...]:
     """
     Add up modules that differ by a number only, largest first.
 
@@ -116,7 +116,7 @@ def alike(modules: Iterable[tuple[str, str, int]]) -> tuple[Part, ...]:
         held.setdefault(pattern, Counter())[category] += size
         names.setdefault(pattern, set()).add(module)
     parts = [
-        Part(
+        PeakPart(
             name=(min(names[key]) if len(names[key]) == 1 else key) or OUTSIDE,
             held=categories.total(),
             categories=tuple(categories.most_common()),

@@ -55,7 +55,7 @@ class _BlockObservation:
         return finding
 
 
-class Metered:
+class BudgetBlock:
     """
     A with-block whose memory is followed; what it took can be judged once it is left.
 
@@ -131,7 +131,7 @@ class Metered:
         return Trace(self.body.name, usages, conditions, self.body.promises)
 
 
-def check_allocates(metered: Metered) -> None:
+def check_allocates(metered: BudgetBlock) -> None:
     """Raise SubjectError for a block that allocated nothing: it would keep any budget."""
     if not len(metered.trace):
         raise SubjectError(

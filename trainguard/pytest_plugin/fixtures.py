@@ -16,7 +16,7 @@ from trainguard.curves.store import INVARIANT
 from trainguard.judging.judge import Observations, verdict
 from trainguard.judging.variant import Config
 from trainguard.judging.verdict import Verdict
-from trainguard.pytest_plugin.budget_block import Metered, check_allocates
+from trainguard.pytest_plugin.budget_block import BudgetBlock, check_allocates
 from trainguard.pytest_plugin.curve_snapshots import keep_curves, with_pictures
 from trainguard.pytest_plugin.item_record import PROPERTY, SETTINGS, account, entry_of, from_here
 from trainguard.pytest_plugin.session import read_settings
@@ -78,7 +78,7 @@ class Guard:
 
     def budget(
         self, name: str = "", *, allow: Mapping[str, str] | None = None, **limits: Any
-    ) -> "JudgedBody":
+    ) -> "JudgedBlock":
         """
         Follow the tensors of a with-block; at its end, the test fails where it held too much.
 
@@ -86,7 +86,7 @@ class Guard:
         allow: {invariant: reason}, what is known and excused; a stale excuse fails.
         """
         __tracebackhide__ = True
-        return JudgedBody(self._item, "guard.budget", name, allow or {}, limits)
+        return JudgedBlock(self._item, "guard.budget", name, allow or {}, limits)
 
 
 class JudgedRecording(Recording):
@@ -122,7 +122,7 @@ class JudgedRecording(Recording):
         _report_verdicts(self._item, self.run, self._judge_run(self.run, settings, rerun), settings)
 
 
-class JudgedBody(Metered):
+class JudgedBlock(BudgetBlock):
     """A block that is judged when it is left, unless it failed for something else than memory."""
 
     def __init__(
@@ -153,7 +153,7 @@ class JudgedBody(Metered):
             _report_verdicts(self._item, self.body, self.judge(settings, rerun), settings)
 
 
-def make_budget_block(item: pytest.Item, marker: pytest.Mark) -> JudgedBody:
+def make_budget_block(item: pytest.Item, marker: pytest.Mark) -> JudgedBlock:
     """Return the block of a whole test under `@pytest.mark.memory_budget(...)`."""
     kind = "@pytest.mark.memory_budget"
     if marker.args:
@@ -161,7 +161,7 @@ def make_budget_block(item: pytest.Item, marker: pytest.Mark) -> JudgedBody:
         raise pytest.fail.Exception(sentence, pytrace=False)
     options = {"name": "", "allow": {}, **marker.kwargs}
     try:
-        return JudgedBody(item, kind, options.pop("name"), options.pop("allow"), options)
+        return JudgedBlock(item, kind, options.pop("name"), options.pop("allow"), options)
     except DeclarationError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
 

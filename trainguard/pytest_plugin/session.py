@@ -19,7 +19,7 @@ from trainguard.pytest_plugin.collect import SubjectCollector
 from trainguard.pytest_plugin.curve_snapshots import seat_curves
 from trainguard.pytest_plugin.guard_functions import is_guard, judge_function, raise_what_was_judged
 from trainguard.pytest_plugin.item_record import PROPERTY, SETTINGS
-from trainguard.report.session_summary import Summary
+from trainguard.report.session_summary import SessionSummary
 from trainguard.subjects.subject import Subject
 
 
@@ -32,7 +32,7 @@ class Judging:
         except DeclarationError as error:
             raise pytest.UsageError(str(error)) from None
         self.config = config
-        self.summary = Summary()
+        self.summary = SessionSummary()
         self.homes: dict[int, tuple[Subject, str]] = {}
         self.misdeclared: set[str] = set()
         self.uncollected: set[str] = set()

@@ -9,13 +9,13 @@ from typing import Any
 from trainguard.core.errors import DeclarationError
 from trainguard.core.finding import Finding
 from trainguard.judging.verdict import Verdict
-from trainguard.report.run_summary import Digest, as_plain
+from trainguard.report.run_summary import RunSummary, as_plain
 from trainguard.subjects.loop import Script
 
 VERSION = 1
 
 
-def document(subject: Script, verdicts: Iterable[Verdict], told: Digest) -> str:
+def document(subject: Script, verdicts: Iterable[Verdict], told: RunSummary) -> str:
     """
     Return the JSON document of a run.
 

@@ -14,7 +14,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Digest:
+class RunSummary:
     """
     What is told of a run besides its findings.
 
@@ -44,7 +44,7 @@ class Digest:
     events: int
 
 
-def digest(trace: Trace[Any], ended: str = "") -> Digest:
+def summarize_run(trace: Trace[Any], ended: str = "") -> RunSummary:
     """Add up a trace; `ended` goes before what the recorder says."""
     steps = [event for event in trace if isinstance(event, Step)]
     evaluations = [event for event in trace if isinstance(event, Evaluation) and not event.routine]
@@ -52,7 +52,7 @@ def digest(trace: Trace[Any], ended: str = "") -> Digest:
     for step in steps:
         made.setdefault(step.optimizer, []).append(step)
     pace, wait = _pace(made.values())
-    return Digest(
+    return RunSummary(
         steps=int(_number(trace.conditions.get("steps"), sum(step.span for step in steps))),
         optimizers={name: sum(step.span for step in own) for name, own in made.items()},
         seconds=_number(trace.conditions.get("seconds"), sum(step.seconds for step in steps)),
@@ -71,7 +71,7 @@ def digest(trace: Trace[Any], ended: str = "") -> Digest:
     )
 
 
-def as_plain(told: Digest) -> dict[str, Any]:
+def as_plain(told: RunSummary) -> dict[str, Any]:
     """Return a digest as it stands in a JSON file: what is not a finite number is null."""
     return {
         "steps": told.steps,
@@ -95,7 +95,7 @@ def as_plain(told: Digest) -> dict[str, Any]:
     }
 
 
-def as_rows(told: Digest) -> list[tuple[str, str]]:
+def as_rows(told: RunSummary) -> list[tuple[str, str]]:
     """Return a digest as labelled rows, without those of which nothing is known."""
     rows = []
     if told.loss is not None:
@@ -114,7 +114,7 @@ def as_rows(told: Digest) -> list[tuple[str, str]]:
     return rows
 
 
-def headline(told: Digest, name: str) -> str:
+def headline(told: RunSummary, name: str) -> str:
     """Return one sentence on how long a run was and how fast."""
     made = told.optimizers.items()
     by = ", ".join(f"{n} {count:,}" if len(made) > 1 else n for n, count in list(made)[:_MOST])

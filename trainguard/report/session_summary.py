@@ -15,7 +15,7 @@ _SLOWEST: Final = 3
 _LONG: Final = 0.1
 
 
-class Summary:
+class SessionSummary:
     """What the reports of a run said, added up; the same with and without workers."""
 
     def __init__(self) -> None:

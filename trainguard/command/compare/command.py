@@ -15,7 +15,7 @@ from trainguard.core.errors import DeclarationError, SubjectError
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
 from trainguard.report.json import write_whole
-from trainguard.report.run_summary import digest, duration_text, finite, headline, size_text
+from trainguard.report.run_summary import duration_text, finite, headline, size_text, summarize_run
 from trainguard.report.text import WIDTH, render_cause, render_rows
 
 VERSION: Final = 1
@@ -25,7 +25,7 @@ Runs = tuple[list[Trace[Any]], list[Trace[Any]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contest:
+class CompareRequest:
     """
     What the command line asks for: two sides, how often each is run, and what B may be worse by.
 
@@ -42,7 +42,7 @@ class Contest:
     plot: Path | None = None
 
 
-def compare(contest: Contest, out: TextIO, err: TextIO) -> int:
+def compare(contest: CompareRequest, out: TextIO, err: TextIO) -> int:
     """
     Run both sides in turns, report how they differ, and return the exit code.
 
@@ -66,7 +66,7 @@ def compare(contest: Contest, out: TextIO, err: TextIO) -> int:
     return FOUND if found.worse else CLEAN
 
 
-def run_pairs(contest: Contest, pairs: int, err: TextIO) -> Runs:
+def run_pairs(contest: CompareRequest, pairs: int, err: TextIO) -> Runs:
     """Return the runs of both sides, made in turns: A B, B A, A B, so that no drift favours one."""
     runs: Runs = ([], [])
     sides = (contest.a, contest.b)
@@ -85,11 +85,11 @@ def run_pairs(contest: Contest, pairs: int, err: TextIO) -> Runs:
     return runs
 
 
-def report(contest: Contest, found: Comparison, runs: Runs) -> str:
+def report(contest: CompareRequest, found: Comparison, runs: Runs) -> str:
     """Return all that is printed: both sides, then how B differs from A."""
     heads = [
         # Without its pace, which is a mean: the time below is a quartile.
-        f"{name}  {headline(replace(digest(made[0]), pace=math.nan), side.text)}"
+        f"{name}  {headline(replace(summarize_run(made[0]), pace=math.nan), side.text)}"
         for name, side, made in zip(NAMES, (contest.a, contest.b), runs, strict=True)
     ]
     rows = [("differs", f"{name}: {a} in A, {b} in B") for name, a, b in found.differs]
@@ -99,7 +99,7 @@ def report(contest: Contest, found: Comparison, runs: Runs) -> str:
     return "\n".join([" trainguard ".center(WIDTH, "="), render_rows(heads, rows)])
 
 
-def document(contest: Contest, found: Comparison, runs: Runs) -> str:
+def document(contest: CompareRequest, found: Comparison, runs: Runs) -> str:
     """Return the JSON document of a comparison."""
     plain = {
         "version": VERSION,
@@ -111,7 +111,7 @@ def document(contest: Contest, found: Comparison, runs: Runs) -> str:
         "differs": [{"condition": n, "a": a, "b": b} for n, a, b in found.differs],
         "changes": [_plain(change) for change in found.changes],
         "worse": [change.measure for change in found.worse],
-        "seconds": [[finite(digest(trace).seconds) for trace in side] for side in runs],
+        "seconds": [[finite(summarize_run(trace).seconds) for trace in side] for side in runs],
     }
     return json.dumps(plain, indent=2, allow_nan=False) + "\n"
 
@@ -130,7 +130,7 @@ def _plain(change: Change) -> dict[str, Any]:
     return {**row, "share": finite(change.share), "margin": stated}
 
 
-def _pairs(contest: Contest) -> int:
+def _pairs(contest: CompareRequest) -> int:
     """Return how many pairs are made; raises where the two sides do not have so many."""
     held = [len(side.traces) for side in (contest.a, contest.b) if side.traces]
     if len(set(held)) > 1:

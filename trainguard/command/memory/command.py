@@ -19,7 +19,7 @@ from trainguard.command.memory.request import (
     survey_of,
 )
 from trainguard.core.errors import SubjectError
-from trainguard.events.memory import Account, Breakdown, Fit
+from trainguard.events.memory import Breakdown, Fit, MemoryReport
 from trainguard.report.json import write_whole
 from trainguard.report.progress import showing
 from trainguard.report.text import render_cause
@@ -42,7 +42,7 @@ def run(order: MemoryRequest) -> int:
             fits = tuple(_fits(order, survey, breakdown, dimensions, tell))
     except SubjectError as fault:
         return _report_failure(order, fault)
-    account = Account(target=order.target, breakdown=breakdown, budget=order.budget, fits=fits)
+    account = MemoryReport(target=order.target, breakdown=breakdown, budget=order.budget, fits=fits)
     written = _write(order, account, survey)
     sys.stdout.write(report(account))
     if not written:
@@ -88,7 +88,7 @@ def telling() -> Iterator[Callable[[str], None]]:
         yield tell
 
 
-def _write(order: MemoryRequest, account: Account, survey: Any) -> bool:
+def _write(order: MemoryRequest, account: MemoryReport, survey: Any) -> bool:
     """Write the files that are asked for; say of each that could not be, and whether all were."""
     makers: dict[str, Callable[[], str | bytes]] = {
         "json": lambda: document(account),

@@ -4,12 +4,12 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from trainguard.events.memory import Account, Fit, Part
+from trainguard.events.memory import Fit, MemoryReport, PeakPart
 
 VERSION = 1
 
 
-def document(account: Account) -> str:
+def document(account: MemoryReport) -> str:
     """Return what was found, in bytes, as JSON; `course` holds the bytes of each category."""
     told = account.breakdown
     course = asdict(told.course)
@@ -45,7 +45,7 @@ def document(account: Account) -> str:
     )
 
 
-def _module(part: Part) -> dict[str, Any]:
+def _module(part: PeakPart) -> dict[str, Any]:
     """Return a module, or several that differ by a number."""
     return {
         "module": part.name,

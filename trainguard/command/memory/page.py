@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from trainguard.command.memory.picture import COLOURS, budget_of, named_phases
 from trainguard.command.memory.report import fitting, headline, of_which, rows, short
-from trainguard.events.memory import Account, Course, Part
+from trainguard.events.memory import MemoryCourse, MemoryReport, PeakPart
 from trainguard.subjects.units import format_bytes
 
 WIDTH, HEIGHT = 1000, 380  # of the picture, in its own units
@@ -16,7 +16,7 @@ _TEMPLATE: Final = Path(__file__).with_name("page.html")
 _HEADROOM = 1.12
 
 
-def page(account: Account) -> str:
+def page(account: MemoryReport) -> str:
     """Return the page; needs jinja2."""
     jinja2 = import_module("jinja2")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -28,13 +28,13 @@ def page(account: Account) -> str:
         rows=[*rows(told), *(fitting(account) if account.budget is not None else ())],
         told=told,
         modules=[(part, of_which(part)) for part in told.modules],
-        lines=[Part(name=short(part.name), held=part.held) for part in told.lines],
+        lines=[PeakPart(name=short(part.name), held=part.held) for part in told.lines],
         picture=_picture(account),
     )
     return text
 
 
-def _picture(account: Account) -> dict[str, Any]:
+def _picture(account: MemoryReport) -> dict[str, Any]:
     """Return what the template draws: areas, phases, marks, and the numbers that it reads out."""
     course = account.breakdown.course
     budget = budget_of(account)
@@ -61,7 +61,7 @@ def _picture(account: Account) -> dict[str, Any]:
     }
 
 
-def _areas(course: Course, across: float, up: float) -> list[tuple[str, str, str]]:
+def _areas(course: MemoryCourse, across: float, up: float) -> list[tuple[str, str, str]]:
     """Return (category, colour, points) of each area, from the lowest to the highest."""
     stacked = [list(accumulate(row, initial=0)) for row in course.held]
     areas = []

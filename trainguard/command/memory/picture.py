@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from trainguard.command.memory.report import headline
-from trainguard.events.memory import Account, Course
+from trainguard.events.memory import MemoryCourse, MemoryReport
 from trainguard.subjects.units import format_bytes
 
 # Told apart by those who do not see all colours too: the palette of Okabe and Ito.
@@ -26,7 +26,7 @@ _FAR = 2.5  # times the peak
 _SIZE, _DOTS = (10.0, 4.6), 150  # inches, dots per inch
 
 
-def picture(account: Account) -> bytes:
+def picture(account: MemoryReport) -> bytes:
     """Return a PNG of a course; needs matplotlib."""
     figure = import_module("matplotlib.figure").Figure(figsize=_SIZE, dpi=_DOTS, layout="tight")
     axes = figure.subplots()
@@ -47,19 +47,19 @@ def picture(account: Account) -> bytes:
     return file.getvalue()
 
 
-def budget_of(account: Account) -> int:
+def budget_of(account: MemoryReport) -> int:
     """Return the budget where it can be drawn: not so far above that nothing else is seen."""
     budget = account.budget or 0
     return budget if budget <= _FAR * account.breakdown.peak else 0
 
 
-def unit(account: Account) -> tuple[int, str]:
+def unit(account: MemoryReport) -> tuple[int, str]:
     """Return the unit that the largest amount of a picture is written in."""
     most = max(account.breakdown.peak, budget_of(account))
     return next(both for both in _UNITS if most >= both[0] or both[0] == 1)
 
 
-def named_phases(course: Course) -> Iterator[tuple[int, int, str]]:
+def named_phases(course: MemoryCourse) -> Iterator[tuple[int, int, str]]:
     """Yield (first, end, name) of the phases that are wide enough to bear a name."""
     ends = [first for first, _, _ in course.phases[1:]] + [len(course.held)]
     for (first, phase, step), end in zip(course.phases, ends, strict=True):
@@ -67,7 +67,7 @@ def named_phases(course: Course) -> Iterator[tuple[int, int, str]]:
             yield first, end, f"{phase} {step}"
 
 
-def _stack(axes: Any, course: Course, scale: tuple[int, str]) -> None:
+def _stack(axes: Any, course: MemoryCourse, scale: tuple[int, str]) -> None:
     """Draw the categories that are ever there, one on the other."""
     columns = zip(course.categories, zip(*course.held, strict=True), strict=True)
     used = [(name, [size / scale[0] for size in held]) for name, held in columns if any(held)]
@@ -82,7 +82,7 @@ def _stack(axes: Any, course: Course, scale: tuple[int, str]) -> None:
     axes.set_xlim(0, max(1, len(course.held) - 1))
 
 
-def _mark(axes: Any, account: Account, scale: tuple[int, str]) -> None:
+def _mark(axes: Any, account: MemoryReport, scale: tuple[int, str]) -> None:
     """Mark the peak, the budget and the phases."""
     course, peak = account.breakdown.course, account.breakdown.peak / scale[0]
     budget = budget_of(account) / scale[0]

@@ -10,7 +10,7 @@ from rich.box import Box
 from rich.console import Console
 from rich.table import Table
 
-from trainguard.events.memory import Account, Breakdown, Fit, Part
+from trainguard.events.memory import Breakdown, Fit, MemoryReport, PeakPart
 from trainguard.report.text import WIDTH, render_rows
 from trainguard.subjects.units import format_bytes
 
@@ -21,7 +21,7 @@ _BAR, _WHICH = 20, 42  # characters
 _RULE = Box("    \n    \n -- \n    \n -- \n    \n    \n    \n", ascii=True)  # under the head
 
 
-def report(account: Account) -> str:
+def report(account: MemoryReport) -> str:
     """Return all that is printed, in colour where it goes to a terminal."""
     console = Console(
         file=io.StringIO(), width=WIDTH, highlight=False, markup=False, emoji=False,
@@ -65,11 +65,11 @@ def tables(told: Breakdown) -> Iterable[Table]:
     yield _categories(told)
     yield _parts("module", told.modules, told.peak)
     if told.lines:
-        lines = [Part(name=short(part.name), held=part.held) for part in told.lines]
+        lines = [PeakPart(name=short(part.name), held=part.held) for part in told.lines]
         yield _parts("line", lines, told.peak)
 
 
-def fitting(account: Account) -> Iterable[tuple[str, str]]:
+def fitting(account: MemoryReport) -> Iterable[tuple[str, str]]:
     """Yield whether the step is within the budget, and the largest sizes that are."""
     spare, budget = account.spare or 0, account.budget or 0
     word = (
@@ -123,7 +123,7 @@ def _categories(told: Breakdown) -> Table:
     return table
 
 
-def _parts(kind: str, parts: Sequence[Part], peak: int) -> Table:
+def _parts(kind: str, parts: Sequence[PeakPart], peak: int) -> Table:
     """Lay out what modules or lines held at the peak, largest first, the rest added up."""
     table = _table(kind, "at the peak", "share", "of which" if kind == "module" else "")
     listed = [part for part in parts[:ROWS] if part.held >= _LEAST * peak] or parts[:1]
@@ -138,7 +138,7 @@ def _parts(kind: str, parts: Sequence[Part], peak: int) -> Table:
     return table
 
 
-def of_which(part: Part) -> str:
+def of_which(part: PeakPart) -> str:
     """List the largest categories of a module."""
     listed = [f"{name} {format_bytes(held)}" for name, held in part.categories[:_LISTED]]
     return ", ".join(listed) if len(part.categories) > 1 else "".join(c for c, _ in part.categories)

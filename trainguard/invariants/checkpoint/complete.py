@@ -50,7 +50,7 @@ def checkpoint_is_complete(trace: Trace[Event]) -> Iterator[Finding]:
         return
     lost = lost_parts(trace)
     for part in lost:
-        yield _lost(trace, part)
+        yield _make_finding(trace, part)
     rate = departure(trace, "rate")
     if rate is not None and not any(part.kind == "optimizer" for part in lost):  # it has the rates
         yield Finding(
@@ -99,7 +99,7 @@ def _why(load: Load) -> str:
     return "" if load.call == "pickle.load" else "the file loads with weights_only=True as it is"
 
 
-def _lost(trace: Trace[Event], part: Part) -> Finding:
+def _make_finding(trace: Trace[Event], part: Part) -> Finding:
     """Return the finding of one part of the state that was not restored."""
     total = f" of {part.of}" if part.of > 1 else ""
     place = f"{part.name}: {part.first}" if part.first else part.name

@@ -10,9 +10,9 @@ from trainguard.events.trace import Trace
 from trainguard.invariants.checkpoint.wording import (
     began_anew,
     comparable,
-    counted,
     departure,
     events,
+    format_count,
     lost_parts,
     resumption,
 )
@@ -39,13 +39,13 @@ def resume_continues_the_run(trace: Trace[Event]) -> Iterator[Finding]:
     """
     told = resumption(trace)
     if told.error:
-        yield _refused(trace, told)
+        yield _make_refusal_finding(trace, told)
     elif not told.made:
         yield Finding(
             f"`{trace.subject}` makes no step after a resume",
             f"resumed after step {told.saved}",
             "0 steps",
-            counted(told.left, "step"),
+            format_count(told.left, "step"),
             why="perhaps it counts to a total that it takes for reached",
         )
     elif began_anew(trace):
@@ -87,15 +87,15 @@ def resume_takes_the_newest(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
-def _refused(trace: Trace[Event], told: Resumption) -> Finding:
+def _make_refusal_finding(trace: Trace[Event], told: Resumption) -> Finding:
     """Return the finding of a run that raises when it is resumed."""
-    after = f", after {counted(told.made, 'step')} of its own" if told.made else ""
+    after = f", after {format_count(told.made, 'step')} of its own" if told.made else ""
     unsafe = "weights_only" in told.error or "WeightsUnpickler" in told.error
     return Finding(
         f"`{trace.subject}` cannot be resumed",
         f"resumed after step {told.saved}{after}",
         f"it raised {told.error}",
-        counted(told.left, "step"),
+        format_count(told.left, "step"),
         why="torch.load takes tensors and plain values only, and what was saved holds others: the"
         " state of a NumPy generator, a configuration, a whole module"
         if unsafe
@@ -130,8 +130,8 @@ def _different(trace: Trace[Event], told: Resumption) -> Iterator[Finding]:
         yield Finding(
             f"`{trace.subject}` makes another number of steps after a resume",
             f"resumed after step {told.saved}",
-            counted(told.made, "step"),
-            counted(told.left, "step"),
+            format_count(told.made, "step"),
+            format_count(told.left, "step"),
             why="perhaps the counter of its steps or epochs is not restored",
         )
 

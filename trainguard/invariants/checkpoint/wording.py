@@ -43,6 +43,6 @@ def comparable(trace: Trace[Event]) -> bool:
     return not told.error and told.made > 0 and not began_anew(trace)
 
 
-def counted(count: int, word: str) -> str:
+def format_count(count: int, word: str) -> str:
     """Write a number of things."""
     return f"{count} {word}{'' if count == 1 else 's'}"

@@ -7,7 +7,14 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
-from trainguard.invariants.loader.wording import Pass, Split, each_split, percent, samples, scanned
+from trainguard.invariants.loader.wording import (
+    EpochPass,
+    Split,
+    each_case,
+    each_split,
+    percent,
+    samples,
+)
 
 _LEAST = 8  # different samples from which on their repetition is no accident
 
@@ -32,16 +39,16 @@ def epoch_visits_each_sample_once(trace: Trace[Event]) -> Iterator[Finding]:
         if split.option("once") is False:
             continue
         yield from _other_length(split)
-        drawn = list(_drawn(split))
+        drawn = list(_find_wrong_draws(split))
         yield from drawn
         if split.option("once") and not drawn:
             yield from _unlike(split)
 
 
-def _drawn(split: Split) -> Iterator[Finding]:
+def _find_wrong_draws(split: Split) -> Iterator[Finding]:
     """Yield findings about the indices that the sampler drew in a whole epoch."""
     if split.first.indices and split.first.epoch.complete:
-        yield from _repeated(split)
+        yield from _find_repeats(split)
         yield from _left_out(split)
 
 
@@ -61,7 +68,7 @@ def _other_length(split: Split) -> Iterator[Finding]:
         )
 
 
-def _repeated(split: Split) -> Iterator[Finding]:
+def _find_repeats(split: Split) -> Iterator[Finding]:
     """Yield a finding for indices that are drawn more than once in an epoch."""
     one = split.first
     counted = Counter(one.indices)
@@ -111,7 +118,7 @@ def _unlike(split: Split) -> Iterator[Finding]:
     whole = [one for one in split.passes[:2] if one.epoch.complete]
     if len(whole) < 2:
         return
-    one, two = (each.counted for each in whole)
+    one, two = (each.counts for each in whole)
     differ = [
         print_ for print_ in one if one[print_] != two[print_] and max(one[print_], two[print_]) > 1
     ]
@@ -142,19 +149,21 @@ def splits_are_disjoint(trace: Trace[Event]) -> Iterator[Finding]:
     Source: scikit-learn's documentation, common pitfalls: data leakage.
     """
     allowed = trace.limit("splits_are_disjoint", 0.01)
-    for splits in scanned(trace):
+    for splits in each_case(trace):
         for place, one in enumerate(splits):
             for other in splits[place + 1 :]:
                 if not (one.trains and other.trains):
-                    yield from _shared(trace, one, other, allowed)
+                    yield from _find_overlap(trace, one, other, allowed)
 
 
-def _shared(trace: Trace[Event], one: Split, other: Split, allowed: float) -> Iterator[Finding]:
+def _find_overlap(
+    trace: Trace[Event], one: Split, other: Split, allowed: float
+) -> Iterator[Finding]:
     """Yield a finding for samples that two splits have in common."""
     first, second = one.first, other.first
     indexed = bool(first.indices and second.indices)
     based = indexed and first.epoch.base == second.epoch.base >= 0
-    mine, theirs = (_seen(one, based), _seen(other, based))
+    mine, theirs = (_count_samples(one, based), _count_samples(other, based))
     # What is repeated inside a split, such as silence, is no evidence of a leak into another.
     common = {s for s in mine.keys() & theirs.keys() if based or mine[s] == theirs[s] == 1}
     if not common:
@@ -175,12 +184,12 @@ def _shared(trace: Trace[Event], one: Split, other: Split, allowed: float) -> It
     )
 
 
-def _seen(split: Split, based: bool) -> Counter[int]:
+def _count_samples(split: Split, based: bool) -> Counter[int]:
     """Count the samples of the first epoch, by index or by fingerprint."""
-    return Counter(split.first.indices) if based else split.first.counted
+    return Counter(split.first.indices) if based else split.first.counts
 
 
-def _place(one: Pass, common: set[int], based: bool) -> tuple[int, int]:
+def _place(one: EpochPass, common: set[int], based: bool) -> tuple[int, int]:
     """Return the batch and the row of the first of some samples."""
     return next(
         (batch.index, row)
@@ -206,11 +215,11 @@ def last_batch_is_as_declared(trace: Trace[Event]) -> Iterator[Finding]:
     for split in each_split(trace):
         if split.option("batch") is None and split.option("last") is None:
             continue
-        yield from _sized(split)
-        yield from _ended(split)
+        yield from _find_odd_size(split)
+        yield from _find_odd_end(split)
 
 
-def _sized(split: Split) -> Iterator[Finding]:
+def _find_odd_size(split: Split) -> Iterator[Finding]:
     """Yield a finding for the first batch that is neither full nor a last one."""
     batches, epoch = split.first.batches, split.first.epoch
     declared = split.option("batch")
@@ -230,7 +239,7 @@ def _sized(split: Split) -> Iterator[Finding]:
         )
 
 
-def _ended(split: Split) -> Iterator[Finding]:
+def _find_odd_end(split: Split) -> Iterator[Finding]:
     """Yield a finding where a last batch is short, or dropped, against what is declared."""
     one, last = split.first, split.option("last")
     if not one.epoch.complete or last is None:

@@ -31,7 +31,7 @@ def epochs_are_reshuffled(trace: Trace[Event]) -> Iterator[Finding]:
     for split in each_split(trace):
         if split.option("shuffled") is False or trace.promises.get("chunks") == "stream":
             continue
-        rank = _intended(split)
+        rank = _rank_intent(split)
         if rank is not None and _always_alike(split):
             epoch = split.first.epoch
             yield Finding(
@@ -45,7 +45,7 @@ def epochs_are_reshuffled(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-def _intended(split: Split) -> Rank | None:
+def _rank_intent(split: Split) -> Rank | None:
     """Return how sure it is that a split should be shuffled; None where it need not be."""
     random = split.first.epoch.sampler in ("RandomSampler", "SubsetRandomSampler")
     spread = split.first.epoch.sampler == "DistributedSampler" and not _is_ascending(split)
@@ -99,11 +99,11 @@ def evaluation_order_is_fixed(trace: Trace[Event]) -> Iterator[Finding]:
         if not split.evaluates or split.option("shuffled") is True or len(split.passes) < 2:
             continue
         rank = Rank.BROKEN if split.option("shuffled") is False else Rank.NOTE
-        yield from _moved(split, rank)
-        yield from _changed(split)
+        yield from _find_new_order(split, rank)
+        yield from _find_new_samples(split)
 
 
-def _moved(split: Split, rank: Rank) -> Iterator[Finding]:
+def _find_new_order(split: Split, rank: Rank) -> Iterator[Finding]:
     """Yield a finding where the second epoch of an evaluation has another order."""
     one, two = split.passes[:2]
     pairs = list(zip(one.order, two.order, strict=False))  # one may not have been seen to its end
@@ -124,7 +124,7 @@ def _moved(split: Split, rank: Rank) -> Iterator[Finding]:
         )
 
 
-def _changed(split: Split) -> Iterator[Finding]:
+def _find_new_samples(split: Split) -> Iterator[Finding]:
     """Yield a note where the same samples of an evaluation are others in the second epoch."""
     one, two = split.passes[:2]
     known = one.indices and sorted(one.indices) == sorted(two.indices)

@@ -75,10 +75,10 @@ def resume_continues_the_epoch(trace: Trace[Event]) -> Iterator[Finding]:
     for event in trace:
         if isinstance(event, Serving) and event.detail and event.quantity not in told:
             told.add(event.quantity)
-            yield _interrupted(trace, event)
+            yield _make_finding(trace, event)
 
 
-def _interrupted(trace: Trace[Event], event: Serving) -> Finding:
+def _make_finding(trace: Trace[Event], event: Serving) -> Finding:
     """Return the finding of one thing that goes wrong after a resume."""
     measured, reference = f"{event.measured:.0f}", f"{event.reference:.0f}"
     summary, was, allowed, why = {

@@ -48,17 +48,17 @@ def settings_fit_the_machine(trace: Trace[Event]) -> Iterator[Finding]:
 def _note(trace: Trace[Event], event: Serving, crowd: float) -> Finding | None:
     """Return the note about one measured setting, if there is something to say."""
     if event.quantity == "workers":
-        return _crowded(trace, event, crowd)
+        return _find_crowding(trace, event, crowd)
     if event.quantity == "batch":
         return _slow(trace, event)
     if event.quantity == "start":
-        return _restarted(trace, event)
+        return _find_restarts(trace, event)
     if event.quantity == "prefetched":
-        return _prefetched(trace, event)
-    return _unpinned(trace, event) if event.quantity == "unpinned" else None
+        return _find_prefetching(trace, event)
+    return _find_unpinned_memory(trace, event) if event.quantity == "unpinned" else None
 
 
-def _crowded(trace: Trace[Event], event: Serving, crowd: float) -> Finding | None:
+def _find_crowding(trace: Trace[Event], event: Serving, crowd: float) -> Finding | None:
     """Note more workers than the cores can run."""
     most = max(2.0, crowd * event.reference)
     if event.measured <= most:
@@ -92,7 +92,7 @@ def _slow(trace: Trace[Event], event: Serving) -> Finding | None:
     )
 
 
-def _restarted(trace: Trace[Event], event: Serving) -> Finding | None:
+def _find_restarts(trace: Trace[Event], event: Serving) -> Finding | None:
     """Note workers whose start takes longer than the epoch that they are started for."""
     if event.measured < _START or event.measured < event.reference:
         return None
@@ -108,7 +108,7 @@ def _restarted(trace: Trace[Event], event: Serving) -> Finding | None:
     )
 
 
-def _prefetched(trace: Trace[Event], event: Serving) -> Finding | None:
+def _find_prefetching(trace: Trace[Event], event: Serving) -> Finding | None:
     """Note prefetched batches that the shared memory has no room for."""
     if not event.measured > event.reference:
         return None
@@ -124,7 +124,7 @@ def _prefetched(trace: Trace[Event], event: Serving) -> Finding | None:
     )
 
 
-def _unpinned(trace: Trace[Event], event: Serving) -> Finding | None:
+def _find_unpinned_memory(trace: Trace[Event], event: Serving) -> Finding | None:
     """Note large batches that are copied to an accelerator from memory that is not pinned."""
     if event.measured < _LARGE:
         return None

@@ -52,12 +52,12 @@ def shards_partition_the_data(trace: Trace[Event]) -> Iterator[Finding]:
         if not isinstance(event, Serving):
             continue
         kind = event.quantity + event.detail
-        if kind not in told and event.measured > _allowed(event):
+        if kind not in told and event.measured > _limit_for(event):
             told.add(kind)
             yield _finding(trace, event)
 
 
-def _allowed(event: Serving) -> float:
+def _limit_for(event: Serving) -> float:
     """Return how much of a quantity is no fault."""
     return {"uneven": 0.0, "alike": 0.0, "passes": 1.0}.get(event.quantity, event.reference)
 
@@ -72,7 +72,7 @@ def _finding(trace: Trace[Event], event: Serving) -> Finding:
         summary.format(who=event.detail, subject=trace.subject),
         f"split {event.split!r}, {event.at}",
         f"{event.measured:.0f} {unit}",
-        f"{_allowed(event):.0f} {unit}",
+        f"{_limit_for(event):.0f} {unit}",
         why=why.format(who=event.detail, forgotten=forgotten),
         event=event,
     )

@@ -39,10 +39,14 @@ def batches_are_independent(trace: Trace[Event]) -> Iterator[Finding]:
     for event in trace:
         if isinstance(event, Serving) and event.quantity not in seen:
             seen.add(event.quantity)
-            yield _edited(trace, event) if event.quantity == "edited" else _lost(trace, event)
+            yield (
+                _make_edited_finding(trace, event)
+                if event.quantity == "edited"
+                else _make_lost_finding(trace, event)
+            )
 
 
-def _lost(trace: Trace[Event], event: Serving) -> Finding:
+def _make_lost_finding(trace: Trace[Event], event: Serving) -> Finding:
     """Return the finding of batches that do not stay what they are."""
     return Finding(
         f"batches of `{trace.subject}` are overwritten by later ones",
@@ -55,7 +59,7 @@ def _lost(trace: Trace[Event], event: Serving) -> Finding:
     )
 
 
-def _edited(trace: Trace[Event], event: Serving) -> Finding:
+def _make_edited_finding(trace: Trace[Event], event: Serving) -> Finding:
     """Return the finding of a data set that is not left alone."""
     return Finding(
         f"serving batches changes the data set of `{trace.subject}`",

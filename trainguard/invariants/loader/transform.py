@@ -37,7 +37,7 @@ def transform_round_trips(trace: Trace[Event]) -> Iterator[Finding]:
     if promised is None:
         promised = trace.promise("limit:transform_round_trips")
     if promised is None:
-        yield from _unpromised(trace)
+        yield from _find_spoilt_codes(trace)
     else:
         over = [e for e in _of(trace, "error") if not e.measured <= promised * (1 + _ROUNDING)]
         yield from _far(trace, over, f"{number(promised)}, as promised")
@@ -66,7 +66,7 @@ def _spoilt(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
-def _unpromised(trace: Trace[Event]) -> Iterator[Finding]:
+def _find_spoilt_codes(trace: Trace[Event]) -> Iterator[Finding]:
     """Judge by the steps of the codes, where there is no promise."""
     levels, trips = _of(trace, "levels"), _of(trace, "trip")
     over = [e for e in trips if not e.measured <= _SLACK * e.reference]

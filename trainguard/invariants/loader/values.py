@@ -9,7 +9,7 @@ from trainguard.core.finding import Finding, Rank
 from trainguard.events.base import Event
 from trainguard.events.loader import Field
 from trainguard.events.trace import Trace
-from trainguard.invariants.loader.wording import Pass, Split, fields, percent, scanned
+from trainguard.invariants.loader.wording import EpochPass, Split, each_case, fields, percent
 from trainguard.invariants.wording import number
 
 
@@ -150,7 +150,7 @@ def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
     """
     declared = bool(trace.promises.get("labels"))
     allowed = trace.limit("labels_follow_inputs", 0.02)
-    for splits in scanned(trace):
+    for splits in each_case(trace):
         for split in splits:
             yield from _between_epochs(split, allowed, declared)
         for place, one in enumerate(splits):
@@ -162,7 +162,7 @@ def _between_epochs(split: Split, allowed: float, declared: bool) -> Iterator[Fi
     """Yield a finding where inputs have other labels in another epoch."""
     if len(split.passes) < 2:
         return
-    was, now = (_labelled(one) for one in split.passes[:2])
+    was, now = (_labels_by_input(one) for one in split.passes[:2])
     common = was.keys() & now.keys()
     differ = [print_ for print_ in common if was[print_] != now[print_]]
     dropped = max(b.size for b in split.first.batches) if split.first.epoch.drops else 0
@@ -181,10 +181,10 @@ def _between_epochs(split: Split, allowed: float, declared: bool) -> Iterator[Fi
 
 def _between_splits(one: Split, other: Split) -> Iterator[Finding]:
     """Yield a note where inputs have another label in another split."""
-    was, now = _labelled(one.first), _labelled(other.first)
+    was, now = _labels_by_input(one.first), _labels_by_input(other.first)
     common = was.keys() & now.keys()
     differ = [print_ for print_ in common if was[print_] != now[print_]]
-    repeated = sum(times > 1 for times in one.first.counted.values())
+    repeated = sum(times > 1 for times in one.first.counts.values())
     if len(differ) > 1 and len(differ) > 0.5 * len(common) and not repeated:
         place = _first_place(other.first, set(differ))
         yield Finding(
@@ -198,9 +198,9 @@ def _between_splits(one: Split, other: Split) -> Iterator[Finding]:
         )
 
 
-def _labelled(one: Pass) -> dict[int, int]:
+def _labels_by_input(one: EpochPass) -> dict[int, int]:
     """Return {input: label} for the inputs that come once in an epoch."""
-    counted: Counter[int] = one.counted
+    counted: Counter[int] = one.counts
     return {
         print_: label
         for batch in one.batches
@@ -210,7 +210,7 @@ def _labelled(one: Pass) -> dict[int, int]:
     }
 
 
-def _first_place(one: Pass, differ: set[int]) -> str:
+def _first_place(one: EpochPass, differ: set[int]) -> str:
     """Return where the first of some inputs is served."""
     return next(
         f"batch {batch.index}, sample {row}"

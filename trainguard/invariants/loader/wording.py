@@ -14,7 +14,7 @@ E = TypeVar("E", bound=Event)
 
 
 @dataclass
-class Pass:
+class EpochPass:
     """One epoch of a split: its batches, and what the loader told of itself."""
 
     epoch: Epoch
@@ -38,7 +38,7 @@ class Pass:
         return self.indices or self.prints
 
     @cached_property
-    def counted(self) -> Counter[int]:
+    def counts(self) -> Counter[int]:
         """How often each fingerprint was served."""
         return Counter(self.prints)
 
@@ -49,10 +49,10 @@ class Split:
 
     trace: Trace[Event]
     name: str
-    passes: list[Pass]
+    passes: list[EpochPass]
 
     @property
-    def first(self) -> Pass:
+    def first(self) -> EpochPass:
         """The first epoch."""
         return self.passes[0]
 
@@ -74,12 +74,12 @@ class Split:
         return self.name.lower().startswith(("val", "test", "eval", "dev", "predict"))
 
 
-def scanned(trace: Trace[Event]) -> Iterator[list[Split]]:
+def each_case(trace: Trace[Event]) -> Iterator[list[Split]]:
     """Yield the splits of each case."""
-    cases: dict[int, dict[str, dict[int, Pass]]] = {}
+    cases: dict[int, dict[str, dict[int, EpochPass]]] = {}
     for epoch in events(trace, Epoch):
         splits = cases.setdefault(epoch.case, {})
-        splits.setdefault(epoch.split, {})[epoch.epoch] = Pass(epoch)
+        splits.setdefault(epoch.split, {})[epoch.epoch] = EpochPass(epoch)
     for batch in events(trace, Batch):
         if batch.rank == 0:
             cases[batch.case][batch.split][batch.epoch].batches.append(batch)
@@ -89,7 +89,7 @@ def scanned(trace: Trace[Event]) -> Iterator[list[Split]]:
 
 def each_split(trace: Trace[Event]) -> Iterator[Split]:
     """Yield each split of each case."""
-    for splits in scanned(trace):
+    for splits in each_case(trace):
         yield from splits
 
 

@@ -58,7 +58,7 @@ def average_follows_model(trace: Trace[Event]) -> Iterator[Finding]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Copy:
+class _CopyHistory:
     """All looks at one copy."""
 
     looks: tuple[Average, ...]
@@ -79,23 +79,23 @@ class _Copy:
         return [look.decay for look in self.moves if look.residual <= _EXPLAINED]
 
     @property
-    def frozen(self) -> int:
+    def frozen_looks(self) -> int:
         """At how many looks its model had moved, if it has never moved itself."""
         moved = any(look.moved for look in self.looks)
         return 0 if moved else sum(look.student_moved for look in self.looks)
 
     @property
-    def watched(self) -> int:
+    def watched_steps(self) -> int:
         """The number of steps between the first look and the last."""
         return self.looks[-1].step - self.looks[0].step
 
     @property
-    def shared(self) -> bool:
+    def is_shared(self) -> bool:
         """Whether it is no copy at all."""
         return all(look.shared for look in self.looks)
 
     @property
-    def driven(self) -> bool:
+    def is_driven(self) -> bool:
         """Whether something else than an average moves it, from the beginning to the end."""
         late = self.moves[len(self.moves) // 2 :]
         residuals = [look.residual for look in self.moves]
@@ -105,10 +105,10 @@ class _Copy:
         return sustained and not coarse and middle(look.residual for look in late) > _FOREIGN
 
 
-def _copies(trace: Trace[Event]) -> list[_Copy]:
+def _copies(trace: Trace[Event]) -> list[_CopyHistory]:
     """Return the copies of the run, each with its looks in order."""
     looks = sorted(events(trace, Average), key=lambda look: (look.name, look.step))
-    return [_Copy(tuple(own)) for _, own in groupby(looks, key=lambda look: look.name)]
+    return [_CopyHistory(tuple(own)) for _, own in groupby(looks, key=lambda look: look.name)]
 
 
 def _ends(values: list[float]) -> tuple[float, float]:
@@ -117,25 +117,30 @@ def _ends(values: list[float]) -> tuple[float, float]:
     return middle(values[:third]), middle(values[-third:])
 
 
-def _told(
-    copy: _Copy, summary: str, measured: str, allowed: str, why: str, rank: Rank = Rank.BROKEN
+def _make_finding(
+    copy: _CopyHistory,
+    summary: str,
+    measured: str,
+    allowed: str,
+    why: str,
+    rank: Rank = Rank.BROKEN,
 ) -> Finding:
     """Return a finding about a copy."""
     return Finding(summary, copy.at, measured, allowed, why=why, rank=rank, event=copy.looks[-1])
 
 
-def _common(trace: Trace[Event], copy: _Copy, rank: Rank) -> Iterator[Finding]:
+def _common(trace: Trace[Event], copy: _CopyHistory, rank: Rank) -> Iterator[Finding]:
     """Yield what is wrong with any average: it is the model, or something else moves it."""
-    if copy.shared:
-        yield _told(
+    if copy.is_shared:
+        yield _make_finding(
             copy,
             f"an average in `{trace.subject}` shares its parameters with the model",
             "the same memory",
             "memory of its own",
             "it may have been made without copy.deepcopy",
         )
-    elif copy.driven:
-        yield _told(
+    elif copy.is_driven:
+        yield _make_finding(
             copy,
             f"an average in `{trace.subject}` is moved by something else than its model",
             f"{middle(finite(look.residual for look in copy.moves)):.3g} of its moves unexplained",
@@ -145,19 +150,19 @@ def _common(trace: Trace[Event], copy: _Copy, rank: Rank) -> Iterator[Finding]:
         )
 
 
-def _faults(trace: Trace[Event], copy: _Copy, promised: float) -> Iterator[Finding]:
+def _faults(trace: Trace[Event], copy: _CopyHistory, promised: float) -> Iterator[Finding]:
     """Yield what is wrong with a copy that should be the promised average."""
     found = list(_common(trace, copy, Rank.BROKEN))
     if found:
         yield found[0]
-    elif copy.frozen >= _FEW:
-        yield _told(
+    elif copy.frozen_looks >= _FEW:
+        yield _make_finding(
             copy,
             f"the average of `{trace.subject}` does not move",
-            f"no move at {copy.frozen} looks in {copy.watched} steps",
+            f"no move at {copy.frozen_looks} looks in {copy.watched_steps} steps",
             f"a decay of {promised:.6g}",
             "perhaps the update is never called, or works on a copy of its state",
-            Rank.BROKEN if copy.watched >= _RARE else Rank.NOTE,
+            Rank.BROKEN if copy.watched_steps >= _RARE else Rank.NOTE,
         )
     elif len(copy.decays) >= _FEW:
         share = trace.limit("average_follows_model", 0.1)
@@ -165,7 +170,7 @@ def _faults(trace: Trace[Event], copy: _Copy, promised: float) -> Iterator[Findi
 
 
 def _wrong_decay(
-    trace: Trace[Event], copy: _Copy, promised: float, tolerance: float
+    trace: Trace[Event], copy: _CopyHistory, promised: float, tolerance: float
 ) -> Iterator[Finding]:
     """Yield a finding where the decay is not the promised one, nor on its way to it."""
     decay = middle(copy.decays)
@@ -175,7 +180,7 @@ def _wrong_decay(
     if low - tolerance <= promised <= high + tolerance or approaching:
         return
     copied, exchanged = abs(decay) <= _COPIED, abs(decay - (1 - promised)) <= tolerance
-    yield _told(
+    yield _make_finding(
         copy,
         f"the average of `{trace.subject}` is only ever copied"
         if copied
@@ -191,16 +196,16 @@ def _wrong_decay(
     )
 
 
-def _odd(trace: Trace[Event], copy: _Copy) -> Iterator[Finding]:
+def _odd(trace: Trace[Event], copy: _CopyHistory) -> Iterator[Finding]:
     """Yield what is wrong with a copy that is called an average, where no decay is promised."""
     found = list(_common(trace, copy, Rank.NOTE))
     if found:
         yield found[0]
-    elif copy.frozen >= _MANY and copy.watched >= _RARE:
-        yield _told(
+    elif copy.frozen_looks >= _MANY and copy.watched_steps >= _RARE:
+        yield _make_finding(
             copy,
             f"an average in `{trace.subject}` does not move",
-            f"no move at {copy.frozen} looks in {copy.watched} steps",
+            f"no move at {copy.frozen_looks} looks in {copy.watched_steps} steps",
             "a move",
             "perhaps the update is never called; a teacher may also be frozen on purpose",
             Rank.NOTE,
@@ -209,12 +214,12 @@ def _odd(trace: Trace[Event], copy: _Copy) -> Iterator[Finding]:
         yield from _odd_decay(trace, copy)
 
 
-def _odd_decay(trace: Trace[Event], copy: _Copy) -> Iterator[Finding]:
+def _odd_decay(trace: Trace[Event], copy: _CopyHistory) -> Iterator[Finding]:
     """Yield what is wrong with a decay: it leads away from the model, or keeps hardly anything."""
     away = [decay for decay in copy.decays if not -0.05 <= decay <= 1.01]
     measured = f"decay {middle(away or copy.decays):.6g} (median of {len(copy.decays)} looks)"
     if 2 * len(away) > len(copy.decays):
-        yield _told(
+        yield _make_finding(
             copy,
             f"an average in `{trace.subject}` moves away from its model",
             measured,
@@ -222,7 +227,7 @@ def _odd_decay(trace: Trace[Event], copy: _Copy) -> Iterator[Finding]:
             "a sign may be wrong in its update",
         )
     elif _keeps_little(copy.decays):
-        yield _told(
+        yield _make_finding(
             copy,
             f"an average in `{trace.subject}` keeps hardly anything of itself",
             measured,

@@ -151,7 +151,7 @@ def clipping_is_rare(trace: Trace[Event]) -> Iterator[Finding]:
     """
     least = trace.limit("clipping_is_rare", 0.9)
     for course in courses(trace):
-        clips = [s for s in course.steps if s.clip == "taken" and _known(s)]
+        clips = [s for s in course.steps if s.clip == "taken" and _has_limit_and_norm(s)]
         bound = [s for s in clips if _binds(s)]
         if len(clips) < 10 or not count(bound) > least * count(clips):
             continue
@@ -172,7 +172,7 @@ def clipping_is_rare(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
-def _known(step: Step) -> bool:
+def _has_limit_and_norm(step: Step) -> bool:
     """Say whether both the limit and the norm before clipping are known."""
     return isfinite(step.clip_limit) and step.clip_limit > 0 and isfinite(step.norm_before)
 

@@ -8,7 +8,7 @@ from trainguard.core.finding import Finding, Rank
 from trainguard.curves.columns import noun
 from trainguard.curves.curve import Curve, Unreadable
 from trainguard.curves.seed_bands import FALSE_ALARMS, departs
-from trainguard.curves.tolerance import ENVELOPES, Departure
+from trainguard.curves.tolerance import ENVELOPES, CurveDeparture
 from trainguard.events.base import Event
 from trainguard.events.curve import Kept
 from trainguard.events.trace import Trace
@@ -70,7 +70,7 @@ def _of(trace: Trace[Event], kept: Kept) -> Iterator[Finding]:
             event=kept,
         )
     else:
-        yield from _compared(trace, kept, what)
+        yield from _compare(trace, kept, what)
 
 
 def _absent(what: str, kept: Kept) -> Finding:
@@ -91,7 +91,7 @@ def _absent(what: str, kept: Kept) -> Finding:
     )
 
 
-def _compared(trace: Trace[Event], kept: Kept, what: str) -> Iterator[Finding]:
+def _compare(trace: Trace[Event], kept: Kept, what: str) -> Iterator[Finding]:
     """Yield a finding for a curve that left the band of its snapshot, or a bad file."""
     found = Curve.from_text(kept.found, finite=False)
     envelopes = trace.limit("curve_matches_snapshot", ENVELOPES)
@@ -109,12 +109,12 @@ def _compared(trace: Trace[Event], kept: Kept, what: str) -> Iterator[Finding]:
     if away is not None and away.kind in ("length", "seeds"):
         yield _unequal(what, kept, away)
     elif away is not None:
-        yield _departed(what, kept, away, len(found.runs))
+        yield _make_departure_finding(what, kept, away, len(found.runs))
     if kept.apart:
         yield _kept_apart(what, kept, departs(Curve.from_text(kept.apart), found, envelopes))
 
 
-def _unequal(what: str, kept: Kept, away: Departure) -> Finding:
+def _unequal(what: str, kept: Kept, away: CurveDeparture) -> Finding:
     """Return a finding for a curve of another length, or of another number of seeds."""
     length = away.kind == "length"
     unit = "step" if length else "seed"
@@ -122,14 +122,14 @@ def _unequal(what: str, kept: Kept, away: Departure) -> Finding:
         f"{what} has {'another length' if length else 'other seeds'} than its snapshot",
         measured=f"{away.found:.0f} {unit}{'s' * (away.found != 1)}",
         allowed=f"{away.kept:.0f} {unit}{'s' * (away.kept != 1)}",
-        why=f"{_changed(away)}what both have agrees; if it is meant, {_UPDATE}"
+        why=f"{_list_changes(away)}what both have agrees; if it is meant, {_UPDATE}"
         if length
         else f"what is compared as distributions is blessed as such: {_UPDATE}",
         event=kept,
     )
 
 
-def _departed(what: str, kept: Kept, away: Departure, seeds: int) -> Finding:
+def _make_departure_finding(what: str, kept: Kept, away: CurveDeparture, seeds: int) -> Finding:
     """Return a finding for a curve that left the band of its snapshot."""
     rate = f", at {FALSE_ALARMS:g} false alarms a comparison" if seeds > 1 else ""
     of = f"a mean of {seeds} seeds" if seeds > 1 else "the value"
@@ -140,19 +140,19 @@ def _departed(what: str, kept: Kept, away: Departure, seeds: int) -> Finding:
         f" {number(away.final)} at step {away.last}",
         f"{number(away.allowed)} of {of}{rate}",
         curve=f"{sparkline(away.excess)}  difference over band, by powers of ten",
-        why=f"{_changed(away)}{_likely(kept.column, away)}; if it is meant, {_UPDATE}",
+        why=f"{_list_changes(away)}{_likely(kept.column, away)}; if it is meant, {_UPDATE}",
         event=kept,
     )
 
 
-def _likely(column: str, away: Departure) -> str:
+def _likely(column: str, away: CurveDeparture) -> str:
     """Say what a departure may come from; a rate speaks for itself."""
     if column.startswith("rate"):
         return f"another rate or another schedule{' from there on' * (away.kind != 'offset')}"
     return _LIKELY[away.kind]
 
 
-def _kept_apart(what: str, kept: Kept, away: Departure | None) -> Finding:
+def _kept_apart(what: str, kept: Kept, away: CurveDeparture | None) -> Finding:
     """Return a note of a snapshot that was just written for one version of torch alone."""
     how = (
         f"{number(away.size)} of the value at step {away.step}, {number(away.final)} at the end"
@@ -163,14 +163,14 @@ def _kept_apart(what: str, kept: Kept, away: Departure | None) -> Finding:
         f"{what} is now kept apart for this version of torch",
         measured=f"{kept.place}: {how}",
         allowed="one snapshot for all versions",
-        why=f"{_changed(away) if away else ''}the snapshot of the other version stays as it is;"
-        " delete it where the change is meant for all versions",
+        why=f"{_list_changes(away) if away else ''}the snapshot of the other version stays as it is"
+        "; delete it where the change is meant for all versions",
         rank=Rank.NOTE,
         event=kept,
     )
 
 
-def _changed(away: Departure) -> str:
+def _list_changes(away: CurveDeparture) -> str:
     """Write the conditions that differ, which come before any guess."""
     told = [f"{name} was {before} and is {now}" for name, before, now in away.changed]
     return f"{'; '.join(told)}; " if told else ""

@@ -41,7 +41,7 @@ def evaluation_measures_something(trace: Trace[Event]) -> Iterator[Finding]:
     if not any(train):
         return
     told = set()
-    for series in (*_evaluated(trace), *_logged(trace)):
+    for series in (*_evaluation_series(trace), *_logged_series(trace)):
         fault = _fault(trace, series, train)
         if fault and fault not in told:
             told.add(fault)  # what was measured is often logged too
@@ -49,7 +49,7 @@ def evaluation_measures_something(trace: Trace[Event]) -> Iterator[Finding]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Series:
+class _LossSeries:
     """One loss at several evaluations; the rounding of the values, and whether the model moves."""
 
     name: str
@@ -61,41 +61,41 @@ class _Series:
     source: str
 
 
-def _judged(trace: Trace[Event]) -> list[Evaluation]:
+def _select_evaluations(trace: Trace[Event]) -> list[Evaluation]:
     """Return the evaluations that are no part of every window, in order."""
     return [e for e in events(trace, Evaluation) if not e.routine]
 
 
-def _moved(trace: Trace[Event], module: str) -> bool:
+def _has_moved(trace: Trace[Event], module: str) -> bool:
     """Say whether the run moved the outermost module of an evaluation."""
     root = module.partition(".")[0]
     own = [p for p in events(trace, Parameter) if p.name.partition(".")[0] == root]
     return any(p.moved for p in own)
 
 
-def _evaluated(trace: Trace[Event]) -> Iterator[_Series]:
+def _evaluation_series(trace: Trace[Event]) -> Iterator[_LossSeries]:
     """Yield the losses of the evaluations, for each module and each place in the code."""
     groups: dict[tuple[str, str], dict[int, Evaluation]] = {}
-    for one in _judged(trace):
+    for one in _select_evaluations(trace):
         if one.measures:
             groups.setdefault((one.module, one.source), {})[one.step] = one
     for (module, source), own in groups.items():
-        yield _Series(
+        yield _LossSeries(
             f"the loss of {module}",
             tuple(e.loss for e in own.values()),
             tuple(own),
             0.0,
-            _moved(trace, module),
+            _has_moved(trace, module),
             next(iter(own.values())),
             source,
         )
 
 
-def _logged(trace: Trace[Event]) -> Iterator[_Series]:
+def _logged_series(trace: Trace[Event]) -> Iterator[_LossSeries]:
     """Yield what was logged as a validation loss: its first value after each evaluation."""
-    judged = _judged(trace)
+    judged = _select_evaluations(trace)
     clocks = sorted({e.step: e.clock for e in judged}.values())
-    moves = any(_moved(trace, e.module) for e in judged)
+    moves = any(_has_moved(trace, e.module) for e in judged)
     groups: dict[tuple[str, str], list[Logged]] = {}
     for one in events(trace, Logged):
         if _means_validation_loss(one.name):
@@ -112,7 +112,7 @@ def _logged(trace: Trace[Event]) -> Iterator[_Series]:
             rare = own[-1].step - own[0].step >= 2 * (len(own) - 1)
             said = own if rare and not any(one.value for one in own) else []
         if said:
-            yield _Series(
+            yield _LossSeries(
                 f"`{name}`",
                 tuple(one.value for one in said),
                 tuple(one.step for one in said),
@@ -129,7 +129,7 @@ def _means_validation_loss(name: str) -> bool:
     return "loss" in words and bool(words & _EVALUATION) and words <= _EVALUATION | _BESIDE
 
 
-def _fault(trace: Trace[Event], series: _Series, train: Sequence[float]) -> str:
+def _fault(trace: Trace[Event], series: _LossSeries, train: Sequence[float]) -> str:
     """Tell what is wrong with a series: "nan", "zero", "same", or nothing."""
     values, size = series.values, middle(abs(loss) for loss in train)
     if len(set(series.steps)) < _FEW:
@@ -142,7 +142,7 @@ def _fault(trace: Trace[Event], series: _Series, train: Sequence[float]) -> str:
     return "same" if same and _surely_same(trace, series) else ""
 
 
-def _surely_same(trace: Trace[Event], series: _Series) -> bool:
+def _surely_same(trace: Trace[Event], series: _LossSeries) -> bool:
     """Say whether equal values can be no work of rounding."""
     if not series.rounding:
         return not _coarse(series.values[0])
@@ -186,7 +186,7 @@ _FAULTS = {
 }
 
 
-def _finding(trace: Trace[Event], series: _Series, fault: str) -> Finding:
+def _finding(trace: Trace[Event], series: _LossSeries, fault: str) -> Finding:
     """Return the finding about a series."""
     summary, allowed, why = _FAULTS[fault]
     return Finding(

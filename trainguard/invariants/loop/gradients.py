@@ -10,7 +10,7 @@ from trainguard.core.finding import Finding, Rank
 from trainguard.events.base import Event
 from trainguard.events.loop import Read, Step
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.loss import lost
+from trainguard.invariants.loop.loss import has_nonfinite_loss
 from trainguard.invariants.loop.wording import (
     Course,
     count,
@@ -41,9 +41,12 @@ def gradients_are_finite(trace: Trace[Event]) -> Iterator[Finding]:
     Why: the loss of that step is still a number; the next one, and every one after it, is not.
     Source: multi-domain-vjepa3d, row D5; pytorch/pytorch issue 10729.
     """
-    end = min((s.clock for s in events(trace, Step) if lost(s) and not s.skipped), default=inf)
+    end = min(
+        (s.clock for s in events(trace, Step) if has_nonfinite_loss(s) and not s.skipped),
+        default=inf,
+    )
     for course in courses(trace):
-        judged = [s for s in course.steps if s.clock <= end and not lost(s)]
+        judged = [s for s in course.steps if s.clock <= end and not has_nonfinite_loss(s)]
         step = next((s for s in judged if _unsound(s) and not _left_out(course, s)), None)
         if step is not None:
             yield Finding(
@@ -76,7 +79,9 @@ def _left_out(course: Course, step: Step) -> bool:
 
 def _skipped_for_good(trace: Trace[Event], course: Course) -> Iterator[Finding]:
     """Yield a finding where all last steps were skipped though their loss was finite."""
-    ending = tuple(takewhile(lambda s: s.skipped and not lost(s), reversed(course.every)))
+    ending = tuple(
+        takewhile(lambda s: s.skipped and not has_nonfinite_loss(s), reversed(course.every))
+    )
     if count(ending) >= _FOR_GOOD:
         yield Finding(
             f"the gradients of `{trace.subject}` are never finite again and its steps are skipped",

@@ -59,7 +59,7 @@ def logged_values_are_true(trace: Trace[Event]) -> Iterator[Finding]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Series:
+class _LoggedSeries:
     """What was said under one name in one place: "norm", "rate" or "loss"."""
 
     kind: str
@@ -75,13 +75,15 @@ class _Look:
     fault: str = ""
 
 
-def _series(trace: Trace[Event]) -> Iterator[_Series]:
+def _series(trace: Trace[Event]) -> Iterator[_LoggedSeries]:
     """Yield what was logged under names that mean a norm, a rate or a training loss."""
     known = [(_kind(one.name), one) for one in events(trace, Logged) if isfinite(one.value)]
     told = sorted((p for p in known if p[0]), key=lambda p: (p[1].channel, p[1].name))
     for _, own in groupby(told, key=lambda p: (p[0], p[1].channel, p[1].name)):
         pairs = list(own)
-        yield _Series(pairs[0][0], tuple(sorted((o for _, o in pairs), key=lambda o: o.clock)))
+        yield _LoggedSeries(
+            pairs[0][0], tuple(sorted((o for _, o in pairs), key=lambda o: o.clock))
+        )
 
 
 def _kind(name: str) -> str:
@@ -105,7 +107,7 @@ def _around(course: Course, clock: int) -> list[Step]:
 def _look(kind: str, every: Sequence[Course], said: Logged, near: float) -> _Look:
     """Hold a value against the steps around it: any optimizer may be the one it is about."""
     looks = [
-        _compared(kind, steps, said, near)
+        _compare(kind, steps, said, near)
         for course in every
         if (steps := [s for s in _around(course, said.clock) if not s.skipped])
     ]
@@ -114,7 +116,7 @@ def _look(kind: str, every: Sequence[Course], said: Logged, near: float) -> _Loo
     return true[0] if true else looks[0] if alike else _Look(said)
 
 
-def _compared(kind: str, steps: Sequence[Step], said: Logged, near: float) -> _Look:
+def _compare(kind: str, steps: Sequence[Step], said: Logged, near: float) -> _Look:
     """Hold a value against the steps of one optimizer; the first of them was made last."""
     truths = finite(value for step in steps for value in _truths(kind, step))
 
@@ -173,7 +175,7 @@ def _first(window: Sequence[_Look], fault: str) -> _Look:
 
 
 def _majority(
-    trace: Trace[Event], series: _Series, windows: Sequence[Sequence[_Look]], near: float
+    trace: Trace[Event], series: _LoggedSeries, windows: Sequence[Sequence[_Look]], near: float
 ) -> Iterator[Finding]:
     """Yield a finding where one fault is found in most of the windows that can be judged."""
     judged = [window for window in windows if _verdict(window)]
@@ -221,7 +223,7 @@ _FAULTS = {
 
 
 def _finding(
-    trace: Trace[Event], series: _Series, bad: Sequence[_Look], fault: str, among: int
+    trace: Trace[Event], series: _LoggedSeries, bad: Sequence[_Look], fault: str, among: int
 ) -> Finding:
     """Return the finding about a series of logged values."""
     said = bad[0].said

@@ -30,7 +30,7 @@ _FLAT = 1e-3
 _RISEN, _BURST = 2.0, 100.0
 
 
-def lost(step: Step) -> bool:
+def has_nonfinite_loss(step: Step) -> bool:
     """Say whether the loss of a step is known and is no number."""
     return isinf(step.loss) or not all(isfinite(value) for value in step.losses)
 
@@ -47,7 +47,9 @@ def loss_is_finite(trace: Trace[Event]) -> Iterator[Finding]:
         had happened.
     Source: multi-domain-vjepa3d, row D5 (nan at step 512).
     """
-    found = [(s, c) for c in courses(trace) if (s := first(c.steps, lost)) is not None]
+    found = [
+        (s, c) for c in courses(trace) if (s := first(c.steps, has_nonfinite_loss)) is not None
+    ]
     if not found:
         yield from _skipped_for_good(trace)
         return
@@ -73,7 +75,7 @@ def _value(step: Step) -> float:
 def _skipped_for_good(trace: Trace[Event]) -> Iterator[Finding]:
     """Yield a finding for an optimizer whose last steps all lost their loss, and were skipped."""
     for course in courses(trace):
-        ending = tuple(takewhile(lost, reversed(course.every)))
+        ending = tuple(takewhile(has_nonfinite_loss, reversed(course.every)))
         if count(ending) >= FOR_GOOD:
             yield Finding(
                 f"the loss of `{trace.subject}` is never finite again and its steps are skipped",

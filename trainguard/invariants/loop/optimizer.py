@@ -33,14 +33,14 @@ def optimizer_holds_every_trainable_parameter(trace: Trace[Event]) -> Iterator[F
     gone = [p for p in parameters if p.orphan and p.held and not p.received]
     beside = _beside_held(left_out, parameters)
     if gone and (beside or not any(p.held for p in reached)):
-        yield _replaced(trace, beside or left_out, gone, reached)
+        yield _make_replaced_finding(trace, beside or left_out, gone, reached)
         return
     inner = [p for p in beside if _inside(p, parameters)]
     most = trace.limit("optimizer_holds_every_trainable_parameter", 0.5)
     if inner and _elements(inner) < most * _elements(reached):
-        yield _told(trace, *_FORGOTTEN, inner, reached)
+        yield _make_finding(trace, *_FORGOTTEN, inner, reached)
     else:
-        yield _told(trace, *_OMITTED, left_out, reached)
+        yield _make_finding(trace, *_OMITTED, left_out, reached)
 
 
 _FORGOTTEN = (
@@ -55,7 +55,7 @@ _OMITTED = (
 )
 
 
-def _told(
+def _make_finding(
     trace: Trace[Event],
     told: str,
     why: str,
@@ -67,7 +67,7 @@ def _told(
     return Finding(
         f"the optimizers of `{trace.subject}` {told}",
         _names(left_out),
-        _measured(left_out, reached),
+        _measure_share(left_out, reached),
         "0 %",
         why=why,
         rank=rank,
@@ -75,7 +75,7 @@ def _told(
     )
 
 
-def _replaced(
+def _make_replaced_finding(
     trace: Trace[Event],
     left_out: Sequence[Parameter],
     gone: Sequence[Parameter],
@@ -86,7 +86,7 @@ def _replaced(
         f"the optimizers of `{trace.subject}` hold parameters of no module that is called"
         " and leave out others that get gradients",
         f"{_names(left_out)}; held: {_names(gone)}",
-        _measured(left_out, reached),
+        _measure_share(left_out, reached),
         "0 %",
         why="perhaps a layer, or the model, was replaced after the optimizer was built",
         event=left_out[0],
@@ -117,7 +117,7 @@ def _elements(parameters: Sequence[Parameter]) -> int:
     return sum(max(1, p.elements) for p in parameters)
 
 
-def _measured(left_out: Sequence[Parameter], reached: Sequence[Parameter]) -> str:
+def _measure_share(left_out: Sequence[Parameter], reached: Sequence[Parameter]) -> str:
     """Write the share of the elements with gradient that is left out."""
     share = _elements(left_out) / _elements(reached)
     return f"{percent(share)} of the elements that get gradients"

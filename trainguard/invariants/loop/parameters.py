@@ -37,20 +37,20 @@ def every_trainable_parameter_moves(trace: Trace[Event]) -> Iterator[Finding]:
     """
     globs, parameters = _globs(trace, "trainable"), events(trace, Parameter)
     yield from _nameless(trace, "trainable", globs, parameters)
-    if _made(trace) < _LEAST_STEPS:
+    if _count_steps(trace) < _LEAST_STEPS:
         return
-    promised = [p for p in _promised(parameters, globs) if not p.moved]
+    promised = [p for p in _match_globs(parameters, globs) if not p.moved]
     if promised:
         yield _still(trace, promised)
     others = [p for p in parameters if p not in promised and not (p.copy or p.thawed)]
     if any(p.moved for p in parameters if not p.copy):
         yield from _standing(trace, others)
-        yield from _unreached(trace, others)
+        yield from _find_unreached(trace, others)
     else:
         yield from _all_standing(trace, others)
 
 
-def _made(trace: Trace[Event]) -> int:
+def _count_steps(trace: Trace[Event]) -> int:
     """Return how many steps were made, of the optimizer that made the most."""
     return max((count(course.steps) for course in courses(trace)), default=0)
 
@@ -67,7 +67,7 @@ def _own(parameters: Iterable[Parameter], glob: str) -> list[Parameter]:
     return [p for p in named if not p.copy] or named
 
 
-def _promised(parameters: Iterable[Parameter], globs: Iterable[str]) -> list[Parameter]:
+def _match_globs(parameters: Iterable[Parameter], globs: Iterable[str]) -> list[Parameter]:
     """Return the parameters that some globs name, each once."""
     kept = list(parameters)
     return list(dict.fromkeys(p for glob in globs for p in _own(kept, glob)))
@@ -107,14 +107,14 @@ def _still(trace: Trace[Event], parameters: Sequence[Parameter]) -> Finding:
     return Finding(
         f"parameters that `{trace.subject}` promises to train do not move",
         _names(parameters),
-        f"no move in {_made(trace)} steps",
+        f"no move in {_count_steps(trace)} steps",
         f"a move within {_LEAST_STEPS} steps",
         why=next((told for told, true in reasons.items() if true), ""),
         event=one,
     )
 
 
-def _stuck(trace: Trace[Event], parameters: Iterable[Parameter]) -> list[Parameter]:
+def _find_stuck(trace: Trace[Event], parameters: Iterable[Parameter]) -> list[Parameter]:
     """Return what gets gradients worth the name and stands still though its optimizer steps."""
     backwards = (len(step.losses) for course in courses(trace) for step in course.every)
     unused = max(1, max(backwards, default=0))  # gradients of a last window without a step
@@ -139,7 +139,7 @@ def _some_never_stepped(trace: Trace[Event]) -> bool:
 
 def _standing(trace: Trace[Event], parameters: Iterable[Parameter]) -> Iterator[Finding]:
     """Yield findings about parameters that stand still while others of the run move."""
-    stuck = [] if _some_never_stepped(trace) else _stuck(trace, parameters)
+    stuck = [] if _some_never_stepped(trace) else _find_stuck(trace, parameters)
     plain = any(c.optimizer.startswith(_PLAIN) for c in courses(trace))
     for kind, (summary, why, rank) in _STANDING.items():
         found = [p for p in stuck if _kind(p, plain=plain) == kind]
@@ -147,7 +147,7 @@ def _standing(trace: Trace[Event], parameters: Iterable[Parameter]) -> Iterator[
             yield Finding(
                 summary.format(trace.subject),
                 _names(found),
-                f"no move in {_made(trace)} steps, gradients up to"
+                f"no move in {_count_steps(trace)} steps, gradients up to"
                 f" {number(max(p.gradient for p in found))}",
                 f"a move within {_LEAST_STEPS} steps",
                 why=why,
@@ -185,7 +185,7 @@ _STANDING = {
 
 def _all_standing(trace: Trace[Event], parameters: Iterable[Parameter]) -> Iterator[Finding]:
     """Yield a finding where nothing at all has moved, though there is a rate."""
-    stuck = [p for p in _stuck(trace, parameters) if p.rate > 0]
+    stuck = [p for p in _find_stuck(trace, parameters) if p.rate > 0]
     if not stuck:
         return
     stepped = any(step.update > 0 for course in courses(trace) for step in course.steps)
@@ -194,7 +194,7 @@ def _all_standing(trace: Trace[Event], parameters: Iterable[Parameter]) -> Itera
         if stepped
         else f"no parameter of `{trace.subject}` moves",
         _names(stuck),
-        f"no move in {_made(trace)} steps, gradients up to"
+        f"no move in {_count_steps(trace)} steps, gradients up to"
         f" {number(max(p.gradient for p in stuck))}",
         f"a move within {_LEAST_STEPS} steps",
         why="perhaps a state of before is loaded at the end"
@@ -205,7 +205,7 @@ def _all_standing(trace: Trace[Event], parameters: Iterable[Parameter]) -> Itera
     )
 
 
-def _unreached(trace: Trace[Event], parameters: Iterable[Parameter]) -> Iterator[Finding]:
+def _find_unreached(trace: Trace[Event], parameters: Iterable[Parameter]) -> Iterator[Finding]:
     """Yield a note about modules that are called and whose parameters no gradient reaches."""
     modules: dict[str, list[Parameter]] = {}
     for parameter in parameters:
@@ -216,12 +216,12 @@ def _unreached(trace: Trace[Event], parameters: Iterable[Parameter]) -> Iterator
         for own in modules.values()
         if all(p.held and p.called and p.received == 0 and not p.moved for p in own)
     ]
-    if idle and _made(trace) >= _LONG_ENOUGH:
+    if idle and _count_steps(trace) >= _LONG_ENOUGH:
         more = len(idle) - 1
         yield Finding(
             f"no gradient reaches a module of `{trace.subject}` that is called",
             (idle[0][0].module or idle[0][0].name) + (f" and {more} more" if more else ""),
-            f"0 gradients in {_made(trace)} steps",
+            f"0 gradients in {_count_steps(trace)} steps",
             "1 or more",
             why="perhaps its output is detached, or nothing uses it",
             rank=Rank.NOTE,
@@ -244,7 +244,7 @@ def frozen_parameters_stay(trace: Trace[Event]) -> Iterator[Finding]:
     """
     globs, parameters = _globs(trace, "frozen"), events(trace, Parameter)
     yield from _nameless(trace, "frozen", globs, parameters)
-    promised = [p for p in _promised(parameters, globs) if p.moved]
+    promised = [p for p in _match_globs(parameters, globs) if p.moved]
     told = {
         f"parameters that `{trace.subject}` promises to freeze move": promised,
         f"an optimizer of `{trace.subject}` moves parameters that are frozen": [

@@ -63,7 +63,7 @@ def logits_are_not_normalised_twice(trace: Trace[Event]) -> Iterator[Finding]:
     Source: Lightning-Universe/lightning-bolts issue 654; ariecattan/SciCo issue 2.
     """
     for term in events(trace, Term):
-        measured, allowed = _normalised(term)
+        measured, allowed = _describe_normalisation(term)
         if measured:
             yield Finding(
                 f"{term.function} of `{trace.subject}` is given {measured}",
@@ -87,7 +87,7 @@ _WHY = {
 }
 
 
-def _normalised(term: Term) -> tuple[str, str]:
+def _describe_normalisation(term: Term) -> tuple[str, str]:
     """Tell what a term is given instead of what it takes, and what that is; or nothing."""
     if term.function in ("cross_entropy", "binary_cross_entropy_with_logits"):
         classes = term.input[1] if len(term.input) > 1 else 0

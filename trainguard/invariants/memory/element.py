@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
 from trainguard.events.trace import Trace, Usage
-from trainguard.invariants.memory.wording import of, step, told, where
+from trainguard.invariants.memory.wording import describe_source, of, step, where
 from trainguard.subjects.units import format_bytes
 
 
@@ -33,7 +33,7 @@ def loss_memory_per_element_is_bounded(trace: Trace[Usage]) -> Iterator[Finding]
                 f"{step(trace)} holds more memory for each element than its budget",
                 where(seen),
                 f"{measured:.1f} B for each of {seen.of:,} elements of `{seen.place}`,"
-                f" {told(seen)}",
+                f" {describe_source(seen)}",
                 f"{limit:.1f} B, the budget's per_element",
                 why=f"it holds {format_bytes(seen.count)} above its inputs;"
                 " a float32 intermediate of that size is 4 B for each element",

@@ -7,11 +7,11 @@ from trainguard.core.finding import Finding
 from trainguard.events.trace import Trace, Usage
 from trainguard.invariants.memory.wording import (
     amounts,
+    describe_source,
+    find_stop,
     largest,
     of,
     step,
-    stopped,
-    told,
     unknown,
     where,
 )
@@ -32,7 +32,7 @@ def peak_is_within_budget(trace: Trace[Usage]) -> Iterator[Finding]:
     Why: a step that does not fit is found by crashing, after the queue and hours into the run.
     Source: a post-mortem: 22 GiB were used where 8 to 12 had been estimated.
     """
-    limit, stop = trace.promise("budget:peak"), stopped(trace)
+    limit, stop = trace.promise("budget:peak"), find_stop(trace)
     for seen in of(trace, "peak"):
         if limit is None or (stop is None and seen.measured <= limit):
             continue
@@ -46,11 +46,11 @@ def peak_is_within_budget(trace: Trace[Usage]) -> Iterator[Finding]:
             measured = f"at least {measured}"
         if stop is not None and stop.count:
             what = "runs out of memory"
-            held = f"{_refused(stop)}; {held}"
+            held = f"{_describe_refusal(stop)}; {held}"
         yield Finding(
             f"{step(trace)} {what}",
             where(seen),
-            f"{measured}, {told(seen)}",
+            f"{measured}, {describe_source(seen)}",
             f"{allowed}, the budget's peak",
             why=held,
             source=seen.source,
@@ -74,7 +74,7 @@ def category_is_within_budget(trace: Trace[Usage]) -> Iterator[Finding]:
     Source: post-mortems: an estimate without a breakdown; an averaged copy of all parameters; an
         embedding with a row for each of 65,536 values.
     """
-    stop, found = stopped(trace), False
+    stop, found = find_stop(trace), False
     for seen in of(trace, "category"):
         limit = trace.promise(f"budget:{seen.place}")
         if limit is None or seen.measured <= limit:
@@ -82,9 +82,9 @@ def category_is_within_budget(trace: Trace[Usage]) -> Iterator[Finding]:
         found = True
         measured, allowed = amounts(seen.measured, limit)
         yield Finding(
-            f"the {_named(seen.place)} of {step(trace)} take more memory than their budget",
+            f"the {_pluralize(seen.place)} of {step(trace)} take more memory than their budget",
             where(seen),
-            f"{'at least ' if stop else ''}{measured}, {told(seen)}",
+            f"{'at least ' if stop else ''}{measured}, {describe_source(seen)}",
             f"{allowed}, the budget's {seen.place}",
             why=_parts(trace, seen.place),
             event=seen,
@@ -93,7 +93,7 @@ def category_is_within_budget(trace: Trace[Usage]) -> Iterator[Finding]:
         unknown(stop, "whether its categories are within the budget")
 
 
-def _refused(stop: Usage) -> str:
+def _describe_refusal(stop: Usage) -> str:
     """Say what the allocator refused."""
     more = (
         f"it was refused {format_bytes(stop.reference)} more"
@@ -103,7 +103,7 @@ def _refused(stop: Usage) -> str:
     return f"{more} while it held {format_bytes(stop.measured)}"
 
 
-def _named(category: str) -> str:
+def _pluralize(category: str) -> str:
     """Write a category as what there are several of."""
     return {"optimizer": "state tensors of the optimizer", "averages": "averaged copies"}.get(
         category, category

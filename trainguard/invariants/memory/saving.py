@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.events.trace import Trace, Usage
-from trainguard.invariants.memory.wording import of, percent, step, told, where
+from trainguard.invariants.memory.wording import describe_source, of, percent, step, where
 from trainguard.subjects.units import format_bytes
 
 _SWITCH = "its checkpoint"
@@ -41,7 +41,7 @@ def saving_is_real(trace: Trace[Usage]) -> Iterator[Finding]:
             else f"{step(trace)} does not take as much less memory than {seen.place} as promised",
             where(seen),
             f"{percent(saved / seen.reference)} less: {format_bytes(seen.measured)} instead of"
-            f" {format_bytes(seen.reference)}, {told(seen)}",
+            f" {format_bytes(seen.reference)}, {describe_source(seen)}",
             f"{percent(promised)} less or more",
             why=_why(trace, seen, beyond_reach),
             rank=Rank.NOTE if small else Rank.BROKEN,

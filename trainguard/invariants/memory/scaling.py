@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
 from trainguard.events.trace import Trace, Usage
-from trainguard.invariants.memory.wording import of, step, told
+from trainguard.invariants.memory.wording import describe_source, of, step
 from trainguard.subjects.growth_power import SIZES, TOLERANCE, exceeds, fit_power
 from trainguard.subjects.units import format_bytes
 
@@ -39,7 +39,7 @@ def memory_scales_at_most(trace: Trace[Usage]) -> Iterator[Finding]:
             f"{step(trace)} takes memory that grows with a higher power of `{name}` than declared",
             ", ".join([f"{name} = {sizes}", *(f"{n}={size}" for n, size in last[-1].sizes)]),
             f"power {power:.2f}: {', '.join(format_bytes(one.reference) for one in last)},"
-            f" {told(last[-1])}",
+            f" {describe_source(last[-1])}",
             f"power {allowed:.2f}, and {TOLERANCE:.2f} more",
             why=_why(trace, name),
             source=next((one.source for one in of(trace, "grown") if one.place == name), ""),

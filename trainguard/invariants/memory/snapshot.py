@@ -37,7 +37,7 @@ def memory_matches_snapshot(trace: Trace[Usage]) -> Iterator[Finding]:
             where(seen),
             f"{measured}, {percent(more)} more, {seen.how}",
             f"{kept} and {percent(share)} more, in {seen.place}",
-            why=_grown(trace),
+            why=_list_growth(trace),
             event=seen,
         )
 
@@ -54,7 +54,7 @@ def _incomparable(trace: Trace[Usage]) -> Iterator[Finding]:
             yield Finding(what, where(seen), seen.detail, why=_BLESS, event=seen)
 
 
-def _grown(trace: Trace[Usage]) -> str:
+def _list_growth(trace: Trace[Usage]) -> str:
     """List the categories that grew most."""
     grown = {c.place: c.measured - c.reference for c in of(trace, "category")}
     most = sorted(grown, key=lambda name: -grown[name])[:_LISTED]

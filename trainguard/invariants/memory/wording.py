@@ -14,7 +14,7 @@ def of(trace: Trace[Usage], quantity: str) -> Iterator[Usage]:
     return (seen for seen in trace if seen.quantity == quantity)
 
 
-def stopped(trace: Trace[Usage]) -> Usage | None:
+def find_stop(trace: Trace[Usage]) -> Usage | None:
     """Return the event of a step that was not made to its end, or None."""
     return next(of(trace, "stopped"), None)
 
@@ -49,7 +49,7 @@ def amounts(measured: float, allowed: float) -> tuple[str, str]:
     return left, right
 
 
-def told(seen: Usage) -> str:
+def describe_source(seen: Usage) -> str:
     """Say where a number comes from, and why it is not a prediction where it is not."""
     why = f"as {seen.detail}" if seen.detail.startswith("on fake tensors") else seen.detail
     return ", ".join(part for part in (seen.how, why) if part)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.events.trace import Pass, Trace
-from trainguard.invariants.model.wording import named, of, sizes, worst
+from trainguard.invariants.model.wording import format_place, of, sizes, worst
 from trainguard.invariants.wording import number
 
 _ROUNDING = 1e-5
@@ -30,7 +30,7 @@ def evaluation_is_deterministic(trace: Trace[Pass]) -> Iterator[Finding]:
             dropout = "dropout" in seen.detail
             yield Finding(
                 f"an evaluation of `{trace.subject}` gives another output each time",
-                f"{named(seen)}, {sizes(seen)}",
+                f"{format_place(seen)}, {sizes(seen)}",
                 f"differs by {number(seen.measured)} of the largest output",
                 f"differs by {number(limit)} of the largest output",
                 why="perhaps F.dropout without training=self.training"
@@ -60,11 +60,11 @@ def evaluation_changes_nothing(trace: Trace[Pass]) -> Iterator[Finding]:
     """
     for kind, word in _KINDS.items():
         for seen in worst(of(trace, kind), lambda seen: seen.measured)[:1]:
-            yield _moved(trace, seen, word)
+            yield _make_finding(trace, seen, word)
     for seen in worst(of(trace, "mode"), lambda seen: seen.measured)[:1]:
         yield Finding(
             f"an evaluation of `{trace.subject}` changes the mode of a module",
-            named(seen),
+            format_place(seen),
             f"in {seen.detail} mode after the call",
             "in the mode that it was in before",
             why="perhaps train() or eval() is called in forward",
@@ -76,7 +76,7 @@ def evaluation_changes_nothing(trace: Trace[Pass]) -> Iterator[Finding]:
         if not seen.measured <= limit:
             yield Finding(
                 f"an output of `{trace.subject}` depends on the calls before",
-                f"{named(seen)}, {sizes(seen)}",
+                f"{format_place(seen)}, {sizes(seen)}",
                 f"differs by {number(seen.measured)} of the largest output",
                 f"differs by {number(limit)} of the largest output",
                 why="a state or a cache is carried from one call to the next",
@@ -85,11 +85,11 @@ def evaluation_changes_nothing(trace: Trace[Pass]) -> Iterator[Finding]:
             )
 
 
-def _moved(trace: Trace[Pass], seen: Pass, word: str) -> Finding:
+def _make_finding(trace: Trace[Pass], seen: Pass, word: str) -> Finding:
     """Make the finding of something saved that a call changed."""
     return Finding(
         f"an evaluation of `{trace.subject}` changes {word}",
-        f"{named(seen)}, {sizes(seen)}",
+        f"{format_place(seen)}, {sizes(seen)}",
         f"moved by {number(seen.measured)} of its largest element",
         "moved by 0 of its largest element",
         why="perhaps statistics that are updated whatever the mode is: ask self.training",
@@ -103,7 +103,7 @@ def _around(trace: Trace[Pass]) -> Iterator[Finding]:
     for seen in worst(of(trace, "input"), lambda seen: seen.measured)[:1]:
         yield Finding(
             f"an evaluation of `{trace.subject}` edits its input",
-            f"{named(seen)}, {sizes(seen)}",
+            f"{format_place(seen)}, {sizes(seen)}",
             f"moved by {number(seen.measured)} of its largest element",
             "moved by 0 of its largest element",
             why="an operation in place, such as x += 1 or x.clamp_(), works on the caller's batch",

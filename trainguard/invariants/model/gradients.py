@@ -40,7 +40,7 @@ def every_parameter_receives_gradient(trace: Trace[Pass]) -> Iterator[Finding]:
     Source: torch.nn.parallel.DistributedDataParallel (find_unused_parameters exists for it);
         flat-loss-autoencoder, row E7.
     """
-    passes = _merged(trace)
+    passes = _merge_cases(trace)
     chosen = {_open(seen.place) for seen in passes.values() if 0 < seen.count < seen.of}
     reached = {seen.place.rpartition(".")[0] for seen in passes.values() if seen.count}
     missing = [
@@ -74,7 +74,7 @@ def _unsound(trace: Trace[Pass], passes: dict[str, Pass]) -> Iterator[Finding]:
             )
 
 
-def _merged(trace: Trace[Pass]) -> dict[str, Pass]:
+def _merge_cases(trace: Trace[Pass]) -> dict[str, Pass]:
     """Return of each parameter the case in which it received the most, or a gradient like nan."""
     found: dict[str, Pass] = {}
     for seen in of(trace, "gradient"):

@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.events.trace import Pass, Trace
-from trainguard.invariants.model.wording import named, of, sizes, worst
+from trainguard.invariants.model.wording import format_place, of, sizes, worst
 from trainguard.invariants.wording import number
 
 _EXPECTED = 0.2
@@ -35,7 +35,7 @@ def outputs_are_finite(trace: Trace[Pass]) -> Iterator[Finding]:
         if seen.count:
             yield Finding(
                 f"an output of `{trace.subject}` is not finite",
-                f"{named(seen)}, {seen.at}, {sizes(seen)}",
+                f"{format_place(seen)}, {seen.at}, {sizes(seen)}",
                 f"{seen.count} of {seen.of} elements",
                 f"0 of {seen.of} elements",
                 why=f"the first came from {seen.detail}" if seen.detail else "",
@@ -152,7 +152,7 @@ def _outside(trace: Trace[Pass], own: list[Pass], low: float, high: float) -> It
         if max(low - seen.measured, seen.reference - high) > 0:
             yield Finding(
                 f"an output of `{trace.subject}` is out of its range before training",
-                f"{named(seen)}, {seen.at}, {sizes(seen)}",
+                f"{format_place(seen)}, {seen.at}, {sizes(seen)}",
                 number(beyond),
                 f"{number(low)} to {number(high)}",
                 why="the weight of the head may be too large, or filled so that its output"
@@ -183,7 +183,7 @@ def components_are_distinct(trace: Trace[Pass]) -> Iterator[Finding]:
         if seen.count:
             yield Finding(
                 f"components of `{trace.subject}` are the same",
-                f"{named(seen)}, {seen.at}",
+                f"{format_place(seen)}, {seen.at}",
                 f"{seen.count} of {seen.of} components have a twin",
                 f"0 of {seen.of} components have a twin",
                 why="they start the same and get the same gradient, so no training parts them: a"
@@ -201,7 +201,7 @@ def _twins(trace: Trace[Pass]) -> Iterator[Finding]:
             f"every row of a weight in `{trace.subject}` has a twin that it never leaves"
             if several
             else f"all rows of a weight in `{trace.subject}` are the same and stay so",
-            named(seen),
+            format_place(seen),
             f"{seen.count} different rows of {seen.of}",
             f"{seen.of} different rows of {seen.of}",
             why="they are filled alike and got the same gradient in every step: what they compute"
@@ -217,7 +217,7 @@ def _silent(trace: Trace[Pass]) -> Iterator[Finding]:
         if seen.case == 0 and seen.of >= _FEW_UNITS and seen.count < _ACTIVE * seen.of:
             yield Finding(
                 f"a ReLU of `{trace.subject}` is silent before training",
-                f"{named(seen)}, {sizes(seen)}",
+                f"{format_place(seen)}, {sizes(seen)}",
                 f"{seen.count} of {seen.of} elements above zero",
                 f"at least {int(_ACTIVE * seen.of)} of {seen.of} elements above zero",
                 why="a bias or an input far below zero leaves its units dead from the start",

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
 from trainguard.events.trace import Pass, Trace
-from trainguard.invariants.model.wording import named, of, sizes, worst
+from trainguard.invariants.model.wording import format_place, of, sizes, worst
 from trainguard.invariants.wording import number
 
 _ROUNDING = 1e-5
@@ -95,11 +95,11 @@ def _dependent(
     for seen in found[:1]:
         yield Finding(
             summary.format(trace.subject),
-            f"{named(seen)}, {seen.at}, {sizes(seen)}",
+            f"{format_place(seen)}, {seen.at}, {sizes(seen)}",
             f"changed by {number(seen.measured)} of the largest output",
             f"changed by {number(limit)} of the largest output",
             why=f"{why}; first seen in {seen.detail}" if seen.detail else why,
             event=seen,
-            elsewhere=tuple(map(named, found[1:])),
+            elsewhere=tuple(map(format_place, found[1:])),
             source=seen.source,
         )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
 from trainguard.events.trace import Pass, Trace
-from trainguard.invariants.model.wording import named, of, sizes, worst
+from trainguard.invariants.model.wording import format_place, of, sizes, worst
 from trainguard.invariants.wording import number
 
 _ROUNDING = 1e-4
@@ -35,16 +35,16 @@ def batch_size_one_works(trace: Trace[Pass]) -> Iterator[Finding]:
             why="perhaps squeeze() without a dimension, or statistics over the batch",
             event=seen,
         )
-    yield from _reshaped(trace)
+    yield from _find_reshaped(trace)
     yield from _off(trace)
 
 
-def _reshaped(trace: Trace[Pass]) -> Iterator[Finding]:
+def _find_reshaped(trace: Trace[Pass]) -> Iterator[Finding]:
     """Yield a finding for the output of one sample that has another shape."""
     for seen in worst(of(trace, "single shape"), lambda seen: seen.measured)[:1]:
         yield Finding(
             f"an output of `{trace.subject}` has another shape for one sample",
-            f"{named(seen)}, {seen.at}, {sizes(seen)}",
+            f"{format_place(seen)}, {seen.at}, {sizes(seen)}",
             *_shapes(seen),
             why="perhaps squeeze() without a dimension, which takes the batch dimension too",
             event=seen,
@@ -58,7 +58,7 @@ def _off(trace: Trace[Pass]) -> Iterator[Finding]:
         if not seen.measured <= limit:
             yield Finding(
                 f"an output of `{trace.subject}` for one sample is another one than in a batch",
-                f"{named(seen)}, {seen.at}, {sizes(seen)}",
+                f"{format_place(seen)}, {seen.at}, {sizes(seen)}",
                 f"differs by {number(seen.measured)} of the largest output",
                 f"differs by {number(limit)} of the largest output",
                 why="perhaps squeeze() without a dimension, and a broadcast after it",
@@ -91,7 +91,7 @@ def longer_inputs_work(trace: Trace[Pass]) -> Iterator[Finding]:
     for seen in worst(of(trace, "longer shape"), lambda seen: seen.measured)[:1]:
         yield Finding(
             f"an output of `{trace.subject}` does not follow a longer input",
-            f"{named(seen)}, {seen.at}",
+            f"{format_place(seen)}, {seen.at}",
             *_shapes(seen),
             why="perhaps the input is cut to the length of training",
             event=seen,
@@ -100,7 +100,7 @@ def longer_inputs_work(trace: Trace[Pass]) -> Iterator[Finding]:
         if seen.count:
             yield Finding(
                 f"an output of `{trace.subject}` is not finite for a longer input",
-                f"{named(seen)}, {seen.at}",
+                f"{format_place(seen)}, {seen.at}",
                 f"{seen.count} of {seen.of} elements",
                 f"0 of {seen.of} elements",
                 event=seen,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
 from trainguard.events.trace import Pass, Trace
-from trainguard.invariants.model.wording import named, of, worst
+from trainguard.invariants.model.wording import format_place, of, worst
 from trainguard.invariants.wording import number
 
 _ROUNDING = 1e-5
@@ -43,7 +43,7 @@ def state_dict_round_trips(trace: Trace[Pass]) -> Iterator[Finding]:
         if not seen.measured <= limit and not entries:
             yield Finding(
                 f"`{trace.subject}` is another model after its state dict is loaded",
-                f"{named(seen)}, {seen.at}",
+                f"{format_place(seen)}, {seen.at}",
                 f"differs by {number(seen.measured)} of the largest output",
                 f"differs by {number(limit)} of the largest output",
                 why=f"`{seen.detail}` differs and is not in the state dict"
@@ -58,7 +58,7 @@ def _entries(trace: Trace[Pass]) -> Iterator[Finding]:
     for seen in list(of(trace, "state dtype"))[:1]:
         yield Finding(
             f"the state dict of `{trace.subject}` has another dtype than the model",
-            f"{named(seen)}, {seen.at}",
+            f"{format_place(seen)}, {seen.at}",
             seen.detail,
             "the dtype of the model",
             why="perhaps state_dict casts what is saved",
@@ -67,7 +67,7 @@ def _entries(trace: Trace[Pass]) -> Iterator[Finding]:
     for seen in worst(of(trace, "state value"), lambda seen: seen.measured)[:1]:
         yield Finding(
             f"a value of `{trace.subject}` is lost when its state dict is loaded",
-            f"{named(seen)}, {seen.at}",
+            f"{format_place(seen)}, {seen.at}",
             f"differs by {number(seen.measured)} of its largest element",
             "differs by 0 of its largest element",
             why="perhaps a state_dict or load_state_dict of its own drops or changes it",
@@ -76,7 +76,7 @@ def _entries(trace: Trace[Pass]) -> Iterator[Finding]:
     for seen in list(of(trace, "untied"))[:1]:
         yield Finding(
             f"parameters of `{trace.subject}` are no longer tied when its state dict is loaded",
-            f"{named(seen)}, {seen.at}",
+            f"{format_place(seen)}, {seen.at}",
             "each with memory of its own",
             "one memory, as before",
             why="perhaps a parameter is replaced by a new one in loading; tie it again after that",
@@ -100,7 +100,7 @@ def copies_are_independent(trace: Trace[Pass]) -> Iterator[Finding]:
         calling the original, so that an average follows its student exactly.
     Source: multi-domain-vjepa3d, row D10; gpu-memory, row B6 (the average is a second copy).
     """
-    yield from _shared(trace)
+    yield from _find_shared_memory(trace)
     limit = trace.limit("copies_are_independent", _ROUNDING)
     for quantity, summary, why in (
         ("copied", "a copy of `{}` is not the same model", "something is lost in copying it"),
@@ -114,7 +114,7 @@ def copies_are_independent(trace: Trace[Pass]) -> Iterator[Finding]:
             if not seen.measured <= limit:
                 yield Finding(
                     summary.format(trace.subject),
-                    named(seen),
+                    format_place(seen),
                     f"differs by {number(seen.measured)} of the largest output",
                     f"differs by {number(limit)} of the largest output",
                     why=why,
@@ -122,12 +122,12 @@ def copies_are_independent(trace: Trace[Pass]) -> Iterator[Finding]:
                 )
 
 
-def _shared(trace: Trace[Pass]) -> Iterator[Finding]:
+def _find_shared_memory(trace: Trace[Pass]) -> Iterator[Finding]:
     """Yield a finding for memory that is shared with the original, and for ties that are lost."""
     for seen in list(of(trace, "shared"))[:1]:
         yield Finding(
             f"a copy of `{trace.subject}` shares memory with the original",
-            named(seen),
+            format_place(seen),
             "the same memory in both",
             "memory of its own",
             why="perhaps a __deepcopy__ of its own, or a tensor that is held outside the module",
@@ -136,7 +136,7 @@ def _shared(trace: Trace[Pass]) -> Iterator[Finding]:
     for seen in list(of(trace, "copy untied"))[:1]:
         yield Finding(
             f"parameters of `{trace.subject}` are no longer tied in a copy",
-            named(seen),
+            format_place(seen),
             "each with memory of its own",
             "one memory, as in the original",
             why="perhaps a __deepcopy__ of its own copies them one by one",

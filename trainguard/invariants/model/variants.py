@@ -6,7 +6,7 @@ from math import isinf
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.events.trace import Pass, Trace
-from trainguard.invariants.model.wording import named, of, sizes, worst
+from trainguard.invariants.model.wording import format_place, of, sizes, worst
 from trainguard.invariants.wording import number
 
 EPS = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}
@@ -55,7 +55,7 @@ def _other_gradients(trace: Trace[Pass]) -> Iterator[Finding]:
     for seen in found[:1]:
         yield Finding(
             f"a gradient of `{trace.subject}` is another one with checkpointing",
-            f"{named(seen)}, {sizes(seen)}",
+            f"{format_place(seen)}, {sizes(seen)}",
             "a gradient on one side only"
             if isinf(seen.measured)
             else f"differs by {number(seen.measured)} of its norm",
@@ -146,7 +146,7 @@ def low_precision_agrees(trace: Trace[Pass]) -> Iterator[Finding]:
         if not seen.measured <= allowed:
             yield Finding(
                 f"the {dtype} outputs of `{trace.subject}` are far from the float32 ones",
-                f"{named(seen)}, {sizes(seen)}",
+                f"{format_place(seen)}, {sizes(seen)}",
                 _relative(seen.measured),
                 f"relative error {number(allowed)}",
                 why="perhaps positions, counts or differences in the low precision, or numbers"
@@ -194,7 +194,7 @@ def _noisier(
     for seen in sorted(passes, key=lambda seen: -seen.measured)[:1]:
         allowed = max(least, _FACTOR * seen.reference)
         if not seen.measured <= allowed:
-            at = ", ".join(part for part in (named(seen), seen.at, sizes(seen)) if part)
+            at = ", ".join(part for part in (format_place(seen), seen.at, sizes(seen)) if part)
             yield Finding(
                 summary.format(trace.subject),
                 at,

@@ -10,7 +10,7 @@ def of(trace: Trace[Pass], quantity: str) -> Iterator[Pass]:
     return (seen for seen in trace if seen.quantity == quantity)
 
 
-def named(seen: Pass) -> str:
+def format_place(seen: Pass) -> str:
     """Write the place of a pass: the output, parameter or module, or the model as a whole."""
     return seen.place or "the model"
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
 from trainguard.events.trace import Tick, Trace
-from trainguard.invariants.schedule.run import ROUNDING, Run, once, sound_runs
+from trainguard.invariants.schedule.run import ROUNDING, ScheduleRun, once, sound_runs
 from trainguard.invariants.wording import number
 
 _FALLING = ("warmup-decay", "one-cycle", "plateau")
@@ -27,12 +27,12 @@ def decay_never_rises(trace: Trace[Tick]) -> Iterator[Finding]:
     yield from once(f for run in sound_runs(trace) for f in _rises(run))
 
 
-def _rises(run: Run) -> Iterator[Finding]:
+def _rises(run: ScheduleRun) -> Iterator[Finding]:
     """Yield a finding for the first rise of each group after the warmup."""
     shape = run.word("shape")
     if shape not in _FALLING:
         return
-    start = 0 if shape == "plateau" and not run.promise("warmup") else run.warmed
+    start = 0 if shape == "plateau" and not run.promise("warmup") else run.warmup_end
     for group in run.groups:
         rates = run.rates(group)
         slack = ROUNDING * max(rates)
@@ -66,13 +66,13 @@ def floor_is_kept(trace: Trace[Tick]) -> Iterator[Finding]:
     yield from once(f for run in sound_runs(trace) for f in _below_floor(run))
 
 
-def _below_floor(run: Run) -> Iterator[Finding]:
+def _below_floor(run: ScheduleRun) -> Iterator[Finding]:
     """Yield a finding for the first rate of each group that is below the floor."""
     floor = run.promise("floor") or 0.0
     least = floor * (1 - run.trace.limit("floor_is_kept", 0.01))
     for group in run.groups:
         rates = run.rates(group)
-        below = [i for i in range(run.warmed, len(rates)) if rates[i] < least]
+        below = [i for i in range(run.warmup_end, len(rates)) if rates[i] < least]
         if below:
             yield Finding(
                 f"the rate of `{run.trace.subject}` falls below its floor",
@@ -100,7 +100,7 @@ def horizon_matches_units(trace: Trace[Tick]) -> Iterator[Finding]:
     yield from once(f for run in sound_runs(trace) for f in _wrong_horizon(run))
 
 
-def _wrong_horizon(run: Run) -> Iterator[Finding]:
+def _wrong_horizon(run: ScheduleRun) -> Iterator[Finding]:
     """Yield a finding where a run ends before its total, or decays far too early or late."""
     total = int(run.promise("total") or 0)
     last = len(run.ticks) - 1
@@ -117,7 +117,7 @@ def _wrong_horizon(run: Run) -> Iterator[Finding]:
         yield from _wrong_decay(run, total)
 
 
-def _wrong_decay(run: Run, total: int) -> Iterator[Finding]:
+def _wrong_decay(run: ScheduleRun, total: int) -> Iterator[Finding]:
     """Yield a finding where the decay has hardly begun by the total, or is over long before."""
     rates, top = run.highest, run.top
     way = top - (run.promise("floor") or 0.0)
@@ -147,9 +147,9 @@ def _wrong_decay(run: Run, total: int) -> Iterator[Finding]:
         )
 
 
-def _shortest(run: Run) -> int:
+def _shortest(run: ScheduleRun) -> int:
     """Return how many steps a decay needs to be judged: what is drawn may leave it hardly any."""
-    return 20 if run.drawn("warmup") or run.drawn("total") else 3
+    return 20 if run.is_drawn("warmup") or run.is_drawn("total") else 3
 
 
 def _end(rates: list[float], crest: int, top: float) -> int:
@@ -161,7 +161,7 @@ def _end(rates: list[float], crest: int, top: float) -> int:
     return bottom if max(rates[bottom:]) > rates[bottom] + 0.1 * top else still
 
 
-def _unit_hint(run: Run, length: int) -> str:
+def _unit_hint(run: ScheduleRun, length: int) -> str:
     """Guess which unit was taken for which."""
     total, per_epoch = run.promise("total") or 0.0, run.promise("steps_per_epoch")
     if run.word("unit") == "epoch":

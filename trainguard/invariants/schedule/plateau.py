@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.events.trace import Tick, Trace
-from trainguard.invariants.schedule.run import ROUNDING, Run, drives, once
+from trainguard.invariants.schedule.run import ROUNDING, ScheduleRun, drives, once
 
 # What the metric did, as the observer fed it, and how a sentence about it goes on.
 STANDING = {
@@ -38,7 +38,7 @@ def plateau_waits_for_patience(trace: Trace[Tick]) -> Iterator[Finding]:
     yield from once(f for run in drives(trace, *STANDING, *IMPROVING) for f in _wrong_cuts(run))
 
 
-def _wrong_cuts(run: Run) -> Iterator[Finding]:
+def _wrong_cuts(run: ScheduleRun) -> Iterator[Finding]:
     """Yield a finding where a rule cuts too early, for no reason, or never."""
     phase, patience = run.ticks[0].phase, int(run.promise("patience") or 0)
     rank = _rank(run) if "negative" in phase else Rank.BROKEN
@@ -76,7 +76,7 @@ def _wrong_cuts(run: Run) -> Iterator[Finding]:
         )
 
 
-def _rank(run: Run) -> Rank | None:
+def _rank(run: ScheduleRun) -> Rank | None:
     """Return how sure a finding about metrics below zero is: None where they cannot occur."""
     metrics = run.trace.promises.get("metrics")
     if not isinstance(metrics, tuple) or not metrics:

@@ -6,7 +6,7 @@ from math import isfinite
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.events.trace import Tick, Trace
-from trainguard.invariants.schedule.run import ROUNDING, Run, drives, once, sound_runs
+from trainguard.invariants.schedule.run import ROUNDING, ScheduleRun, drives, once, sound_runs
 from trainguard.invariants.wording import number
 
 
@@ -27,7 +27,7 @@ def rate_is_finite_and_positive(trace: Trace[Tick]) -> Iterator[Finding]:
     yield from once(f for run in drives(trace, "run") for f in _bad_rates(run))
 
 
-def _bad_rates(run: Run) -> Iterator[Finding]:
+def _bad_rates(run: ScheduleRun) -> Iterator[Finding]:
     """Yield a finding for the first rate of each group that is no rate."""
     subject = run.trace.subject
     if not any(rate for tick in run.ticks for rate in tick.rates):
@@ -58,7 +58,7 @@ def _bad_rates(run: Run) -> Iterator[Finding]:
         )
 
 
-def _zeros_inside(run: Run, group: int) -> Iterator[Finding]:
+def _zeros_inside(run: ScheduleRun, group: int) -> Iterator[Finding]:
     """Yield a finding for a rate of zero between the first positive rate and the last step."""
     if run.promise("total") is None:
         return
@@ -92,7 +92,7 @@ def first_step_learns(trace: Trace[Tick]) -> Iterator[Finding]:
     yield from once(f for run in sound_runs(trace) for f in _lost_steps(run))
 
 
-def _lost_steps(run: Run) -> Iterator[Finding]:
+def _lost_steps(run: ScheduleRun) -> Iterator[Finding]:
     """Yield a finding where the first rates of a group are zero."""
     unit = run.word("unit") or "step"
     for group in run.groups:
@@ -134,7 +134,7 @@ def rate_changes_smoothly(trace: Trace[Tick]) -> Iterator[Finding]:
     yield from once(f for run in sound_runs(trace) for f in _leaps(run))
 
 
-def _leaps(run: Run) -> Iterator[Finding]:
+def _leaps(run: ScheduleRun) -> Iterator[Finding]:
     """Yield a finding for the first leap of each group."""
     shape = run.word("shape")
     if shape == "restarts":
@@ -142,7 +142,9 @@ def _leaps(run: Run) -> Iterator[Finding]:
     most = run.trace.limit("rate_changes_smoothly", 2.0)
     for group in run.groups:
         rates = run.rates(group)
-        start = 0 if shape in ("constant", "plateau") and not run.promise("warmup") else run.warmed
+        start = (
+            0 if shape in ("constant", "plateau") and not run.promise("warmup") else run.warmup_end
+        )
         for index in range(start + 1, len(rates)):
             before, after = rates[index - 1 : index + 1]
             if after > most * before and after - before > 0.1 * max(rates):
@@ -172,7 +174,7 @@ def constant_rate_is_kept(trace: Trace[Tick]) -> Iterator[Finding]:
     yield from once(f for run in sound_runs(trace) for f in _moves(run))
 
 
-def _moves(run: Run) -> Iterator[Finding]:
+def _moves(run: ScheduleRun) -> Iterator[Finding]:
     """Yield a finding for the largest change of each group."""
     most = run.trace.limit("constant_rate_is_kept", ROUNDING)
     start = int(run.promise("warmup") or 0)
@@ -206,7 +208,7 @@ def reported_rate_is_in_force(trace: Trace[Tick]) -> Iterator[Finding]:
     yield from once(f for run in sound_runs(trace) for f in _false_reports(run))
 
 
-def _false_reports(run: Run) -> Iterator[Finding]:
+def _false_reports(run: ScheduleRun) -> Iterator[Finding]:
     """Yield a finding for the report that is farthest from the truth."""
     most = run.trace.limit("reported_rate_is_in_force", ROUNDING)
     false = {

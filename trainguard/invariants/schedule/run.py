@@ -12,7 +12,7 @@ ROUNDING = 1e-6  # what chained multiplications may add up to, as a share of the
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ScheduleRun:
     """The ticks of one drive in order, with what was promised for the setting it was driven in."""
 
     trace: Trace[Tick]
@@ -26,7 +26,7 @@ class Run:
         """Return the word promised, such as the shape, or nothing."""
         return str(self.trace.promises.get(name) or "")
 
-    def drawn(self, name: str) -> bool:
+    def is_drawn(self, name: str) -> bool:
         """Say whether a number was drawn for this setting, rather than chosen by the team."""
         return f"{name}@{self.ticks[0].case}" in self.trace.promises
 
@@ -69,7 +69,7 @@ class Run:
         return next(i for i, rate in enumerate(rates) if rate >= least)
 
     @property
-    def warmed(self) -> int:
+    def warmup_end(self) -> int:
         """The index at which the warmup is over: the promised one, or the crest."""
         warmup = self.promise("warmup")
         return self.crest if warmup is None else int(warmup)
@@ -82,14 +82,14 @@ class Run:
         )
 
 
-def drives(trace: Trace[Tick], *phases: str) -> Iterator[Run]:
+def drives(trace: Trace[Tick], *phases: str) -> Iterator[ScheduleRun]:
     """Yield the drives of the given phases, in order."""
     for (_, phase, _), ticks in groupby(trace, lambda t: (t.case, t.phase, t.label)):
         if phase in phases:
-            yield Run(trace, tuple(ticks))
+            yield ScheduleRun(trace, tuple(ticks))
 
 
-def sound_runs(trace: Trace[Tick]) -> Iterator[Run]:
+def sound_runs(trace: Trace[Tick]) -> Iterator[ScheduleRun]:
     """Yield the runs whose rates can be compared; `rate_is_finite_and_positive` has the others."""
     return (run for run in drives(trace, "run") if run.sound)
 

@@ -6,7 +6,7 @@ from math import isfinite
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
 from trainguard.events.trace import Tick, Trace
-from trainguard.invariants.schedule.run import ROUNDING, Run, drives, once
+from trainguard.invariants.schedule.run import ROUNDING, ScheduleRun, drives, once
 from trainguard.invariants.wording import number
 
 _RESUMED = ("resumed", "rebuilt", "unsaved", "unloaded")
@@ -47,7 +47,7 @@ def _discontinuities(trace: Trace[Tick]) -> Iterator[Finding]:
             yield from _first_difference(runs[tick.case], resumed, most)
 
 
-def _first_difference(run: Run, resumed: Run, most: float) -> Iterator[Finding]:
+def _first_difference(run: ScheduleRun, resumed: ScheduleRun, most: float) -> Iterator[Finding]:
     """Yield a finding for the first step at which a resumed drive leaves the uninterrupted one."""
     rates = {tick.step: tick.rates for tick in run.ticks}
     forgotten = resumed.ticks[0].phase == "rebuilt"
@@ -108,19 +108,19 @@ def _undone(trace: Trace[Tick]) -> Iterator[Finding]:
         )
 
 
-def _distance(one: Run, other: Run) -> float:
+def _distance(one: ScheduleRun, other: ScheduleRun) -> float:
     """Return how far apart the rates of two drives are on average, relative to the larger."""
     apart = [difference for tick in _differences(one, other) for difference in tick]
     return sum(apart) / len(apart) if apart else 0.0
 
 
-def _farthest(one: Run, other: Run) -> int:
+def _farthest(one: ScheduleRun, other: ScheduleRun) -> int:
     """Return the index at which two drives are farthest apart."""
     apart = [max(tick) for tick in _differences(one, other)]
     return apart.index(max(apart))
 
 
-def _differences(one: Run, other: Run) -> list[list[float]]:
+def _differences(one: ScheduleRun, other: ScheduleRun) -> list[list[float]]:
     """Return the relative differences of two drives, for each tick and group."""
     return [
         [abs(a - b) / (max(abs(a), abs(b)) or 1.0) for a, b in zip(s.rates, t.rates, strict=False)]

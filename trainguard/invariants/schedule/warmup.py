@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.events.trace import Tick, Trace
-from trainguard.invariants.schedule.run import ROUNDING, Run, once, sound_runs
+from trainguard.invariants.schedule.run import ROUNDING, ScheduleRun, once, sound_runs
 from trainguard.invariants.wording import number
 
 _RISING = ("warmup-decay", "warmup-constant", "one-cycle")
@@ -26,7 +26,7 @@ def warmup_rises(trace: Trace[Tick]) -> Iterator[Finding]:
     yield from once(f for run in sound_runs(trace) for f in _falls_in_warmup(run))
 
 
-def _falls_in_warmup(run: Run) -> Iterator[Finding]:
+def _falls_in_warmup(run: ScheduleRun) -> Iterator[Finding]:
     """Yield a finding for each group whose warmup falls, or is none."""
     warmup = int(run.promise("warmup") or 0)
     for group in run.groups:
@@ -68,7 +68,7 @@ def warmup_reaches_peak(trace: Trace[Tick]) -> Iterator[Finding]:
     yield from once(f for run in sound_runs(trace) for f in _short_of_peak(run))
 
 
-def _short_of_peak(run: Run) -> Iterator[Finding]:
+def _short_of_peak(run: ScheduleRun) -> Iterator[Finding]:
     """Yield a finding where the rate is below the peak when the warmup is over."""
     warmup, peak = int(run.promise("warmup") or 0), run.promise("peak") or 0.0
     least = peak * (1 - run.trace.limit("warmup_reaches_peak", 0.01))
@@ -102,7 +102,7 @@ def peak_is_not_exceeded(trace: Trace[Tick]) -> Iterator[Finding]:
     yield from once(f for run in sound_runs(trace) for f in _above_peak(run))
 
 
-def _above_peak(run: Run) -> Iterator[Finding]:
+def _above_peak(run: ScheduleRun) -> Iterator[Finding]:
     """Yield a finding for the highest rate of a run, where that is above the peak."""
     most = run.top * (1 + run.trace.limit("peak_is_not_exceeded", 0.01))
     index = run.crest
@@ -133,10 +133,10 @@ def warmup_is_short(trace: Trace[Tick]) -> Iterator[Finding]:
     yield from once(f for run in sound_runs(trace) for f in _late_peaks(run))
 
 
-def _late_peaks(run: Run) -> Iterator[Finding]:
+def _late_peaks(run: ScheduleRun) -> Iterator[Finding]:
     """Yield a finding where the peak comes late in the run, or never."""
     shape, total = run.word("shape"), run.promise("total") or 0.0
-    if run.drawn("warmup") or run.drawn("total"):
+    if run.is_drawn("warmup") or run.is_drawn("total"):
         return
     if shape not in _RISING and run.promise("warmup") is None:
         return

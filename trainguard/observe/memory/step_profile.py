@@ -7,7 +7,7 @@ from typing import Any
 
 from trainguard.core.errors import SubjectError
 from trainguard.core.settings import Settings
-from trainguard.events.memory import Breakdown, Course, Part, alike
+from trainguard.events.memory import Breakdown, MemoryCourse, PeakPart, alike
 from trainguard.observe.memory import step, torch_viewer
 from trainguard.observe.memory.allocation_log import BACKWARD, BUILD, RECOMPUTE
 from trainguard.observe.memory.declared_step import Declared
@@ -119,16 +119,16 @@ def broken_down(name: str, seen: Followed, sizes: Sizes) -> Breakdown:
         source=lines[0][0] if lines else "",
         categories=tuple(_categories(peak, highest)),
         modules=alike((module, kind, held) for (module, kind), held in peak.modules.items()),
-        lines=tuple(Part(name=line, held=held) for line, held in lines),
+        lines=tuple(PeakPart(name=line, held=held) for line, held in lines),
         course=course(timeline, sorted(highest, key=lambda kind: _ORDER.get(kind, len(_ORDER)))),
     )
 
 
-def _categories(peak: Peak, highest: Mapping[str, int]) -> Iterator[Part]:
+def _categories(peak: Peak, highest: Mapping[str, int]) -> Iterator[PeakPart]:
     """Yield the categories, what is largest at the peak first."""
     for kind in sorted(highest, key=lambda kind: (-peak.categories[kind], kind)):
         if highest[kind]:
-            yield Part(name=kind, held=peak.categories[kind], highest=highest[kind])
+            yield PeakPart(name=kind, held=peak.categories[kind], highest=highest[kind])
 
 
 # From the bottom of the picture up: what stays is below what comes and goes.
@@ -141,7 +141,7 @@ _ORDER = {
 }  # fmt: skip
 
 
-def course(timeline: Timeline, categories: list[str], most: int = _MOMENTS) -> Course:
+def course(timeline: Timeline, categories: list[str], most: int = _MOMENTS) -> MemoryCourse:
     """Return what was held over the steps, of so many moments the highest of each few changes."""
     places = _lasting(timeline)
     width = max(1, -(-len(places) // most))
@@ -163,7 +163,7 @@ def course(timeline: Timeline, categories: list[str], most: int = _MOMENTS) -> C
             held[slot], highest = _row(now, categories), total
     totals = [sum(row) for row in held]
     peak = totals.index(max(totals)) if totals else 0
-    return Course(
+    return MemoryCourse(
         categories=tuple(categories), held=tuple(held), peak=peak, phases=tuple(phases),
         operations=len(places),
     )  # fmt: skip
