@@ -27,7 +27,7 @@ from trainguard.observe.memory.allocation_log import Ledger
 from trainguard.observe.memory.forked import apart
 from trainguard.observe.memory.predict import predicted
 from trainguard.observe.memory.training import Training, train
-from trainguard.observe.tools.isolation import isolated
+from trainguard.observe.tools.isolation import isolate
 from trainguard.subjects.units import format_bytes
 
 OPTIMIZERS = {
@@ -191,7 +191,7 @@ def main(chosen: list[str]) -> None:
     """Print all tables, or the chosen ones."""
     parts: dict[str, Callable[[], None]] = {"near": near, "large": large, "cost": cost}
     print(conditions(), "\n\n| figure | measured |\n|---|---|", sep="")
-    with isolated(0), warnings.catch_warnings():
+    with isolate(0), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in chosen or parts:
             parts[name]()

@@ -5,10 +5,10 @@ import re
 import pytest
 import torch
 
-from trainguard.observe.tools.isolation import isolated, settings_now
+from trainguard.observe.tools.isolation import isolate, settings_now
 
 # Both import more of torch, which a run inside this process must not be the first to do.
-with isolated():
+with isolate():
     torch.manual_seed(0)
     torch.use_deterministic_algorithms(True)
 

@@ -10,7 +10,7 @@ from tests.third_party.test_models import SUBJECTS
 from trainguard.core.settings import Settings
 from trainguard.observe.memory.declared_step import Declared
 from trainguard.observe.memory.predict import predicted
-from trainguard.observe.tools.isolation import isolated
+from trainguard.observe.tools.isolation import isolate
 
 NAMES = (
     "guard_transformers_models-gpt2_model",
@@ -26,7 +26,7 @@ CHOSEN = [(name, model) for name, model in SUBJECTS if name in NAMES]
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
     """Run every step as an observation does: seeded, on one thread."""
-    with isolated(0):
+    with isolate(0):
         yield
 
 

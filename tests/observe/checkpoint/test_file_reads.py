@@ -10,20 +10,20 @@ import pytest
 import torch
 
 from trainguard.events.checkpoint import Load
-from trainguard.observe.checkpoint.file_reads import Loads
+from trainguard.observe.checkpoint.file_reads import FileReads
 from trainguard.observe.tools.patches import Patches
 
 
 def heard(folder: Path, code: Callable[[], object]) -> tuple[int, list[Load]]:
     """Return how often something was written, and which loads were unsafe, while code ran."""
-    loads, patches = Loads(folder), Patches()
+    loads, patches = FileReads(folder), Patches()
     loads.install(patches)
     patches.active = True
     try:
         code()
     finally:
         patches.undo()
-    return loads.written, loads.found()
+    return loads.written, loads.list_loads()
 
 
 @pytest.fixture

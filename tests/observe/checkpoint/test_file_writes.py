@@ -4,23 +4,23 @@ from pathlib import Path
 
 import pytest
 
-from trainguard.observe.checkpoint.file_writes import Folder, family, kinds, newer
+from trainguard.observe.checkpoint.file_writes import FileWrites, family, kinds, newer
 
 
 def test_files_that_are_new_or_written_anew_have_changed(tmp_path: Path) -> None:
     """A log that only grows has not."""
-    folder = Folder(tmp_path)
+    folder = FileWrites(tmp_path)
     (tmp_path / "train.log").write_text("1\n")
     (tmp_path / "a.pt").write_text("12345")
-    assert folder.changed() == {"train.log": 2, "a.pt": 5}
+    assert folder.find_changes() == {"train.log": 2, "a.pt": 5}
     with (tmp_path / "train.log").open("a") as log:
         log.write("2\n")
-    assert folder.changed() == {}
+    assert folder.find_changes() == {}
     (tmp_path / "a.new").write_text("1234567")
     (tmp_path / "a.new").replace(tmp_path / "a.pt")
-    assert folder.changed() == {"a.pt": 7}
+    assert folder.find_changes() == {"a.pt": 7}
     (tmp_path / "a.pt").write_text("123")
-    assert folder.changed() == {"a.pt": 3}
+    assert folder.find_changes() == {"a.pt": 3}
 
 
 def test_files_in_folders_and_links_are_seen(tmp_path: Path) -> None:
@@ -28,8 +28,8 @@ def test_files_in_folders_and_links_are_seen(tmp_path: Path) -> None:
     (tmp_path / "step_2").mkdir()
     (tmp_path / "step_2" / "0.bin").write_text("1")
     (tmp_path / "last").symlink_to("step_1")
-    folder = Folder(tmp_path)
-    assert set(folder.changed()) == {"step_2/0.bin", "last"}
+    folder = FileWrites(tmp_path)
+    assert set(folder.find_changes()) == {"step_2/0.bin", "last"}
     assert folder.lost_links() == ["last"]
 
 
@@ -64,7 +64,7 @@ def test_newer_ones_stand_beside_a_file_or_its_folder(tmp_path: Path) -> None:
 
 def test_a_folder_settles(tmp_path: Path) -> None:
     """Where nobody writes it does so at once, and what is not there is empty."""
-    Folder(tmp_path / "none").settle()
-    assert Folder(tmp_path / "none").changed() == {}
-    assert Folder(tmp_path / "none").lost_links() == []
+    FileWrites(tmp_path / "none").settle()
+    assert FileWrites(tmp_path / "none").find_changes() == {}
+    assert FileWrites(tmp_path / "none").lost_links() == []
     assert list(tmp_path.iterdir()) == []

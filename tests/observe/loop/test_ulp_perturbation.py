@@ -13,13 +13,13 @@ from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.ulp_perturbation import Nudge
-from trainguard.observe.tools.isolation import isolated
+from trainguard.observe.tools.isolation import isolate
 
 
 def recorded(train, nudge: Nudge | None) -> Trace:
     """Record a training, nudged or not."""
     recorder = Recorder("run", probe=False, nudge=nudge)
-    with isolated(0), recorder:
+    with isolate(0), recorder:
         train()
     return recorder.trace
 

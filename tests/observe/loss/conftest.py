@@ -12,7 +12,7 @@ from trainguard.observe.loss.batching import evaluator
 from trainguard.observe.loss.evaluate import Evaluator
 from trainguard.observe.loss.sampling import draw
 from trainguard.observe.loss.search import Key, Measured, Probe
-from trainguard.observe.tools.isolation import isolated
+from trainguard.observe.tools.isolation import isolate
 from trainguard.observe.tools.points import Points
 from trainguard.observe.tools.structure import Structure
 
@@ -37,7 +37,7 @@ def measure(probe: Probe, made: Evaluator, points: Points | int = 64) -> dict[Ke
     """Return what a probe measures at some points, or at as many drawn ones."""
     if isinstance(points, int):
         points = draw(made.box, points, Generator().manual_seed(0))
-    with isolated():
+    with isolate():
         return dict(probe(made, points))
 
 

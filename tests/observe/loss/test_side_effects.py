@@ -11,7 +11,7 @@ import torch
 import trainguard as tg
 from trainguard.core.errors import SubjectError
 from trainguard.observe.loss.side_effects import Conduct, conduct
-from trainguard.observe.tools.isolation import isolated
+from trainguard.observe.tools.isolation import isolate
 from trainguard.observe.tools.structure import Structure
 
 SIZES = ({"B": 1, "D": 1}, {"B": 2, "D": 3})
@@ -22,7 +22,7 @@ own_generator = np.random.default_rng()
 def conducted(function: object, **declared: object) -> Conduct:
     """Watch a loss of two inputs at two structures."""
     structures = [Structure(dict(sizes)) for sizes in SIZES]
-    with isolated():
+    with isolate():
         return conduct(tg.Loss(function, **INPUTS, **declared), structures, "cpu", torch.float32)
 
 

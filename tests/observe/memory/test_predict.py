@@ -18,13 +18,13 @@ from tests.observe.memory.networks import (
 from trainguard.core.errors import SubjectError
 from trainguard.observe.memory.predict import followed, measured, predicted
 from trainguard.observe.memory.training import Training
-from trainguard.observe.tools.isolation import isolated
+from trainguard.observe.tools.isolation import isolate
 
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
     """Run every step as an observation does: seeded, on one thread."""
-    with isolated(0):
+    with isolate(0):
         yield
 
 

@@ -13,7 +13,7 @@ from trainguard.observe.model.cases import draw
 from trainguard.observe.model.model_case import Network
 from trainguard.observe.model.observer import observe
 from trainguard.observe.model.paste import call
-from trainguard.observe.tools.isolation import isolated
+from trainguard.observe.tools.isolation import isolate
 
 X = tg.real("B 4", -1, 1)
 
@@ -47,7 +47,7 @@ def test_forward_is_fed_by_position_by_keyword_and_beyond() -> None:
             loss=lambda output, target: (output - target[:, :3]).square(),
         )
     )
-    with isolated():
+    with isolate():
         module, inputs = made.build(), made.draw()
         outputs = made.call(module, inputs)
 
@@ -72,7 +72,7 @@ def test_a_forward_of_starred_arguments_is_fed_in_order() -> None:
             return self.layer(parts[0] - parts[1])
 
     made = network(tg.Model(Starred, x=X, y=X))
-    with isolated():
+    with isolate():
         module, inputs = made.build(), made.draw()
         found = made.call(module, inputs).tensors["output"]
         assert torch.equal(found, module.layer(inputs["x"] - inputs["y"]))
@@ -81,7 +81,7 @@ def test_a_forward_of_starred_arguments_is_fed_in_order() -> None:
 def test_a_seed_decides_the_weights_the_inputs_and_the_dropout() -> None:
     """The same seed gives the same of each, another seed another."""
     made = network(tg.Model(Net, x=X, y=X))
-    with isolated():
+    with isolate():
         one, same, other = made.build(1), made.build(1), made.build(2)
         inputs = made.draw(1)
         assert torch.equal(one.layer.weight, same.layer.weight)
@@ -102,7 +102,7 @@ def test_a_factory_that_takes_a_seed_is_given_one() -> None:
         return nn.Linear(4, 2)
 
     made = network(tg.Model(build, input=X))
-    with isolated():
+    with isolate():
         assert not torch.equal(made.build(1).weight, made.build(2).weight)
 
 
@@ -139,7 +139,7 @@ class Force(nn.Module):
 def test_a_model_of_gradients_is_called_with_gradients() -> None:
     """Though the caller asks for none, and gets none."""
     made = network(tg.Model(Force, x=X))
-    with isolated(), torch.no_grad():
+    with isolate(), torch.no_grad():
         found = made.call(made.build(), made.draw()).tensors["output"]
         assert not torch.is_grad_enabled()
     assert not found.requires_grad
@@ -150,7 +150,7 @@ def test_a_build_is_in_training_mode_and_has_no_gradient() -> None:
     """However the given module was left."""
     given = nn.Linear(4, 2).eval()
     given(torch.ones(1, 4)).sum().backward()
-    with isolated():
+    with isolate():
         module = network(tg.Model(given, input=X)).build()
     assert module.training
     assert module.weight.grad is None
@@ -159,7 +159,7 @@ def test_a_build_is_in_training_mode_and_has_no_gradient() -> None:
 def test_lazy_layers_take_their_shape_from_the_first_call() -> None:
     """A built model is ready to be trained."""
     made = network(tg.Model(Net, x=X, y=X))
-    with isolated():
+    with isolate():
         module = made.build()
     assert module.layer.weight.shape == (3, 4)
     assert module.training
@@ -168,7 +168,7 @@ def test_lazy_layers_take_their_shape_from_the_first_call() -> None:
 def test_a_compiled_model_is_observed_as_it_was_written() -> None:
     """Compiling is a variant of its own, and names would differ."""
     made = network(tg.Model(lambda: torch.compile(nn.Linear(4, 2)), input=X))
-    with isolated():
+    with isolate():
         assert [name for name, _ in made.build().named_parameters()] == ["weight", "bias"]
 
 
@@ -232,7 +232,7 @@ class Losing(nn.Module):
 def test_what_is_minimised(names: Any, loss: float | None, objective: float | None) -> None:
     """The model's own loss goes first; of outputs that are no loss, a random projection."""
     made = network(tg.Model(Losing, x=X, arguments={"names": names}))
-    with isolated():
+    with isolate():
         inputs = made.draw()
         outputs = made.call(made.build(), inputs)
         own = made.loss(outputs, inputs)
@@ -245,7 +245,7 @@ def test_what_is_minimised(names: Any, loss: float | None, objective: float | No
 def test_low_precision_runs_under_autocast() -> None:
     """Parameters stay as they are; products are taken in the lower precision."""
     made = network(tg.Model(nn.Linear, input=X, arguments={"in_features": 4, "out_features": 2}))
-    with isolated():
+    with isolate():
         module = made.build()
         outputs = made.call(module, made.draw(), autocast="bfloat16").tensors
     assert outputs["output"].dtype is torch.bfloat16
@@ -258,7 +258,7 @@ def test_double_precision_holds_for_parameters_and_inputs() -> None:
     observation = observe(model, "cpu", "float64", Settings())
     observation.trace("initial")
     made = observation._networks[0]
-    with isolated():
+    with isolate():
         assert made.build().weight.dtype is made.draw()["input"].dtype is torch.float64
 
 

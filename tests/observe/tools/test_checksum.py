@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainguard.observe.tools.checksum import checksums, sampled
+from trainguard.observe.tools.checksum import checksums, sample_elements
 
 DTYPES = (
     torch.float64,
@@ -105,6 +105,6 @@ def test_a_sample_lies_all_over_the_tensor(shape: tuple[int, ...]) -> None:
     """It has as many elements as asked for, nearly, and is not all from one column."""
     rows = torch.arange(shape[0])[:, None].expand(shape)
     columns = torch.arange(shape[1])[None].expand(shape)
-    assert 600 < len(sampled(rows, 1024)) <= 1024
-    assert sampled(rows, 1024).max() > shape[0] / 2
-    assert len(sampled(columns, 1024).unique()) > shape[1] / 4
+    assert 600 < len(sample_elements(rows, 1024)) <= 1024
+    assert sample_elements(rows, 1024).max() > shape[0] / 2
+    assert len(sample_elements(columns, 1024).unique()) > shape[1] / 4

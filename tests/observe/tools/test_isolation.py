@@ -10,7 +10,7 @@ import torch
 from trainguard.observe.tools.isolation import (
     SETTINGS,
     flushes_denormals,
-    isolated,
+    isolate,
     restore,
     seed_everything,
     settings_now,
@@ -37,11 +37,11 @@ def streams() -> tuple[list[int], list[int], object]:
 def test_settings_come_back(edit: str) -> None:
     """A changed setting is put back, also where the block raises."""
     before = settings_now()
-    with isolated():
+    with isolate():
         EDITS[edit]()
         assert settings_now() != before
     assert settings_now() == before
-    with pytest.raises(ZeroDivisionError), isolated():
+    with pytest.raises(ZeroDivisionError), isolate():
         EDITS[edit]()
         raise ZeroDivisionError
     assert settings_now() == before
@@ -55,7 +55,7 @@ def test_every_setting_is_edited_above() -> None:
 @pytest.mark.parametrize("edit", EDITS)
 def test_what_changed_is_told(edit: str) -> None:
     """`restore` names the setting with its value before and after."""
-    with isolated():
+    with isolate():
         before = settings_now()
         EDITS[edit]()
         changed = restore(before)
@@ -69,7 +69,7 @@ def test_what_changed_is_told(edit: str) -> None:
 def test_streams_come_back() -> None:
     """What is drawn or seeded inside the block changes no stream outside it."""
     before = streams()
-    with pytest.raises(KeyError), isolated(seed=5):
+    with pytest.raises(KeyError), isolate(seed=5):
         seed_everything(7)
         torch.rand(3), np.random.rand(3), random.random()
         raise KeyError
@@ -80,7 +80,7 @@ def test_the_block_is_seeded() -> None:
     """A block draws what its seed says, whatever was drawn before it."""
 
     def drawn(seed: int) -> tuple[float, float, float]:
-        with isolated(seed):
+        with isolate(seed):
             return (float(torch.rand(())), float(np.random.rand()), random.random())
 
     first = drawn(3)
@@ -91,15 +91,15 @@ def test_the_block_is_seeded() -> None:
 
 def test_a_large_seed() -> None:
     """NumPy takes seeds of 32 bits only; a longer one seeds it all the same."""
-    with isolated(2**40 + 1):
+    with isolate(2**40 + 1):
         large = np.random.rand()
-    with isolated(1):
+    with isolate(1):
         assert np.random.rand() == large
 
 
 def test_the_block_has_one_thread_and_gradients() -> None:
     """Whatever the run is set to, an observation has one thread and gradients."""
-    with torch.no_grad(), isolated():
+    with torch.no_grad(), isolate():
         assert torch.get_num_threads() == 1
         assert torch.is_grad_enabled()
 
@@ -109,7 +109,7 @@ def test_the_block_has_denormal_numbers() -> None:
     for before in (False, True):
         torch.set_flush_denormal(before)
         try:
-            with isolated():
+            with isolate():
                 assert not flushes_denormals()
                 torch.set_flush_denormal(True)
             assert flushes_denormals() == before
@@ -119,10 +119,10 @@ def test_the_block_has_denormal_numbers() -> None:
 
 def test_blocks_nest() -> None:
     """An inner block gives the outer one its streams and settings back."""
-    with isolated(1):
+    with isolate(1):
         torch.set_default_dtype(torch.float64)
         before = streams()
-        with isolated(2):
+        with isolate(2):
             torch.set_default_dtype(torch.float16)
             torch.rand(3)
         assert (torch.get_default_dtype(), streams()) == (torch.float64, before)

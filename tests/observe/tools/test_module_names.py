@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from trainguard.observe.tools.module_names import Names, unwrapped
+from trainguard.observe.tools.module_names import ModuleNames, unwrap
 
 
 class Net(nn.Module):
@@ -17,7 +17,7 @@ class Net(nn.Module):
 
 def test_parameters_are_named_from_the_outermost_module() -> None:
     """A tied weight has the first of its names."""
-    names, net = Names(), Net()
+    names, net = ModuleNames(), Net()
     assert names.add(net) == "Net"
     assert names.parameter(net.part[2].weight) == "Net.part.0.weight"
     assert names.holder(net.part[2].bias) == "Net.part.2"
@@ -26,22 +26,22 @@ def test_parameters_are_named_from_the_outermost_module() -> None:
 
 def test_a_second_module_of_a_class_has_a_number() -> None:
     """Two of a kind are told apart; one that is met again keeps its name."""
-    names, first, second = Names(), Net(), Net()
+    names, first, second = ModuleNames(), Net(), Net()
     assert [names.add(first), names.add(second), names.add(first)] == ["Net", "Net#2", "Net"]
 
 
 def test_a_wrapper_bears_the_name_of_what_is_inside() -> None:
     """A compiled module is the module."""
     net = Net()
-    names, compiled = Names(), torch.compile(net, backend="eager")
-    assert unwrapped(compiled) is net
+    names, compiled = ModuleNames(), torch.compile(net, backend="eager")
+    assert unwrap(compiled) is net
     assert names.add(compiled) == "Net"
     assert names.add(net) == "Net"
 
 
 def test_a_part_that_was_tried_out_first_is_named_as_a_part() -> None:
     """It has the model's name for it if it was called before training, else it keeps its own."""
-    early, late, net = Names(), Names(), Net()
+    early, late, net = ModuleNames(), ModuleNames(), Net()
     for names, renames in ((early, True), (late, False)):
         assert names.add(net.part, renames=renames) == "Sequential"
         assert names.add(net, renames=renames) == "Net"
@@ -53,12 +53,12 @@ def test_a_part_that_was_tried_out_first_is_named_as_a_part() -> None:
 
 def test_what_is_unknown_is_described() -> None:
     """A parameter of no known module is told by its shape."""
-    assert Names().parameter(nn.Parameter(torch.zeros(2, 3))) == "parameter of shape (2, 3)"
+    assert ModuleNames().parameter(nn.Parameter(torch.zeros(2, 3))) == "parameter of shape (2, 3)"
 
 
 def test_an_id_that_is_used_again_is_not_confused() -> None:
     """A module that died leaves its name to nobody."""
-    names = Names()
+    names = ModuleNames()
     for _ in range(50):
         net = nn.Linear(3, 3)
         names.add(net)

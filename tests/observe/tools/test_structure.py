@@ -95,4 +95,4 @@ def test_a_strategy_that_raises() -> None:
 def test_other_sizes_for_a_structure() -> None:
     """A structure of other sizes keeps everything else."""
     known = Structure({"B": 4, "T": 2}, {"a": 1}, {"b": 2})
-    assert known.sized(B=1) == Structure({"B": 1, "T": 2}, {"a": 1}, {"b": 2})
+    assert known.with_sizes(B=1) == Structure({"B": 1, "T": 2}, {"a": 1}, {"b": 2})

@@ -14,7 +14,7 @@ _EVENTS = frozenset(("os.remove", "os.rmdir", "shutil.rmtree"))
 
 
 @dataclass(frozen=True, slots=True)
-class Deletion:
+class FileDeletion:
     """
     One numbered file or folder that was deleted.
 
@@ -26,7 +26,7 @@ class Deletion:
     siblings: tuple[str, ...]
 
 
-class Deletions:
+class FileDeletions:
     """
     Listens to all that this process deletes, and reads, by Python's audit events.
 
@@ -37,15 +37,15 @@ class Deletions:
 
     def __init__(self, directory: Path, steps: Callable[[], int]) -> None:
         self.directory, self.steps = directory.resolve(), steps
-        self.found: list[Deletion] = []
+        self.found: list[FileDeletion] = []
         self.opened: set[str] = set()
         self._inside = False
 
     def install(self) -> None:
         """Begin to listen."""
-        sys.addaudithook(self._heard)
+        sys.addaudithook(self._on_audit_event)
 
-    def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
+    def _on_audit_event(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Take down what is about to be deleted; what a deleted folder holds is part of it."""
         if event == "open" and isinstance(arguments[1], str) and "r" in arguments[1]:
             self._opens(arguments[0])
@@ -77,4 +77,4 @@ class Deletions:
         kind, numbers = family(full.name)
         if numbers:
             siblings = sorted(p.name for p in full.parent.iterdir() if family(p.name)[0] == kind)
-            self.found.append(Deletion(self.steps(), full.name, tuple(siblings)))
+            self.found.append(FileDeletion(self.steps(), full.name, tuple(siblings)))

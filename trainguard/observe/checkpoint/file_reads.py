@@ -20,7 +20,7 @@ _WEIGHTS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 _NO_WEIGHTS = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 
 
-class Loads:
+class FileReads:
     """
     The calls of torch.save and pickle.dump, counted, and those of torch.load and pickle.load.
 
@@ -43,7 +43,7 @@ class Loads:
         patches.replace(torch, "load", lambda load: self._reads(load, "torch.load"))
         patches.replace(pickle, "load", lambda load: self._reads(load, "pickle.load"))
 
-    def found(self) -> list[Load]:
+    def list_loads(self) -> list[Load]:
         """Return the calls that may have executed what stood in a file, each line once."""
         told = {}
         for call, file, source in self._calls:
@@ -56,18 +56,18 @@ class Loads:
         """Return a function that writes, and counts."""
 
         @wraps(write)
-        def counted(*args: Any, **kwargs: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
             """Write."""
             self.written += 1
             return write(*args, **kwargs)
 
-        return counted
+        return wrapper
 
     def _reads(self, load: Callable[..., Any], call: str) -> Callable[..., Any]:
         """Return a function that reads, and remembers which line of the team's reads unsafely."""
 
         @wraps(load)
-        def watched(*args: Any, **kwargs: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
             """Read."""
             frame = sys._getframe(1)  # noqa: SLF001 the one way to look at callers cheaply
             if foreign(frame.f_code.co_filename) and len(self._calls) < _MOST:
@@ -77,7 +77,7 @@ class Loads:
                     self._calls.append((call, file, source))
             return load(*args, **kwargs)
 
-        return watched
+        return wrapper
 
     def _file(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Path | None:
         """Return the file of the run that is read, if it is one."""

@@ -17,15 +17,15 @@ Mark = tuple[int, int, int]  # of a file: its inode, its size and when it was wr
 
 
 @dataclass(slots=True)
-class Folder:
+class FileWrites:
     """A folder that is looked at again and again; marks: of each file, at the last look."""
 
     path: Path
     marks: dict[str, Mark] = field(default_factory=dict)
 
-    def changed(self) -> dict[str, int]:
+    def find_changes(self) -> dict[str, int]:
         """Return the sizes of files that came, or were written anew, since; a log only grows."""
-        before, self.marks = self.marks, dict(scanned(self.path))
+        before, self.marks = self.marks, dict(scan_files(self.path))
         return {
             name: mark[1] for name, mark in self.marks.items() if _is_new(before.get(name), mark)
         }
@@ -33,10 +33,10 @@ class Folder:
     def settle(self) -> None:
         """Wait until nobody writes any more, as a save in the background does."""
         quiet, until = 0, time.monotonic() + _PATIENCE
-        last = dict(scanned(self.path))
+        last = dict(scan_files(self.path))
         while quiet < _QUIET and time.monotonic() < until:
             time.sleep(_PAUSE)
-            now = dict(scanned(self.path))
+            now = dict(scan_files(self.path))
             quiet, last = (quiet + 1, now) if now == last else (0, now)
 
     def lost_links(self) -> list[str]:
@@ -46,7 +46,7 @@ class Folder:
         return sorted(p.name for p in self.path.iterdir() if p.is_symlink() and not p.exists())
 
 
-def scanned(path: Path) -> Iterator[tuple[str, Mark]]:
+def scan_files(path: Path) -> Iterator[tuple[str, Mark]]:
     """Yield each file below a folder with its mark; those that are gone by then are left out."""
     count = 0
     for root, _, names in os.walk(path):

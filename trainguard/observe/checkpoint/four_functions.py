@@ -11,7 +11,7 @@ DEFAULT_STEPS = 8
 
 
 @dataclass(frozen=True)
-class Written:
+class FourFunctions:
     """
     The `train` of a subject that declares its parts: it saves halfway, and once more later on.
 
@@ -34,13 +34,13 @@ class Written:
         path = directory / self.parts.files
         halfway = self.steps // 2
         saves = () if resume else (halfway, (halfway + self.steps) // 2)
-        state = self._loaded(path) if resume else build()
+        state = self._load(path) if resume else build()
         for made in range(1, self.steps + 1):
             step(state)
             if made in saves:
                 save(state, path)
 
-    def _loaded(self, path: Path) -> Any:
+    def _load(self, path: Path) -> Any:
         """Return the state that was saved: put into one built anew, or made by `load` itself."""
         build, load = self.parts.build, self.parts.load
         assert build is not None

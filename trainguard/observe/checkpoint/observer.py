@@ -16,8 +16,8 @@ from trainguard.core.settings import Settings
 from trainguard.events.base import Event, Plain
 from trainguard.events.trace import Trace
 from trainguard.observe.checkpoint.comparison import departures, parts
-from trainguard.observe.checkpoint.rotation import deletions, rotated
-from trainguard.observe.checkpoint.runs import Trials
+from trainguard.observe.checkpoint.rotation import deletions, rotate_folders
+from trainguard.observe.checkpoint.runs import CheckpointRuns
 from trainguard.observe.tools.traces import Traces
 from trainguard.subjects.checkpoint import Checkpoint
 
@@ -44,28 +44,28 @@ class CheckpointObservation:
         """Make a folder that is there for as long as the observation is."""
         base = Path(mkdtemp(prefix="trainguard-")).resolve()
         weakref.finalize(self, _delete, base, os.getpid())
-        self._trials = Trials(self.subject, base, self.settings.seed)
+        self._trials = CheckpointRuns(self.subject, base, self.settings.seed)
 
     def trace(self, probe: str) -> Trace[Event]:
         """Return the trace of one probe, observed at the first call."""
         probes: dict[str, Callable[[], Iterator[Event]]] = {
-            "resume": self._resumed,
-            "interrupt": self._interrupted,
-            "rotate": self._rotated,
+            "resume": self._observe_resume,
+            "interrupt": self._observe_interruption,
+            "rotate": self._observe_rotation,
         }
-        return self._traces.get(probe, lambda _: self._made(tuple(probes[probe]())))
+        return self._traces.get(probe, lambda _: self._make_trace(tuple(probes[probe]())))
 
     def shrink(self, finding: Finding, _judge: Judge) -> Finding:
         """Return the finding: what a resume loses has no smaller counterexample."""
         return finding
 
-    def _made(self, events: tuple[Event, ...]) -> Trace[Event]:
+    def _make_trace(self, events: tuple[Event, ...]) -> Trace[Event]:
         """Return a trace of events under the conditions of the runs."""
         self.points += len(events)
         conditions: dict[str, Plain] = {"torch": torch.__version__, "seed": self.settings.seed}
         return Trace(self.subject.name, events, conditions, self.subject.promises)
 
-    def _resumed(self) -> Iterator[Event]:
+    def _observe_resume(self) -> Iterator[Event]:
         """Yield how a run goes on that was killed after a save."""
         trials, made = self._trials, self._trials.attempt
         told, state, other = made.resumption, None, made.resumed.state
@@ -81,17 +81,17 @@ class CheckpointObservation:
             yield from departures(trials.whole, made.resumed, began)
         yield from made.resumed.loads
 
-    def _interrupted(self) -> Iterator[Event]:
+    def _observe_interruption(self) -> Iterator[Event]:
         """Yield how a run goes on that was killed in the middle of a save, and as it should."""
         told = self._trials.attempt.resumption
         yield told
         if not told.error and told.made and told.began > 0:
-            yield self._trials.interrupted()
+            yield self._trials.interrupt_save()
 
-    def _rotated(self) -> Iterator[Event]:
+    def _observe_rotation(self) -> Iterator[Event]:
         """Yield what was deleted by the run, or by the function that rotates."""
         if self.subject.rotate is not None:
-            yield from rotated(self.subject, self._trials.base)
+            yield from rotate_folders(self.subject, self._trials.base)
         if self.subject.train is not None:
             yield from deletions(self._trials.whole, self.subject.keep or 0)
 

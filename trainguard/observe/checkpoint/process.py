@@ -60,7 +60,7 @@ def apart(work: Callable[[], object], folder: Path, seconds: float) -> Ending:
     start = _fork if forks() else _spawn
     process = start(work, log)
     try:
-        code = _waited(process, seconds)
+        code = _wait(process, seconds)
     finally:
         _end(process)
     printed = log.read_bytes()[-_TAIL:].decode(errors="replace") if log.exists() else ""
@@ -93,7 +93,7 @@ def _spawn(work: Callable[[], object], log: Path) -> int:
         if (file := getattr(module, "__file__", None)) and name.encode() in packed
     }
     context = multiprocessing.get_context("spawn")
-    child = context.Process(target=_spawned, args=(packed, modules, str(log)), daemon=False)
+    child = context.Process(target=_run_spawned, args=(packed, modules, str(log)), daemon=False)
     child.start()
     assert child.pid is not None
     # It is waited for by its number: who asks multiprocessing would hear that it still runs.
@@ -101,7 +101,7 @@ def _spawn(work: Callable[[], object], log: Path) -> int:
     return child.pid
 
 
-def _spawned(packed: bytes, modules: dict[str, str], log: str) -> None:
+def _run_spawned(packed: bytes, modules: dict[str, str], log: str) -> None:
     """Be the new interpreter: import what is needed by name, or else from its file, and work."""
     for name, file in modules.items():
         try:
@@ -140,7 +140,7 @@ def _child(work: Callable[[], object], log: Path) -> int:
     return 0
 
 
-def _waited(process: int, seconds: float) -> int:
+def _wait(process: int, seconds: float) -> int:
     """Wait for the end of a child and return its exit code, below zero that of a signal."""
     until, pause = time.monotonic() + seconds, _POLL[0]
     while True:

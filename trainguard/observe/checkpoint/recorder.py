@@ -25,14 +25,14 @@ from trainguard.core.errors import is_ours
 from trainguard.events.base import Event
 from trainguard.events.checkpoint import Load
 from trainguard.events.loop import Average, Step
-from trainguard.observe.checkpoint.file_deletions import Deletion, Deletions
-from trainguard.observe.checkpoint.file_reads import Loads
-from trainguard.observe.checkpoint.file_writes import Folder, newer
+from trainguard.observe.checkpoint.file_deletions import FileDeletion, FileDeletions
+from trainguard.observe.checkpoint.file_reads import FileReads
+from trainguard.observe.checkpoint.file_writes import FileWrites, newer
 from trainguard.observe.checkpoint.state import State, living_optimizers, parameters_of, state_now
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.watch.averaged_copies import Averages
 from trainguard.observe.loop.window import Window
-from trainguard.observe.tools.isolation import isolated
+from trainguard.observe.tools.isolation import isolate
 from trainguard.observe.tools.user_line import foreign
 
 _FORWARDS = 8  # forwards of a step before which the state is taken; the last one counts
@@ -69,8 +69,8 @@ class Order:
         older = living_optimizers() if self.older is None else self.older
         # Nothing that was there before is looked at again: a forked child would copy all of it.
         gc.freeze()
-        witness = Witness(replace(self, older=older))
-        with isolated(self.seed):
+        witness = CheckpointRecorder(replace(self, older=older))
+        with isolate(self.seed):
             try:
                 with witness:
                     self.train(**self.arguments)
@@ -115,7 +115,7 @@ class Account:
     saves: list[Save] = field(default_factory=list)
     opened: frozenset[str] = frozenset()
     newer: frozenset[str] = frozenset()
-    deletions: list[Deletion] = field(default_factory=list)
+    deletions: list[FileDeletion] = field(default_factory=list)
     lost: list[tuple[int, str]] = field(default_factory=list)
     exact: bool = True
     loads: list[Load] = field(default_factory=list)
@@ -125,22 +125,22 @@ class Account:
     trace: str = ""
 
 
-class Witness(Recorder):
+class CheckpointRecorder(Recorder):
     """A recorder that follows an Order and gives an Account."""
 
     def __init__(self, order: Order) -> None:
         super().__init__(order.name, steps=order.steps, probe=False)
         self.order, self.account = order, Account()
-        self.folder = Folder(order.directory)
-        self.loads = Loads(order.directory)
-        self.deletions = Deletions(order.directory, lambda: self.steps)
+        self.folder = FileWrites(order.directory)
+        self.loads = FileReads(order.directory)
+        self.deletions = FileDeletions(order.directory, lambda: self.steps)
         self.roots: dict[int, nn.Module] = {}
         self.following: set[str] = set()  # names of copies that move as averages do
         self._forwards = 0
         self._wrote = False
         self.limit = None  # until training begins
 
-    def __enter__(self) -> "Witness":
+    def __enter__(self) -> "CheckpointRecorder":
         """Install what any recorder has, and what comes before a forward."""
         super().__enter__()
         self.patches.replace(nn.Module, "__call__", self._forward_begins)
@@ -148,7 +148,7 @@ class Witness(Recorder):
             self.window_of(optimizer)
         self.loads.install(self.patches)
         self.deletions.install()
-        self.folder.changed()  # what stands there already is not of this run
+        self.folder.find_changes()  # what stands there already is not of this run
         return self
 
     def __exit__(
@@ -167,7 +167,7 @@ class Witness(Recorder):
         """Return a `Module.__call__` that tells before a forward that learns."""
 
         @wraps(call)
-        def watched(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        def wrapper(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             """Call the module."""
             outermost = not self.calling and not self.backward and self.patches.active
             learns = outermost and torch.is_grad_enabled() and module.training
@@ -176,7 +176,7 @@ class Witness(Recorder):
                 self.learning_begins()
             return call(module, *args, **kwargs)
 
-        return watched
+        return wrapper
 
     def learning_begins(self) -> None:
         """See the moment before a forward that learns, the last one before a step's backward."""
@@ -247,7 +247,7 @@ class Witness(Recorder):
 
     def tell(self) -> None:
         """Write the account down for the parent."""
-        self.account.loads = self.loads.found()
+        self.account.loads = self.loads.list_loads()
         self.account.deletions = self.deletions.found
         self.account.exact = not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         self.order.result.write_bytes(pickle.dumps(self.account))
@@ -255,7 +255,7 @@ class Witness(Recorder):
     def _look(self) -> None:
         """Look whether files were written since the last step."""
         wrote = self.loads.written
-        changed = self.folder.changed()
+        changed = self.folder.find_changes()
         if changed and (wrote or not self._wrote):
             if wrote and not self._wrote:  # from here on it is known what a save looks like
                 self.account.saves = []

@@ -9,12 +9,12 @@ from typing import Any
 
 from trainguard.core.errors import is_ours
 from trainguard.events.checkpoint import Rotation
-from trainguard.observe.checkpoint.file_deletions import Deletion
+from trainguard.observe.checkpoint.file_deletions import FileDeletion
 from trainguard.observe.checkpoint.file_writes import family
 from trainguard.observe.checkpoint.recorder import Account
 from trainguard.observe.checkpoint.runs import path_for
 from trainguard.observe.tools.deadline import deadline
-from trainguard.observe.tools.isolation import isolated
+from trainguard.observe.tools.isolation import isolate
 from trainguard.subjects.checkpoint import DIRECTORIES, RANKS, Checkpoint, named_parameter
 
 _CROSSINGS = (10, 100, 1000)  # where a number gets a digit more
@@ -27,16 +27,16 @@ _FOREIGN = ("config.yaml", "train.log", "notes_2.txt", "events.out.tfevents.17.h
 def deletions(whole: Account, keep: int) -> Iterator[Rotation]:
     """Yield what a run deleted of its numbered files, and links that lost their target."""
     for deletion in whole.deletions:
-        yield _deleted(deletion, keep, f"after step {deletion.step}")
+        yield _make_event(deletion, keep, f"after step {deletion.step}")
     for step, name in whole.lost:
         yield Rotation(quantity="link", at=f"after step {step}", name=name)
 
 
-def rotated(subject: Checkpoint, base: Path) -> Iterator[Rotation]:
+def rotate_folders(subject: Checkpoint, base: Path) -> Iterator[Rotation]:
     """Yield what the function that rotates does to folders with all kinds of files in them."""
     folder = base / "rotated"
     keep = subject.keep or 1
-    for case in (_numbers, _touched, _others, _on_another_rank):
+    for case in (_numbers, _rotate_touched, _others, _on_another_rank):
         rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         yield from case(subject, folder, keep)
@@ -51,17 +51,17 @@ def _numbers(subject: Checkpoint, folder: Path, keep: int) -> Iterator[Rotation]
             if number >= 0:
                 name = subject.files.format(number)
                 _write(folder / name, number)
-                yield from _called(subject, folder, keep, f"when {name} was written")
+                yield from _call_rotation(subject, folder, keep, f"when {name} was written")
         kept = sum(1 for _ in folder.iterdir())
         yield Rotation(quantity="kept", at=f"when {name} was written", count=kept, keep=keep)
 
 
-def _touched(subject: Checkpoint, folder: Path, keep: int) -> Iterator[Rotation]:
+def _rotate_touched(subject: Checkpoint, folder: Path, keep: int) -> Iterator[Rotation]:
     """Rotate in a folder that was copied, the newest first, so that the times say nothing."""
     numbers = range(10 - keep, 11)
     for number in numbers:
         _write(folder / subject.files.format(number), -number)
-    for told in _called(subject, folder, keep, "when the folder had been copied"):
+    for told in _call_rotation(subject, folder, keep, "when the folder had been copied"):
         yield replace(told, touched=True)
 
 
@@ -74,7 +74,7 @@ def _others(subject: Checkpoint, folder: Path, keep: int) -> Iterator[Rotation]:
     for number in range(1, keep + 3):
         _write(folder / subject.files.format(number), number)
     at = f"where {names[0]} stands too"
-    for told in _called(subject, folder, keep, at):
+    for told in _call_rotation(subject, folder, keep, at):
         if told.quantity == "raised":
             yield told
     for name in (*names, "samples"):
@@ -89,11 +89,11 @@ def _on_another_rank(subject: Checkpoint, folder: Path, keep: int) -> Iterator[R
         return
     for number in range(1, keep + 3):
         _write(folder / subject.files.format(number), number)
-    for told in _called(subject, folder, keep, f"called with {rank}=1", {rank: 1}):
+    for told in _call_rotation(subject, folder, keep, f"called with {rank}=1", {rank: 1}):
         yield replace(told, quantity="rank") if told.quantity == "deleted" else told
 
 
-def _called(
+def _call_rotation(
     subject: Checkpoint, folder: Path, keep: int, at: str, more: dict[str, Any] | None = None
 ) -> Iterator[Rotation]:
     """Call the function that rotates, and yield what is gone, or what it raised."""
@@ -103,7 +103,7 @@ def _called(
     given = {**({rank: 0} if rank else {}), **subject.arguments, **(more or {})}
     before = {path.name for path in folder.iterdir()}
     try:
-        with isolated(), deadline(subject.timeout):
+        with isolate(), deadline(subject.timeout):
             function(**{directory: path_for(function, directory, folder)}, **given)
     except Exception as error:
         if is_ours(error):
@@ -116,10 +116,10 @@ def _called(
     remaining = [name for name in own if name not in gone]
     for name in sorted(gone & set(own)):
         # Against what remains: several may be deleted at once.
-        yield _deleted(Deletion(0, name, (*remaining, name)), keep, at)
+        yield _make_event(FileDeletion(0, name, (*remaining, name)), keep, at)
 
 
-def _deleted(deletion: Deletion, keep: int, at: str) -> Rotation:
+def _make_event(deletion: FileDeletion, keep: int, at: str) -> Rotation:
     """Return what was deleted, and what of its kind was left."""
     number = family(deletion.name)[1]
     others = [name for name in deletion.siblings if name != deletion.name]

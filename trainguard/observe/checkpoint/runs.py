@@ -19,7 +19,7 @@ from typing import Any
 from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.events.checkpoint import Resumption
 from trainguard.observe.checkpoint.file_writes import kinds
-from trainguard.observe.checkpoint.four_functions import Written
+from trainguard.observe.checkpoint.four_functions import FourFunctions
 from trainguard.observe.checkpoint.process import Ending, Printed, apart
 from trainguard.observe.checkpoint.recorder import Account, Order, Save
 from trainguard.observe.checkpoint.state import State, living_optimizers
@@ -39,7 +39,7 @@ class Attempt:
 
 
 @dataclass
-class Trials:
+class CheckpointRuns:
     """The runs of one subject, each made when it is first asked for."""
 
     subject: Checkpoint
@@ -50,7 +50,7 @@ class Trials:
     @cached_property
     def train(self) -> Callable[..., Any]:
         """The function that trains: the declared one, or one made of its parts."""
-        return self.subject.train or Written(self.subject)
+        return self.subject.train or FourFunctions(self.subject)
 
     @property
     def folder(self) -> Path:
@@ -68,9 +68,9 @@ class Trials:
     def whole(self) -> Account:
         """The run that is not interrupted."""
         if self._until is None:
-            account = self._made(self._order(steps=self.subject.steps))
+            account = self._run_order(self._order(steps=self.subject.steps))
         else:
-            account = self._made(self._order(until=self._until, at=self._halfway.steps))
+            account = self._run_order(self._order(until=self._until, at=self._halfway.steps))
         if account.error:
             raise SubjectError(
                 f"it raised {account.error} after {account.steps} steps",
@@ -88,13 +88,13 @@ class Trials:
         Where it cannot be resumed from an early save, or begins anew, a later one is tried: not all
         that is written is meant to go on from.
         """
-        made = self._attempted(self._early)
+        made = self._attempt_resume(self._early)
         nothing = made.resumption.error or made.resumption.began == 0
         last = self._inside[-1] if self._until is None else self._early
-        return self._attempted(last) if nothing and last != self._early else made
+        return self._attempt_resume(last) if nothing and last != self._early else made
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the whole run came to its end by itself."""
         return self.whole.ended and self.subject.train is not None
 
@@ -104,7 +104,7 @@ class Trials:
         told = self.attempt.resumption
         if told.began in (told.saved, 0, -1):
             return self.attempt.killed.state or self.whole.state
-        return self._made(self._order(at=told.began, kill=True)).state
+        return self._run_order(self._order(at=told.began, kill=True)).state
 
     @cached_property
     def _inside(self) -> list[int]:
@@ -132,7 +132,7 @@ class Trials:
         return None if self.subject.until is None else self.subject.steps
 
     @property
-    def _held(self) -> Path:
+    def _held_folder(self) -> Path:
         """Where the files of a run are held that ended halfway, until they are gone on from."""
         return self.base / "held"
 
@@ -140,24 +140,24 @@ class Trials:
     def _halfway(self) -> Account:
         """The run that ends halfway because it is told to; its files are held."""
         assert self._until is not None
-        account = self._made(self._order(until=self._until // 2))
-        self.folder.rename(self._held)
+        account = self._run_order(self._order(until=self._until // 2))
+        self.folder.rename(self._held_folder)
         return account
 
-    def _attempted(self, saved: int) -> Attempt:
+    def _attempt_resume(self, saved: int) -> Attempt:
         """Kill the run after a save, and go on from there in a new process."""
-        killed = self._killed(saved)
-        steps = self.whole.steps + _BEYOND if self.ended else self.whole.steps - saved
+        killed = self._run_until_killed(saved)
+        steps = self.whole.steps + _BEYOND if self.has_ended else self.whole.steps - saved
         if self._until is not None:
             rmtree(self.folder, ignore_errors=True)
-            self._held.rename(self.folder)
-        resumed = self._made(self._order(resume=True, until=self._until, steps=steps, at=0))
+            self._held_folder.rename(self.folder)
+        resumed = self._run_order(self._order(resume=True, until=self._until, steps=steps, at=0))
         return Attempt(killed, resumed, self._began(resumed, saved))
 
-    def _killed(self, saved: int) -> Account:
+    def _run_until_killed(self, saved: int) -> Account:
         """Run until it is killed after a save, or ends there; raises Unjudged where runs differ."""
         if self._until is None:
-            account = self._made(self._order(at=saved, kill=True))
+            account = self._run_order(self._order(at=saved, kill=True))
         else:
             account = self._halfway
         other = self.whole.before
@@ -181,30 +181,30 @@ class Trials:
             newer=min(account.newer, default=""),
             made=account.steps,
             left=self.whole.steps - (began if began > 0 else saved),
-            ended=self.ended,
+            ended=self.has_ended,
             error=account.error,
             source=account.source,
         )
 
     # A save that is interrupted
 
-    def interrupted(self) -> Resumption:
+    def interrupt_save(self) -> Resumption:
         """Return how a run goes on that was killed in the middle of a later save."""
         before = self.attempt.resumption.began
         save = self._next_save(before)
         size = max(save.files.values())
         order = self._order(interrupt=(save.step, size // 2))
         if self._until is not None:
-            self._made(self._order(until=self._until // 2))
+            self._run_order(self._order(until=self._until // 2))
             at = save.step - before
             order = self._order(until=self._until, resume=True, interrupt=(at, size // 2))
-        ending = self._ended(order)
+        ending = self._run_process(order)
         if ending.code != -signal.SIGXFSZ:
             raise Unjudged(
                 "no file of a later save is written as long as it should be, so that the save could"
                 " not be interrupted"
             )
-        account = self._made(self._order(resume=True, until=self._until, steps=1))
+        account = self._run_order(self._order(resume=True, until=self._until, steps=1))
         return replace(self._began(account, before), limit=size // 2, size=size)
 
     def _next_save(self, before: int) -> Save:
@@ -254,9 +254,9 @@ class Trials:
         resumes = named_parameter(self.train, self.subject.resume, RESUMES)
         return {**own, resumes: resume} if resumes else own
 
-    def _made(self, order: Order) -> Account:
+    def _run_order(self, order: Order) -> Account:
         """Run an order, and return its account; a process that left none is the subject's fault."""
-        ending = self._ended(order)
+        ending = self._run_process(order)
         if order.result.exists():
             account: Account = pickle.loads(order.result.read_bytes())  # noqa: S301 our own
             return account
@@ -266,7 +266,7 @@ class Trials:
             f"its process ended with {_code(ending.code)}", "make it run by itself first"
         ) from ending.cause
 
-    def _ended(self, order: Order) -> Ending:
+    def _run_process(self, order: Order) -> Ending:
         """Run an order in a process of its own, within the time that is left."""
         order.result.unlink(missing_ok=True)
         left = self.subject.timeout - (monotonic() - self._started)

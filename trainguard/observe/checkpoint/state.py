@@ -72,11 +72,11 @@ def state_now(
     candidates = frozenset(_candidates(news, objects, trained, parts))
     averaged = {name: _sums(_tensors(one)) for name, one in averages.items()}
     return State(
-        parameters=_named(trained, lambda one: one.named_parameters()),
-        buffers=_named(trained, _persistent),
-        optimizer=_named(own, _slots),
-        scaler=_named(_of(news, torch.amp.GradScaler), _scale),
-        plateau=_named(_of(news, ReduceLROnPlateau), _patience),
+        parameters=_checksums_by_name(trained, lambda one: one.named_parameters()),
+        buffers=_checksums_by_name(trained, _persistent),
+        optimizer=_checksums_by_name(own, _slots),
+        scaler=_checksums_by_name(_of(news, torch.amp.GradScaler), _scale),
+        plateau=_checksums_by_name(_of(news, ReduceLROnPlateau), _patience),
         generator={name: {"state": state} for name, state in _generators()},
         averages={name: sums for name, sums in averaged.items() if sums in candidates},
         candidates=candidates,
@@ -101,7 +101,7 @@ def _of(objects: Iterable[Any], kind: type[Any]) -> list[Any]:
     return [one for one in objects if isinstance(one, kind)]
 
 
-def _named(things: Iterable[Any], entries: Any) -> dict[str, dict[str, Any]]:
+def _checksums_by_name(things: Iterable[Any], entries: Any) -> dict[str, dict[str, Any]]:
     """Return the checksums of the entries of each thing, which is called by its class."""
     told: dict[str, dict[str, Any]] = {}
     counts: Counter[str] = Counter()

@@ -30,7 +30,7 @@ from trainguard.observe.loader.transform import transform
 from trainguard.observe.loader.vary import DRAWS, call, draw, smallest
 from trainguard.observe.loader.workers import workers
 from trainguard.observe.tools.deadline import deadline
-from trainguard.observe.tools.isolation import isolated
+from trainguard.observe.tools.isolation import isolate
 from trainguard.observe.tools.quiet import quiet
 from trainguard.observe.tools.traces import Traces
 from trainguard.subjects.loader import Loader
@@ -88,7 +88,7 @@ class LoaderObservation:
         function = PROBES[probe]
         seed = self.settings.seed
         # The time ends first: processes that are left are ended without a limit.
-        with quiet(), isolated(seed), no_process_left(), deadline(self.loader.timeout):
+        with quiet(), isolate(seed), no_process_left(), deadline(self.loader.timeout):
             events = tuple(
                 event
                 for case, setting in enumerate(draws)

@@ -35,7 +35,7 @@ class Loaders:
 
     @property
     def fresh(self) -> bool:
-        """Whether each call of `made` gives loaders of their own, rather than the given ones."""
+        """Whether each call of `make` gives loaders of their own, rather than the given ones."""
         return self.subject.is_factory
 
     def made(

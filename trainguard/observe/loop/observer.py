@@ -17,7 +17,7 @@ from trainguard.observe.loop.rerun import repeated
 from trainguard.observe.loop.script_process import observe_script
 from trainguard.observe.loop.ulp_perturbation import Nudge
 from trainguard.observe.tools.deadline import deadline
-from trainguard.observe.tools.isolation import isolated
+from trainguard.observe.tools.isolation import isolate
 from trainguard.observe.tools.traces import Traces
 from trainguard.subjects.loop import Loop, Run, Script
 from trainguard.subjects.subject import parameters
@@ -102,7 +102,7 @@ class RunObservation:
         # A curve is that of one seed, whatever seed this session explores from.
         begin = seed or (0 if run.curve else self.settings.seed)
         recorder = Recorder(run.name, steps=steps, probe=probe, promises=promises, nudge=nudge)
-        with isolated(begin), deadline(run.timeout):
+        with isolate(begin), deadline(run.timeout):
             _train(recorder, lambda: run.train(**arguments))
         conditions = {**recorder.trace.conditions, "seed": begin}
         return replace(recorder.trace, conditions=conditions)

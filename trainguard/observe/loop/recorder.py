@@ -30,7 +30,7 @@ from trainguard.observe.loop.watch.scaling import Scaling
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, overrides
 from trainguard.observe.loop.watchers import watchers
 from trainguard.observe.loop.window import Forward, Window
-from trainguard.observe.tools.module_names import Names
+from trainguard.observe.tools.module_names import ModuleNames
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
@@ -64,7 +64,7 @@ class Recorder:
         self.name, self.limit, self.probe, self.nudge = name, steps, probe, nudge
         self.promises = dict(promises or {})
         self.steps = 0  # of all optimizers; may be read from another thread
-        self.names = Names()
+        self.names = ModuleNames()
         self.patches = Patches()
         self.windows: list[Window] = []
         self.called: set[int] = set()  # ids of modules called, outermost or inside

@@ -34,7 +34,7 @@ def evaluator(
     """
     batched = all(BATCH in domain.names for domain in loss.tensors.values())
     free = batched and not whole and BATCH not in loss.sizes
-    single = structure.sized(**{BATCH: 1}) if free else structure
+    single = structure.with_sizes(**{BATCH: 1}) if free else structure
     made = _made(loss, single, device, dtype, protect)
     if free:
         made.mode = _batch_mode(_probeable(made))

@@ -57,7 +57,7 @@ class Instrument:
                 fixed[domain.names[-1]] = max(structure.sizes[domain.names[-1]], self.sizes["mask"])
         if "likelihood" in self.sizes:
             fixed |= dict.fromkeys(loss.tensors[loss.likelihood or ""].names, 1)
-        return structure.sized(**fixed) if fixed else structure
+        return structure.with_sizes(**fixed) if fixed else structure
 
 
 INSTRUMENTS: Mapping[str, Instrument] = {

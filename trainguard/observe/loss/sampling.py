@@ -48,7 +48,7 @@ def log_spaced(box: Box, points: Points, generator: Generator) -> Points:
 
     def spaced(name: str, rows: Tensor) -> Tensor:
         low, high = box.span(name)
-        exponents = -9 * torch.rand(rows.shape, generator=generator, dtype=box.drawn)
+        exponents = -9 * torch.rand(rows.shape, generator=generator, dtype=box.draw_dtype)
         sign = torch.where(coin(rows.shape, 0.5, generator), 1.0, -1.0)
         return (max(abs(low), abs(high)) * 10**exponents * sign).clamp(low, high)
 
@@ -60,7 +60,7 @@ def sprinkled(box: Box, points: Points, generator: Generator) -> Points:
 
     def some(name: str, rows: Tensor) -> Tensor:
         values = _pick(_special_values(box, name), rows.shape, generator)
-        return torch.where(coin(rows.shape, 0.3, generator), values, rows.cpu().to(box.drawn))
+        return torch.where(coin(rows.shape, 0.3, generator), values, rows.cpu().to(box.draw_dtype))
 
     return _changed(box, points, some)
 
@@ -119,7 +119,7 @@ def _special_values(box: Box, name: str) -> Tensor:
     step = 0.01 * (high - low)
     near = [low, high, low + step, high - step, (low + high) / 2]
     values = [*near, 0.0, 1.0, -1.0, 0.5, 1e-3, -1e-3, 1e-8, -1e-8, 1e-30]
-    return torch.tensor(values, dtype=box.drawn).clamp(low, high)
+    return torch.tensor(values, dtype=box.draw_dtype).clamp(low, high)
 
 
 def _pick(values: Tensor, shape: tuple[int, ...], generator: Generator) -> Tensor:

@@ -66,10 +66,12 @@ class Declared:
         if isinstance(subject, Model):
             drawn = cases.draw(subject, 1, seed)[0]
         else:
-            drawn = draw(subject, 1, seed)[0].sized(**_largest(subject))
+            drawn = draw(subject, 1, seed)[0].with_sizes(**_largest(subject))
         sizes = {name: size for name, size in self.at.items() if name in drawn.sizes}
         arguments = {name: value for name, value in self.at.items() if name not in drawn.sizes}
-        return replace(drawn.sized(**sizes), hyperparameters={**drawn.hyperparameters, **arguments})
+        return replace(
+            drawn.with_sizes(**sizes), hyperparameters={**drawn.hyperparameters, **arguments}
+        )
 
     @property
     def sizes(self) -> Sizes:

@@ -13,7 +13,7 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
-from trainguard.observe.tools.module_names import Names
+from trainguard.observe.tools.module_names import ModuleNames
 
 
 class Scopes:
@@ -25,7 +25,7 @@ class Scopes:
     """
 
     def __init__(self) -> None:
-        self.names = Names()
+        self.names = ModuleNames()
         self._stack: list[str] = []
         self._numbers: list[int] = []
         self._modules: list[str] = []

@@ -16,7 +16,7 @@ from trainguard.observe.memory.predict import Followed, available_share, predict
 from trainguard.observe.memory.run_steps import of_run
 from trainguard.observe.memory.timeline import Peak, Timeline
 from trainguard.observe.tools.deadline import deadline
-from trainguard.observe.tools.isolation import isolated
+from trainguard.observe.tools.isolation import isolate
 from trainguard.subjects.budget import Budget
 from trainguard.subjects.loop import Run
 
@@ -42,14 +42,14 @@ class Survey:
 
     def breakdown(self) -> Breakdown:
         """Follow the step and return what it took; raises SubjectError where it cannot be."""
-        with isolated(0), deadline(self.subject.timeout):
+        with isolate(0), deadline(self.subject.timeout):
             self.seen = step.of(self._declared())
         return broken_down(self.subject.name, self.seen, self._declared().sizes)
 
     def peak(self, name: str, size: int) -> int:
         """Predict the peak at another size; raises SubjectError where the step does not run."""
         declared = self._declared().sized(**{name: size})
-        with isolated(0), deadline(self.subject.timeout):
+        with isolate(0), deadline(self.subject.timeout):
             seen = predicted(declared.training, self.budget.device)
         return seen.timeline.peak().total
 
@@ -99,7 +99,7 @@ class SurveyOfRun:
 
     def _followed(self, at: Mapping[str, Any]) -> Followed:
         """Follow the first steps."""
-        with isolated(0), deadline(self.subject.timeout):
+        with isolate(0), deadline(self.subject.timeout):
             return of_run(self.subject, self.budget.device, available_share(), at)
 
 

@@ -66,7 +66,7 @@ def _at_the_ends(model: Model, structure: Structure, index: int) -> Structure:
     """Return a structure with all sizes at one end, for the first two."""
     if index > 1:
         return structure
-    return structure.sized(**{name: span[1 - index] for name, span in spans(model).items()})
+    return structure.with_sizes(**{name: span[1 - index] for name, span in spans(model).items()})
 
 
 def _structures(model: Model) -> st.SearchStrategy[Structure]:

@@ -70,7 +70,7 @@ class Network:
 
     def sized(self, **sizes: int) -> "Network":
         """Return the same network for inputs of other sizes; its modules are built alike."""
-        return replace(self, structure=self.structure.sized(**sizes))
+        return replace(self, structure=self.structure.with_sizes(**sizes))
 
     def build(self, seed: int = 0) -> nn.Module:
         """

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from trainguard.observe.loop.window import gradient_of
-from trainguard.observe.tools.checksum import sampled
+from trainguard.observe.tools.checksum import sample_elements
 
 _PART = 0.05  # of its root, that a trained module must be for a copy of it to be looked for
 _LEAST = 16  # elements of such a module
@@ -26,7 +26,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(slots=True)
-class Trained:
+class TrainedModule:
     """
     A module that is trained.
 
@@ -53,14 +53,14 @@ class Trained:
 
 
 @dataclass(slots=True)
-class Copy:
+class AveragedCopy:
     """
     A copy of a trained module: a module too, or a dict or list of tensors, its `shadow`.
 
     keys: where the compared parameters are in it. ids: of all its parameters.
     """
 
-    follows: Trained
+    follows: TrainedModule
     keys: tuple[str | int, ...]
     module: "weakref.ref[nn.Module] | None" = None
     shadow: Any = None
@@ -72,7 +72,7 @@ class Copy:
         return self.shadow if self.module is None else self.module()
 
     @property
-    def abandoned(self) -> bool:
+    def is_abandoned(self) -> bool:
         """Whether nobody else has it any more; a dict cannot be referred to weakly."""
         if self.module is None:
             return sys.getrefcount(self.shadow) <= _ALONE
@@ -86,13 +86,13 @@ class Copy:
         own = [_entry(student, name) for name in self.follows.compared]
         other = [_entry(source, key) for key in self.keys]
         pairs = [
-            (sampled(a, _ELEMENTS), sampled(b, _ELEMENTS))
+            (sample_elements(a, _ELEMENTS), sample_elements(b, _ELEMENTS))
             for a, b in zip(own, other, strict=True)
             if a is not None and b is not None and a.shape == b.shape and b.is_floating_point()
         ]
         return pairs if len(pairs) == len(own) else []
 
-    def shared(self) -> bool:
+    def is_shared(self) -> bool:
         """Say whether the copy has the same memory as its module."""
         return all(a.data_ptr() == b.data_ptr() for a, b in self.pairs())
 
@@ -109,7 +109,7 @@ class Copy:
 
 def trained_modules(
     module: nn.Module, held: set[int], least: float | None = None
-) -> Iterator[Trained]:
+) -> Iterator[TrainedModule]:
     """Yield a module that is trained, and the larger ones of those inside it."""
     named = {n: p for n, p in nn.Module.named_parameters(module) if not is_lazy(p)}
     elements = sum(parameter.numel() for parameter in named.values())
@@ -124,7 +124,7 @@ def trained_modules(
     shapes = {name: parameter.shape for name, parameter in named.items()}
     compared = tuple(ranked[:_COMPARED])
     buffers = sum(1 for _ in nn.Module.named_buffers(module))
-    yield Trained(weakref.ref(module), shapes, tuple(own), compared, buffers, least is None)
+    yield TrainedModule(weakref.ref(module), shapes, tuple(own), compared, buffers, least is None)
     for _, child in nn.Module.named_children(module):
         yield from trained_modules(child, held, _PART * elements if least is None else least)
 

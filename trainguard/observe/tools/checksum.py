@@ -30,7 +30,7 @@ def checksums(tensors: Sequence[torch.Tensor]) -> list[int | None]:
     return found
 
 
-def sampled(tensor: torch.Tensor, elements: int) -> torch.Tensor:
+def sample_elements(tensor: torch.Tensor, elements: int) -> torch.Tensor:
     """Return so many elements of a tensor at most, evenly spread, as a vector; no graph is kept."""
     values = tensor.detach()
     local: Any = getattr(values, "to_local", None)

@@ -5,7 +5,7 @@ from zlib import crc32
 
 import torch
 
-from trainguard.observe.tools.checksum import sampled
+from trainguard.observe.tools.checksum import sample_elements
 
 _WHOLE = 2**20  # bytes that are hashed as a whole; of a larger tensor, some elements are
 _ELEMENTS = 65536
@@ -29,7 +29,7 @@ def bytes_of(tensor: torch.Tensor) -> memoryview | None:
         if values.device.type != "cpu" or values.layout != torch.strided:
             return None
         if values.numel() * values.element_size() > _WHOLE:
-            values = sampled(values, _ELEMENTS)
+            values = sample_elements(values, _ELEMENTS)
         flat = values.contiguous().reshape(-1)
         return flat.view(torch.uint8).numpy().data
     except Exception:  # noqa: BLE001 tensors of foreign kinds refuse what they like

@@ -82,7 +82,7 @@ def flushes_denormals() -> bool:
 
 
 @contextmanager
-def isolated(seed: int = 0) -> Iterator[None]:
+def isolate(seed: int = 0) -> Iterator[None]:
     """
     Run a block seeded, on one thread and with gradients, and put all global state back after it.
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainguard.observe.tools.averaged_copies import Copy, Trained, trained_modules
+from trainguard.observe.tools.averaged_copies import AveragedCopy, TrainedModule, trained_modules
 
 MOST_OBJECTS = 3_000_000  # with more than these, nothing is looked for
 _MOST_COPIES = 8
@@ -19,8 +19,8 @@ Parts = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def search(
-    roots: Iterable[nn.Module], held: set[int], known: Sequence[Copy]
-) -> tuple[list[Copy], list[nn.Module]]:
+    roots: Iterable[nn.Module], held: set[int], known: Sequence[AveragedCopy]
+) -> tuple[list[AveragedCopy], list[nn.Module]]:
     """
     Return the copies of trained modules that are not known yet, and all modules that are alive.
 
@@ -46,8 +46,11 @@ def search(
 
 
 def _modules(
-    modules: Sequence[nn.Module], trained: Sequence[Trained], held: set[int], known: Sequence[Copy]
-) -> list[Copy]:
+    modules: Sequence[nn.Module],
+    trained: Sequence[TrainedModule],
+    held: set[int],
+    known: Sequence[AveragedCopy],
+) -> list[AveragedCopy]:
     """Return the modules that are copies, the largest first, and nothing inside of another one."""
     taken = {id(one.module()) for one in trained}
     for copy in known:
@@ -55,7 +58,7 @@ def _modules(
     by_parts: dict[Parts, list[nn.Module]] = {}
     for module in modules:
         by_parts.setdefault(_parts(module), []).append(module)
-    found: list[Copy] = []
+    found: list[AveragedCopy] = []
     for one in trained:
         original = one.module()
         for module in by_parts.get(_parts(original), ()) if original is not None else ():
@@ -67,12 +70,14 @@ def _modules(
     return found
 
 
-def _best(module: nn.Module, trained: Sequence[Trained], held: set[int]) -> Copy | None:
+def _best(
+    module: nn.Module, trained: Sequence[TrainedModule], held: set[int]
+) -> AveragedCopy | None:
     """Return a module as a copy of the trained one that it is most like, if it is one."""
     ids = _parameter_ids(module)
     shapes = _shapes(module)
     made = [
-        Copy(one, one.compared, weakref.ref(module), ids=ids - held)
+        AveragedCopy(one, one.compared, weakref.ref(module), ids=ids - held)
         for one in trained
         if one.shapes == shapes
     ]
@@ -83,14 +88,14 @@ def _best(module: nn.Module, trained: Sequence[Trained], held: set[int]) -> Copy
 
 
 def _shadows(
-    tables: Sequence[Any], trained: Sequence[Trained], known: Sequence[Copy]
-) -> list[Copy]:
+    tables: Sequence[Any], trained: Sequence[TrainedModule], known: Sequence[AveragedCopy]
+) -> list[AveragedCopy]:
     """Return the dicts and lists of tensors that are copies with a memory of their own."""
     places = {_place(copy) for copy in known}
     found = []
     for table in tables:
-        made = _listed(table, trained) if type(table) is list else _keyed(table, trained)
-        if made is not None and made.pairs() and not made.shared() and made.alike():
+        made = _match_list(table, trained) if type(table) is list else _match_dict(table, trained)
+        if made is not None and made.pairs() and not made.is_shared() and made.alike():
             place = _place(made)
             if place not in places:
                 places.add(place)
@@ -98,17 +103,17 @@ def _shadows(
     return found
 
 
-def _keyed(candidate: dict[Any, Any], trained: Sequence[Trained]) -> Copy | None:
+def _match_dict(candidate: dict[Any, Any], trained: Sequence[TrainedModule]) -> AveragedCopy | None:
     """Return a dict as a copy where it has a tensor for most of a module's parameters."""
     for one in trained:
         if one.compared[0] in candidate:
             present = sum(_is_tensor(candidate.get(name)) for name in one.held)
             if 2 * present >= len(one.held):
-                return Copy(one, one.compared, shadow=candidate)
+                return AveragedCopy(one, one.compared, shadow=candidate)
     return None
 
 
-def _listed(candidate: list[Any], trained: Sequence[Trained]) -> Copy | None:
+def _match_list(candidate: list[Any], trained: Sequence[TrainedModule]) -> AveragedCopy | None:
     """Return a list as a copy where its tensors have the shapes of a module's parameters."""
     for one in trained:
         for names in (one.held, tuple(one.shapes)):
@@ -117,7 +122,7 @@ def _listed(candidate: list[Any], trained: Sequence[Trained]) -> Copy | None:
                 for entry, name in zip(candidate, names, strict=True)
             ):
                 keys = tuple(names.index(name) for name in one.compared)
-                return Copy(one, keys, shadow=candidate)
+                return AveragedCopy(one, keys, shadow=candidate)
     return None
 
 
@@ -126,7 +131,7 @@ def _is_tensor(value: Any) -> bool:
     return issubclass(type(value), torch.Tensor)
 
 
-def _place(copy: Copy) -> int:
+def _place(copy: AveragedCopy) -> int:
     """Return where in memory the first compared parameter of a copy is; 0 where it is gone."""
     pairs = copy.pairs()
     return pairs[0][1].data_ptr() if pairs else 0

@@ -11,7 +11,7 @@ _WRAPPED = ("_orig_mod", "module")  # of torch.compile, and of the parallel wrap
 _WRAPPERS = ("torch", "accelerate")  # the packages whose wrappers those are
 
 
-class Names:
+class ModuleNames:
     """
     The names of all modules and parameters below the outermost modules that were called.
 
@@ -32,11 +32,11 @@ class Names:
 
     def add(self, module: nn.Module, *, renames: bool = False) -> str:
         """Learn the names below an outermost module, anew if so asked, and return its own."""
-        known = self._known(module)
+        known = self._find_name(module)
         if known:
             return known
-        inner = unwrapped(module)
-        name = self._known(inner)
+        inner = unwrap(module)
+        name = self._find_name(inner)
         if not name:
             if renames:
                 self._forget_parts(inner)
@@ -50,7 +50,7 @@ class Names:
         """Learn the names below a module; those known already are kept."""
         for path, module in root.named_modules():
             own = f"{name}.{path}" if path else name
-            if not self._known(module):
+            if not self._find_name(module):
                 self._modules[id(module)] = (weakref.ref(module), own)
             for key, parameter in module.named_parameters(recurse=False):
                 if not self.knows(parameter):
@@ -82,7 +82,7 @@ class Names:
 
     def module(self, module: nn.Module) -> str:
         """Return the name of a module, or of its class where it was never met."""
-        return self._known(module) or type(module).__name__
+        return self._find_name(module) or type(module).__name__
 
     def parameter(self, parameter: torch.Tensor) -> str:
         """Return the name of a parameter, or its shape where no module is known to hold it."""
@@ -103,13 +103,13 @@ class Names:
         """Return the known parameters that are still alive, in the order of their models."""
         return [p for ref, _, _ in self._parameters.values() if (p := ref()) is not None]
 
-    def _known(self, module: nn.Module) -> str:
+    def _find_name(self, module: nn.Module) -> str:
         """Return the name of a module that was met, or nothing."""
         known = self._modules.get(id(module))
         return known[1] if known is not None and known[0]() is module else ""
 
 
-def unwrapped(module: nn.Module) -> nn.Module:
+def unwrap(module: nn.Module) -> nn.Module:
     """Return the module inside torch.compile's and the parallel wrappers."""
     inner: Any = module
     for _ in range(4):

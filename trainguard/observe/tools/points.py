@@ -44,7 +44,7 @@ class Box:
         return sum(torch.Size(self.shape(name)).numel() for name in self.domains)
 
     @property
-    def drawn(self) -> torch.dtype:
+    def draw_dtype(self) -> torch.dtype:
         """The dtype that numbers are drawn in: the box's own, and float32 for a lower one."""
         return torch.float64 if self.dtype is torch.float64 else torch.float32
 
@@ -75,14 +75,14 @@ def plain(box: Box) -> Points:
 def around(box: Box, elites: Points, count: int, generator: Generator) -> Points:
     """Draw points near the worst ones so far: crossed with one another, and moved a little."""
     pick = torch.randint(0, len(next(iter(elites.values()))), (2, count), generator=generator)
-    reach = 10 ** (-4 + 4 * torch.rand(count, generator=generator, dtype=box.drawn))
+    reach = 10 ** (-4 + 4 * torch.rand(count, generator=generator, dtype=box.draw_dtype))
     points = {}
     for name, domain in box.domains.items():
         pool = elites[name].cpu()
-        pool = pool.to(box.drawn) if pool.is_floating_point() else pool
+        pool = pool.to(box.draw_dtype) if pool.is_floating_point() else pool
         rows, mates = pool[pick[0]], pool[pick[1]]
         # One draw serves both: below 0.2 an element is crossed, above 0.5 it is moved.
-        drawn = torch.rand(rows.shape, generator=generator, dtype=box.drawn)
+        drawn = torch.rand(rows.shape, generator=generator, dtype=box.draw_dtype)
         rows = torch.where(drawn < 0.2, mates, rows)
         if domain.kind == "real":
             low, high = box.span(name)
@@ -99,7 +99,7 @@ def _uniform(box: Box, name: str, count: int, generator: Generator) -> Tensor:
     if domain.kind == "choice":
         values = torch.tensor(domain.values)
         chosen = values[torch.randint(0, len(values), shape, generator=generator)]
-        return chosen.to(box.drawn) if chosen.is_floating_point() else chosen
+        return chosen.to(box.draw_dtype) if chosen.is_floating_point() else chosen
     if domain.kind == "mask":
         return _mask(domain, shape, generator)
     low, high = box.span(name)
@@ -108,8 +108,8 @@ def _uniform(box: Box, name: str, count: int, generator: Generator) -> Tensor:
     if domain.kind == "bins":
         index = torch.randint(0, domain.count, shape, generator=generator).double()
         share = index / (domain.count - 1)
-        return (low * (1 - share) + high * share).to(box.drawn)
-    drawn = torch.rand(shape, generator=generator, dtype=box.drawn)
+        return (low * (1 - share) + high * share).to(box.draw_dtype)
+    drawn = torch.rand(shape, generator=generator, dtype=box.draw_dtype)
     return (low + (high - low) * drawn).clamp_(low, high)
 
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 from trainguard.observe.tools.deadline import deadline
-from trainguard.observe.tools.isolation import isolated
+from trainguard.observe.tools.isolation import isolate
 
 
 @contextmanager
 def session(seed: int, timeout: float) -> Iterator[None]:
     """Run the team's code seeded, silently, within its seconds, and leave no trace of it."""
-    with isolated(seed), deadline(timeout), quiet():
+    with isolate(seed), deadline(timeout), quiet():
         yield
 
 

@@ -29,7 +29,7 @@ class Structure:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
 
-    def sized(self, **sizes: int) -> "Structure":
+    def with_sizes(self, **sizes: int) -> "Structure":
         """Return the same structure with some dimensions of other sizes."""
         return Structure({**self.sizes, **sizes}, self.arguments, self.hyperparameters)
 

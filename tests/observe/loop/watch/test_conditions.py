@@ -4,13 +4,13 @@ import torch
 
 from tests.observe.loop.trainings import plain
 from trainguard.observe.loop.recorder import Recorder
-from trainguard.observe.tools.isolation import isolated
+from trainguard.observe.tools.isolation import isolate
 
 
 def conditions(train) -> dict:
     """Return the header of a recorded training."""
     recorder = Recorder("run", probe=False)
-    with isolated(0), recorder:
+    with isolate(0), recorder:
         train()
     return dict(recorder.trace.conditions)
 

@@ -15,7 +15,7 @@ from torch import nn
 from trainguard.events.loop import Average
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window
-from trainguard.observe.tools.averaged_copies import Copy, Pair
+from trainguard.observe.tools.averaged_copies import AveragedCopy, Pair
 from trainguard.observe.tools.holders import Holders, holders
 from trainguard.observe.tools.live_copies import search
 from trainguard.observe.tools.patches import Patches
@@ -40,7 +40,7 @@ class _Followed:
     waiting: the looks at a dict or list, until it moves: one that never does is no average.
     """
 
-    copy: Copy
+    copy: AveragedCopy
     name: str
     named: bool
     window: Window
@@ -73,7 +73,7 @@ class Averages(Watcher):
         patches.replace(nn.Module, "__setstate__", self._restores)
         patches.replace(nn.Module, "load_state_dict", self._restores)
 
-    def copies(self) -> list[tuple[str, Copy, bool]]:
+    def copies(self) -> list[tuple[str, AveragedCopy, bool]]:
         """Return the copies that are watched: name, copy, and whether it is called an average."""
         return [(one.name, one.copy, one.named) for one in self._followed]
 
@@ -95,7 +95,7 @@ class Averages(Watcher):
                 with suppress(Exception):  # whatever somebody's objects do when they are looked at
                     self._search()
         if self._followed:
-            self._followed = [one for one in self._followed if not one.copy.abandoned]
+            self._followed = [one for one in self._followed if not one.copy.is_abandoned]
         return {}
 
     def _restores(self, restore: Callable[..., Any]) -> Callable[..., Any]:
@@ -121,13 +121,13 @@ class Averages(Watcher):
             own = student.get_parameter(copy.follows.compared[0]) if student is not None else None
             named = _is_called_average(copy, held_by)
             # Without a name, what shares its memory may well be another view of the module.
-            if own is not None and (named or not copy.shared()):
+            if own is not None and (named or not copy.is_shared()):
                 self.ids |= copy.ids
                 name = self._named(copy, held_by)
                 one = _Followed(copy, name, named, held[id(own)], held_by.wrappers)
                 self._followed.append(one)
 
-    def _named(self, copy: Copy, held_by: Holders) -> str:
+    def _named(self, copy: AveragedCopy, held_by: Holders) -> str:
         """Return what the user calls a copy; a name that was given already gets a number."""
         names = self.recorder.names
         pairs = list(zip(held_by.kinds, held_by.names, strict=True))
@@ -152,7 +152,7 @@ class Averages(Watcher):
                 name=one.name,
                 step=one.window.index - 1,
                 follows=self.recorder.names.module(student),
-                shared=one.copy.shared(),
+                shared=one.copy.is_shared(),
                 named=one.named,
                 **move,
             )
@@ -218,7 +218,7 @@ def words(*names: str) -> frozenset[str]:
     return frozenset(word.lower() for name in names for word in _WORDS.findall(name))
 
 
-def _is_called_average(copy: Copy, held_by: Holders) -> bool:
+def _is_called_average(copy: AveragedCopy, held_by: Holders) -> bool:
     """Say whether its class, what holds it or the name of that calls a copy an average."""
     kind = type(copy.source).__name__ if copy.module is not None else ""
     return bool(words(kind, *held_by.kinds, *held_by.names) & _CALLED)

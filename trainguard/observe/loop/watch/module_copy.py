@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.window import Forward
-from trainguard.observe.tools.module_names import unwrapped
+from trainguard.observe.tools.module_names import unwrap
 from trainguard.observe.tools.readonly import ReadOnly
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Call:
         """Return a call that has just been made."""
         kinds = {"cpu", *(tensor.device.type for tensor in tensors_in(inputs))} & _CASTING
         casts = ((k, torch.get_autocast_dtype(k)) for k in kinds if torch.is_autocast_enabled(k))
-        return cls(unwrapped(module), inputs, forward.keywords, tuple(casts))
+        return cls(unwrap(module), inputs, forward.keywords, tuple(casts))
 
     def made(self, module: nn.Module, inputs: Inputs) -> list[torch.Tensor]:
         """Call a copy with other inputs, and return the tensors of floats that come out."""

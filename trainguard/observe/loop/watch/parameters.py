@@ -14,7 +14,7 @@ from trainguard.observe.loop.gradient_counts import Received
 from trainguard.observe.loop.watch.averaged_copies import Averages
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window, gradient_of
-from trainguard.observe.tools.checksum import checksums, sampled
+from trainguard.observe.tools.checksum import checksums, sample_elements
 
 _FROZEN = 32  # frozen parameters without a gradient that are looked at around a step
 _SAMPLED = 1024  # elements of each
@@ -87,7 +87,7 @@ class Parameters(Watcher):
             for seen, before in self._frozen.pop(id(window), ())
             if (parameter := seen.parameter()) is not None
         ]
-        now = checksums([sampled(parameter, _SAMPLED) for _, _, parameter in frozen])
+        now = checksums([sample_elements(parameter, _SAMPLED) for _, _, parameter in frozen])
         for (seen, before, _), after in zip(frozen, now, strict=True):
             seen.moved_frozen |= before != after
         if window.index & (window.index - 1) == 0:
@@ -198,7 +198,7 @@ class Parameters(Watcher):
         others = [pair for pair in frozen if gradient_of(pair[1]) is None]
         chosen = at_risk + others[:: len(others) // _FROZEN + 1]
         if chosen:
-            before = checksums([sampled(parameter, _SAMPLED) for _, parameter in chosen])
+            before = checksums([sample_elements(parameter, _SAMPLED) for _, parameter in chosen])
             seen_before = zip((seen for seen, _ in chosen), before, strict=True)
             self._frozen[id(window)] = list(seen_before)
 

@@ -9,7 +9,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward
-from trainguard.observe.tools.module_names import unwrapped
+from trainguard.observe.tools.module_names import unwrap
 from trainguard.observe.tools.user_line import caller
 
 _MOST = 16
@@ -31,7 +31,7 @@ class Sharing(Watcher):
             return
         self._looked.add(forward.module)
         source = caller(4)
-        for label, places in _repeated(unwrapped(module), forward.module):
+        for label, places in _repeated(unwrap(module), forward.module):
             if len(self._found) < _MOST:
                 self._found.append(
                     Probe(

@@ -8,7 +8,7 @@ import torch
 from trainguard.observe.loop.deferred import Later
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window
-from trainguard.observe.tools.checksum import sampled
+from trainguard.observe.tools.checksum import sample_elements
 
 _PARAMETERS = 32
 _ELEMENTS = 64
@@ -48,7 +48,7 @@ def _sampled(parameters: list[torch.Tensor]) -> torch.Tensor:
     chosen = parameters[:: -(-len(parameters) // _PARAMETERS)]
     parts = []
     for parameter in chosen:
-        part = sampled(parameter, _ELEMENTS)
+        part = sample_elements(parameter, _ELEMENTS)
         part = torch.view_as_real(part).reshape(-1) if part.is_complex() else part
         parts.append(part.float())
     return torch.cat([part.to(parts[0].device) for part in parts])
