@@ -11,8 +11,8 @@ from torch.nn.utils.rnn import pack_sequence
 
 import trainguard as tg
 from trainguard.core.errors import SubjectError
-from trainguard.observe.loader.fields import named
-from trainguard.observe.loader.layout import Read, laid_out, read
+from trainguard.observe.loader.fields import name_fields
+from trainguard.observe.loader.layout import ReadBatch, laid_out, read
 from trainguard.observe.loader.sample_fingerprints import reading, row_prints
 
 X, Y = torch.randn(4, 3), torch.tensor([0, 1, 2, 3])
@@ -63,10 +63,10 @@ RAGGED = [torch.randn(n, 2) for n in (3, 5, 2, 4)]
 )  # fmt: skip
 def test_fields_are_named_by_their_paths(batch: Any, names: list[str]) -> None:
     """Tensors, dicts, tuples, named ones, dataclasses, lists of samples, and what is ragged."""
-    assert list(named(batch)) == names
+    assert list(name_fields(batch)) == names
 
 
-def understood(batch: Any, split: str = "train", **declared) -> Read:
+def understood(batch: Any, split: str = "train", **declared) -> ReadBatch:
     """Read one batch as a declaration has it."""
     return read(batch, laid_out(tg.Loader([], **declared), split, batch), 0)
 

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import trainguard as tg
 from trainguard.core.errors import SubjectError
-from trainguard.observe.loader.splits import Loaders, kept, set_epoch
+from trainguard.observe.loader.splits import Loaders, keep_state, set_epoch
 
 ROWS = TensorDataset(torch.arange(12.0).view(6, 2))
 
@@ -20,7 +20,7 @@ def loader(seed: int = 0) -> DataLoader:
 
 def resolved(given: Any, **declared) -> dict[str, Any]:
     """Return the loaders of a declaration."""
-    return Loaders(tg.Loader(given, **declared)).made()
+    return Loaders(tg.Loader(given, **declared)).make()
 
 
 class Module:
@@ -101,12 +101,12 @@ def test_a_factory_is_seeded_and_called_anew() -> None:
 
     def data(seed: int) -> list:
         """Return what one seed gives."""
-        (made,) = loaders.made(seed).values()
+        (made,) = loaders.make(seed).values()
         return made.dataset.tensors[0].tolist()
 
     assert data(1) == data(1) != data(2)
     given = loader()
-    assert Loaders(tg.Loader(given)).made()["batches"] is given
+    assert Loaders(tg.Loader(given)).make()["batches"] is given
 
 
 def test_a_rank_is_told_by_the_names_that_the_function_uses() -> None:
@@ -117,8 +117,8 @@ def test_a_rank_is_told_by_the_names_that_the_function_uses() -> None:
         return [torch.tensor([local_rank, num_replicas, rank])]
 
     loaders = Loaders(tg.Loader(build))
-    assert loaders.made()["batches"][0].tolist() == [0, 1, 7]
-    assert loaders.made(rank=1, world=2)["batches"][0].tolist() == [1, 2, 1]
+    assert loaders.make()["batches"][0].tolist() == [0, 1, 7]
+    assert loaders.make(rank=1, world=2)["batches"][0].tolist() == [1, 2, 1]
 
 
 def test_given_loaders_are_put_back() -> None:
@@ -128,7 +128,7 @@ def test_given_loaders_are_put_back() -> None:
     given.sampler.epoch = 3
     given.sampler.set_epoch = lambda epoch: setattr(given.sampler, "epoch", epoch)
     before = generator.get_state().clone()
-    with kept({"train": given}):
+    with keep_state({"train": given}):
         set_epoch(given, 8)
         list(given)
         assert given.sampler.epoch == 8

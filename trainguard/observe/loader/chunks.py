@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trainguard.events.base import Event
 from trainguard.events.loader import Serving
-from trainguard.observe.loader.layout import Layout, Read
+from trainguard.observe.loader.layout import Layout, ReadBatch
 
 _SMOOTH = 0.25  # of a signal's deviation: the largest typical step of a signal that is smooth
 _JUMP = 2.0  # times the largest step inside the two chunks
@@ -18,7 +18,7 @@ _AGREE = 0.99  # of the positions, for labels that are the inputs one step later
 
 
 @dataclass
-class Seams:
+class ChunkSeams:
     """The seams between the chunks of each row, counted over the epochs of one split."""
 
     layout: Layout
@@ -28,7 +28,7 @@ class Seams:
     after: dict[int, int] = field(default_factory=dict)  # {a chunk's print: the next one's}
     before: "Chunk | None" = None
 
-    def see(self, batch: Read, epoch: int, index: int) -> None:
+    def see(self, batch: ReadBatch, epoch: int, index: int) -> None:
         """Compare a batch with the one before it, row by row."""
         chunk = _chunk(batch, epoch, index)
         last, self.before = self.before, chunk
@@ -37,9 +37,9 @@ class Seams:
         if epoch == 0:
             for kind, holds in _seam(last, chunk):
                 self._count(kind, holds, last, chunk)
-        self._followed(last, chunk)
+        self._compare_followers(last, chunk)
 
-    def told(self) -> Iterator[Event]:
+    def events(self) -> Iterator[Event]:
         """Yield one Serving for each way to tell, with how many seams did not hold."""
         for kind in ("targets", "signal", "followers"):
             total, torn = self.counts[kind], self.counts[f"{kind} torn"]
@@ -77,7 +77,7 @@ class Seams:
                 row = int(where.int().argmax())
                 self.at.setdefault(name, f"row {row}, batch {index - 1} to {index}")
 
-    def _followed(self, last: "Chunk", chunk: "Chunk") -> None:
+    def _compare_followers(self, last: "Chunk", chunk: "Chunk") -> None:
         """Compare what follows each chunk with what followed it in the first epoch."""
         for row, (one, next_) in enumerate(zip(last.prints, chunk.prints, strict=True)):
             if bool(chunk.fresh[row]):
@@ -110,7 +110,7 @@ class Chunk:
         return len(self.prints)
 
 
-def _chunk(batch: Read, epoch: int, index: int) -> Chunk | None:
+def _chunk(batch: ReadBatch, epoch: int, index: int) -> Chunk | None:
     """Return what is needed of a batch, or None where it has no sequence."""
     inputs = next(_sequences(batch, "input"), None)
     if inputs is None or len(batch.prints) != len(inputs):
@@ -120,7 +120,7 @@ def _chunk(batch: Read, epoch: int, index: int) -> Chunk | None:
     return Chunk(epoch, index, inputs, targets, batch.prints, _fresh(batch, len(inputs)))
 
 
-def _sequences(batch: Read, role: str) -> Iterator[Tensor]:
+def _sequences(batch: ReadBatch, role: str) -> Iterator[Tensor]:
     """Yield the fields of a role that have a sequence, as [rows, sequence, ...]."""
     for name in batch.layout.of(role):
         value = batch.fields.get(name)
@@ -130,7 +130,7 @@ def _sequences(batch: Read, role: str) -> Iterator[Tensor]:
                 yield value.movedim(axis, 1).clone()  # the loader may reuse its buffer
 
 
-def _fresh(batch: Read, rows: int) -> Tensor:
+def _fresh(batch: ReadBatch, rows: int) -> Tensor:
     """Return for each row whether the declared field says that it begins anew."""
     fresh = torch.zeros(rows, dtype=torch.bool)
     for name in batch.layout.of("reset"):

@@ -13,7 +13,7 @@ _MOST_FIELDS = 4  # arrays in an inner list; more are taken for samples
 SINGLE = "0"  # the name of the only field of a batch that is no collection
 
 
-def named(batch: Any) -> dict[str, Any]:
+def name_fields(batch: Any) -> dict[str, Any]:
     """
     Return {path: values} of a batch: "audio", "0", "inputs.frames".
 

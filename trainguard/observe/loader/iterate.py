@@ -39,7 +39,7 @@ def serving(loader: Any, split: str, *, lasting: bool = False) -> Iterator[Itera
         # torch raises where its signal finds the process: between two batches, in code of ours.
         raise _fault(error, split, taker.taken) from error
     finally:
-        with shielded():
+        with hold_alarm():
             if not (healthy and lasting and getattr(loader, "persistent_workers", False)):
                 shut(taker.iterator, loader, healthy)
 
@@ -52,7 +52,7 @@ class _Taker:
         self.taken = 0
         self.iterator: Any = None
         try:
-            self.iterator = self._told(lambda: iter(loader))
+            self.iterator = self._guard(lambda: iter(loader))
         except StopIteration as error:  # out of a block of ours it would pass for our own fault
             raise _fault(error, split, 0) from error
 
@@ -62,11 +62,11 @@ class _Taker:
 
     def __next__(self) -> Any:
         """Return the next batch."""
-        batch = self._told(lambda: next(self.iterator))
+        batch = self._guard(lambda: next(self.iterator))
         self.taken += 1
         return batch
 
-    def _told(self, call: Any) -> Any:
+    def _guard(self, call: Any) -> Any:
         """Do one thing with the loader; say in a sentence what went wrong with it."""
         try:
             return call()
@@ -107,7 +107,7 @@ def _fault(error: Exception, split: str, taken: int) -> SubjectError:
 
 
 @contextmanager
-def shielded() -> Iterator[None]:
+def hold_alarm() -> Iterator[None]:
     """Hold back the alarm of a deadline: processes must be ended even when the time is over."""
     main = threading.current_thread() is threading.main_thread()
     if not main or not hasattr(signal, "setitimer"):
@@ -161,7 +161,7 @@ def no_process_left() -> Iterator[None]:
     try:
         yield
     finally:
-        with shielded():
+        with hold_alarm():
             for process in multiprocessing.active_children():
                 # A manager serves objects that the team may keep for the next time.
                 if process.pid not in before and "Manager" not in process.name:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from trainguard.core.errors import SubjectError, did_you_mean
-from trainguard.observe.loader.fields import array, named, rows, tensor
+from trainguard.observe.loader.fields import array, name_fields, rows, tensor
 from trainguard.observe.loader.sample_fingerprints import one_print, row_prints
 from trainguard.observe.loader.splits import is_train
 from trainguard.subjects.domain import BATCH, Domain
@@ -49,7 +49,7 @@ class Layout:
         """Return the fields of one role."""
         return [name for name, own in self.roles.items() if own == role]
 
-    def aligned(self, name: str, value: Any) -> Any:
+    def align(self, name: str, value: Any) -> Any:
         """Return a field with its samples along the first axis."""
         domain, number = self.domains.get(name), tensor(value)
         if domain is None:
@@ -69,7 +69,7 @@ class Layout:
 
     def _check_words(self, name: str, value: Any) -> None:
         """Raise where a field of which numbers are declared holds words."""
-        words = [entry for entry in value if isinstance(entry, str)] if _listed(value) else []
+        words = [entry for entry in value if isinstance(entry, str)] if _is_list(value) else []
         if words:
             raise SubjectError(
                 f"the field {name!r} of {self.split!r} holds words such as {words[0]!r}, and"
@@ -88,7 +88,7 @@ class Layout:
 
 
 @dataclass
-class Read:
+class ReadBatch:
     """One batch, read: its fields with the samples along the first axis, and how many they are."""
 
     fields: dict[str, Any]
@@ -142,17 +142,17 @@ class Read:
         return row_prints(values, self.size)
 
 
-def read(batch: Any, layout: Layout, index: int) -> Read:
+def read(batch: Any, layout: Layout, index: int) -> ReadBatch:
     """Read one batch as its split's first batch was understood."""
-    raw = batch if _is_flat(batch) else named(batch)
+    raw = batch if _is_flat(batch) else name_fields(batch)
     if not raw:
         raise SubjectError(
             f"the loader of {layout.split!r} served {_what(batch)} as its batch {index}",
             "look for a collate function that forgets to return, or a dataset that holds nothing",
         )
     _check_none(raw, layout.split, index)
-    fields = {name: layout.aligned(name, value) for name, value in raw.items()}
-    return Read(fields, 1 if layout.single else _size(fields, layout), layout)
+    fields = {name: layout.align(name, value) for name, value in raw.items()}
+    return ReadBatch(fields, 1 if layout.single else _size(fields, layout), layout)
 
 
 def _is_flat(batch: Any) -> bool:
@@ -164,7 +164,7 @@ def _is_flat(batch: Any) -> bool:
 
 def laid_out(subject: Loader, split: str, batch: Any) -> Layout:
     """Find out what is what in the first batch of a split."""
-    raw = named(batch)
+    raw = name_fields(batch)
     layout = Layout(split)
     for name, domain in subject.fields.items():
         path = _path(subject, str(name), raw, split)
@@ -180,7 +180,7 @@ def laid_out(subject: Loader, split: str, batch: Any) -> Layout:
     for role, names in declared.items():
         given.update({_path(subject, str(name), raw, split): role for name in names})
     masks = {path for path, domain in layout.domains.items() if domain.kind == "mask"}
-    found = _found(raw, bool(subject.labels), bool(subject.inputs))
+    found = _find_roles(raw, bool(subject.labels), bool(subject.inputs))
     layout.roles = {
         path: given.get(path) or ("mask" if path in masks else found[path]) for path in raw
     }
@@ -191,7 +191,7 @@ def laid_out(subject: Loader, split: str, batch: Any) -> Layout:
     return layout
 
 
-def _found(raw: Mapping[str, Any], labelled: bool, inputs: bool) -> dict[str, str]:
+def _find_roles(raw: Mapping[str, Any], labelled: bool, inputs: bool) -> dict[str, str]:
     """Say by name, and for a pair by place, what each field of a batch is."""
     roles = {}
     for path in raw:
@@ -235,7 +235,7 @@ def _is_single(raw: Mapping[str, Any], layout: Layout) -> bool:
     return all(_is_scalar(value) for value in known)
 
 
-def _listed(value: Any) -> bool:
+def _is_list(value: Any) -> bool:
     """Say whether a field is a list with an entry for each sample."""
     return isinstance(value, list | tuple)
 

@@ -62,19 +62,19 @@ class LoaderObservation:
         self._traces.check(probe)
         if probe not in ("scan", "transform"):
             self.trace("scan")
-        return self._traces.get(probe, lambda _: self.observed(probe, self._drawn(probe)))
+        return self._traces.get(probe, lambda _: self.observe_probe(probe, self._draw(probe)))
 
     def shrink(self, finding: Finding, judge: Judge) -> Finding:
         """Return the finding in the smallest setting of `vary` to which the judge objects alike."""
         probe = self._traces.probe_of(finding)
         if not self.loader.vary or probe is None or finding.event is None:
             return finding
-        known = self._drawn(probe)[finding.event.case]
+        known = self._draw(probe)[finding.event.case]
 
         def found_in(setting: dict[str, object]) -> Finding | None:
             """Return the like finding in a setting, if there is one."""
             try:
-                trace = self.observed(probe, [setting])
+                trace = self.observe_probe(probe, [setting])
             except (SubjectError, Unjudged):
                 return None
             alike = (finding.summary, finding.rank)
@@ -83,7 +83,7 @@ class LoaderObservation:
         setting, found = smallest(self.loader, found_in, known, finding, self.settings)
         return replace(found, smallest=found.smallest or call(self.loader, setting))
 
-    def observed(self, probe: str, draws: list[dict[str, object]]) -> Trace[Event]:
+    def observe_probe(self, probe: str, draws: list[dict[str, object]]) -> Trace[Event]:
         """Run a probe in each setting, the team's global state kept as it was."""
         function = PROBES[probe]
         seed = self.settings.seed
@@ -98,7 +98,7 @@ class LoaderObservation:
         conditions: dict[str, Plain] = {"torch": torch.__version__, "seed": seed}
         return Trace(self.loader.name, events, conditions, self.loader.promises)
 
-    def _drawn(self, probe: str) -> list[dict[str, object]]:
+    def _draw(self, probe: str) -> list[dict[str, object]]:
         """Return the settings of a probe; drawing is deterministic, so they are not kept."""
         count = DRAWS[self.settings.profile]
         count = count if probe == "scan" else max(2, count // 4)

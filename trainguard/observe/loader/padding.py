@@ -11,14 +11,14 @@ from torch import Tensor
 
 from trainguard.events.base import Event
 from trainguard.events.loader import Serving
-from trainguard.observe.loader.layout import SEQUENCE, Layout, Read
+from trainguard.observe.loader.layout import SEQUENCE, Layout, ReadBatch
 
 _COLUMNS = 8  # of many features, so many tell positions apart
 _KNOWN = "attention_mask"  # everywhere: nonzero is kept; other names mean both
 
 
 @dataclass
-class Padding:
+class PaddingWatcher:
     """What the masks and the ends of the rows of one split say about padding."""
 
     layout: Layout
@@ -29,7 +29,7 @@ class Padding:
     inside: set[int] = field(default_factory=set)
     rows: int = 0
 
-    def see(self, batch: Read, epoch: int, index: int) -> None:
+    def see(self, batch: ReadBatch, epoch: int, index: int) -> None:
         """Look at the sequences of one batch of the first epoch."""
         if epoch:
             return
@@ -39,18 +39,18 @@ class Padding:
                 continue
             value: Tensor = batch.fields[name]
             size = (value.shape[0], value.shape[axis])
-            kept = (self._kept(mask, held, size) for mask, held in masks.items())
+            kept = (self._find_kept(mask, held, size) for mask, held in masks.items())
             keep = next((found for found in kept if found is not None), None)
             if keep is not None:
                 rows = _rows(value, axis)
-                self._masked(rows, keep, index, spare=_has_targets(batch, rows))
+                self._count_masked(rows, keep, index, spare=_has_targets(batch, rows))
                 return
             domain = self.layout.domains.get(name)
             if domain is not None and SEQUENCE in (domain.shape or ()):
-                self._unmasked(value, batch.array(name), axis, index)
+                self._count_unmasked(value, batch.array(name), axis, index)
                 return
 
-    def told(self) -> Iterator[Event]:
+    def events(self) -> Iterator[Event]:
         """Yield the share of padding, and what the mask and the values disagree about."""
         counts = self.counts
         if counts["positions"]:
@@ -63,7 +63,7 @@ class Padding:
         for kind in ("inverted", "cut"):
             if counts[f"{kind} of"]:
                 yield self._serving(kind, counts[kind], counts[f"{kind} of"], self._by())
-        yield from self._uncovered()
+        yield from self._uncovered_events()
 
     def _by(self) -> str:
         """Say whether the mask was declared."""
@@ -82,7 +82,7 @@ class Padding:
             detail=detail,
         )
 
-    def _kept(self, name: str, mask: Any, size: tuple[int, int]) -> Tensor | None:
+    def _find_kept(self, name: str, mask: Any, size: tuple[int, int]) -> Tensor | None:
         """Return which positions a mask keeps; None where it is not one over these positions."""
         if not isinstance(mask, Tensor) or mask.shape != size:
             return None
@@ -93,7 +93,7 @@ class Padding:
             return mask != 0
         return None
 
-    def _masked(self, rows: Tensor, keep: Tensor, index: int, *, spare: int) -> None:
+    def _count_masked(self, rows: Tensor, keep: Tensor, index: int, *, spare: int) -> None:
         """
         Count padding by the mask, and rows in which it hides content or shows padding.
 
@@ -112,9 +112,9 @@ class Padding:
                 self._count("inverted", inverted, where)
             self.counts["padded"] += len(hidden)
             if not inverted:
-                self._shown(values, kept, where)
+                self._count_end(values, kept, where)
 
-    def _shown(self, values: Tensor, kept: Tensor, where: str) -> None:
+    def _count_end(self, values: Tensor, kept: Tensor, where: str) -> None:
         """Count a row that ends in one repeated value, all of it kept; note what else it holds."""
         if values.is_floating_point() or values.shape[1] > 1:
             return
@@ -126,7 +126,7 @@ class Padding:
                 self.ends[int(values[-1])] += 1
                 self.at.setdefault(f"end {int(values[-1])}", where)
 
-    def _uncovered(self) -> Iterator[Event]:
+    def _uncovered_events(self) -> Iterator[Event]:
         """Yield how many rows end in a value that the mask keeps, and no row holds elsewhere."""
         padding = [(count, end) for end, count in self.ends.items() if end not in self.inside]
         if padding:
@@ -134,7 +134,7 @@ class Padding:
             self.at["uncovered"] = self.at[f"end {end}"]
             yield self._serving("uncovered", count, self.rows, self._by())
 
-    def _unmasked(self, value: Tensor, array: Any, axis: int, index: int) -> None:
+    def _count_unmasked(self, value: Tensor, array: Any, axis: int, index: int) -> None:
         """Count the equal ends of rows as padding, where there is no mask."""
         self.counts["ended"] += value.shape[0] * value.shape[axis]
         ends = _ends(value, array, axis)
@@ -156,7 +156,7 @@ def _number(value: object) -> float:
     return float(value) if isinstance(value, bool | int | float) else 0.0
 
 
-def _axis(batch: Read, name: str) -> int | None:
+def _axis(batch: ReadBatch, name: str) -> int | None:
     """Return the sequence axis of a field that has one, and something in it."""
     value = batch.fields.get(name)
     if not isinstance(value, Tensor) or value.ndim < 2 or value.layout != torch.strided:
@@ -181,7 +181,7 @@ def _ends(value: Tensor, array: Any, axis: int) -> Any:
     return np.ascontiguousarray(few).reshape(*few.shape[:2], -1)
 
 
-def _has_targets(batch: Read, rows: Tensor) -> int:
+def _has_targets(batch: ReadBatch, rows: Tensor) -> int:
     """Say whether there are targets by position: a mask of those hides one input more."""
     values = [batch.fields.get(name) for name in batch.layout.of("label")]
     return int(any(isinstance(v, Tensor) and v.shape[:2] == rows.shape[:2] for v in values))

@@ -36,7 +36,7 @@ def reachable(*roots: object) -> Iterator[tuple[str, Any]]:
         seen.add(id(thing))
         yield name, thing
         if depth < _DEEP and not isinstance(thing, (torch.Tensor, np.ndarray, *GENERATORS)):
-            queue += [(inner or name, held, depth + 1) for inner, held in _held(thing)]
+            queue += [(inner or name, held, depth + 1) for inner, held in _iterate_held(thing)]
 
 
 def generators(*roots: object) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def streams(*roots: object) -> dict[str, int]:
     return {name: likeness(state) for name, state in {**states, **held}.items()}
 
 
-def _held(thing: Any) -> Iterator[tuple[str, Any]]:
+def _iterate_held(thing: Any) -> Iterator[tuple[str, Any]]:
     """Iterate over what one object holds itself."""
     if isinstance(thing, Mapping):
         yield from ((str(key), value) for key, value in list(thing.items())[:_WIDE])

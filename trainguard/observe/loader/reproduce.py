@@ -37,25 +37,27 @@ def reproduce(loaders: Loaders, case: int) -> Iterator[Serving]:
     """
     if not loaders.fresh:
         raise Unjudged("what is given cannot be made anew: pass the function that makes the loader")
-    made = loaders.made()
+    made = loaders.make()
     held = list(generators(loaders.subject.build, made).values())
     states = [state_of(each) for each in held]
     runs = []
     for _ in range(2):
         for generator, state in zip(held, states, strict=True):
             put_back(generator, state)
-        runs.append(loaders.made())
-        seen = {split: _served(loaders, split, runs[-1][split]) for split in _judged(made)}
+        runs.append(loaders.make())
+        seen = {
+            split: _serve(loaders, split, runs[-1][split]) for split in _list_judged_splits(made)
+        }
         runs[-1] = {split: (runs[-1][split], seen[split]) for split in seen}
     for split, (first, one) in runs[0].items():
         second, other = runs[1][split]
-        compared = replace(_compared(split, one, other), case=case)
+        compared = replace(_compare(split, one, other), case=case)
         if compared.detail and any(a is b for a in parts_of(first) for b in parts_of(second)):
             raise Unjudged("the function makes loaders of one data set or sampler, which it keeps")
         yield compared
 
 
-def _judged(made: dict[str, Any]) -> list[str]:
+def _list_judged_splits(made: dict[str, Any]) -> list[str]:
     """List the splits whose order is not left to whichever worker is first."""
     return [
         split
@@ -70,7 +72,7 @@ def _is_raced(loader: Any) -> bool:
     return isinstance(loader, DataLoader) and loader.num_workers > 1 and not ordered
 
 
-def _served(loaders: Loaders, split: str, loader: Any) -> Seen:
+def _serve(loaders: Loaders, split: str, loader: Any) -> Seen:
     """Serve the first batches of a loader."""
     subject = loaders.subject
     seed_everything(loaders.seed)
@@ -85,7 +87,7 @@ def _served(loaders: Loaders, split: str, loader: Any) -> Seen:
     return seen
 
 
-def _compared(split: str, first: Seen, second: Seen) -> Serving:
+def _compare(split: str, first: Seen, second: Seen) -> Serving:
     """Return where two runs part, and how."""
     pairs = list(zip(first, second, strict=False))
     parted = [index for index, (one, other) in enumerate(pairs) if one[0] != other[0]]

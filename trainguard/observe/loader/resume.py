@@ -29,7 +29,7 @@ from trainguard.observe.loader.batch_hash import likeness
 from trainguard.observe.loader.iterate import serving
 from trainguard.observe.loader.layout import laid_out, read
 from trainguard.observe.loader.reachable_state import reachable
-from trainguard.observe.loader.sampler_indices import drawn, told_length
+from trainguard.observe.loader.sampler_indices import record_draws, told_length
 from trainguard.observe.loader.splits import Loaders, is_train, parts_of, set_epoch
 from trainguard.observe.tools.isolation import seed_everything
 
@@ -43,7 +43,7 @@ _BEYOND = 2  # batches that are looked for after the end of the epoch
 Streams = tuple[Any, Any, Any]
 
 
-class Served(NamedTuple):
+class ServedEpoch(NamedTuple):
     """What was served of an epoch: a print of each batch, and the indices drawn for each."""
 
     batches: list[int]
@@ -57,9 +57,9 @@ def resume(loaders: Loaders, case: int) -> Iterator[Serving]:
         raise Unjudged(
             "what is given cannot be built anew: pass the function that makes the loader"
         )
-    for split in loaders.made():
+    for split in loaders.make():
         if is_train(split) or loaders.subject.options.get(split, {}).get("shuffled"):
-            for event in _Interruption(loaders, split).told():
+            for event in _Interruption(loaders, split).events():
                 yield replace(event, case=case)
 
 
@@ -86,49 +86,49 @@ class _Interruption:
     split: str
     watched: bool = False
 
-    def told(self) -> list[Serving]:
+    def events(self) -> list[Serving]:
         """Return what becomes of a save in the first epoch, and of one in the second."""
-        events = list(self.interrupted())
+        events = list(self.interrupt())
         if not any(event.detail for event in events) or not self._is_random():
             return events
-        if type(_dataloader(self._made())) is not DataLoader:
+        if type(_dataloader(self._make())) is not DataLoader:
             raise Unjudged("the samples are drawn at random, so they cannot be told apart here")
-        return list(replace(self, watched=True).interrupted())
+        return list(replace(self, watched=True).interrupt())
 
-    def interrupted(self) -> Iterator[Serving]:
+    def interrupt(self) -> Iterator[Serving]:
         """Save in the first epoch and in the second, and go on from there."""
-        whole = self._uninterrupted()
+        whole = self._serve_whole()
         for epoch, share in ((0, 2), (1, 3)):
             if epoch >= len(whole) or len(whole[epoch].batches) < _SHORTEST:
                 continue
             place = len(whole[epoch].batches) // share
             try:
-                yield from self._resumed(whole, epoch, place)
+                yield from self._resume(whole, epoch, place)
             except _Stateless as why:
                 yield Serving(quantity="state", split=self.split, detail=str(why),
                               at=f"epoch {epoch}, after batch {place - 1}")  # fmt: skip
                 return
 
-    def _uninterrupted(self) -> list[Served]:
+    def _serve_whole(self) -> list[ServedEpoch]:
         """Serve a few epochs without an interruption; a stream without an end is one."""
-        loader, whole = self._made(), []
+        loader, whole = self._make(), []
         for epoch in range(_EPOCHS):
             whole.append(self._epoch(loader, epoch))
             if not whole[-1].complete:
                 break
         return whole
 
-    def _resumed(self, whole: list[Served], epoch: int, place: int) -> Iterator[Serving]:
+    def _resume(self, whole: list[ServedEpoch], epoch: int, place: int) -> Iterator[Serving]:
         """Save in an epoch, go on in a loader that is built anew, and compare."""
-        state, streams = self._saved(epoch, place)
+        state, streams = self._save(epoch, place)
         whole_epoch = whole[epoch]
         most = len(whole_epoch.batches) - place + (_BEYOND if whole_epoch.complete else 0)
         told: list[Serving] = []
         for when in ("before", "after", "never"):
-            loader = self._made()
-            self._loaded(loader, state)
+            loader = self._make()
+            self._load(loader, state)
             rest = self._epoch(loader, epoch, streams, when, most)
-            told.append(self._compared(whole_epoch, place, rest))
+            told.append(self._compare(whole_epoch, place, rest))
             if not told[-1].detail:
                 break
         at = f"epoch {epoch}, after batch {place - 1}"
@@ -140,7 +140,7 @@ class _Interruption:
             yield Serving(quantity="next", split=self.split, at=at, measured=after,
                           reference=length, detail="length" if after != length else "")  # fmt: skip
 
-    def _compared(self, whole: Served, place: int, rest: Served) -> Serving:
+    def _compare(self, whole: ServedEpoch, place: int, rest: ServedEpoch) -> Serving:
         """Return how the rest of an epoch compares with what it should have been."""
         expected = whole.batches[place:]
         right = sum(one == other for one, other in zip(rest.batches, expected, strict=False))
@@ -149,7 +149,7 @@ class _Interruption:
         return Serving(quantity="rest", split=self.split, measured=right,
                        reference=len(expected), detail=detail)  # fmt: skip
 
-    def _same_samples(self, whole: Served, place: int, rest: Served) -> bool:
+    def _same_samples(self, whole: ServedEpoch, place: int, rest: ServedEpoch) -> bool:
         """Say whether the rest of an epoch is made from the indices that it should be made from."""
         expected = whole.indices[place : len(whole.batches)]
         as_many = len(rest.batches) == len(whole.batches) - place
@@ -159,21 +159,21 @@ class _Interruption:
         """Say whether two epochs under two seeds have few samples in common."""
         seen = []
         for seed in (0, 1):
-            loader, layout = self._made(), None
+            loader, layout = self._make(), None
             if self.loaders.subject.set_epoch:
                 set_epoch(loader, 0)
             seed_everything(self.loaders.seed + seed)
             prints: list[int] = []
             with serving(loader, self.split) as batches:
-                for index, raw in enumerate(islice(batches, self._bound(loader))):
+                for index, raw in enumerate(islice(batches, self._limit_for(loader))):
                     layout = layout or laid_out(self.loaders.subject, self.split, raw)
                     prints += read(raw, layout, index).prints
             seen.append(Counter(prints))
         return bool(2 * (seen[0] & seen[1]).total() < seen[0].total())
 
-    def _made(self) -> Any:
+    def _make(self) -> Any:
         """Build the loader as at the start of a process."""
-        return self.loaders.made()[self.split]
+        return self.loaders.make()[self.split]
 
     def _epoch(
         self,
@@ -182,29 +182,29 @@ class _Interruption:
         streams: Streams | None = None,
         when: str = "never",
         most: int | None = None,
-    ) -> Served:
+    ) -> ServedEpoch:
         """Serve an epoch, the generators being set before or after the iterator is made."""
         if self.loaders.subject.set_epoch:
             set_epoch(loader, epoch)
         if streams is not None and when == "before":
-            _set(streams)
-        bound = most or self._bound(loader)
+            _set_streams(streams)
+        bound = most or self._limit_for(loader)
         watched = _dataloader(loader) if self.watched else None
-        with drawn(watched) as draws, serving(loader, self.split) as batches:
+        with record_draws(watched) as draws, serving(loader, self.split) as batches:
             if streams is not None and when == "after":
-                _set(streams)
+                _set_streams(streams)
             served = [likeness(batch) for batch in islice(batches, bound)]
             complete = len(served) < bound or next(batches, None) is None
             indices = list(draws.draws) if draws is not None else []
-        return Served(served, indices, complete)
+        return ServedEpoch(served, indices, complete)
 
-    def _bound(self, loader: Any) -> int:
+    def _limit_for(self, loader: Any) -> int:
         """Return how many batches of an epoch are looked at."""
         return self.loaders.subject.batches or (_MOST if told_length(loader) >= 0 else _ENDLESS)
 
-    def _saved(self, epoch: int, place: int) -> tuple[bytes, Streams]:
+    def _save(self, epoch: int, place: int) -> tuple[bytes, Streams]:
         """Run up to a place in an epoch, and return the state there and the generators'."""
-        loader = self._made()
+        loader = self._make()
         for earlier in range(epoch):
             self._epoch(loader, earlier)
         if self.loaders.subject.set_epoch:
@@ -213,12 +213,12 @@ class _Interruption:
             for _ in islice(batches, place):
                 pass
             save, _ = self._ways(loader)
-            return _pickled(_tried(lambda: save(loader))), _streams()
+            return _pickle(_try_state(lambda: save(loader))), _streams()
 
-    def _loaded(self, loader: Any, state: bytes) -> None:
+    def _load(self, loader: Any, state: bytes) -> None:
         """Give a loader a state that was saved."""
         _, load = self._ways(loader)
-        _tried(lambda: load(loader, pickle.loads(state)))  # noqa: S301 it was made here
+        _try_state(lambda: load(loader, pickle.loads(state)))  # noqa: S301 it was made here
 
     def _ways(self, loader: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Return the functions that save and load: the given ones, or methods of some part."""
@@ -258,7 +258,7 @@ def _dataloader(loader: Any) -> Any:
     return next(held, loader)
 
 
-def _tried(call: Callable[[], Any]) -> Any:
+def _try_state(call: Callable[[], Any]) -> Any:
     """Save or load; what that raises is what is wrong with the state."""
     try:
         return call()
@@ -268,7 +268,7 @@ def _tried(call: Callable[[], Any]) -> Any:
         raise _Stateless(f"{type(error).__name__}: {error}") from error
 
 
-def _pickled(state: Any) -> bytes:
+def _pickle(state: Any) -> bytes:
     """Write a state down as a checkpoint does; one that cannot be is what is wrong with it."""
     try:
         return pickle.dumps(state)
@@ -281,7 +281,7 @@ def _streams() -> Streams:
     return torch.default_generator.get_state(), random.getstate(), np.random.get_state()
 
 
-def _set(streams: Streams) -> None:
+def _set_streams(streams: Streams) -> None:
     """Set the global generators."""
     torch.default_generator.set_state(streams[0])
     random.setstate(streams[1])

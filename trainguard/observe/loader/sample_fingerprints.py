@@ -87,12 +87,12 @@ def _field_prints(value: Any) -> list[int]:
     how = _reading.get() or Reading(exact=True)
     if flat.shape[1] > _WHOLE and not how.exact:
         how.partial = True
-        flat = _gathered(flat)
+        flat = _gather(flat)
     width, data = flat.shape[1], flat.tobytes()
     return [hash(data[i : i + width]) for i in range(0, len(data), width)] if width else []
 
 
-def _gathered(flat: Any) -> Any:
+def _gather(flat: Any) -> Any:
     """Return some pieces of each of many long rows of bytes, as rows of bytes."""
     rows, width = flat.shape
     count, rest = divmod(width, _PIECE.itemsize)

@@ -13,7 +13,7 @@ from torch.utils.data import (
 )
 
 
-class Drawn:
+class RecordingSampler:
     """Stands in the place of a loader's sampler: passes everything on, and remembers each draw."""
 
     def __init__(self, sampler: Any) -> None:
@@ -37,7 +37,7 @@ class Drawn:
 
 
 @contextmanager
-def drawn(loader: Any) -> Iterator[Drawn | None]:
+def record_draws(loader: Any) -> Iterator[RecordingSampler | None]:
     """Write down what the sampler of a map-style DataLoader draws in a block; None for others."""
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         yield None
@@ -46,7 +46,7 @@ def drawn(loader: Any) -> Iterator[Drawn | None]:
     sampler = getattr(loader, name)
     # Workers that last from one epoch to the next go on with the listener of their first.
     lasting = getattr(getattr(loader, "_iterator", None), "_index_sampler", None)
-    listener = lasting if isinstance(lasting, Drawn) else Drawn(sampler)
+    listener = lasting if isinstance(lasting, RecordingSampler) else RecordingSampler(sampler)
     # Not setattr: a DataLoader refuses to have its sampler replaced.
     object.__setattr__(loader, name, listener)
     try:
@@ -55,7 +55,7 @@ def drawn(loader: Any) -> Iterator[Drawn | None]:
         object.__setattr__(loader, name, sampler)
 
 
-def based(dataset: Any, indices: tuple[int, ...]) -> tuple[int, ...]:
+def base_indices(dataset: Any, indices: tuple[int, ...]) -> tuple[int, ...]:
     """Return indices as they are in the dataset that a subset, or a subset of one, is a part of."""
     while isinstance(dataset, Subset):
         try:

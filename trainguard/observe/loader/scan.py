@@ -12,21 +12,21 @@ from torch.utils.data import DataLoader, IterableDataset
 from trainguard.core.errors import SubjectError
 from trainguard.events.base import Event
 from trainguard.events.loader import Batch, Epoch
-from trainguard.observe.loader.chunks import Seams
-from trainguard.observe.loader.iterate import serving, shielded, shut
-from trainguard.observe.loader.layout import Layout, Read, laid_out, read
-from trainguard.observe.loader.padding import Padding
+from trainguard.observe.loader.chunks import ChunkSeams
+from trainguard.observe.loader.iterate import hold_alarm, serving, shut
+from trainguard.observe.loader.layout import Layout, ReadBatch, laid_out, read
+from trainguard.observe.loader.padding import PaddingWatcher
 from trainguard.observe.loader.sample_fingerprints import reading
 from trainguard.observe.loader.sampler_indices import (
+    base_indices,
     base_of,
-    based,
-    drawn,
+    record_draws,
     replaces,
     sampler_of,
     told_length,
 )
 from trainguard.observe.loader.second_epoch import is_settled, part_of
-from trainguard.observe.loader.splits import Loaders, is_train, kept, set_epoch
+from trainguard.observe.loader.splits import Loaders, is_train, keep_state, set_epoch
 from trainguard.observe.loader.values import Values
 from trainguard.subjects.loader import Loader
 
@@ -37,13 +37,13 @@ _EPOCHS = 2
 _CHANCE = 1e6  # a fixed order is told from a random one that came again by chance, at such odds
 
 
-class Watcher(Protocol):
+class BatchWatcher(Protocol):
     """What looks at the batches of one split while they pass, and tells of them at the end."""
 
-    def see(self, batch: Read, epoch: int, index: int) -> None:
+    def see(self, batch: ReadBatch, epoch: int, index: int) -> None:
         """Look at one batch."""
 
-    def told(self) -> Iterator[Event]:
+    def events(self) -> Iterator[Event]:
         """Tell what was seen."""
 
 
@@ -56,19 +56,19 @@ class Scan:
     case: int
     bases: dict[int, Any]
     layout: Layout | None = None
-    watchers: list[Watcher] = field(default_factory=list)
+    watchers: list[BatchWatcher] = field(default_factory=list)
     first: list[Batch] = field(default_factory=list)  # the first epoch
     part: int = 0  # of later epochs that may be enough; 0 where it is not
 
-    def read(self, raw: Any, index: int) -> Read:
+    def read(self, raw: Any, index: int) -> ReadBatch:
         """Read a batch; the first one says what is what."""
         if self.layout is None:
             self.layout = laid_out(self.loaders.subject, self.split, raw)
             self.watchers = [Values(self.layout, self.case)]
             if self.layout.has_sequence:
-                self.watchers.append(Padding(self.layout, self.case))
+                self.watchers.append(PaddingWatcher(self.layout, self.case))
             if self.loaders.subject.chunks == "stream":
-                self.watchers.append(Seams(self.layout, self.case))
+                self.watchers.append(ChunkSeams(self.layout, self.case))
         return read(raw, self.layout, index)
 
     def is_enough(self, later: list[Batch]) -> bool:
@@ -113,22 +113,22 @@ def _some_alike(events: Iterable[Event]) -> bool:
 
 def _looked_through(loaders: Loaders, case: int) -> Iterator[Event]:
     """Look through all splits once."""
-    made = loaders.made()
+    made = loaders.make()
     seconds = _SHARE * loaders.subject.timeout / (_EPOCHS * len(made))
     bases: dict[int, Any] = {}  # kept alive, so that no two have the same id
-    with kept(made):
+    with keep_state(made):
         for split, loader in made.items():
             try:
-                yield from _scanned(Scan(loaders, split, case, bases), loader, seconds)
+                yield from _scan_split(Scan(loaders, split, case, bases), loader, seconds)
             finally:
-                with shielded():
+                with hold_alarm():
                     shut(None, loader)
 
 
-def _scanned(scan: Scan, loader: Any, seconds: float) -> Iterator[Event]:
+def _scan_split(scan: Scan, loader: Any, seconds: float) -> Iterator[Event]:
     """Look through one split."""
     passes: list[list[Batch]] = []
-    while len(passes) < _EPOCHS or _undecided(scan, passes):
+    while len(passes) < _EPOCHS or _is_undecided(scan, passes):
         if passes and hasattr(loader, "__next__"):
             loader = _again(scan)
         batches, epoch = _epoch(scan, loader, len(passes), seconds)
@@ -141,10 +141,10 @@ def _scanned(scan: Scan, loader: Any, seconds: float) -> Iterator[Event]:
         if not epoch.complete and epoch.said < 0:
             break  # a stream without an end has no second epoch
     for watcher in scan.watchers:
-        yield from watcher.told()
+        yield from watcher.events()
 
 
-def _undecided(scan: Scan, passes: list[list[Batch]]) -> bool:
+def _is_undecided(scan: Scan, passes: list[list[Batch]]) -> bool:
     """Say whether equal orders so far may be chance, and another epoch would tell."""
     shuffled = options_of(scan.loaders.subject, scan.split).get("shuffled")
     count = len(passes[0])
@@ -162,7 +162,7 @@ def _again(scan: Scan) -> Any:
             f"the loader of {scan.split!r} is an iterator, which can be used for one epoch only",
             "pass the function that makes it",
         )
-    return scan.loaders.made(reseed=False)[scan.split]
+    return scan.loaders.make(reseed=False)[scan.split]
 
 
 def _epoch(scan: Scan, loader: Any, epoch: int, seconds: float) -> tuple[list[Batch], Epoch]:
@@ -175,7 +175,7 @@ def _epoch(scan: Scan, loader: Any, epoch: int, seconds: float) -> tuple[list[Ba
     batches: list[Batch] = []
     complete = False
     with ExitStack() as stack:
-        draws = stack.enter_context(drawn(loader))
+        draws = stack.enter_context(record_draws(loader))
         serving_ = stack.enter_context(serving(loader, scan.split, lasting=True))
         while len(batches) < most and perf_counter() - started < seconds:
             before = perf_counter()
@@ -186,13 +186,15 @@ def _epoch(scan: Scan, loader: Any, epoch: int, seconds: float) -> tuple[list[Ba
                 break
             waited = perf_counter() - before
             known = draws.draws[len(batches)] if draws and len(batches) < len(draws.draws) else ()
-            indices = based(loader.dataset, known) if known else ()
+            indices = base_indices(loader.dataset, known) if known else ()
             batches.append(_batch(scan, raw, epoch, len(batches), waited, indices))
             if epoch and scan.is_enough(batches):
                 break
     if not batches:
         raise SubjectError(*_nothing(scan.split, loader, epoch))
-    return batches, _told(scan, loader, epoch, batches, complete, said, perf_counter() - started)
+    return batches, _make_epoch(
+        scan, loader, epoch, batches, complete, said, perf_counter() - started
+    )
 
 
 def _batch(
@@ -217,7 +219,7 @@ def _batch(
     )
 
 
-def _told(
+def _make_epoch(
     scan: Scan,
     loader: Any,
     epoch: int,

@@ -33,22 +33,22 @@ def is_settled(
     """
     pairs = list(zip(first, later, strict=False))
     if is_evaluation(split) and options.get("shuffled") is not True:
-        return all(_told(one) == _told(other) for one, other in pairs)
+        return all(_key_of(one) == _key_of(other) for one, other in pairs)
     moved = any((a.indices or a.prints) != (b.indices or b.prints) for a, b in pairs)
     return (moved or options.get("shuffled") is False) and _labels_agree(first, later)
 
 
-def _told(batch: Batch) -> tuple[tuple[int, ...], ...]:
+def _key_of(batch: Batch) -> tuple[tuple[int, ...], ...]:
     """Return all that tells the samples of a batch from others."""
     return batch.indices, batch.prints, batch.labels
 
 
 def _labels_agree(first: Iterable[Batch], later: Iterable[Batch]) -> bool:
     """Say whether samples that came before have the labels that they had then."""
-    known = {pair[0]: pair[1] for batch in first for pair in _labelled(batch)}
-    return all(known.get(p, label) == label for batch in later for p, label in _labelled(batch))
+    known = {pair[0]: pair[1] for batch in first for pair in _pair_labels(batch)}
+    return all(known.get(p, label) == label for batch in later for p, label in _pair_labels(batch))
 
 
-def _labelled(batch: Batch) -> Iterable[tuple[int, int]]:
+def _pair_labels(batch: Batch) -> Iterable[tuple[int, int]]:
     """Return the samples of a batch with their labels, where these are known."""
     return zip(batch.prints, batch.labels, strict=False)

@@ -23,10 +23,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from trainguard.events.loader import Serving
-from trainguard.observe.loader.fields import named
+from trainguard.observe.loader.fields import name_fields
 from trainguard.observe.loader.iterate import serving
 from trainguard.observe.loader.sampler_indices import told_length
-from trainguard.observe.loader.splits import Loaders, kept
+from trainguard.observe.loader.splits import Loaders, keep_state
 
 _TIMED = 5  # batches
 _SLOW = 0.2  # seconds; a start below it is not looked at twice
@@ -36,23 +36,23 @@ _SHARED = Path("/dev/shm")  # noqa: S108 where torch's workers put batches
 def settings(loaders: Loaders, case: int) -> Iterator[Serving]:
     """Yield what the settings of each DataLoader come to here."""
     ranks = _ranks_here(loaders.subject.ranks)
-    made = loaders.made()
-    with kept(made):
+    made = loaders.make()
+    with keep_state(made):
         for split, loader in made.items():
             if isinstance(loader, DataLoader):
-                for event in _told(loader, split, ranks):
+                for event in _observe_loader(loader, split, ranks):
                     yield replace(event, case=case)
 
 
-def _told(loader: DataLoader[Any], split: str, ranks: int) -> Iterator[Serving]:
+def _observe_loader(loader: DataLoader[Any], split: str, ranks: int) -> Iterator[Serving]:
     """Yield what the settings of one DataLoader come to."""
     if loader.num_workers:
         running = loader.num_workers * ranks
         yield Serving(quantity="workers", split=split, measured=running, reference=_cores())
-    yield from _timed(loader, split, ranks)
+    yield from _time_batches(loader, split, ranks)
 
 
-def _timed(loader: DataLoader[Any], split: str, ranks: int) -> Iterator[Serving]:
+def _time_batches(loader: DataLoader[Any], split: str, ranks: int) -> Iterator[Serving]:
     """Serve the first batches, and tell what they took and how large they are."""
     began = perf_counter()
     with serving(loader, split) as batches:
@@ -67,7 +67,7 @@ def _timed(loader: DataLoader[Any], split: str, ranks: int) -> Iterator[Serving]
                       reference=worked / count, detail=f"{_cores()} cores")  # fmt: skip
     if loader.num_workers and not loader.persistent_workers and count:
         length = told_length(loader)
-        yield from _started(
+        yield from _time_start(
             loader, split, start, seconds / count * (length if length > 0 else count)
         )
     if loader.num_workers:
@@ -78,7 +78,9 @@ def _timed(loader: DataLoader[Any], split: str, ranks: int) -> Iterator[Serving]
         yield Serving(quantity="unpinned", split=split, measured=size)
 
 
-def _started(loader: DataLoader[Any], split: str, start: float, epoch: float) -> Iterator[Serving]:
+def _time_start(
+    loader: DataLoader[Any], split: str, start: float, epoch: float
+) -> Iterator[Serving]:
     """Yield what starting the workers costs in each epoch, where it may be much."""
     if start < _SLOW:
         return
@@ -99,7 +101,7 @@ def _seconds_to_first(loader: Any, split: str) -> float:
 
 def _bytes(batch: Any) -> int:
     """Return the size of the tensors and arrays of a batch."""
-    return sum(int(getattr(value, "nbytes", 0)) for value in named(batch).values())
+    return sum(int(getattr(value, "nbytes", 0)) for value in name_fields(batch).values())
 
 
 def _ranks_here(ranks: tuple[int, ...]) -> int:

@@ -24,8 +24,13 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 from trainguard.events.loader import Serving
 from trainguard.observe.loader.iterate import serving
 from trainguard.observe.loader.layout import laid_out, read
-from trainguard.observe.loader.sampler_indices import drawn, replaces, sampler_of, told_length
-from trainguard.observe.loader.splits import Loaders, is_train, kept, parts_of, set_epoch
+from trainguard.observe.loader.sampler_indices import (
+    record_draws,
+    replaces,
+    sampler_of,
+    told_length,
+)
+from trainguard.observe.loader.splits import Loaders, is_train, keep_state, parts_of, set_epoch
 from trainguard.observe.tools.isolation import seed_everything
 
 _ENDLESS = 200  # batches
@@ -33,7 +38,7 @@ _MOST = 20_000
 
 
 @dataclass
-class Part:
+class Shard:
     """
     What one rank, or one process alone, served of a split.
 
@@ -55,15 +60,15 @@ class Part:
         return [made for group in self.groups for made in group]
 
     @property
-    def by_index(self) -> "Part":
+    def by_index(self) -> "Shard":
         """The same, with samples that are told by the index that was drawn for them."""
         return replace(self, groups=self.indices[: len(self.groups)])
 
 
 def shards(loaders: Loaders, case: int) -> Iterator[Serving]:
     """Yield how the samples of each split that is trained on are shared."""
-    made = loaders.made()
-    with kept(made):
+    made = loaders.make()
+    with keep_state(made):
         for split, loader in made.items():
             shuffled = loaders.subject.options.get(split, {}).get("shuffled")
             if is_train(split) or shuffled:
@@ -78,11 +83,11 @@ def _workers(loaders: Loaders, split: str, loader: Any) -> Iterator[Serving]:
         return
     size, collate = loader.batch_size, loader.collate_fn
     alone: Any = DataLoader(loader.dataset, batch_size=size, collate_fn=collate)
-    whole, again = (_served(loaders, split, alone, epoch) for epoch in (0, 1))
-    together = _served(loaders, split, loader, 0)
+    whole, again = (_serve(loaders, split, alone, epoch) for epoch in (0, 1))
+    together = _serve(loaders, split, loader, 0)
     if whole.complete and together.complete and _steady(whole, again, 0):
         dropped = loader.num_workers * (together.largest - 1) if together.drops else 0
-        yield from _compared(split, whole, [together], 0, dropped, loader.num_workers, "workers")
+        yield from _compare(split, whole, [together], 0, dropped, loader.num_workers, "workers")
 
 
 def _ranks(loaders: Loaders, split: str) -> Iterator[Serving]:
@@ -91,8 +96,8 @@ def _ranks(loaders: Loaders, split: str) -> Iterator[Serving]:
     worlds = [world for world in subject.ranks if world > 1]
     if not worlds:
         return
-    alone = loaders.made(loaders.seed, 0, 1)[split]
-    whole, again = (_served(loaders, split, alone, epoch) for epoch in (0, 1))
+    alone = loaders.make(loaders.seed, 0, 1)[split]
+    whole, again = (_serve(loaders, split, alone, epoch) for epoch in (0, 1))
     endless = not whole.complete
     if whole.passes > 1:
         yield Serving(quantity="passes", split=split, at="1 rank", measured=whole.passes,
@@ -107,16 +112,16 @@ def _ranks(loaders: Loaders, split: str) -> Iterator[Serving]:
             continue
         drops = dropped or any(part.drops for part in parts)
         yield from _uneven(split, parts)
-        sides = _identified(whole, again, parts, drops)
+        sides = _identify(whole, again, parts, drops)
         if sides is not None:
             alone_, parts = sides
-            yield from _compared(split, alone_, parts, *_allowed(alone_, parts, drops),
+            yield from _compare(split, alone_, parts, *_limits_for(alone_, parts, drops),
                                  world, "ranks")  # fmt: skip
 
 
-def _identified(
-    whole: Part, again: Part, parts: list[Part], drops: bool
-) -> tuple[Part, list[Part]] | None:
+def _identify(
+    whole: Shard, again: Shard, parts: list[Shard], drops: bool
+) -> tuple[Shard, list[Shard]] | None:
     """Return what one rank alone and what all serve, told by contents or index, or None."""
     if whole.replaces:
         return None
@@ -129,14 +134,14 @@ def _identified(
     return None
 
 
-def _steady(one: Part, other: Part, slack: int) -> bool:
+def _steady(one: Shard, other: Shard, slack: int) -> bool:
     """Say whether two passes under two seeds served the same samples, in whatever order."""
     first, second = Counter(one.prints), Counter(other.prints)
     apart = (first - second).total() + (second - first).total()
     return bool(one.prints) and apart <= slack
 
 
-def _allowed(whole: Part, parts: list[Part], drops: bool) -> tuple[int, int]:
+def _limits_for(whole: Shard, parts: list[Shard], drops: bool) -> tuple[int, int]:
     """Return how many samples may be served twice, and how many by nobody, to end evenly."""
     count, world = len(whole.prints), len(parts)
     largest = max((part.largest for part in parts), default=1)
@@ -152,7 +157,7 @@ def _allowed(whole: Part, parts: list[Part], drops: bool) -> tuple[int, int]:
     return max(filled, more), max(dropped, fewer)
 
 
-def _in_batches(whole: Part, parts: list[Part]) -> tuple[int, int]:
+def _in_batches(whole: Shard, parts: list[Shard]) -> tuple[int, int]:
     """Return the samples of whole batches that come again, or not, to give each rank as many."""
     batches = Counter(tuple(sorted(group)) for part in parts for group in part.groups)
     alone = Counter(tuple(sorted(group)) for group in whole.groups)
@@ -166,10 +171,10 @@ def _in_batches(whole: Part, parts: list[Part]) -> tuple[int, int]:
     return more, fewer
 
 
-def _compared(
+def _compare(
     split: str,
-    whole: Part,
-    parts: list[Part],
+    whole: Shard,
+    parts: list[Shard],
     filled: int,
     dropped: int,
     count: int,
@@ -186,7 +191,7 @@ def _compared(
                   reference=dropped, detail=kind)  # fmt: skip
 
 
-def _alike(split: str, parts: list[Part]) -> Iterator[Serving]:
+def _alike(split: str, parts: list[Shard]) -> Iterator[Serving]:
     """Yield how many ranks of an endless loader serve the same as another one."""
     streams = Counter(tuple(part.prints) for part in parts)
     alike = sum(count for stream, count in streams.items() if count > 1 and len(set(stream)) > 1)
@@ -194,7 +199,7 @@ def _alike(split: str, parts: list[Part]) -> Iterator[Serving]:
                   reference=len(parts), detail="ranks")  # fmt: skip
 
 
-def _uneven(split: str, parts: list[Part]) -> Iterator[Serving]:
+def _uneven(split: str, parts: list[Shard]) -> Iterator[Serving]:
     """Yield by how many batches the ranks differ."""
     counts = [len(part.groups) for part in parts]
     yield Serving(quantity="uneven", split=split, at=f"{len(parts)} ranks",
@@ -202,23 +207,27 @@ def _uneven(split: str, parts: list[Part]) -> Iterator[Serving]:
                   detail="ranks")  # fmt: skip
 
 
-def _of_rank(loaders: Loaders, split: str, rank: int, world: int, seed: int = 0) -> Part:
+def _of_rank(loaders: Loaders, split: str, rank: int, world: int, seed: int = 0) -> Shard:
     """Return what one rank serves in the first epoch, everything seeded alike or apart."""
-    loader = loaders.made(loaders.seed + seed, rank, world)[split]
-    return _served(loaders, split, loader, 0, seed)
+    loader = loaders.make(loaders.seed + seed, rank, world)[split]
+    return _serve(loaders, split, loader, 0, seed)
 
 
-def _served(loaders: Loaders, split: str, loader: Any, epoch: int, seed: int = 0) -> Part:
+def _serve(loaders: Loaders, split: str, loader: Any, epoch: int, seed: int = 0) -> Shard:
     """Serve one epoch under a seed, and return which samples were in it."""
     subject = loaders.subject
     if subject.set_epoch:
         set_epoch(loader, epoch)
     seed_everything(loaders.seed + epoch + seed)
     most = subject.batches or (_MOST if told_length(loader) >= 0 else _ENDLESS)
-    part = Part(drops=_drops(loader), replaces=replaces(sampler_of(loader)),
+    part = Shard(drops=_drops(loader), replaces=replaces(sampler_of(loader)),
                 dataset=told_length(getattr(loader, "dataset", None)))  # fmt: skip
     layout = None
-    with drawn(loader) as draws, _counted() as passes, serving(loader, split) as batches:
+    with (
+        record_draws(loader) as draws,
+        _count_passes() as passes,
+        serving(loader, split) as batches,
+    ):
         for raw in batches:
             layout = layout or laid_out(subject, split, raw)
             seen = read(raw, layout, len(part.groups))
@@ -241,7 +250,7 @@ def _drops(loader: Any) -> bool:
 
 
 @contextmanager
-def _counted() -> Iterator[Counter[tuple[int, int]]]:
+def _count_passes() -> Iterator[Counter[tuple[int, int]]]:
     """Count the passes of each shuffling DistributedSampler in each epoch."""
     passes: Counter[tuple[int, int]] = Counter()
     original = DistributedSampler.__iter__

@@ -38,7 +38,7 @@ class Loaders:
         """Whether each call of `make` gives loaders of their own, rather than the given ones."""
         return self.subject.is_factory
 
-    def made(
+    def make(
         self, seed: int | None = None, rank: int = 0, world: int = 0, *, reseed: bool = True
     ) -> dict[str, Any]:
         """
@@ -50,13 +50,13 @@ class Loaders:
             seed_everything(self.seed if seed is None else seed)
         subject = self.subject
         if not subject.is_factory:
-            return _checked(subject, _resolved(subject, subject.build))
-        given = {**subject.arguments, **self.setting, **_ranked(subject, rank, world)}
+            return _check_splits(subject, _resolve(subject, subject.build))
+        given = {**subject.arguments, **self.setting, **_rank_arguments(subject, rank, world)}
         taker = _split_taker(subject)
         if taker and subject.options:
-            made = {s: _called(subject.build, {**given, taker: s}) for s in subject.options}
-            return _checked(subject, _methods_applied(made))
-        return _checked(subject, _resolved(subject, _called(subject.build, given)))
+            made = {s: _call_build(subject.build, {**given, taker: s}) for s in subject.options}
+            return _check_splits(subject, _methods_applied(made))
+        return _check_splits(subject, _resolve(subject, _call_build(subject.build, given)))
 
 
 def is_train(split: str) -> bool:
@@ -69,7 +69,7 @@ def is_evaluation(split: str) -> bool:
     return split.lower().startswith(("val", "test", "eval", "dev", "predict"))
 
 
-def _called(build: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+def _call_build(build: Callable[..., Any], given: Mapping[str, Any]) -> Any:
     """Call the team's function; what it raises is the subject's own."""
     try:
         return build(**given)
@@ -92,7 +92,7 @@ def _fits(build: Callable[..., Any], given: Mapping[str, Any]) -> bool:
     return True
 
 
-def _ranked(subject: Loader, rank: int, world: int) -> dict[str, int]:
+def _rank_arguments(subject: Loader, rank: int, world: int) -> dict[str, int]:
     """Return the arguments that tell a factory which rank it works for, by their own names."""
     accepted = parameters(subject.build) or {*RANKS[:1], *WORLDS[1:2]}
     needed = required_names(subject.build)
@@ -112,7 +112,7 @@ def _split_taker(subject: Loader) -> str:
     return takers[0] if takers else ""
 
 
-def _resolved(subject: Loader, made: Any) -> dict[str, Any]:
+def _resolve(subject: Loader, made: Any) -> dict[str, Any]:
     """Return {split: loader} of whatever was given or returned."""
     if any(callable(getattr(made, method, None)) for method in METHODS.values()):
         return _of_module(subject, made)
@@ -143,7 +143,7 @@ def _in_order(subject: Loader, made: list[Any]) -> dict[str, Any]:
 def _of_module(subject: Loader, module: Any) -> dict[str, Any]:
     """Ask an object with `train_dataloader()` and the like for its loaders."""
     if inspect.isclass(module):
-        module = _called(module, {})
+        module = _call_build(module, {})
     for method in ("prepare_data", "setup"):
         _prepare(module, method)
     offered = {s: m for s, m in METHODS.items() if _own(module, m)}
@@ -156,7 +156,7 @@ def _of_module(subject: Loader, module: Any) -> dict[str, Any]:
                 f"it has no loader of the split {split!r}",
                 f"declare the splits that it has: {', '.join(offered) or 'none'}",
             )
-        made.update(_numbered(split, _called(getattr(module, method), {})))
+        made.update(_number(split, _call_build(getattr(module, method), {})))
     return made
 
 
@@ -166,7 +166,7 @@ def _prepare(module: Any, method: str) -> None:
     if not callable(function):
         return
     takes = parameters(function) or set()
-    _called(function, {"stage": None} if "stage" in takes else {})
+    _call_build(function, {"stage": None} if "stage" in takes else {})
 
 
 def _own(module: Any, method: str) -> bool:
@@ -176,7 +176,7 @@ def _own(module: Any, method: str) -> bool:
     return callable(function) and not home.startswith(_FRAMEWORKS)
 
 
-def _numbered(split: str, made: Any) -> dict[str, Any]:
+def _number(split: str, made: Any) -> dict[str, Any]:
     """Return the loader of a split, or several as `val.0`, `val.1`."""
     if isinstance(made, list | tuple) and made and all(_can_serve(part) for part in made):
         if len(made) == 1:
@@ -188,7 +188,7 @@ def _numbered(split: str, made: Any) -> dict[str, Any]:
 def _methods_applied(made: dict[str, Any]) -> dict[str, Any]:
     """Call the functions among some loaders, which return them."""
     functions = {s: m for s, m in made.items() if callable(m) and not _can_serve(m)}
-    return {**made, **{split: _called(function, {}) for split, function in functions.items()}}
+    return {**made, **{split: _call_build(function, {}) for split, function in functions.items()}}
 
 
 def _can_serve(made: Any) -> bool:
@@ -198,7 +198,7 @@ def _can_serve(made: Any) -> bool:
     return hasattr(made, "__iter__") and not hasattr(made, "__array__")
 
 
-def _checked(subject: Loader, made: dict[str, Any]) -> dict[str, Any]:
+def _check_splits(subject: Loader, made: dict[str, Any]) -> dict[str, Any]:
     """Return the declared splits of what was made, each of which can be iterated."""
     for split in subject.options:
         if not any(name == split or name.startswith(f"{split}.") for name in made):
@@ -225,12 +225,12 @@ def _check_loader(split: str, loader: Any) -> None:
         )
     if not _can_serve(loader):
         raise SubjectError(
-            f"the split {split!r} is {_named(loader)}, which cannot be iterated over batches",
+            f"the split {split!r} is {_describe(loader)}, which cannot be iterated over batches",
             "return a DataLoader, or another iterable of batches",
         )
 
 
-def _named(value: Any) -> str:
+def _describe(value: Any) -> str:
     """Write what a value is, in words that fit into a sentence."""
     return "None" if value is None else f"of the type {type(value).__name__}"
 
@@ -241,7 +241,7 @@ def _line(error: BaseException) -> str:
 
 
 @contextmanager
-def kept(loaders: Mapping[str, Any]) -> Iterator[None]:
+def keep_state(loaders: Mapping[str, Any]) -> Iterator[None]:
     """Put generators and epochs of loaders, their samplers and datasets back after a block."""
     parts = [part for loader in loaders.values() for part in parts_of(loader)]
     states = [(g, g.get_state()) for g in map(_generator, parts) if g is not None]

@@ -24,7 +24,7 @@ from trainguard.events.loader import Serving
 from trainguard.observe.loader.batch_hash import likeness
 from trainguard.observe.loader.iterate import serving
 from trainguard.observe.loader.reachable_state import generators, named_arrays, put_back, state_of
-from trainguard.observe.loader.splits import Loaders, kept
+from trainguard.observe.loader.splits import Loaders, keep_state
 from trainguard.observe.tools.isolation import seed_everything
 
 _KEPT = 6  # batches
@@ -37,12 +37,12 @@ Array = torch.Tensor | np.ndarray
 
 def storage(loaders: Loaders, case: int) -> Iterator[Serving]:
     """Yield what the batches of each split share."""
-    made = loaders.made()
-    with kept(made):
+    made = loaders.make()
+    with keep_state(made):
         for split, loader in made.items():
             if hasattr(loader, "__next__"):
                 continue  # a generator, which cannot be read twice
-            events = (*_overwritten(loader, split), *_edited(loader, split, loaders.seed))
+            events = (*_overwritten(loader, split), *_observe_edits(loader, split, loaders.seed))
             yield from (replace(event, case=case) for event in events)
 
 
@@ -61,7 +61,7 @@ def _overwritten(loader: Any, split: str) -> Iterator[Serving]:
         )
 
 
-def _edited(loader: Any, split: str, seed: int) -> Iterator[Serving]:
+def _observe_edits(loader: Any, split: str, seed: int) -> Iterator[Serving]:
     """Read batches before and after reading them under other random numbers."""
     read = _reader(loader, split)
     held = [(each, state_of(each)) for each in generators(loader).values()]

@@ -49,7 +49,7 @@ def round_trips(forth: Function, back: Function, values: Domain, seed: int) -> I
     known: Tensor | None = None
     tried = 0
     for case, sizes in enumerate(_sizes(values)):
-        given = _drawn(values, sizes, seed)
+        given = _draw(values, sizes, seed)
         try:
             returned = _there_and_back(forth, back, given)
         except Exception as error:
@@ -58,9 +58,9 @@ def round_trips(forth: Function, back: Function, values: Domain, seed: int) -> I
             refused = refused or error
             continue
         tried += 1
-        if case == 0 and (known := _known(given, returned)) is not None:
+        if case == 0 and (known := _find_levels(given, returned)) is not None:
             yield Serving(quantity="levels", measured=len(known), reference=len(_different(given)))
-        yield from _measured(given, returned, _bound(values, sizes), known)
+        yield from _measure(given, returned, _limit_for(values, sizes), known)
     if not tried and refused is not None:
         raise SubjectError(
             f"its transform, or the inverse, raised {type(refused).__name__}: {refused}",
@@ -85,7 +85,7 @@ def _sizes(values: Domain) -> list[dict[str, int]]:
     return [case for i, case in enumerate([most, *cases]) if case not in [most, *cases][:i]]
 
 
-def _drawn(values: Domain, sizes: Mapping[str, int], seed: int) -> Tensor:
+def _draw(values: Domain, sizes: Mapping[str, int], seed: int) -> Tensor:
     """Return values that cover the whole range, both ends among them, in random order."""
     shape = values.dims(sizes)
     count = int(np.prod(shape))
@@ -129,7 +129,7 @@ def _as_tensor(back: Any) -> Tensor:
     return torch.as_tensor(np.asarray(back) if not isinstance(back, Tensor) else back).detach()
 
 
-def _measured(given: Tensor, back: Tensor, bound: float, known: Tensor | None) -> Iterator[Serving]:
+def _measure(given: Tensor, back: Tensor, bound: float, known: Tensor | None) -> Iterator[Serving]:
     """Yield what there is to say about one shape; `known` are the values that ever come back."""
     shape = tuple(given.shape)
     if back.shape != given.shape:
@@ -154,7 +154,7 @@ def _measured(given: Tensor, back: Tensor, bound: float, known: Tensor | None) -
     yield _worst("half", before, after, error.masked_fill(ends, 0.0), step / 2, shape)
 
 
-def _known(given: Tensor, back: Tensor) -> Tensor | None:
+def _find_levels(given: Tensor, back: Tensor) -> Tensor | None:
     """Return the values that come back where they are much fewer than those put in, in order."""
     levels = _different(back.double())
     coarse = 2 * len(levels) <= len(_different(given))
@@ -166,7 +166,7 @@ def _different(values: Tensor) -> Tensor:
     return torch.unique(values)  # type: ignore[no-any-return]
 
 
-def _bound(values: Domain, sizes: Mapping[str, int]) -> float:
+def _limit_for(values: Domain, sizes: Mapping[str, int]) -> float:
     """Return how far a value may move that is not quantised: by rounding, or within its bin."""
     low, high = values.span(sizes)
     if values.kind == "bins":

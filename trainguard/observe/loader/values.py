@@ -10,7 +10,7 @@ import torch
 
 from trainguard.events.base import Event
 from trainguard.events.loader import Field
-from trainguard.observe.loader.layout import Layout, Read
+from trainguard.observe.loader.layout import Layout, ReadBatch
 from trainguard.subjects.domain import Domain
 
 _SMALL = 2**16  # elements of which all are looked at for their range
@@ -26,9 +26,9 @@ class Values:
 
     layout: Layout
     case: int
-    tallies: dict[str, "Tally"] = field(default_factory=dict)
+    tallies: dict[str, "FieldTally"] = field(default_factory=dict)
 
-    def see(self, batch: Read, epoch: int, index: int) -> None:
+    def see(self, batch: ReadBatch, epoch: int, index: int) -> None:
         """Add up the values of a batch; after the first epoch, look at some of them only."""
         if epoch and not _is_looked_at(index):
             return
@@ -38,22 +38,22 @@ class Values:
                 continue
             if (tally := self.tallies.get(name)) is None:
                 domain, role = self.layout.domains.get(name), self.layout.roles.get(name, "input")
-                tally = self.tallies[name] = Tally(domain, role)
+                tally = self.tallies[name] = FieldTally(domain, role)
             if epoch == 0:
-                ends = _ends(number, batch.array(name)) if tally.ranged else None
+                ends = _ends(number, batch.array(name)) if tally.has_range else None
                 tally.check(number, epoch, index, ends)
                 tally.add(number, index, ends)
             elif not _is_finite(_some(number)):
                 tally.check(number, epoch, index)
 
-    def told(self) -> Iterator[Event]:
+    def events(self) -> Iterator[Event]:
         """Yield a Field for each field of numbers."""
         for name, tally in self.tallies.items():
             yield tally.event(self.case, self.layout.split, name)
 
 
 @dataclass
-class Tally:
+class FieldTally:
     """What is added up over one field."""
 
     domain: Domain | None
@@ -73,7 +73,7 @@ class Tally:
     first: float = nan
 
     @property
-    def ranged(self) -> bool:
+    def has_range(self) -> bool:
         """Whether a range was declared that every value is held against."""
         return self.domain is not None and self.domain.kind in ("real", "integer", "bins")
 

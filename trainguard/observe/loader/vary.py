@@ -18,7 +18,7 @@ DRAWS = {"quick": 3, "ci": 8, "thorough": 50}
 _SHRINKING = 10.0  # seconds
 
 
-class _Found(Exception):
+class _FailingVariant(Exception):
     """Tells Hypothesis that a setting fails, so that it looks for a smaller one."""
 
 
@@ -53,9 +53,9 @@ def smallest(
         found = found_in(setting) if monotonic() - started < _SHRINKING else None
         if found is not None:
             failing.append((setting, found))
-            raise _Found
+            raise _FailingVariant
 
-    with suppress(_Found, Flaky):
+    with suppress(_FailingVariant, Flaky):
         count, seed = DRAWS[settings.profile], settings.seed
         explore(_settings_of(loader), judge, count, seed, SHRINKING)
     return failing[-1]

@@ -25,7 +25,7 @@ from trainguard.events.loader import Batch, Serving
 from trainguard.observe.loader.batch_hash import likeness
 from trainguard.observe.loader.iterate import serving
 from trainguard.observe.loader.reachable_state import streams
-from trainguard.observe.loader.splits import Loaders, is_train, kept, set_epoch
+from trainguard.observe.loader.splits import Loaders, is_train, keep_state, set_epoch
 
 FEW, MANY = 8, 48  # draws of each worker
 _WORKERS = 2
@@ -37,7 +37,7 @@ Draw = tuple[int, int, dict[str, int]]  # worker, print, states of the generator
 
 
 @dataclass(frozen=True)
-class Told:
+class TellingCollate:
     """Collates as the loader does, and tells which worker drew what instead of serving it."""
 
     collate: Callable[[Any], Any] | None
@@ -52,40 +52,42 @@ class Told:
 
 def workers(loaders: Loaders, case: int) -> Iterator[Batch | Serving]:
     """Yield what two workers of each split that is trained on draw, where there are any."""
-    made = loaders.made()
-    with kept(made):
+    made = loaders.make()
+    with keep_state(made):
         for split, loader in made.items():
             shuffled = loaders.subject.options.get(split, {}).get("shuffled")
             torchs = isinstance(loader, DataLoader) and loader.num_workers > 0
             if torchs and (is_train(split) or shuffled):
                 tells = loaders.subject.set_epoch
-                for event in _tried(_Passes(loader, tells), split):
+                for event in _try_draw(_Passes(loader, tells), split):
                     yield replace(event, case=case)
 
 
-def _tried(passes: "_Passes", split: str) -> list[Batch | Serving]:
+def _try_draw(passes: "_Passes", split: str) -> list[Batch | Serving]:
     """Return what the workers of one loader draw; it is not to blame for what it is asked here."""
     try:
-        return list(_drawn(passes, split))
+        return list(_draw(passes, split))
     except SubjectError as fault:
         raise Unjudged(f"its workers do not serve the same samples again: {fault}") from fault
 
 
-def _drawn(passes: "_Passes", split: str) -> Iterator[Batch | Serving]:
+def _draw(passes: "_Passes", split: str) -> Iterator[Batch | Serving]:
     """Yield what the workers of one loader draw."""
     stream = isinstance(passes.loader.dataset, IterableDataset)
-    epochs = _streamed(passes, split) if stream else _repeated(passes, split, FEW)
+    epochs = _draw_stream(passes, split) if stream else _draw_repeated(passes, split, FEW)
     if not stream and _is_coarse(epochs):
-        epochs = _repeated(passes, split, MANY)
-    used = list(_used(epochs, split))
+        epochs = _draw_repeated(passes, split, MANY)
+    used = list(_observe_generators(epochs, split))
     if not stream or any(event.measured == event.reference > 0 for event in used):
         yield from _batches(epochs, split)
         yield from used
     if not stream and passes.tells and passes.loader.persistent_workers:
-        yield from _heard(passes.loader, epochs, split)
+        yield from _observe_epoch_heard(passes.loader, epochs, split)
 
 
-def _heard(loader: DataLoader[Any], epochs: list[list[Draw]], split: str) -> Iterator[Serving]:
+def _observe_epoch_heard(
+    loader: DataLoader[Any], epochs: list[list[Draw]], split: str
+) -> Iterator[Serving]:
     """Yield whether lasting workers know of the epoch that their data set is told."""
     index, here = _first_index(loader), []
     for epoch in range(_EPOCHS):
@@ -118,7 +120,7 @@ class _Passes:
             for draw in self._iterator:
                 yield epoch, draw
 
-    def drawn(self, split: str, most: int | None = None) -> list[list[Draw]]:
+    def draw(self, split: str, most: int | None = None) -> list[list[Draw]]:
         """Return the draws of each epoch, the workers being ended afterwards."""
         epochs: list[list[Draw]] = [[] for _ in range(self.epochs)]
         with serving(self, split) as draws:
@@ -127,7 +129,7 @@ class _Passes:
         return epochs
 
 
-def _repeated(passes: _Passes, split: str, draws: int) -> list[list[Draw]]:
+def _draw_repeated(passes: _Passes, split: str, draws: int) -> list[list[Draw]]:
     """Draw the same samples many times in each worker, for two epochs."""
     loader = passes.loader
     index = _first_index(loader)
@@ -138,15 +140,15 @@ def _repeated(passes: _Passes, split: str, draws: int) -> list[list[Draw]]:
         rows = min(_ROWS, loader.batch_size or _ROWS)
         sampling = {"batch_sampler": [[index] * rows] * draws * _WORKERS}
     passes.probe = _like(loader, persistent_workers=loader.persistent_workers, **sampling)
-    return passes.drawn(split)
+    return passes.draw(split)
 
 
-def _streamed(passes: _Passes, split: str) -> list[list[Draw]]:
+def _draw_stream(passes: _Passes, split: str) -> list[list[Draw]]:
     """Draw the first batches of each worker's own stream."""
     size = passes.loader.batch_size
     passes.probe = _like(passes.loader, batch_size=None if size is None else min(_ROWS, size))
     passes.epochs = 1
-    return passes.drawn(split, FEW * _WORKERS)
+    return passes.draw(split, FEW * _WORKERS)
 
 
 def _like(loader: DataLoader[Any], **options: Any) -> DataLoader[Any]:
@@ -154,7 +156,7 @@ def _like(loader: DataLoader[Any], **options: Any) -> DataLoader[Any]:
     return DataLoader(
         loader.dataset,
         num_workers=_WORKERS,
-        collate_fn=Told(loader.collate_fn),
+        collate_fn=TellingCollate(loader.collate_fn),
         worker_init_fn=loader.worker_init_fn,
         multiprocessing_context=loader.multiprocessing_context,
         generator=_copy(loader.generator),
@@ -191,7 +193,7 @@ def _batches(epochs: list[list[Draw]], split: str) -> Iterator[Batch]:
             made[worker] += 1
 
 
-def _used(epochs: list[list[Draw]], split: str) -> Iterator[Serving]:
+def _observe_generators(epochs: list[list[Draw]], split: str) -> Iterator[Serving]:
     """Yield each generator that was used between two draws, and how often workers had it alike."""
     names = dict.fromkeys(name for _, _, states in chain(*epochs) for name in states)
     for name in names:

@@ -12,7 +12,7 @@ from trainguard.observe.tools.examples import DRAWING, SHRINKING, explore
 from trainguard.subjects.schedule import Schedule
 
 
-class _Found(Exception):
+class _FailingSetting(Exception):
     """Tells Hypothesis that a setting fails, so that it looks for a smaller one."""
 
 
@@ -51,9 +51,9 @@ def smallest(
         """Report a setting that fails to Hypothesis, which ends with the smallest one."""
         if fails(setting):
             failing.append(setting)
-            raise _Found
+            raise _FailingSetting
 
-    with suppress(_Found, hypothesis.errors.Flaky):
+    with suppress(_FailingSetting, hypothesis.errors.Flaky):
         _explore(schedule, judge, count, seed, SHRINKING)
     return failing[-1]
 
