@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from trainguard.events.loop import Step
 from trainguard.observe.loop import thinning
-from trainguard.observe.loop.thinning import Kept
+from trainguard.observe.loop.thinning import Thinned
 
 
 def filled(count: int, odd: tuple[int, ...] = ()) -> list[Step]:
     """Return what is kept of so many steps, of which some are unlike the others."""
-    events = Kept(lambda step: step.culprit)
+    events = Thinned(lambda step: step.culprit)
     for index in range(count):
         events.add(Step(step=index, culprit=f"{index}" if index in odd else ""))
     return list(events)

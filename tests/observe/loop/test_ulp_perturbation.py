@@ -12,11 +12,11 @@ from trainguard.events.columns import COLUMNS
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
 from trainguard.observe.loop.recorder import Recorder
-from trainguard.observe.loop.ulp_perturbation import Nudge
+from trainguard.observe.loop.ulp_perturbation import UlpPerturbation
 from trainguard.observe.tools.isolation import isolate
 
 
-def recorded(train, nudge: Nudge | None) -> Trace:
+def recorded(train, nudge: UlpPerturbation | None) -> Trace:
     """Record a training, nudged or not."""
     recorder = Recorder("run", probe=False, nudge=nudge)
     with isolate(0), recorder:
@@ -24,7 +24,7 @@ def recorded(train, nudge: Nudge | None) -> Trace:
     return recorder.trace
 
 
-def losses(train, nudge: Nudge | None) -> list[float]:
+def losses(train, nudge: UlpPerturbation | None) -> list[float]:
     """Return the losses of a training, nudged or not."""
     return [event.loss for event in recorded(train, nudge) if isinstance(event, Step)]
 
@@ -82,9 +82,9 @@ NAMES = ["plain", "adversaries", "closures", "by_hand", "initialised_late", "mad
 @pytest.mark.parametrize("train", TRAININGS, ids=NAMES)
 def test_a_nudged_run_drifts_by_roundings(train) -> None:
     """It is another run, and hardly so; no number of the training's own streams is drawn."""
-    nudge = Nudge(1)
+    nudge = UlpPerturbation(1)
     base, moved = losses(train, None), losses(train, nudge)
-    assert nudge.moved > 0
+    assert nudge.moved_count > 0
     assert moved != base
     assert moved == pytest.approx(base, rel=1e-4)
 
@@ -92,17 +92,17 @@ def test_a_nudged_run_drifts_by_roundings(train) -> None:
 @pytest.mark.parametrize("train", [*TRAININGS, scaled], ids=[*NAMES, "scaled"])
 def test_a_run_for_its_curves_has_the_columns_of_any_other(train) -> None:
     """Few watchers are asked, and what they say does not depend on the others."""
-    still = Nudge(1)
-    still.stepped([])  # from here on nothing is moved
+    still = UlpPerturbation(1)
+    still.move_parameters([])  # from here on nothing is moved
     full, few = recorded(train, None), recorded(train, still)
     for column in set(COLUMNS) - {"memory"}:
         assert curves(few, column) == curves(full, column)
-    assert still.moved == 0
+    assert still.moved_count == 0
 
 
 def test_a_nudge_is_the_same_each_time() -> None:
     """Its signs follow from its seed; another seed has others."""
-    runs = [losses(lambda: plain(20), Nudge(seed)) for seed in (1, 1, 2)]
+    runs = [losses(lambda: plain(20), UlpPerturbation(seed)) for seed in (1, 1, 2)]
     assert runs[0] == runs[1] != runs[2]
 
 
@@ -111,7 +111,7 @@ def test_each_element_is_moved_by_its_last_place(dtype: torch.dtype) -> None:
     """Never by more than two units of it, and most by some."""
     layer = nn.Linear(64, 64, dtype=dtype)
     before = copy.deepcopy(layer)
-    Nudge(1).called(layer)
+    UlpPerturbation(1).move_module(layer)
     away = (layer.weight.double() - before.weight.double()).abs()
     unit = torch.finfo(dtype).eps * before.weight.double().abs()
     assert bool((away <= 2 * unit).all())
@@ -121,16 +121,16 @@ def test_each_element_is_moved_by_its_last_place(dtype: torch.dtype) -> None:
 def test_a_parameter_is_moved_once() -> None:
     """Neither by the next call nor by another optimizer; after a step nothing is moved."""
     layer = nn.Linear(8, 8)
-    nudge = Nudge(1)
-    nudge.made(torch.optim.SGD(layer.parameters()))
+    nudge = UlpPerturbation(1)
+    nudge.move_optimizer(torch.optim.SGD(layer.parameters()))
     once = layer.weight.detach().clone()
-    nudge.called(layer)
-    nudge.made(torch.optim.Adam(layer.parameters()))
+    nudge.move_module(layer)
+    nudge.move_optimizer(torch.optim.Adam(layer.parameters()))
     assert torch.equal(layer.weight, once)
-    nudge.stepped([layer.weight])
+    nudge.move_parameters([layer.weight])
     other = nn.Linear(8, 8)
     before = other.weight.detach().clone()
-    nudge.called(other)
+    nudge.move_module(other)
     assert torch.equal(other.weight, before)
 
 
@@ -138,16 +138,16 @@ def test_what_is_frozen_or_no_number_is_left_alone() -> None:
     """A frozen backbone and a table of integers stay as they are."""
     layer = nn.Linear(8, 8).requires_grad_(False)
     before = layer.weight.clone()
-    nudge = Nudge(1)
-    nudge.called(layer)
+    nudge = UlpPerturbation(1)
+    nudge.move_module(layer)
     assert torch.equal(layer.weight, before)
-    assert nudge.moved == 0
+    assert nudge.moved_count == 0
 
 
 def test_a_graph_that_was_built_before_is_not_disturbed() -> None:
     """Moving a parameter is no edit in place that backward would refuse."""
     layer = nn.Linear(8, 8)
     loss = (layer.weight @ layer.weight).sum()
-    Nudge(1).called(layer)
+    UlpPerturbation(1).move_module(layer)
     loss.backward()
     assert layer.weight.grad is not None

@@ -30,7 +30,7 @@ from trainguard.observe.checkpoint.file_reads import FileReads
 from trainguard.observe.checkpoint.file_writes import FileWrites, newer
 from trainguard.observe.checkpoint.state import State, living_optimizers, parameters_of, state_now
 from trainguard.observe.loop.recorder import Recorder
-from trainguard.observe.loop.watch.averaged_copies import Averages
+from trainguard.observe.loop.watch.averaged_copies import AveragedCopies
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.isolation import isolate
 from trainguard.observe.tools.user_line import foreign
@@ -282,7 +282,7 @@ class CheckpointRecorder(Recorder):
         """Return the state of the training as it is."""
         averages = {
             name: copy.source
-            for name, copy, named in self.watcher(Averages).copies()
+            for name, copy, named in self.watcher(AveragedCopies).copies()
             if (named or name in self.following) and copy.source is not None
         }
         return state_now(self._optimizers(), self.roots.values(), averages)

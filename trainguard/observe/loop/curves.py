@@ -14,15 +14,15 @@ from trainguard.events.base import Event
 from trainguard.events.columns import ON_ACCELERATORS
 from trainguard.events.curve import Kept
 from trainguard.events.trace import Trace
-from trainguard.observe.loop.ulp_perturbation import Nudge
+from trainguard.observe.loop.ulp_perturbation import UlpPerturbation
 from trainguard.subjects.loop import Loop
 
 RERUNS = 5  # whose drift is measured when a curve is blessed
-Again = Callable[[int, Nudge | None], Trace[Event]]
+Again = Callable[[int, UlpPerturbation | None], Trace[Event]]
 
 
 @dataclass
-class Comparing:
+class CurveProbe:
     """
     The probe "curve" of one run.
 
@@ -35,23 +35,23 @@ class Comparing:
     again: Again
     moved: list[int] = field(default_factory=list)
 
-    def compared(self) -> Trace[Event]:
+    def compare(self) -> Trace[Event]:
         """Return one event for each curve: what it is now, and what is kept of it."""
         events = [event for column in self.run.curve for event in self._of(column)]
         return replace(self.trace, events=tuple(events))
 
     @cached_property
-    def nudged(self) -> list[Trace[Event]]:
+    def perturbed_traces(self) -> list[Trace[Event]]:
         """The runs that began one unit in the last place elsewhere."""
         made = []
         for rerun in range(RERUNS):
-            nudge = Nudge(rerun + 1)
+            nudge = UlpPerturbation(rerun + 1)
             made.append(self.again(0, nudge))
-            self.moved.append(nudge.moved)
+            self.moved.append(nudge.moved_count)
         return made
 
     @cached_property
-    def seeded(self) -> list[Trace[Event]]:
+    def seed_traces(self) -> list[Trace[Event]]:
         """The runs of the other seeds, where several are compared."""
         return [self.again(seed, None) for seed in range(1, self.run.seeds or 1)]
 
@@ -62,11 +62,11 @@ class Comparing:
         if not found or away:
             yield Kept(column=column)
             return
-        others = [{c.column: c for c in curves(trace, column)} for trace in self.seeded]
+        others = [{c.column: c for c in curves(trace, column)} for trace in self.seed_traces]
         for curve in found:
-            yield self._settled(_together(curve, [own.get(curve.column) for own in others]), column)
+            yield self._settle(_together(curve, [own.get(curve.column) for own in others]), column)
 
-    def _settled(self, found: Curve, column: str) -> Kept:
+    def _settle(self, found: Curve, column: str) -> Kept:
         """Compare a curve with what is kept of it, and bless it where it does not fit."""
         common = f"{found.column.replace(' of ', '.')}-{found.conditions['device']}"
         own = f"{common}-torch{_minor(found)}"
@@ -80,11 +80,11 @@ class Comparing:
             place=self.archive.place(name),
         )
         if holding is None and self.archive.blesses(texts[name] is None):
-            return self._blessed(told, found, column, own if _apart(texts[name], found) else name)
+            return self._bless(told, found, column, own if _apart(texts[name], found) else name)
         self.archive.settle(name, told.found, "fits" if holding else "fails")
         return told
 
-    def _blessed(self, told: Kept, found: Curve, column: str, name: str) -> Kept:
+    def _bless(self, told: Kept, found: Curve, column: str, name: str) -> Kept:
         """Bless a curve under a name, unless something is wrong with it or with its run."""
         drifting = self._with_drift(found, column)
         refused = _unfit(drifting) or self.archive.objection(self.trace)
@@ -101,7 +101,9 @@ class Comparing:
         """Return a curve with its measured drift; one of several seeds has their spread."""
         if len(found.runs) > 1 or not found.finite:
             return found
-        others = [c for t in self.nudged for c in curves(t, column) if c.column == found.column]
+        others = [
+            c for t in self.perturbed_traces for c in curves(t, column) if c.column == found.column
+        ]
         return found.drifting(others)
 
     def _fits(self, text: str | None, found: Curve) -> bool:

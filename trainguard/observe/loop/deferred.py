@@ -10,7 +10,7 @@ _PLAIN = frozenset((bool, int, float, str))  # most columns: told apart without 
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
+class Deferred:
     """What will be made of a tensor of numbers once they are fetched."""
 
     tensor: torch.Tensor
@@ -22,11 +22,11 @@ def on_accelerator(columns: dict[str, Any]) -> bool:
     return any(not tensor.is_cpu for tensor in _tensors(columns).values())
 
 
-def fetched(columns: dict[str, Any]) -> dict[str, Any]:
+def fetch(columns: dict[str, Any]) -> dict[str, Any]:
     """Return the columns with every tensor turned into numbers, in one transfer per device."""
     numbers = _numbers(_tensors(columns))
     return {
-        name: value if type(value) in _PLAIN else _settled(value, numbers)
+        name: value if type(value) in _PLAIN else _settle(value, numbers)
         for name, value in columns.items()
     }
 
@@ -50,10 +50,10 @@ def _numbers(tensors: dict[int, torch.Tensor]) -> dict[int, list[float]]:
     return numbers
 
 
-def _settled(value: Any, numbers: dict[int, list[float]]) -> Any:
+def _settle(value: Any, numbers: dict[int, list[float]]) -> Any:
     """Return a column with its tensors replaced by numbers."""
     kind = type(value)
-    if kind is Later:
+    if kind is Deferred:
         return value.make(numbers[id(value.tensor)])
     if kind is tuple:
         return tuple(numbers[id(v)][0] if isinstance(v, torch.Tensor) else v for v in value)
@@ -67,7 +67,7 @@ def _tensors(columns: dict[str, Any]) -> dict[int, torch.Tensor]:
         kind = type(value)
         if kind in _PLAIN:
             continue
-        entries = value if kind is tuple else (value.tensor if kind is Later else value,)
+        entries = value if kind is tuple else (value.tensor if kind is Deferred else value,)
         for entry in entries:
             if type(entry) not in _PLAIN and isinstance(entry, torch.Tensor):
                 found[id(entry)] = entry

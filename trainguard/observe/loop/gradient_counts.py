@@ -5,7 +5,7 @@ import torch
 from trainguard.observe.loop.window import Window, gradient_of
 
 
-class Received:
+class GradientCounts:
     """
     The counts and the largest norms, for as long as a window holds the same parameters.
 

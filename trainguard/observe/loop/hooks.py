@@ -61,7 +61,7 @@ def _calls(recorder: "Recorder", call: Callable[..., Any]) -> Callable[..., Any]
     compiling = torch.compiler.is_compiling
 
     @wraps(call)
-    def watched(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def wrapper(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         """Call the module, and tell of it once it is done."""
         if compiling():
             return call(module, *args, **kwargs)
@@ -72,7 +72,7 @@ def _calls(recorder: "Recorder", call: Callable[..., Any]) -> Callable[..., Any]
         if is_abstract():
             return call(module, *args, **kwargs)
         if recorder.nudge is not None:
-            recorder.nudge.called(module)
+            recorder.nudge.move_module(module)
         inside.module, recorder.calling = module, not recorder.is_bare(module)
         try:
             output = call(module, *args, **kwargs)
@@ -80,17 +80,17 @@ def _calls(recorder: "Recorder", call: Callable[..., Any]) -> Callable[..., Any]
             inside.module, recorder.calling = None, False
         if type(module).__name__ != "GraphModule":  # the inside of a compiled module
             called.add(id(module))
-            recorder.forwarded(module, (*args, *kwargs.values()), output, tuple(kwargs))
+            recorder.forward_ends(module, (*args, *kwargs.values()), output, tuple(kwargs))
         return output
 
-    return watched
+    return wrapper
 
 
 def _backwards(recorder: "Recorder", backward: Callable[..., Any]) -> Callable[..., Any]:
     """Return a `torch.autograd.backward` that tells before and after it."""
 
     @wraps(backward)
-    def watched(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrapper(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         """Run backward; one inside another (of a checkpoint) is part of it."""
         if recorder.backward or not recorder.patches.active or is_abstract():
             return backward(tensors, *args, **kwargs)
@@ -114,7 +114,7 @@ def _backwards(recorder: "Recorder", backward: Callable[..., Any]) -> Callable[.
         recorder.hand.wait()
         return result
 
-    return watched
+    return wrapper
 
 
 def _is_alarming(loss: torch.Tensor) -> bool:
@@ -129,15 +129,15 @@ def _makes(recorder: "Recorder", make: Callable[..., None]) -> Callable[..., Non
     """Return an `Optimizer.__init__` that makes the new optimizer known."""
 
     @wraps(make)
-    def watched(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+    def wrapper(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
         """Make the optimizer, and open its window."""
         make(optimizer, *args, **kwargs)
         if recorder.patches.active:
             recorder.window_of(optimizer)
             if recorder.nudge is not None:
-                recorder.nudge.made(optimizer)
+                recorder.nudge.move_optimizer(optimizer)
 
-    return watched
+    return wrapper
 
 
 class _Steps:
@@ -156,7 +156,7 @@ class _Steps:
         if not self.recorder.patches.watching:
             return None
         window = self.recorder.window_of(optimizer)
-        if not (window.watched or self.recorder.woken):
+        if not (window.is_watched or self.recorder.woken):
             return None
         window.hold()
         # Bound to the class: the hook is called with `self` in front.
@@ -168,7 +168,7 @@ class _Steps:
         first: list[list[Any]] = []
 
         @wraps(closure)
-        def measured(*inner: Any, **named: Any) -> Any:
+        def wrapper(*inner: Any, **named: Any) -> Any:
             """Run the closure, then measure; only the first call's losses are the step's."""
             value = closure(*inner, **named)
             first.append(window.losses)
@@ -178,8 +178,8 @@ class _Steps:
             return value
 
         if "closure" in kwargs:
-            return args, {**kwargs, "closure": measured}
-        return (*args[: len(args) - len(rest)], measured, *rest[1:]), kwargs
+            return args, {**kwargs, "closure": wrapper}
+        return (*args[: len(args) - len(rest)], wrapper, *rest[1:]), kwargs
 
     def after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         """Record the step, unless it only passed on what an optimizer inside it did."""

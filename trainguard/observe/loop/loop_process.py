@@ -62,20 +62,20 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--steps", type=int)
     given = parser.parse_args(words)
     try:
-        run = found(given.address)
-        trace = recorded(run, given.seed, given.steps or run.steps)
+        run = find_run(given.address)
+        trace = record_run(run, given.seed, given.steps or run.steps)
     except DeclarationError as error:
-        return _said(str(error), USAGE)
+        return _fail(str(error), USAGE)
     except SubjectError as fault:
         cause = fault.__cause__
         if cause is None:
-            return _said(f"{fault.sentence}.\n{fault.remedy}", USAGE)
-        return _said("".join(format_exception(cause)).rstrip(), FAILED)
+            return _fail(f"{fault.sentence}.\n{fault.remedy}", USAGE)
+        return _fail("".join(format_exception(cause)).rstrip(), FAILED)
     given.trace.write_text(trace.to_text(), encoding="utf-8")
     return 0
 
 
-def found(address: str) -> Run:
+def find_run(address: str) -> Run:
     """Import the file of an address as pytest would, and return the run that is declared there."""
     path, _, name = address.rpartition("::")
     file = Path(path).resolve()
@@ -91,10 +91,10 @@ def found(address: str) -> Run:
     if value is None:
         known = [n for n, v in vars(module).items() if isinstance(v, Run)]
         raise DeclarationError(f"{path} has no {name!r}.{did_you_mean(name, known)}")
-    return declared(value, address)
+    return as_run(value, address)
 
 
-def declared(value: Any, address: str) -> Run:
+def as_run(value: Any, address: str) -> Run:
     """Return what stands at an address as a run; a plain function that trains is one too."""
     if isinstance(value, Loop | Script):
         return value
@@ -106,7 +106,7 @@ def declared(value: Any, address: str) -> Run:
     return Loop(value)
 
 
-def recorded(run: Run, seed: int, steps: int | None) -> Trace[Event]:
+def record_run(run: Run, seed: int, steps: int | None) -> Trace[Event]:
     """Record a run in this process, seeded and otherwise as a program would have it."""
     if isinstance(run, Script):
         return observe_script(run, Settings(), steps, probe=False)
@@ -128,7 +128,7 @@ def recorded(run: Run, seed: int, steps: int | None) -> Trace[Event]:
     return recorder.trace
 
 
-def _said(text: str, code: int) -> int:
+def _fail(text: str, code: int) -> int:
     """Say what went wrong, and return the exit code that stands for it."""
     sys.stderr.write(f"{text}\n")
     return code

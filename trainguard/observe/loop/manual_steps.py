@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _SAMPLED = 8  # parameters looked at, and elements of each
 
 
-class Hand:
+class ManualSteps:
     """
     The window of steps that are made without an optimizer, or with one that is none of torch's.
 
@@ -37,7 +37,7 @@ class Hand:
         if not loose:
             return
         if self.window is None:
-            self.window = self._opened()
+            self.window = self._open()
         if [id(p) for p in loose] != [id(p) for p in self.window.parameters]:
             self.window.parameters = list(loose)
             self.window.received = [1] * len(loose)
@@ -45,7 +45,7 @@ class Hand:
         self._columns = self.recorder.step_begins(self.window)
         self._before = [(p, _sample(p).clone()) for p in loose[:_SAMPLED]]
 
-    def _opened(self) -> Window:
+    def _open(self) -> Window:
         """Open the window, with what is known of the backward that came before it."""
         latest = self.recorder.watcher(Losses).latest
         window = Window("by hand", order=["forward", "backward"])

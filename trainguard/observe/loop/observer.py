@@ -11,11 +11,11 @@ from trainguard.core.settings import Settings
 from trainguard.curves.store import Archive, files_of
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
-from trainguard.observe.loop.curves import Comparing
+from trainguard.observe.loop.curves import CurveProbe
 from trainguard.observe.loop.recorder import Recorder
-from trainguard.observe.loop.rerun import repeated
+from trainguard.observe.loop.rerun import rerun
 from trainguard.observe.loop.script_process import observe_script
-from trainguard.observe.loop.ulp_perturbation import Nudge
+from trainguard.observe.loop.ulp_perturbation import UlpPerturbation
 from trainguard.observe.tools.deadline import deadline
 from trainguard.observe.tools.isolation import isolate
 from trainguard.observe.tools.traces import Traces
@@ -42,14 +42,14 @@ class RunObservation:
 
     def trace(self, probe: str) -> Trace[Event]:
         """Return the trace of one probe, recorded at the first call."""
-        make = {"run": self._recorded, "rerun": self._repeated, "curve": self._compared}
+        make = {"run": self._record, "rerun": self._record_again, "curve": self._compare_curves}
         return self._traces.get(probe, lambda _: make[probe]())
 
     def shrink(self, finding: Finding, _judge: Judge) -> Finding:
         """Return the finding: a run has no smaller counterexample than its first step."""
         return finding
 
-    def _recorded(self) -> Trace[Event]:
+    def _record(self) -> Trace[Event]:
         """Record the run as it was declared; one without a single step cannot be judged."""
         trace = self._of(self.run.steps, self.run.probe)
         self.points += len(trace)
@@ -59,36 +59,36 @@ class RunObservation:
             )
         return trace
 
-    def _repeated(self) -> Trace[Event]:
+    def _record_again(self) -> Trace[Event]:
         """Record the first steps again from the same seed, and tell where the losses part."""
         trace, loop = self.trace("run"), self.run
         if not isinstance(loop, Loop):
             raise Unjudged("a script seeds itself, or does not: run it twice to compare")
-        return repeated(
+        return rerun(
             loop,
             trace,
             lambda steps, changed: self._of(steps, probe=False, changed=changed),
             self.settings.profile == "thorough",
         )
 
-    def _compared(self) -> Trace[Event]:
+    def _compare_curves(self) -> Trace[Event]:
         """Hold the curves of the run against their snapshots."""
         assert isinstance(self.run, Loop)
         steps = self.run.steps
-        again = Comparing(
+        again = CurveProbe(
             self.run,
             self.trace("run"),
             self.archive or files_of(self.run),
             lambda seed, nudge: self._of(steps, probe=False, seed=seed, nudge=nudge),
         )
-        return again.compared()
+        return again.compare()
 
     def _of(
         self,
         steps: int | None,
         probe: bool,
         seed: int | None = None,
-        nudge: Nudge | None = None,
+        nudge: UlpPerturbation | None = None,
         changed: Mapping[str, Any] | None = None,
     ) -> Trace[Event]:
         """Record so many steps, the team's global state kept as it was."""

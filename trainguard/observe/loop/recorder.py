@@ -21,10 +21,10 @@ from trainguard.events.base import Event, Plain
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
 from trainguard.observe.loop import hooks
-from trainguard.observe.loop.deferred import fetched, on_accelerator
-from trainguard.observe.loop.manual_steps import Hand
-from trainguard.observe.loop.thinning import Kept
-from trainguard.observe.loop.ulp_perturbation import Nudge
+from trainguard.observe.loop.deferred import fetch, on_accelerator
+from trainguard.observe.loop.manual_steps import ManualSteps
+from trainguard.observe.loop.thinning import Thinned
+from trainguard.observe.loop.ulp_perturbation import UlpPerturbation
 from trainguard.observe.loop.watch.conditions import Conditions
 from trainguard.observe.loop.watch.scaling import Scaling
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, overrides
@@ -59,7 +59,7 @@ class Recorder:
         steps: int | None = None,
         probe: bool = True,
         promises: Mapping[str, Plain] | None = None,
-        nudge: Nudge | None = None,
+        nudge: UlpPerturbation | None = None,
     ) -> None:
         self.name, self.limit, self.probe, self.nudge = name, steps, probe, nudge
         self.promises = dict(promises or {})
@@ -70,7 +70,7 @@ class Recorder:
         self.called: set[int] = set()  # ids of modules called, outermost or inside
         self.calling = self.backward = False  # whether an outermost call or a backward is going on
         self.woken = False  # whether something is wrong in a step that would not be watched
-        self.hand = Hand(self)
+        self.hand = ManualSteps(self)
         self.recent: list[Forward] = []  # the latest calls of outermost modules
         self.trace: Trace[Event] = Trace(name)
         self.watchers: list[Watcher] = [make(self) for make in watchers(nudge is not None)]
@@ -80,7 +80,7 @@ class Recorder:
             for instant in INSTANTS
         }
         self._by_optimizer: dict[int, Window] = {}
-        self._kept: dict[tuple[type[Event], str], Kept] = {}
+        self._kept: dict[tuple[type[Event], str], Thinned] = {}
         self._waiting: list[Columns] = []
         self._bare: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
         self._clock = count()
@@ -139,12 +139,12 @@ class Recorder:
         key = (type(event), event.optimizer if isinstance(event, Step) else "")
         kept = self._kept.get(key)
         if kept is None:
-            kept = self._kept[key] = Kept(_kind_of_step)
+            kept = self._kept[key] = Thinned(_kind_of_step)
         kept.add(event)
 
     # What happens
 
-    def forwarded(
+    def forward_ends(
         self,
         module: nn.Module,
         inputs: tuple[Any, ...],
@@ -195,7 +195,7 @@ class Recorder:
 
     def step_ends(self, window: Window, columns: Columns, skipped: bool = False) -> None:
         """Make a Step of what the watchers saw."""
-        if window.surveyed:
+        if window.is_surveyed:
             window.source = caller(2)
         optimizer = window.optimizer() if window.optimizer is not None else None
         window.name = window.name or self.names.unique(type(optimizer).__name__)
@@ -215,17 +215,17 @@ class Recorder:
         if on_accelerator(columns):
             self._waiting.append(columns)  # fetched one step later, when it is surely there
         else:
-            self.keep(Step(**fetched(columns)))
+            self.keep(Step(**fetch(columns)))
         self.step_passes(window, skipped)
 
     def step_passes(self, window: Window, skipped: bool = False) -> None:
         """Count a step, watched or not; raises Stopped once it was the last wanted one."""
         if self.nudge is not None:
-            self.nudge.stepped(window.parameters)
+            self.nudge.move_parameters(window.parameters)
         window.close()
         stepping = [each for each in self.windows if each.index]
         self.woken = False
-        self.patches.watching = self.hand.window is not None or any(w.watched for w in stepping)
+        self.patches.watching = self.hand.window is not None or any(w.is_watched for w in stepping)
         if not skipped:
             self.steps += 1
         if self.limit is not None and self.steps >= self.limit:
@@ -256,7 +256,7 @@ class Recorder:
         """Make Steps of what was still on its way from an accelerator."""
         waiting, self._waiting = self._waiting, []
         for columns in waiting:
-            self.keep(Step(**fetched(columns)))
+            self.keep(Step(**fetch(columns)))
 
     def _write(self, seconds: float) -> None:
         """Make the trace of all that was kept and of what the watchers add up."""
@@ -277,7 +277,7 @@ class Recorder:
         self.trace = Trace(self.name, (*ordered, *added), conditions, self.promises)
         # The recorder may be kept for its trace: nothing of the training is kept with it.
         self.windows, self.watchers, self.recent = [], [], []
-        self._by_optimizer, self._told, self.hand = {}, {}, Hand(self)
+        self._by_optimizer, self._told, self.hand = {}, {}, ManualSteps(self)
 
 
 def _kind_of_step(event: Event) -> object:

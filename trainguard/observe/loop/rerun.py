@@ -21,7 +21,7 @@ _ALONE = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 Record = Callable[[int, Mapping[str, Any]], Trace[Event]]
 
 
-def repeated(loop: Loop, trace: Trace[Event], record: Record, thorough: bool) -> Trace[Event]:
+def rerun(loop: Loop, trace: Trace[Event], record: Record, thorough: bool) -> Trace[Event]:
     """
     Return what differs when a recorded run is begun again.
 
@@ -30,7 +30,7 @@ def repeated(loop: Loop, trace: Trace[Event], record: Record, thorough: bool) ->
     """
     first = losses(trace)
     steps = min(COMPARED, len(first))
-    found = [*_parted("rerun", first, losses(record(steps, {})))]
+    found = [*_find_parting("rerun", first, losses(record(steps, {})))]
     if not found:
         found += _with_workers(loop, first, steps, record)
     if thorough and not found:
@@ -52,7 +52,7 @@ def _with_workers(
     for number in _WORKERS:
         if number == loop.arguments.get("num_workers"):
             continue
-        found = [*_parted("workers", first, losses(record(steps, {"num_workers": number})))]
+        found = [*_find_parting("workers", first, losses(record(steps, {"num_workers": number})))]
         if found:
             yield from found
             return
@@ -71,10 +71,10 @@ def _in_a_new_process(
             again = observe_apart(f"{loop.file}::{name}", seed, steps, loop.timeout)
     except (DeclarationError, SubjectError) as fault:
         raise Unjudged(f"alike in one process; in a new one it could not be run: {fault}") from None
-    yield from _parted("processes", first, losses(again))
+    yield from _find_parting("processes", first, losses(again))
 
 
-def _parted(probe: str, first: Sequence[float], second: Sequence[float]) -> Iterator[Probe]:
+def _find_parting(probe: str, first: Sequence[float], second: Sequence[float]) -> Iterator[Probe]:
     """Yield a probe of the first step whose loss is not the same to the last bit."""
     pairs = list(zip(first, second, strict=False))
     for step, (a, b) in enumerate(pairs):

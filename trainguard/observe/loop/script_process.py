@@ -32,7 +32,7 @@ def observe_script(
             *(sys.executable, "-m", "trainguard", "run", "--record-only", "--trace", str(file)),
             *(["--steps", str(wanted)] if wanted is not None else []),
             *([] if probed else ["--no-probes"]),
-            *_promised(script),
+            *_promise_options(script),
             *("--", str(path), *script.args),
         ]
         code = run_to_end(command, folder, errors, script.timeout)
@@ -67,7 +67,7 @@ def script_folder(script: Script) -> Path:
     raise SubjectError(f"there is no folder {str(script.directory)!r} to run it in")
 
 
-def _promised(script: Script) -> list[str]:
+def _promise_options(script: Script) -> list[str]:
     """Return the options that hand the promises on, for the probes that look at them."""
     numbers = {"batch": script.batch, "falls": script.falls, "average": script.average}
     options = [f"--{name}={value!r}" for name, value in numbers.items() if value is not None]

@@ -9,7 +9,7 @@ from trainguard.events.loop import Step
 FULL = 2048  # events of one kind that are kept before they are thinned out
 
 
-class Kept:
+class Thinned:
     """
     A bounded list of events of one kind.
 

@@ -11,7 +11,7 @@ from torch import nn
 SHARE = 0.5033  # of eps: for float32, a factor of 1 +- 6e-8
 
 
-class Nudge:
+class UlpPerturbation:
     """
     Moves each trainable parameter once, before the first step, by a factor of 1 +- half an eps.
 
@@ -24,16 +24,16 @@ class Nudge:
         self._kept: list[torch.Tensor] = []  # so that no other tensor takes the id of one of them
         self._done = False
 
-    def made(self, optimizer: torch.optim.Optimizer) -> None:
+    def move_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Move what a new optimizer holds."""
         self._move([p for group in optimizer.param_groups for p in group["params"]])
 
-    def called(self, module: nn.Module) -> None:
+    def move_module(self, module: nn.Module) -> None:
         """Move what a module holds that is about to be called to learn."""
         if not self._done and torch.is_grad_enabled():
             self._move(list(nn.Module.parameters(module)))
 
-    def stepped(self, parameters: list[torch.Tensor]) -> None:
+    def move_parameters(self, parameters: list[torch.Tensor]) -> None:
         """Move at last what steps by hand alone have moved; from here on, nothing is."""
         if not self._done and not self._sums:
             self._move(parameters)
@@ -41,7 +41,7 @@ class Nudge:
         self._kept = []
 
     @property
-    def moved(self) -> int:
+    def moved_count(self) -> int:
         """How many parameters were moved."""
         return len(self._sums)
 

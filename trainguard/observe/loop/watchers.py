@@ -1,27 +1,27 @@
 """The watchers of a recording, in the order in which they are told what happens."""
 
-from trainguard.observe.loop.watch.averaged_copies import Averages
+from trainguard.observe.loop.watch.averaged_copies import AveragedCopies
 from trainguard.observe.loop.watch.batches import Batches
-from trainguard.observe.loop.watch.broadcast_losses import Pairs
+from trainguard.observe.loop.watch.broadcast_losses import BroadcastLosses
 from trainguard.observe.loop.watch.clipping import Clipping
 from trainguard.observe.loop.watch.conditions import Conditions
 from trainguard.observe.loop.watch.forwards import Forwards
-from trainguard.observe.loop.watch.future_probe import Lookahead
-from trainguard.observe.loop.watch.gradient_reads import Reads
+from trainguard.observe.loop.watch.future_probe import FutureProbe
+from trainguard.observe.loop.watch.gradient_reads import GradientReads
 from trainguard.observe.loop.watch.gradients import Gradients
-from trainguard.observe.loop.watch.labels import Targets
-from trainguard.observe.loop.watch.logged import Logged
-from trainguard.observe.loop.watch.loss_functions import Terms
+from trainguard.observe.loop.watch.labels import Labels
+from trainguard.observe.loop.watch.logged import LoggedValues
+from trainguard.observe.loop.watch.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.losses import Losses
-from trainguard.observe.loop.watch.mixing_probe import Mixing
+from trainguard.observe.loop.watch.mixing_probe import MixingProbe
 from trainguard.observe.loop.watch.parameters import Parameters
 from trainguard.observe.loop.watch.rates import Rates
-from trainguard.observe.loop.watch.repeat_probe import Repeats
+from trainguard.observe.loop.watch.repeat_probe import RepeatProbe
 from trainguard.observe.loop.watch.scaling import Scaling
-from trainguard.observe.loop.watch.shared_layers import Sharing
-from trainguard.observe.loop.watch.term_gradients import Shares
-from trainguard.observe.loop.watch.time_memory import Times
-from trainguard.observe.loop.watch.update_norms import Updates
+from trainguard.observe.loop.watch.shared_layers import SharedLayers
+from trainguard.observe.loop.watch.term_gradients import TermGradients
+from trainguard.observe.loop.watch.time_memory import TimeAndMemory
+from trainguard.observe.loop.watch.update_norms import UpdateNorms
 from trainguard.observe.loop.watch.watcher import Watcher
 
 # Gradients are measured before others look at norms.
@@ -32,25 +32,25 @@ _ALL: tuple[type[Watcher], ...] = (
     Losses,
     Clipping,
     Rates,
-    Updates,
+    UpdateNorms,
     Forwards,
-    Terms,
-    Shares,
-    Pairs,
-    Repeats,
-    Mixing,
-    Lookahead,
-    Sharing,
+    LossFunctions,
+    TermGradients,
+    BroadcastLosses,
+    RepeatProbe,
+    MixingProbe,
+    FutureProbe,
+    SharedLayers,
     Batches,
-    Targets,
-    Averages,
+    Labels,
+    AveragedCopies,
     Parameters,
-    Times,
-    Logged,
-    Reads,
+    TimeAndMemory,
+    LoggedValues,
+    GradientReads,
 )
 # Those that make the columns of curves: all that a run needs which is made for them alone.
-_OF_CURVES = {Conditions, Scaling, Gradients, Losses, Rates, Updates, Times}
+_OF_CURVES = {Conditions, Scaling, Gradients, Losses, Rates, UpdateNorms, TimeAndMemory}
 
 
 def watchers(of_curves: bool = False) -> list[type[Watcher]]:

@@ -82,17 +82,17 @@ class Window:
         return 16 if self.index < 16 * DENSE else 64
 
     @property
-    def gone(self) -> bool:
+    def is_gone(self) -> bool:
         """Whether it was of an optimizer that has been deleted."""
         return self.optimizer is not None and self.optimizer() is None
 
     @property
-    def watched(self) -> bool:
+    def is_watched(self) -> bool:
         """Whether the step that ends this window is recorded at all."""
         return self.index % self.stride == 0
 
     @property
-    def surveyed(self) -> bool:
+    def is_surveyed(self) -> bool:
         """Whether the step that ends this window is looked at more closely than most."""
         index = self.index
         return index < 8 or index & (index - 1) == 0 or index % (32 if index < DENSE else 256) == 0
@@ -102,7 +102,7 @@ class Window:
         if (not self.order or self.order[-1] != word) and len(self.order) < _MOST_WORDS:
             self.order.append(word)
 
-    def lost(self, loss: Any) -> None:
+    def add_loss(self, loss: Any) -> None:
         """Note a value that was handed to backward."""
         if len(self.losses) < _MOST_LOSSES:
             self.losses.append(loss)

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from trainguard.events.loop import Term
 from trainguard.observe.loop.recorder import Recorder
-from trainguard.observe.loop.watch.loss_calls import Tally, are_distributions, sampled_rows
+from trainguard.observe.loop.watch.loss_calls import LossCalls, are_distributions, sampled_rows
 
 CLASSES = torch.tensor([0, 2, 1, 2])
 SCORES = torch.tensor([[0.2, -1.0, 3.0], [1.0, 0.5, 2.0], [0.0, 0.0, 1.0], [9.0, 1.0, 0.1]])
@@ -83,7 +83,7 @@ def test_ignored_targets_are_not_looked_up() -> None:
 
 def test_values_are_looked_at_now_and_then() -> None:
     """The first 8 calls are looked at, and at most 8 of each step that is surveyed."""
-    tally = Tally("cross_entropy", "", False, "mean", (), ())
+    tally = LossCalls("cross_entropy", "", False, "mean", (), ())
     looked = []
     for call in range(100):
         tally.calls += 1

@@ -14,7 +14,7 @@ from torch.nn.functional import smooth_l1_loss
 from tests.observe.loop.trainings import batches, network
 from trainguard.events.loop import Term
 from trainguard.observe.loop.recorder import Recorder
-from trainguard.observe.loop.watch.loss_functions import FUNCTIONS, Terms
+from trainguard.observe.loop.watch.loss_functions import FUNCTIONS, LossFunctions
 
 CLASSES = torch.tensor([0, 2, 1, 2])
 SCORES = torch.tensor([[0.2, -1.0, 3.0], [1.0, 0.5, 2.0], [0.0, 0.0, 1.0], [9.0, 1.0, 0.1]])
@@ -276,6 +276,6 @@ def test_only_so_many_places_are_kept(tmp_path: Path) -> None:
 
 def test_what_is_noted_never_fails_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault of ours leaves the value of the loss alone."""
-    monkeypatch.setattr(Terms, "_add", lambda *_: 1 / 0)
+    monkeypatch.setattr(LossFunctions, "_add", lambda *_: 1 / 0)
     with Recorder("x"):
         assert F.mse_loss(SCORES, SCORES) == 0

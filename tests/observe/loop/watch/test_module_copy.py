@@ -15,7 +15,7 @@ from tests.observe.loop.trainings import network
 from trainguard.events.loop import Average, Evaluation, Probe, Step, Term
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.watch import module_copy
-from trainguard.observe.loop.watch.module_copy import Call, attempt, difference, largest
+from trainguard.observe.loop.watch.module_copy import CopyableCall, attempt, difference, largest
 from trainguard.observe.loop.window import Forward
 
 INPUTS = (torch.ones(2, 4),)
@@ -25,7 +25,7 @@ def tried(module: nn.Module, look=None, *, inputs=INPUTS, keywords: tuple[str, .
     """Try something on a copy of a module."""
     forward = Forward("Net", 0, True, True, keywords=keywords)
     with Recorder("x") as recorder:
-        call = Call.of(forward, module, inputs)
+        call = CopyableCall.of(forward, module, inputs)
         seen = attempt(recorder, call, look or (lambda run: run(call.inputs)))
         assert recorder.patches.active
     return seen
@@ -90,7 +90,7 @@ def test_nothing_is_recorded() -> None:
             return F.mse_loss(self.first(inputs), inputs)
 
     with Recorder("x") as recorder:
-        call = Call.of(Forward("Net", 0, True, True), Loss(), INPUTS)
+        call = CopyableCall.of(Forward("Net", 0, True, True), Loss(), INPUTS)
         assert attempt(recorder, call, lambda run: run(INPUTS)) is not None
         assert recorder.called == set()
     kinds = (Step, Evaluation, Term, Average)

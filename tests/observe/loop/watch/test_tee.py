@@ -13,7 +13,7 @@ import pytest
 
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.watch.log_parsing import LONGEST
-from trainguard.observe.loop.watch.tee import PER_STEP, Heard, Lines
+from trainguard.observe.loop.watch.tee import PER_STEP, LineParser, Tee
 
 
 class Listening:
@@ -25,8 +25,8 @@ class Listening:
             steps=0, clock=0, patches=SimpleNamespace(active=True), tick=self.tick
         )
         self.heard: list[tuple[str, float, int]] = []
-        self.lines = Lines(self.recorder, lambda: self.recorder.patches.active, self.tell)
-        self.stream = Heard(self.file, self.lines)
+        self.lines = LineParser(self.recorder, lambda: self.recorder.patches.active, self.tell)
+        self.stream = Tee(self.file, self.lines)
 
     def tick(self) -> int:
         """Count."""

@@ -31,7 +31,7 @@ _ROUNDED = 64  # times the square of what rounding makes of it: a smaller move t
 
 
 @dataclass(slots=True)
-class _Followed:
+class _WatchedCopy:
     """
     A copy that is watched.
 
@@ -52,7 +52,7 @@ class _Followed:
     waiting: list[Average] = field(default_factory=list)
 
 
-class Averages(Watcher):
+class AveragedCopies(Watcher):
     """
     The Average events, and the ids of the parameters of all copies that were found.
 
@@ -63,7 +63,7 @@ class Averages(Watcher):
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self.ids: set[int] = set()
-        self._followed: list[_Followed] = []
+        self._followed: list[_WatchedCopy] = []
         self._restored = 0  # how often modules were copied or loaded
         self._searched = (-1, -1)
         self._due = _FIRST  # the number of steps after which copies are looked for again
@@ -81,7 +81,7 @@ class Averages(Watcher):
         """Look at each copy whose optimizer has stepped, where a look is due."""
         for one in self._followed:
             window = one.window
-            if window.index != one.index and (window.surveyed or one.paired):
+            if window.index != one.index and (window.is_surveyed or one.paired):
                 with torch.no_grad():
                     self._look(one)
 
@@ -102,12 +102,12 @@ class Averages(Watcher):
         """Return a method of modules that counts how often it is called."""
 
         @wraps(restore)
-        def watched(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        def wrapper(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             """Restore the module."""
             self._restored += 1
             return restore(module, *args, **kwargs)
 
-        return watched
+        return wrapper
 
     def _search(self) -> None:
         """Look for copies of what the optimizers train, and for what they are called."""
@@ -123,11 +123,11 @@ class Averages(Watcher):
             # Without a name, what shares its memory may well be another view of the module.
             if own is not None and (named or not copy.is_shared()):
                 self.ids |= copy.ids
-                name = self._named(copy, held_by)
-                one = _Followed(copy, name, named, held[id(own)], held_by.wrappers)
+                name = self._name_copy(copy, held_by)
+                one = _WatchedCopy(copy, name, named, held[id(own)], held_by.wrappers)
                 self._followed.append(one)
 
-    def _named(self, copy: AveragedCopy, held_by: Holders) -> str:
+    def _name_copy(self, copy: AveragedCopy, held_by: Holders) -> str:
         """Return what the user calls a copy; a name that was given already gets a number."""
         names = self.recorder.names
         pairs = list(zip(held_by.kinds, held_by.names, strict=True))
@@ -142,12 +142,12 @@ class Averages(Watcher):
         taken = student is None or known == names.module(student)
         return str(names.unique(kind)) if taken else known
 
-    def _look(self, one: _Followed) -> None:
+    def _look(self, one: _WatchedCopy) -> None:
         """See how a copy and its module have moved since the last look."""
         pairs = one.copy.pairs() if _has_begun(one.wrappers) else []
         student = one.copy.follows.module()
         if pairs and len(one.was) == len(pairs) and student is not None:
-            move = measured(one.was, pairs, single=one.window.index == one.index + 1)
+            move = measure_move(one.was, pairs, single=one.window.index == one.index + 1)
             event = Average(
                 name=one.name,
                 step=one.window.index - 1,
@@ -158,9 +158,9 @@ class Averages(Watcher):
             )
             self._tell(one, event)
         one.was = [(a.clone(), b.clone()) for a, b in pairs]
-        one.paired, one.index = one.window.surveyed, one.window.index
+        one.paired, one.index = one.window.is_surveyed, one.window.index
 
-    def _tell(self, one: _Followed, event: Average) -> None:
+    def _tell(self, one: _WatchedCopy, event: Average) -> None:
         """Keep a look; those at a dict or list wait until it moves, or it is let go."""
         one.moved |= event.moved
         one.waiting.append(event)
@@ -172,7 +172,7 @@ class Averages(Watcher):
             self._followed = [other for other in self._followed if other is not one]
 
 
-def measured(was: list[Pair], now: list[Pair], *, single: bool) -> dict[str, Any]:
+def measure_move(was: list[Pair], now: list[Pair], *, single: bool) -> dict[str, Any]:
     """
     Return the fields of an Average that tell how a copy has moved, each pair a module and its copy.
 
@@ -182,7 +182,7 @@ def measured(was: list[Pair], now: list[Pair], *, single: bool) -> dict[str, Any
     """
     device = now[0][1].device
     before, before_copy, after, after_copy = (
-        _joined([pair[place] for pair in pairs], device) for pairs in (was, now) for place in (0, 1)
+        _join([pair[place] for pair in pairs], device) for pairs in (was, now) for place in (0, 1)
     )
     move = after_copy - before_copy
     toward, toward_before = after - before_copy, before - before_copy
@@ -195,11 +195,11 @@ def measured(was: list[Pair], now: list[Pair], *, single: bool) -> dict[str, Any
     noise = size * torch.finfo(now[0][1].dtype).eps ** 2
     if not single or not isfinite(square) or square <= _ROUNDED * noise:
         return found
-    best = min(_explained(square, noise, *ways[:2]), _explained(square, noise, *ways[2:]))
+    best = min(_explain(square, noise, *ways[:2]), _explain(square, noise, *ways[2:]))
     return found | {"residual": best[0], "decay": best[1]}
 
 
-def _explained(square: float, noise: float, way: float, along: float) -> tuple[float, float]:
+def _explain(square: float, noise: float, way: float, along: float) -> tuple[float, float]:
     """Return what a pull along one way leaves of a move, as a share of it, and the decay."""
     if way <= 0:
         return 1.0, nan
@@ -207,7 +207,7 @@ def _explained(square: float, noise: float, way: float, along: float) -> tuple[f
     return sqrt(max(0.0, left - noise) / square), 1 - along / way
 
 
-def _joined(parts: list[torch.Tensor], device: torch.device) -> torch.Tensor:
+def _join(parts: list[torch.Tensor], device: torch.device) -> torch.Tensor:
     """Return some vectors as one, in the precision that sums need."""
     precise = torch.float32 if device.type == "mps" else torch.float64
     return torch.cat([part.to(device=device, dtype=precise) for part in parts])

@@ -34,7 +34,7 @@ _TENSORS = 4  # of a batch
 
 
 @dataclass(slots=True)
-class Served:
+class ServedBatch:
     """
     A batch that a loader has served.
 
@@ -75,7 +75,7 @@ class Batches(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self.recent: deque[Served] = deque(maxlen=_RECENT)
+        self.recent: deque[ServedBatch] = deque(maxlen=_RECENT)
         self.given: weakref.ref[torch.Tensor] | None = None
         self._thread = threading.get_ident()
         self._inside = False
@@ -83,7 +83,7 @@ class Batches(Watcher):
         self._turns: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._waited = 0.0
         self._marks: dict[int, float] = {}
-        self._passes: dict[int, tuple[int, Served | None, int]] = {}
+        self._passes: dict[int, tuple[int, ServedBatch | None, int]] = {}
         self._numbers: set[int] = set()  # of the batches of loaders that were trained on
         self._inputs: set[int] = set()  # fingerprints of what was trained on
         self._wholes: set[int] = set()  # those with the targets, until there are two
@@ -107,7 +107,7 @@ class Batches(Watcher):
         self.given = weakref.ref(first)
         number = whole = 0
         served = self.origin(first)
-        if self.recorder.steps < _HASHED or any(w.surveyed for w in self.recorder.windows):
+        if self.recorder.steps < _HASHED or any(w.is_surveyed for w in self.recorder.windows):
             number = whole = fingerprint([first])
             if served is not None and number and len(self._wholes) < 2:
                 whole = fingerprint([first, *served.alive()])  # another target is another batch
@@ -148,11 +148,11 @@ class Batches(Watcher):
                 source=self._found.source,
             )
 
-    def origin(self, tensor: torch.Tensor) -> Served | None:
+    def origin(self, tensor: torch.Tensor) -> ServedBatch | None:
         """Return the batch of a loader that a tensor belongs to, if it was not copied since."""
         return next((served for served in reversed(self.recent) if served.has(tensor)), None)
 
-    def _trained_on(self, forward: Forward, served: Served, whole: int) -> None:
+    def _trained_on(self, forward: Forward, served: ServedBatch, whole: int) -> None:
         """Take down that a pass learned from a batch; a loader of one batch is none to speak of."""
         if served.batches < 2 or 0 < served.samples <= forward.samples:
             return
@@ -173,7 +173,7 @@ class Batches(Watcher):
         """Return the `__next__` of loaders' iterators, telling how long it took and what came."""
 
         @wraps(advance)
-        def watched(iterator: Any) -> Any:
+        def wrapper(iterator: Any) -> Any:
             """Return the next batch; loaders inside of loaders, or of other threads, are quiet."""
             live = self.recorder.patches.live and self._thread == threading.get_ident()
             if not live or self._inside:
@@ -188,7 +188,7 @@ class Batches(Watcher):
             self._serves(iterator, batch)
             return batch
 
-        return watched
+        return wrapper
 
     def _serves(self, iterator: Any, batch: Any) -> None:
         """Remember a batch for as long as somebody has it."""
@@ -199,7 +199,7 @@ class Batches(Watcher):
             self._turns[iterator] = self._count
         tensors = tensors_of(batch)
         two = isinstance(batch, tuple | list) and len(batch) == 2 == len(tensors)
-        served = Served(
+        served = ServedBatch(
             self._count,
             batches,
             samples,

@@ -32,7 +32,7 @@ _DIFFERENCES = {"SubBackward", "RsubBackward"}
 _ON_PURPOSE = {"UnsqueezeBackward", "ExpandBackward", "IndexBackward", "RepeatBackward"}
 
 
-class Pairs(Watcher):
+class BroadcastLosses(Watcher):
     """
     The Probe events "broadcast", found in the graphs of the first steps.
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn.utils import clip_grad
 
-from trainguard.observe.loop.deferred import Later
+from trainguard.observe.loop.deferred import Deferred
 from trainguard.observe.loop.watch.gradients import global_norm
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window
@@ -60,9 +60,9 @@ class Clipping(Watcher):
         unclipped = self.recorder.names.parameter(name) if name is not None else ""
         together = torch.cat([window.norms, *totals])
         return _words(clip) | {
-            "norm_before": Later(together, lambda n: _before(n, inside)),
-            "clip_share": Later(together, lambda n: _share(n, inside)),
-            "clip": Later(together, lambda n: _outcome(clip, n, inside)),
+            "norm_before": Deferred(together, lambda n: _before(n, inside)),
+            "clip_share": Deferred(together, lambda n: _share(n, inside)),
+            "clip": Deferred(together, lambda n: _outcome(clip, n, inside)),
             "unclipped": unclipped,
         }
 
@@ -70,40 +70,40 @@ class Clipping(Watcher):
         """Return the inner half of torch's clipping by norm, telling what it is given."""
 
         @wraps(clip)
-        def watched(
+        def wrapper(
             parameters: Any, max_norm: float, total_norm: torch.Tensor, *args: Any, **kwargs: Any
         ) -> None:
             """Scale the gradients down."""
-            held = _listed(parameters)
+            held = _as_list(parameters)
             clip(held, max_norm, total_norm, *args, **kwargs)
             self._saw(held, float(max_norm), total_norm)
 
-        return watched
+        return wrapper
 
     def _whole(self, clip: Callable[..., Any]) -> Callable[..., Any]:
         """Return torch's clipping by norm as one piece, telling what it was given."""
 
         @wraps(clip)
-        def watched(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
+        def wrapper(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
             """Scale the gradients down, and return their norm."""
-            held = _listed(parameters)
+            held = _as_list(parameters)
             total = clip(held, max_norm, *args, **kwargs)
             self._saw(held, float(max_norm), total)
             return total
 
-        return watched
+        return wrapper
 
     def _by_value(self, clip: Callable[..., None]) -> Callable[..., None]:
         """Return torch's clipping by value, telling what it was given."""
 
         @wraps(clip)
-        def watched(parameters: Any, clip_value: float, *args: Any, **kwargs: Any) -> None:
+        def wrapper(parameters: Any, clip_value: float, *args: Any, **kwargs: Any) -> None:
             """Cut the elements of the gradients."""
-            held = _listed(parameters)
+            held = _as_list(parameters)
             clip(held, clip_value, *args, **kwargs)
             self._saw(held, float(clip_value), None)
 
-        return watched
+        return wrapper
 
     def _saw(self, parameters: list[torch.Tensor], limit: float, total: Any) -> None:
         """Note one call of clipping in the windows that it concerns; measuring alone is none."""
@@ -122,7 +122,7 @@ class Clipping(Watcher):
             clip.seen |= ids
 
 
-def _listed(parameters: Any) -> list[torch.Tensor]:
+def _as_list(parameters: Any) -> list[torch.Tensor]:
     """Return the parameters as a list; a generator that was used up gives an empty one."""
     if isinstance(parameters, torch.Tensor):
         return [parameters]
@@ -148,7 +148,7 @@ def _words(clip: Clip) -> Columns:
 
 def _total(window: Window) -> Any:
     """Return the norm of all gradients, where there are any."""
-    return nan if window.norms is None else Later(window.norms, global_norm)
+    return nan if window.norms is None else Deferred(window.norms, global_norm)
 
 
 def _before(numbers: list[float], inside: list[bool]) -> float:

@@ -60,7 +60,7 @@ class Forwards(Watcher):
             self._pending.append((forward, weakref.ref(module)))
             del self._pending[:-_PENDING]
         else:
-            self._evaluated(forward, module)
+            self._add_pass(forward, module)
 
     def before_step(self, window: Window) -> Columns:
         """Return how the passes that learned were made."""
@@ -82,12 +82,12 @@ class Forwards(Watcher):
         for forward, ref in idle:
             module = ref()
             if module is not None:
-                self._evaluated(forward, module, late=True)
+                self._add_pass(forward, module, late=True)
         if idle:
             self._close()
         return {}
 
-    def measured(self, value: torch.Tensor) -> None:
+    def add_loss(self, value: torch.Tensor) -> None:
         """Note what a loss function returned, for the passes that do not learn."""
         if self.recorder.calling:  # inside a pass that is only told of once it is over
             self._early = _mean(value)
@@ -121,16 +121,16 @@ class Forwards(Watcher):
     def _await(self, forward: Forward, output: Any) -> bool:
         """Ask the output to tell when a backward reaches it; say whether one can."""
 
-        def reached(_gradient: torch.Tensor) -> None:
+        def on_gradient(_gradient: torch.Tensor) -> None:
             """Remember that the pass was learned from."""
             forward.learned = True
 
         able = [t for t in tensors_in(output) if t.requires_grad and t.grad_fn is not None][:8]
         for tensor in able:
-            tensor.register_hook(reached)  # type: ignore[no-untyped-call]
+            tensor.register_hook(on_gradient)  # type: ignore[no-untyped-call]
         return bool(able)
 
-    def _evaluated(self, forward: Forward, module: nn.Module, late: bool = False) -> None:
+    def _add_pass(self, forward: Forward, module: nn.Module, late: bool = False) -> None:
         """Add a pass to the evaluation that is going on, or begin one."""
         segment = self._segment
         if segment is not None and (

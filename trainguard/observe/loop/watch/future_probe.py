@@ -4,10 +4,10 @@ from typing import Any
 
 import torch
 
-from trainguard.observe.loop.watch.loss_calls import Tally
-from trainguard.observe.loop.watch.loss_functions import Terms
-from trainguard.observe.loop.watch.module_copy import Call, Inputs, Run, difference
-from trainguard.observe.loop.watch.probe import Seen, Tryout, steady
+from trainguard.observe.loop.watch.loss_calls import LossCalls
+from trainguard.observe.loop.watch.loss_functions import LossFunctions
+from trainguard.observe.loop.watch.module_copy import CopyableCall, Inputs, Run, difference
+from trainguard.observe.loop.watch.probe import ModuleProbe, Seen, steady
 from trainguard.observe.tools.patches import Patches
 
 _LEAST_LENGTH = 4
@@ -18,7 +18,7 @@ _TARGETS = {"label", "labels", "target", "targets", "y"}
 _WHOLE = (torch.int64, torch.int32)
 
 
-class Lookahead(Tryout):
+class FutureProbe(ModuleProbe):
     """
     The Probe event "future": a token is edited, and earlier outputs must not care.
 
@@ -36,10 +36,10 @@ class Lookahead(Tryout):
 
     def install(self, patches: Patches) -> None:
         """Be told of losses."""
-        if self.wanted:
-            self.recorder.watcher(Terms).listeners.append(self._measured)
+        if self.is_wanted:
+            self.recorder.watcher(LossFunctions).listeners.append(self._on_loss)
 
-    def fits(self, call: Call) -> bool:
+    def fits(self, call: CopyableCall) -> bool:
         """Say whether exactly one input holds the tokens that are to be predicted."""
         target, self._target = self._target, None
         if target is None:
@@ -53,7 +53,7 @@ class Lookahead(Tryout):
         self._place = places[0] if places else 0
         return len(places) == 1
 
-    def look(self, call: Call, run: Run) -> Seen | None:
+    def look(self, call: CopyableCall, run: Run) -> Seen | None:
         """Edit one token of each sequence, and see how much the outputs before it change."""
         tokens = call.inputs[self._place]
         middle = tokens.shape[1] // 2
@@ -63,7 +63,7 @@ class Lookahead(Tryout):
         reference = self.reference(call, first)
         if not steady(first, _ahead_of(run(call.inputs), tokens.shape, middle), reference):
             return None
-        edited = self._with(call.inputs, _edited(tokens, middle))
+        edited = self._with(call.inputs, _edit(tokens, middle))
         after = _ahead_of(run(edited), tokens.shape, middle)
         if after is None or after.shape != first.shape:
             return None
@@ -78,12 +78,12 @@ class Lookahead(Tryout):
         """Return inputs with other tokens in their place."""
         return (*inputs[: self._place], tokens, *inputs[self._place + 1 :])
 
-    def _measured(self, tally: Tally, _scores: Any, target: Any, _value: Any) -> None:
+    def _on_loss(self, tally: LossCalls, _scores: Any, target: Any, _value: Any) -> None:
         """Remember what a loss function was to predict, while something is to be tried."""
-        if self.wanted and tally.function in _FUNCTIONS and not tally.evaluation:
+        if self.is_wanted and tally.function in _FUNCTIONS and not tally.evaluation:
             self._target = target.detach()
-        elif not self.wanted:
-            self.recorder.watcher(Terms).listeners.remove(self._measured)
+        elif not self.is_wanted:
+            self.recorder.watcher(LossFunctions).listeners.remove(self._on_loss)
 
 
 def _is_predicted(tokens: Any, target: torch.Tensor) -> bool:
@@ -102,7 +102,7 @@ def _is_predicted(tokens: Any, target: torch.Tensor) -> bool:
     return known >= _LEAST_LENGTH and ahead >= _NEXT * known and copied < _COPIED * known
 
 
-def _edited(tokens: torch.Tensor, place: int) -> torch.Tensor:
+def _edit(tokens: torch.Tensor, place: int) -> torch.Tensor:
     """Return tokens with one of each sequence exchanged for another that occurs."""
     one = tokens[0, 0]
     other = tokens[tokens != one][0]

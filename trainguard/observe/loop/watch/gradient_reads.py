@@ -56,7 +56,7 @@ class _Turn:
 
     window: Window
     waiting: bool = True
-    used: dict[int, "_Used"] = field(default_factory=dict)
+    used: dict[int, "_UsedGradient"] = field(default_factory=dict)
 
     def is_cleared(self) -> bool:
         """Say whether none of the gradients is there, neither the used one nor a new one."""
@@ -65,7 +65,7 @@ class _Turn:
 
 
 @dataclass(slots=True)  # not frozen: many are made in each step
-class _Used:
+class _UsedGradient:
     """A parameter whose gradient a step has used, and which gradient that was."""
 
     parameter: weakref.ref[torch.Tensor]
@@ -74,14 +74,14 @@ class _Used:
     turn: _Turn
 
 
-class _Watched(property):
+class _WatchedProperty(property):
     """A property that says, as the descriptor under it, to which class it belongs."""
 
     __objclass__: type
     __name__ = "grad"
 
 
-class Reads(Watcher):
+class GradientReads(Watcher):
     """
     The Read events.
 
@@ -92,7 +92,7 @@ class Reads(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._question: dict[int, _Used] = {}
+        self._question: dict[int, _UsedGradient] = {}
         self._turns: dict[str, _Turn] = {}
         self._lines: dict[tuple[CodeType, int], _Line | None] = {}
         self._silent: set[CodeType] = set()
@@ -118,7 +118,7 @@ class Reads(Watcher):
             if turn is None or not turn.waiting or window.fresh:
                 continue
             turn.waiting = False
-            if not self._alert and not window.surveyed:
+            if not self._alert and not window.is_surveyed:
                 for key in turn.used:
                     self._question.pop(key, None)
 
@@ -133,7 +133,7 @@ class Reads(Watcher):
         self._until = self.recorder.steps + 1
         for parameter, gradient in window.gradients():
             ref, version = weakref.ref(parameter), gradient._version  # noqa: SLF001 the only one
-            turn.used[id(parameter)] = _Used(ref, id(gradient), version, turn)
+            turn.used[id(parameter)] = _UsedGradient(ref, id(gradient), version, turn)
         self._question |= turn.used
         return {}
 
@@ -171,7 +171,9 @@ class Reads(Watcher):
             return read(tensor)
 
         self._code = grad.__code__
-        watched = _Watched(grad, descriptor.__set__, descriptor.__delete__, descriptor.__doc__)
+        watched = _WatchedProperty(
+            grad, descriptor.__set__, descriptor.__delete__, descriptor.__doc__
+        )
         watched.__objclass__ = descriptor.__objclass__  # torch._dynamo, before torch 2.6, asks
         watched.__doc__ = descriptor.__doc__  # the one of the class would be in front of it
         return watched
@@ -205,7 +207,9 @@ class Reads(Watcher):
         if full is not None:
             self._count(line, step, full)
 
-    def _is_there(self, used: _Used, gradient: torch.Tensor | None, line: _Line) -> bool | None:
+    def _is_there(
+        self, used: _UsedGradient, gradient: torch.Tensor | None, line: _Line
+    ) -> bool | None:
         """Say whether there is a gradient, False where it was cleared, None where that is open."""
         turn = used.turn
         if gradient is None:
@@ -217,7 +221,7 @@ class Reads(Watcher):
         if gradient.layout != torch.strided or type(gradient) is not torch.Tensor:
             return None
         if line.checked != self.recorder.steps:
-            if line.checks >= _CHECKED and not turn.window.surveyed:
+            if line.checks >= _CHECKED and not turn.window.is_surveyed:
                 return None if is_same else True
             line.checks, line.checked = line.checks + 1, self.recorder.steps
         any_there = gradient.detach().any()

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from trainguard.observe.loop.deferred import Later
+from trainguard.observe.loop.deferred import Deferred
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window, gradient_of
 
@@ -36,11 +36,14 @@ class Gradients(Watcher):
     def before_step(self, window: Window) -> Columns:
         """Measure the norm of each gradient, and of all of them."""
         pairs = window.gradients()
-        columns: Columns = {"received": _received(window, pairs), "held": len(window.parameters)}
+        columns: Columns = {
+            "received": _count_received(window, pairs),
+            "held": len(window.parameters),
+        }
         if window.leftover is not None:
             each, name = window.leftover
-            columns["leftover"] = Later(each, global_norm)
-            columns["leftover_name"] = Later(each, name)
+            columns["leftover"] = Deferred(each, global_norm)
+            columns["leftover_name"] = Deferred(each, name)
         if not pairs:
             if any(window.received):
                 window.did("zero")
@@ -49,11 +52,11 @@ class Gradients(Watcher):
         scale = self.recorder.scale_at(window)
         scaled = not isinstance(scale, float) or scale != 1
         window.norms = norms(pairs) / scale if scaled else norms(pairs)
-        names = [self.recorder.names.parameter(p) for p, _ in pairs] if window.surveyed else []
-        sizes = [(p.dim(), p.numel()) for p, _ in pairs] if window.surveyed else []
-        columns["norm"] = Later(window.norms, global_norm)
+        names = [self.recorder.names.parameter(p) for p, _ in pairs] if window.is_surveyed else []
+        sizes = [(p.dim(), p.numel()) for p, _ in pairs] if window.is_surveyed else []
+        columns["norm"] = Deferred(window.norms, global_norm)
         if names:
-            columns["layers"] = Later(window.norms, lambda n: _layers(names, sizes, n))
+            columns["layers"] = Deferred(window.norms, lambda n: _layers(names, sizes, n))
         return columns
 
     def after_step(self, window: Window) -> Columns:
@@ -68,7 +71,7 @@ class Gradients(Watcher):
             bad = [p for p, norm in zip(parameters, each, strict=False) if norm - norm != 0]
             return f"gradient of `{name_of(bad[-1])}`" if bad else ""
 
-        return {"culprit": Later(window.norms, culprit)}
+        return {"culprit": Deferred(window.norms, culprit)}
 
 
 def norms(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
@@ -96,17 +99,17 @@ def _look_for_leftovers(window: Window, name_of: Namer) -> None:
         if window.leftover is not None or "zero" not in window.order:
             window.order.insert(0, "zero")
         window.leftover = None
-    elif (window.fresh or window.leftover is not None) and (window.fresh or _cleared(pairs)):
+    elif (window.fresh or window.leftover is not None) and (window.fresh or _is_cleared(pairs)):
         parameters = [p for p, _ in pairs]
         window.leftover = norms(pairs), lambda each: _largest(parameters, each, name_of)
 
 
-def _cleared(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> bool:
+def _is_cleared(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> bool:
     """Say whether a gradient that was there has been set to zero in the meantime."""
     return all(gradient_of(p) is g for p, g in pairs[:1]) and not bool(pairs[0][1].any())
 
 
-def _received(window: Window, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> int:
+def _count_received(window: Window, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> int:
     """Return how many parameters got a gradient; all that have one where nobody was watching."""
     counted = sum(1 for count in window.received if count)
     return counted if counted or window.losses else len(pairs)

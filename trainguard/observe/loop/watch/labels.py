@@ -11,9 +11,9 @@ import torch
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
-from trainguard.observe.loop.watch.batches import Batches, Served
-from trainguard.observe.loop.watch.loss_calls import Tally
-from trainguard.observe.loop.watch.loss_functions import Terms
+from trainguard.observe.loop.watch.batches import Batches, ServedBatch
+from trainguard.observe.loop.watch.loss_calls import LossCalls
+from trainguard.observe.loop.watch.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.patches import Patches
@@ -54,12 +54,12 @@ class _Columns:
     source: str = ""
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Whether there is nothing left to be found."""
         return self.batches >= _BATCHES or (self.batches > 0 and not self.equal)
 
 
-class Targets(Watcher):
+class Labels(Watcher):
     """
     The Probe events "labels" and "target".
 
@@ -80,14 +80,14 @@ class Targets(Watcher):
     def install(self, patches: Patches) -> None:
         """Ask to be told of the calls of loss functions."""
         self._batches = self.recorder.watcher(Batches)
-        self.recorder.watcher(Terms).listeners.append(self._called)
+        self.recorder.watcher(LossFunctions).listeners.append(self._on_loss)
 
     def forward(self, forward: Forward, module: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Compare the columns of an input with the target that its loader served with it."""
         columns = self._columns.get("")
-        if not forward.gradients or (columns is not None and columns.done):
+        if not forward.gradients or (columns is not None and columns.is_done):
             return
-        given = self._given()
+        given = self._latest_input()
         served = self._batches.origin(given) if given is not None else None
         if given is not None and served is not None and served.paired:
             for target in served.alive()[1:]:
@@ -116,16 +116,16 @@ class Targets(Watcher):
                 probe="target", measured=1.0, reference=1.0, label=label, source=columns.source
             )
 
-    def _given(self) -> torch.Tensor | None:
+    def _latest_input(self) -> torch.Tensor | None:
         """Return the input of the latest pass that may learn, if it is still there."""
         ref = self._batches.given
         return ref() if ref is not None else None
 
-    def _called(
-        self, tally: Tally, _scores: torch.Tensor, target: torch.Tensor, value: torch.Tensor
+    def _on_loss(
+        self, tally: LossCalls, _scores: torch.Tensor, target: torch.Tensor, value: torch.Tensor
     ) -> None:
         """Look at the target of a loss function, and at the input that it belongs to."""
-        given = self._given()
+        given = self._latest_input()
         if given is None or not value.requires_grad:
             return
         with torch.no_grad():
@@ -137,7 +137,7 @@ class Targets(Watcher):
                     self._source = self._source or tally.source
                     self._look_at_rows(served)
 
-    def _look_at_rows(self, served: Served) -> None:
+    def _look_at_rows(self, served: ServedBatch) -> None:
         """See which rows of a batch came before, and with which label."""
         full = len(self._rows) >= _KEPT
         self._first = self._first or served.turn
@@ -165,7 +165,7 @@ class Targets(Watcher):
     def _compare(self, source: str, inputs: torch.Tensor, target: Any) -> None:
         """Compare each column of an input with a target, in the first few batches."""
         columns = self._columns.setdefault(source, _Columns(source=source))
-        if columns.done or not self.recorder.probe or not _have_columns(inputs, target):
+        if columns.is_done or not self.recorder.probe or not _have_columns(inputs, target):
             return
         flat = target.detach().reshape(-1, 1).to(device=inputs.device, dtype=inputs.dtype)
         if not bool((flat != flat[0]).any()):

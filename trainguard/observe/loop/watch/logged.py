@@ -14,7 +14,7 @@ from trainguard.events import loop as events
 from trainguard.events.base import Event
 from trainguard.observe.loop.watch.log_parsing import Number
 from trainguard.observe.loop.watch.loggers import Loggers, Said
-from trainguard.observe.loop.watch.tee import Heard, Lines
+from trainguard.observe.loop.watch.tee import LineParser, Tee
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.patches import Patches
@@ -30,7 +30,7 @@ _FETCHED = 64  # numbers on an accelerator that are waited for together
 
 
 @dataclass(slots=True)
-class _Column:
+class _LoggedColumn:
     """
     The numbers said under one name, each with its step, clock, rounding and source.
 
@@ -61,24 +61,24 @@ class _Column:
             self.kept = self.kept[::2]
 
 
-class Logged(Watcher):
+class LoggedValues(Watcher):
     """The Logged events: of the two output streams, and of the loggers that are imported."""
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._columns: dict[tuple[str, str], _Column] = {}
+        self._columns: dict[tuple[str, str], _LoggedColumn] = {}
         self._total = 0
-        self._lines: list[Lines] = []
-        self._far: list[tuple[_Column, _Row, torch.Tensor]] = []
+        self._lines: list[LineParser] = []
+        self._far: list[tuple[_LoggedColumn, _Row, torch.Tensor]] = []
         self._loggers: Loggers | None = None
         self._until = 0  # the step after the latest that was recorded
         self._heard_at: dict[str, tuple[int, bool]] = {}
 
     def install(self, patches: Patches) -> None:
         """Listen to both streams and to the loggers that are there."""
-        patches.replace(sys, "stdout", lambda stream: self._heard(stream, "stdout"))
-        patches.replace(sys, "stderr", lambda stream: self._heard(stream, "stderr"))
-        self._loggers = Loggers(patches, self._listens, self._logged)
+        patches.replace(sys, "stdout", lambda stream: self._tee(stream, "stdout"))
+        patches.replace(sys, "stderr", lambda stream: self._tee(stream, "stderr"))
+        self._loggers = Loggers(patches, self._listens, self._on_log)
         self._loggers.look()
 
     def forward(
@@ -105,14 +105,14 @@ class Logged(Watcher):
             self.recorder.keep(event)
         return ()
 
-    def _heard(self, stream: Any, channel: str) -> Any:
+    def _tee(self, stream: Any, channel: str) -> Any:
         """Return what stands in the place of a stream, if there is one."""
         if stream is None:
             return None
-        listens, tell = partial(self._listens, channel), partial(self._printed, channel)
-        lines = Lines(self.recorder, listens, tell)
+        listens, tell = partial(self._listens, channel), partial(self._on_print, channel)
+        lines = LineParser(self.recorder, listens, tell)
         self._lines.append(lines)
-        return Heard(stream, lines)
+        return Tee(stream, lines)
 
     def _listens(self, channel: str) -> bool:
         """Say whether to look at what is said: of steps that are recorded, and what is rare."""
@@ -124,7 +124,7 @@ class Logged(Watcher):
         patches = self.recorder.patches
         return patches.active and (patches.watching or step <= self._until or seldom)
 
-    def _printed(self, channel: str, numbers: list[Number], step: int, clock: int) -> None:
+    def _on_print(self, channel: str, numbers: list[Number], step: int, clock: int) -> None:
         """Take the numbers of a line that was printed."""
         source = ""
         for number in numbers:
@@ -133,7 +133,7 @@ class Logged(Watcher):
                 source = source or caller(2)
                 self._keep(column, (step, clock, number.value, number.rounding, source))
 
-    def _logged(self, channel: str, said: list[Said]) -> None:
+    def _on_log(self, channel: str, said: list[Said]) -> None:
         """Take the numbers that were handed to a logger in one call."""
         step, clock, source = self.recorder.steps, self.recorder.tick(), ""
         for name, value, rounding in said:
@@ -148,14 +148,14 @@ class Logged(Watcher):
         if len(self._far) >= _FETCHED:
             self._fetch()
 
-    def _column(self, channel: str, name: str) -> _Column | None:
+    def _column(self, channel: str, name: str) -> _LoggedColumn | None:
         """Return the numbers of one name, or None where there are too many names already."""
         column = self._columns.get((channel, name))
         if column is None and len(self._columns) < _MOST_NAMES:
-            column = self._columns[channel, name] = _Column()
+            column = self._columns[channel, name] = _LoggedColumn()
         return column
 
-    def _keep(self, column: _Column, row: _Row) -> None:
+    def _keep(self, column: _LoggedColumn, row: _Row) -> None:
         """Add a number, and thin out the longest column where there are too many."""
         column.kept.append(row)
         self._total += 1

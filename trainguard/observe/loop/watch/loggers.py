@@ -98,15 +98,15 @@ class Loggers:
             return False  # before wandb.init() this is a reminder, and afterwards a bound method
         if not callable(function):
             return False
-        self._patches.replace(owner, name, lambda log: self._heard(log, place, bool(classes)))
+        self._patches.replace(owner, name, lambda log: self._wrap(log, place, bool(classes)))
         return True
 
-    def _heard(self, log: Callable[..., Any], place: Place, method: bool) -> Callable[..., Any]:
+    def _wrap(self, log: Callable[..., Any], place: Place, method: bool) -> Callable[..., Any]:
         """Return a function that tells of the numbers it is given, and logs as before."""
         channel = place.channel
 
         @wraps(log)
-        def watched(*args: Any, **kwargs: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
             """Log, once it was told what."""
             inside = self._inside.__dict__
             if channel in inside or torch.compiler.is_compiling() or not self._listens(channel):
@@ -121,7 +121,7 @@ class Loggers:
             finally:
                 del inside[channel]
 
-        return watched
+        return wrapper
 
 
 def _numbers(given: list[Any]) -> Iterator[Said]:

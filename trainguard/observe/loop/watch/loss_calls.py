@@ -29,11 +29,11 @@ _MOST = 2**18  # elements that are looked at
 _MOST_ROWS = 64
 _IN_A_STEP = 8  # calls
 MOST_TURNS = 8
-Token = tuple["Tally", int]
+Token = tuple["LossCalls", int]
 
 
 @dataclass(slots=True, eq=False)
-class Tally:
+class LossCalls:
     """
     What a Term says, as far as it is known, and what it is still counted with.
 
@@ -88,11 +88,11 @@ class Tally:
             rows = sampled_rows(scores.detach(), CLASSES[self.function])
             self.checked += 1
             if rows.shape[-1] > 1:
-                self.hits += _counted(are_distributions(rows, scores.dtype))
+                self.hits += _as_count(are_distributions(rows, scores.dtype))
             if self.function == "nll_loss":
-                self.above += _counted(_gathered(scores.detach(), target) > _ABOVE)
+                self.above += _as_count(_largest_chosen(scores.detach(), target) > _ABOVE)
             elif self.function in LOGARITHMS:
-                self.above += _counted(rows.max() > _ABOVE)
+                self.above += _as_count(rows.max() > _ABOVE)
 
     def terms(self) -> Iterator[Term]:
         """
@@ -111,13 +111,13 @@ class Tally:
                 target=self.target,
                 broadcasts=self.broadcasts // turns,
                 producer=self.producer,
-                distributions=self._scaled(int(self.hits)) // turns,
-                positive=self._scaled(int(self.above)) // turns,
+                distributions=self._scale(int(self.hits)) // turns,
+                positive=self._scale(int(self.above)) // turns,
                 shares=tuple(shares),
                 evaluation=self.evaluation,
             )
 
-    def _scaled(self, found: int) -> int:
+    def _scale(self, found: int) -> int:
         """Return all calls where all that were looked at had it, else those that were found."""
         return self.calls if self.checked and found == self.checked else found
 
@@ -141,7 +141,7 @@ def are_distributions(rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return (wide.min() >= 0) & (wide.max() <= 1 + tolerance) & (off <= tolerance)
 
 
-def _gathered(logs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+def _largest_chosen(logs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Return the largest of the log-probabilities that a target chooses."""
     if logs.dim() == 1:
         logs, target = logs[None], target.reshape(1)
@@ -151,7 +151,7 @@ def _gathered(logs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return torch.where(inside, chosen, torch.zeros_like(chosen)).max()
 
 
-def expanded(first: torch.Size, second: torch.Size) -> bool:
+def is_broadcast(first: torch.Size, second: torch.Size) -> bool:
     """Say whether two shapes expand each other to one with more elements than either has."""
     try:
         both: torch.Size = torch.broadcast_shapes(first, second)  # type: ignore[no-untyped-call]
@@ -160,6 +160,6 @@ def expanded(first: torch.Size, second: torch.Size) -> bool:
     return both.numel() > max(first.numel(), second.numel())
 
 
-def _counted(flag: torch.Tensor) -> Any:
+def _as_count(flag: torch.Tensor) -> Any:
     """Return 0 or 1, on an accelerator as a tensor that is fetched at the end."""
     return int(flag) if flag.device.type == "cpu" else flag.detach().long()

@@ -19,13 +19,13 @@ from torch.nn import functional
 from trainguard.events.base import Event
 from trainguard.observe.loop.watch import autograd_graph
 from trainguard.observe.loop.watch.forwards import Forwards
-from trainguard.observe.loop.watch.loss_calls import EXPANDS, Tally, Token, expanded
+from trainguard.observe.loop.watch.loss_calls import EXPANDS, LossCalls, Token, is_broadcast
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import user_frame
 
-Listener = Callable[[Tally, torch.Tensor, torch.Tensor, torch.Tensor], None]
+Listener = Callable[[LossCalls, torch.Tensor, torch.Tensor, torch.Tensor], None]
 FUNCTIONS = (
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
@@ -77,7 +77,7 @@ class _Function:
         return "none" if reduce is False else "mean" if averaged else "sum"
 
 
-class Terms(Watcher):
+class LossFunctions(Watcher):
     """
     The column weights, and the Term events.
 
@@ -89,7 +89,7 @@ class Terms(Watcher):
         super().__init__(recorder)
         self.fresh: set[Token] = set()
         self.listeners: list[Listener] = []
-        self._tallies: dict[tuple[Any, ...], Tally] = {}
+        self._tallies: dict[tuple[Any, ...], LossCalls] = {}
         self._weights: dict[int, list[tuple[Token, Any] | None]] = {}
         self._weight: tuple[Token, Any] | None = None
         self._backwards = 0
@@ -99,7 +99,7 @@ class Terms(Watcher):
         """Listen to every loss function, by whatever name the user's modules know it."""
         self._forwards = self.recorder.watcher(Forwards)
         originals = {n: f for n in FUNCTIONS if (f := getattr(functional, n, None)) is not None}
-        watched = {id(f): self._watched(n, f) for n, f in originals.items()}
+        watched = {id(f): self._wrap(n, f) for n, f in originals.items()}
         for name in originals:
             patches.replace(functional, name, lambda original: watched[id(original)])
         for module, name in _bound_early(set(watched)):
@@ -139,14 +139,14 @@ class Terms(Watcher):
         for tally in self._tallies.values():
             yield from tally.terms()
 
-    def _watched(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return a loss function that tells of its calls and returns what the original does."""
-        function = _described(name, original)
+        function = _describe(name, original)
         inside, patches = self._inside, self.recorder.patches
         compiling, modes = torch.compiler.is_compiling, _dispatch_modes
 
         @wraps(original)
-        def watched(*args: Any, **kwargs: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
             """Compute the loss, and note the call unless it is part of another one's."""
             if compiling() or not patches.live or modes() or getattr(inside, "busy", False):
                 return original(*args, **kwargs)
@@ -160,8 +160,8 @@ class Terms(Watcher):
 
         # As `torch.jit.script_if_tracing` does it: scripting and compiling take the original.
         for key, known in (("__original_fn", original), ("__script_if_tracing_wrapper", True)):
-            setattr(watched, key, known)
-        return watched
+            setattr(wrapper, key, known)
+        return wrapper
 
     def _note(
         self,
@@ -194,12 +194,12 @@ class Terms(Watcher):
         user: FrameType | None,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-    ) -> Tally | None:
+    ) -> LossCalls | None:
         """Begin the tally of a place; there are only so many places."""
         if len(self._tallies) >= _MOST_PLACES:
             return None
         given = function.signature.bind(*args, **kwargs).arguments
-        tally = Tally(
+        tally = LossCalls(
             function.name,
             f"{user.f_code.co_filename}:{user.f_lineno}" if user is not None else "",
             not torch.is_grad_enabled(),
@@ -211,7 +211,9 @@ class Terms(Watcher):
         self._tallies[key] = tally
         return tally
 
-    def _add(self, tally: Tally, scores: torch.Tensor, target: Any, value: torch.Tensor) -> None:
+    def _add(
+        self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
+    ) -> None:
         """Count a call, leave its mark in the graph, and look at its values now and then."""
         tally.calls += 1
         if value.requires_grad:
@@ -220,18 +222,18 @@ class Terms(Watcher):
             autograd_graph.mark(value, token)
             tally.producer = tally.producer or autograd_graph.producer(scores)
         if value.numel() and value.is_floating_point():
-            self._forwards.measured(value)
+            self._forwards.add_loss(value)
         if scores.shape != target.shape and tally.function in EXPANDS:
-            tally.broadcasts += expanded(scores.shape, target.shape)
+            tally.broadcasts += is_broadcast(scores.shape, target.shape)
         for listener in tuple(self.listeners):
             listener(tally, scores, target, value)
         windows = self.recorder.windows
-        surveyed = windows[-1].surveyed if windows else True
+        surveyed = windows[-1].is_surveyed if windows else True
         if tally.wants(self.recorder.steps, surveyed) and not _capturing(scores):
             tally.check(scores, target)
 
 
-def _described(name: str, original: Callable[..., Any]) -> _Function:
+def _describe(name: str, original: Callable[..., Any]) -> _Function:
     """Return how the arguments of a loss function are called."""
     signature = inspect.signature(original)
     names = list(signature.parameters)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainguard.observe.loop.deferred import Later
+from trainguard.observe.loop.deferred import Deferred
 from trainguard.observe.loop.locate_nonfinite import Call, first_culprit
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Forward, Window
@@ -53,7 +53,7 @@ class Losses(Watcher):
         windows = self.recorder.windows
         reached = [w for w in windows if w.order and w.order[-1] == "backward" and not w.fresh]
         for window in reached or windows:
-            window.lost(self.latest)
+            window.add_loss(self.latest)
 
     def before_step(self, window: Window) -> Columns:
         """Return the values of this window; their sum is the loss of the step."""
@@ -65,6 +65,6 @@ class Losses(Watcher):
             columns["loss"] = sum(window.losses)
         else:
             each = torch.stack([torch.as_tensor(v).float().reshape(()) for v in window.losses])
-            columns["loss"] = Later(each, sum)
+            columns["loss"] = Deferred(each, sum)
         window.culprit, self._culprit = self._culprit, ""
         return columns

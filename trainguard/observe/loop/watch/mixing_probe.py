@@ -9,8 +9,8 @@ from torch import nn
 from torch.utils import data
 
 from trainguard.observe.loop.locate_nonfinite import tensors_in
-from trainguard.observe.loop.watch.module_copy import Call, Run, difference
-from trainguard.observe.loop.watch.probe import Seen, Tryout, steady
+from trainguard.observe.loop.watch.module_copy import CopyableCall, Run, difference
+from trainguard.observe.loop.watch.probe import ModuleProbe, Seen, steady
 from trainguard.observe.tools.patches import Patches
 
 _LEAST_ROWS = 4
@@ -20,7 +20,7 @@ _RANDOM = (data.RandomSampler, data.SubsetRandomSampler, data.WeightedRandomSamp
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm  # noqa: SLF001 what all of them derive from
 
 
-class Mixing(Tryout):
+class MixingProbe(ModuleProbe):
     """
     The Probe event "mix": every other sample is exchanged for one of the rest, which must not care.
 
@@ -37,11 +37,11 @@ class Mixing(Tryout):
 
     def install(self, patches: Patches) -> None:
         """Be told of what loaders hand out."""
-        if self.wanted:
+        if self.is_wanted:
             iterator = getattr(data.dataloader, "_BaseDataLoaderIter", None)
             patches.replace(iterator, "__next__", self._next)
 
-    def fits(self, call: Call) -> bool:
+    def fits(self, call: CopyableCall) -> bool:
         """Say whether all inputs have as many rows, which are samples, one for each sample."""
         batch, self._batch = self._batch, []
         tensors = [entry for entry in call.inputs if isinstance(entry, torch.Tensor)]
@@ -53,7 +53,7 @@ class Mixing(Tryout):
             return False
         return any(_same(tensors[0], loaded) for loaded in batch)
 
-    def look(self, call: Call, run: Run) -> Seen | None:
+    def look(self, call: CopyableCall, run: Run) -> Seen | None:
         """Exchange every other sample, and see how much the outputs for the rest change."""
         rows = next(len(entry) for entry in call.inputs if isinstance(entry, torch.Tensor))
         first = _others(run(call.inputs), rows)
@@ -62,7 +62,7 @@ class Mixing(Tryout):
         reference = self.reference(call, first)
         if not steady(first, _others(run(call.inputs), rows), reference):
             return None
-        after = _others(run(tuple(_edited(entry) for entry in call.inputs)), rows)
+        after = _others(run(tuple(_edit(entry) for entry in call.inputs)), rows)
         if after is None or after.shape != first.shape:
             return None
         each = [difference([a], [b]) for a, b in zip(after, first, strict=True)]
@@ -73,16 +73,16 @@ class Mixing(Tryout):
         """Return a `__next__` of loaders that remembers the batch while it is wanted."""
 
         @wraps(original)
-        def watched(iterator: Any) -> Any:
+        def wrapper(iterator: Any) -> Any:
             """Return the next batch."""
             batch = original(iterator)
-            if self.wanted and self.recorder.patches.live and _shuffles(iterator):
+            if self.is_wanted and self.recorder.patches.live and _shuffles(iterator):
                 self._batch = list(tensors_in(batch))[:16]
             elif self._batch:
                 self._batch = []
             return batch
 
-        return watched
+        return wrapper
 
 
 def _shuffles(iterator: Any) -> bool:
@@ -102,7 +102,7 @@ def _same(given: torch.Tensor, loaded: torch.Tensor) -> bool:
     return rows.shape == own.shape and torch.equal(rows.cpu(), own.cpu().to(rows.dtype))
 
 
-def _edited(entry: Any) -> Any:
+def _edit(entry: Any) -> Any:
     """Return an input with its rows 0, 2, 4, ... exchanged for row 1."""
     if not isinstance(entry, torch.Tensor):
         return entry

@@ -44,7 +44,7 @@ _FORCED = "force_eager"
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CopyableCall:
     """A call of an outermost module that can be made again on a copy of it."""
 
     module: nn.Module
@@ -53,13 +53,13 @@ class Call:
     casts: tuple[tuple[str, torch.dtype], ...]  # device types under autocast
 
     @classmethod
-    def of(cls, forward: Forward, module: nn.Module, inputs: Inputs) -> "Call":
+    def of(cls, forward: Forward, module: nn.Module, inputs: Inputs) -> "CopyableCall":
         """Return a call that has just been made."""
         kinds = {"cpu", *(tensor.device.type for tensor in tensors_in(inputs))} & _CASTING
         casts = ((k, torch.get_autocast_dtype(k)) for k in kinds if torch.is_autocast_enabled(k))
         return cls(unwrap(module), inputs, forward.keywords, tuple(casts))
 
-    def made(self, module: nn.Module, inputs: Inputs) -> list[torch.Tensor]:
+    def call_copy(self, module: nn.Module, inputs: Inputs) -> list[torch.Tensor]:
         """Call a copy with other inputs, and return the tensors of floats that come out."""
         positional = len(inputs) - len(self.keywords)
         named = dict(zip(self.keywords, inputs[positional:], strict=True))
@@ -70,7 +70,7 @@ class Call:
         return [tensor for tensor in tensors_in(output) if tensor.is_floating_point()]
 
 
-def attempt(recorder: "Recorder", call: Call, look: Callable[[Run], T]) -> T | None:
+def attempt(recorder: "Recorder", call: CopyableCall, look: Callable[[Run], T]) -> T | None:
     """
     Return what is seen on a copy in evaluation mode; None where there is no seeing it.
 
@@ -85,7 +85,7 @@ def attempt(recorder: "Recorder", call: Call, look: Callable[[Run], T]) -> T | N
             _twin(call.module) as twin,
             ReadOnly(call.module.parameters()),
         ):
-            return look(lambda inputs: call.made(twin, inputs))
+            return look(lambda inputs: call.call_copy(twin, inputs))
     except Exception:  # noqa: BLE001 what the user's forward does the second time is its own affair
         return None
 

@@ -10,8 +10,8 @@ from torch.nn.parameter import is_lazy
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Parameter
-from trainguard.observe.loop.gradient_counts import Received
-from trainguard.observe.loop.watch.averaged_copies import Averages
+from trainguard.observe.loop.gradient_counts import GradientCounts
+from trainguard.observe.loop.watch.averaged_copies import AveragedCopies
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window, gradient_of
 from trainguard.observe.tools.checksum import checksums, sample_elements
@@ -21,7 +21,7 @@ _SAMPLED = 1024  # elements of each
 
 
 @dataclass(slots=True)
-class _Seen:
+class _ParameterHistory:
     """
     One parameter: what it was at first sight, and what has become of it.
 
@@ -52,12 +52,12 @@ class Parameters(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._every: list[_Seen] = []  # in the order of their models
-        self._by_id: dict[int, _Seen] = {}
+        self._every: list[_ParameterHistory] = []  # in the order of their models
+        self._by_id: dict[int, _ParameterHistory] = {}
         self._known = (-1, -1)
-        self._received: dict[int, tuple[Received, list[_Seen | None]]] = {}
+        self._received: dict[int, tuple[GradientCounts, list[_ParameterHistory | None]]] = {}
         self._rates: dict[tuple[int, int], float] = {}
-        self._frozen: dict[int, list[tuple[_Seen, int | None]]] = {}
+        self._frozen: dict[int, list[tuple[_ParameterHistory, int | None]]] = {}
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Meet the parameters of modules and optimizers that are new."""
@@ -73,7 +73,7 @@ class Parameters(Watcher):
 
     def before_step(self, window: Window) -> Columns:
         """Keep the largest norms and rates; on surveyed steps look at all that may change."""
-        if window.surveyed:
+        if window.is_surveyed:
             self._meet(window)
             self._look_at_groups(window, self._look())
         self._received_by(window).measure(window)
@@ -105,13 +105,13 @@ class Parameters(Watcher):
                 self._received_by(window).count(window)
         for key in list(self._received):
             self._settle(key)
-        copies = self.recorder.watcher(Averages).ids
+        copies = self.recorder.watcher(AveragedCopies).ids
         for seen in self._every:
             yield self._event(seen, copy=seen.key in copies)
 
     # What there is
 
-    def _of(self, parameter: torch.Tensor) -> _Seen | None:
+    def _of(self, parameter: torch.Tensor) -> _ParameterHistory | None:
         """Return what is known of a parameter; a deleted one may have had the same id."""
         seen = self._by_id.get(id(parameter))
         return seen if seen is not None and seen.parameter() is parameter else None
@@ -122,7 +122,7 @@ class Parameters(Watcher):
         yield from self.recorder.names.parameters()
         for window in self.recorder.windows:
             if window is stepping or window.index or any(window.received):
-                for _, parameter in _held(window):
+                for _, parameter in _iterate_held(window):
                     yield parameter
 
     def _meet(self, stepping: Window | None = None) -> None:
@@ -140,12 +140,12 @@ class Parameters(Watcher):
         """Take down one parameter."""
         recorder = self.recorder
 
-        def left(_: object) -> None:
+        def on_delete(_: object) -> None:
             """Remember when the parameter was deleted."""
             seen.left = recorder.steps
 
         form = parameter.dtype, parameter.shape
-        seen = _Seen(weakref.ref(parameter, left), id(parameter), form, bits)
+        seen = _ParameterHistory(weakref.ref(parameter, on_delete), id(parameter), form, bits)
         seen.name = recorder.names.parameter(parameter)
         seen.module = recorder.names.holder(parameter)
         self._every.append(seen)
@@ -158,7 +158,7 @@ class Parameters(Watcher):
         below = self._below_roots()
         for window in self.recorder.windows:
             if not window.index:  # one that never steps holds its parameters too
-                for place, held in _held(window):
+                for place, held in _iterate_held(window):
                     known = self._of(held)
                     if known is not None:
                         known.groups.add((id(window), place))
@@ -185,8 +185,8 @@ class Parameters(Watcher):
 
     def _look_at_groups(self, window: Window, below: dict[int, bool]) -> None:
         """Look at what the optimizer holds, and take down what is frozen in it before its step."""
-        frozen: list[tuple[_Seen, torch.Tensor]] = []
-        for place, parameter in _held(window):
+        frozen: list[tuple[_ParameterHistory, torch.Tensor]] = []
+        for place, parameter in _iterate_held(window):
             seen = self._of(parameter)
             if seen is not None:
                 seen.groups.add((id(window), place))
@@ -211,7 +211,7 @@ class Parameters(Watcher):
             same_form = seen.form == (parameter.dtype, parameter.shape)
             seen.moved = bits is None or not same_form or bits != seen.bits
 
-    def _received_by(self, window: Window) -> Received:
+    def _received_by(self, window: Window) -> GradientCounts:
         """Return what counts the gradients of a window, made anew where it holds others."""
         kept = self._received.get(id(window))
         if kept is not None and kept[0].fits(window):
@@ -222,7 +222,7 @@ class Parameters(Watcher):
         counted: dict[int, int] = {}
         if kept is not None and kept[0].index == window.index:
             counted = dict(zip(map(id, kept[1]), kept[0].last, strict=True))
-        received = Received(window, [counted.get(id(seen), 0) for seen in every])
+        received = GradientCounts(window, [counted.get(id(seen), 0) for seen in every])
         self._received[id(window)] = received, every
         return received
 
@@ -242,12 +242,16 @@ class Parameters(Watcher):
         optimizer = window.optimizer() if window.optimizer is not None else None
         for place, group in enumerate(optimizer.param_groups if optimizer is not None else ()):
             rate = group.get("lr", 0.0)
-            if isinstance(rate, torch.Tensor) and rate.device.type != "cpu" and not window.surveyed:
+            if (
+                isinstance(rate, torch.Tensor)
+                and rate.device.type != "cpu"
+                and not window.is_surveyed
+            ):
                 continue
             key = id(window), place
             self._rates[key] = max(self._rates.get(key, 0.0), float(rate))
 
-    def _event(self, seen: _Seen, *, copy: bool) -> Parameter:
+    def _event(self, seen: _ParameterHistory, *, copy: bool) -> Parameter:
         """Return what became of one parameter."""
         return Parameter(
             name=seen.name,
@@ -266,14 +270,14 @@ class Parameters(Watcher):
             copy=copy,
         )
 
-    def _total(self, seen: _Seen) -> int:
+    def _total(self, seen: _ParameterHistory) -> int:
         """Return how many gradients a parameter got: for optimizers in turns, those of each."""
-        gone = {id(window) for window in self.recorder.windows if window.gone}
+        gone = {id(window) for window in self.recorder.windows if window.is_gone}
         past = sum(count for key, count in seen.received.items() if key in gone)
         return past + max((n for key, n in seen.received.items() if key not in gone), default=0)
 
 
-def _held(window: Window) -> Iterator[tuple[int, torch.Tensor]]:
+def _iterate_held(window: Window) -> Iterator[tuple[int, torch.Tensor]]:
     """Yield all that a window's optimizer holds, frozen or not, with the number of its group."""
     optimizer = window.optimizer() if window.optimizer is not None else None
     for place, group in enumerate(optimizer.param_groups if optimizer is not None else ()):

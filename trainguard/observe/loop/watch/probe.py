@@ -8,7 +8,13 @@ from torch import nn
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
-from trainguard.observe.loop.watch.module_copy import Call, Run, attempt, difference, largest
+from trainguard.observe.loop.watch.module_copy import (
+    CopyableCall,
+    Run,
+    attempt,
+    difference,
+    largest,
+)
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.user_line import caller
@@ -20,7 +26,7 @@ _NARROW_TYPES = (torch.float16, torch.bfloat16)
 Seen = tuple[float, float]  # what was measured, and what it is held against
 
 
-class Tryout(Watcher):
+class ModuleProbe(Watcher):
     """
     A watcher that tries something on the last pass that learned, after the second step.
 
@@ -33,12 +39,12 @@ class Tryout(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._last: tuple[Forward, Call, str] | None = None
+        self._last: tuple[Forward, CopyableCall, str] | None = None
         self._found: list[Probe] = []
         self._left = _TRIES if recorder.probe else 0
 
     @property
-    def wanted(self) -> bool:
+    def is_wanted(self) -> bool:
         """Whether something is still to be tried."""
         return self._left > 0
 
@@ -46,20 +52,20 @@ class Tryout(Watcher):
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Remember the pass until the step is over."""
-        if self.wanted and forward.gradients:
-            self._last = (forward, Call.of(forward, module, inputs), caller(4))
+        if self.is_wanted and forward.gradients:
+            self._last = (forward, CopyableCall.of(forward, module, inputs), caller(4))
 
     def after_step(self, window: Window) -> Columns:
         """Try it, where the pass was learned from."""
         last, self._last = self._last, None
-        if last is None or not self.wanted or not self.recorder.steps:
+        if last is None or not self.is_wanted or not self.recorder.steps:
             return {}
         self._left -= 1
         if not last[0].learned:
             return {}
         others = [w for w in self.recorder.windows if w is not window and w.index]
         forward, call, source = last
-        seen = None if others else self._seen(call)
+        seen = None if others else self._look_at_copy(call)
         if seen is not None:
             self._found.append(
                 Probe(
@@ -78,7 +84,7 @@ class Tryout(Watcher):
         self._last = None
         return self._found
 
-    def _seen(self, call: Call) -> Seen | None:
+    def _look_at_copy(self, call: CopyableCall) -> Seen | None:
         """Return what is seen on a copy, where the call is fit for it."""
         try:
             if not self.fits(call):
@@ -88,11 +94,11 @@ class Tryout(Watcher):
         self._left = 0
         return attempt(self.recorder, call, lambda run: self.look(call, run))
 
-    def fits(self, call: Call) -> bool:
+    def fits(self, call: CopyableCall) -> bool:
         """Say whether a call is one that it can be tried on."""
         raise NotImplementedError
 
-    def look(self, call: Call, run: Run) -> Seen | None:
+    def look(self, call: CopyableCall, run: Run) -> Seen | None:
         """Try it, and return what was measured where that says anything."""
         raise NotImplementedError
 
@@ -100,7 +106,7 @@ class Tryout(Watcher):
         """Return what tells the probe apart."""
         return module
 
-    def reference(self, call: Call, output: torch.Tensor) -> float:
+    def reference(self, call: CopyableCall, output: torch.Tensor) -> float:
         """Return the change of an output that is rounding."""
         kinds = {output.dtype, *(p.dtype for p in call.module.parameters())}
         narrow = call.casts or not kinds.isdisjoint(_NARROW_TYPES)

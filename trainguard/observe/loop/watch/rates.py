@@ -24,7 +24,7 @@ _ADVANCE = re.compile(r"^[^#]*sched\w*\.step\(", re.IGNORECASE)
 
 
 @dataclass(slots=True)
-class _Seen:
+class _SchedulerHistory:
     """
     One scheduler: how often it was advanced, and how often before its optimizer's first step.
 
@@ -45,7 +45,7 @@ class Rates(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._seen: dict[int, _Seen] = {}
+        self._seen: dict[int, _SchedulerHistory] = {}
         self._depth = 0  # above zero inside a constructor or another scheduler
 
     def install(self, patches: Patches) -> None:
@@ -54,7 +54,7 @@ class Rates(Watcher):
         for kind in kinds(LRScheduler):
             self._listen(kind)
             if "__init__" in vars(kind):  # not all of torch's own call the one they inherit
-                patches.replace(kind, "__init__", self._made)
+                patches.replace(kind, "__init__", self._wrap_init)
 
     def before_step(self, window: Window) -> Columns:
         """Return the rates that the step is made with."""
@@ -62,7 +62,7 @@ class Rates(Watcher):
         if optimizer is None:
             return {}
         rates = tuple(_number(group.get("lr", 0.0)) for group in optimizer.param_groups)
-        return {"rates": rates, "reported": self._reported(window, len(rates))}
+        return {"rates": rates, "reported": self._reported_rates(window, len(rates))}
 
     def finish(self) -> Iterable[Event]:
         """Return what became of each scheduler."""
@@ -77,7 +77,7 @@ class Rates(Watcher):
                 source=seen.source,
             )
 
-    def _reported(self, window: Window, groups: int) -> tuple[float, ...]:
+    def _reported_rates(self, window: Window, groups: int) -> tuple[float, ...]:
         """Return what the scheduler of an optimizer, the latest advanced, says the rates are."""
         for seen in reversed(self._seen.values()):
             scheduler = seen.scheduler()
@@ -92,13 +92,13 @@ class Rates(Watcher):
         """Listen to `step` where a class defines it itself."""
         step = vars(kind).get("step")
         if step is not None and not getattr(step, "__trainguard__", False):
-            self._patches.replace(kind, "step", self._advanced)
+            self._patches.replace(kind, "step", self._wrap_step)
 
-    def _made(self, make: Callable[..., None]) -> Callable[..., None]:
+    def _wrap_init(self, make: Callable[..., None]) -> Callable[..., None]:
         """Return an `__init__` that makes the new scheduler known."""
 
         @wraps(make)
-        def watched(scheduler: Any, *args: Any, **kwargs: Any) -> None:
+        def wrapper(scheduler: Any, *args: Any, **kwargs: Any) -> None:
             """Make the scheduler; the step that its constructor takes does not count."""
             for kind in type(scheduler).__mro__:
                 self._listen(kind)
@@ -110,13 +110,13 @@ class Rates(Watcher):
             if self.recorder.patches.active and not self._depth:
                 self._know(scheduler)
 
-        return watched
+        return wrapper
 
-    def _advanced(self, step: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """Return a `step` that counts, once for a scheduler that is made of others."""
 
         @wraps(step)
-        def watched(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        def wrapper(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
             """Advance the scheduler."""
             outermost = self._depth == 0 and self.recorder.patches.live
             self._depth += 1
@@ -128,15 +128,15 @@ class Rates(Watcher):
                 self._count(scheduler)
             return result
 
-        watched.__trainguard__ = True  # type: ignore[attr-defined]
-        return watched
+        wrapper.__trainguard__ = True  # type: ignore[attr-defined]
+        return wrapper
 
-    def _know(self, scheduler: Any) -> _Seen:
+    def _know(self, scheduler: Any) -> _SchedulerHistory:
         """Return what is known of a scheduler; it is met when made, or when first advanced."""
         seen = self._seen.get(id(scheduler))
         if seen is None or seen.scheduler() is not scheduler:
             optimizer = getattr(scheduler, "optimizer", None)
-            seen = self._seen[id(scheduler)] = _Seen(
+            seen = self._seen[id(scheduler)] = _SchedulerHistory(
                 type(scheduler).__name__,
                 weakref.ref(scheduler),
                 self._window_of(optimizer),

@@ -10,9 +10,15 @@ from torch.overrides import TorchFunctionMode
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
-from trainguard.observe.loop.watch.loss_calls import Tally
-from trainguard.observe.loop.watch.loss_functions import Terms
-from trainguard.observe.loop.watch.module_copy import Call, Run, attempt, difference, largest
+from trainguard.observe.loop.watch.loss_calls import LossCalls
+from trainguard.observe.loop.watch.loss_functions import LossFunctions
+from trainguard.observe.loop.watch.module_copy import (
+    CopyableCall,
+    Run,
+    attempt,
+    difference,
+    largest,
+)
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.patches import Patches
@@ -35,7 +41,7 @@ _DROPS = {
 _ATTENDS = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}
 
 
-class Repeats(Watcher):
+class RepeatProbe(Watcher):
     """
     The Probe events "repeat", of the first evaluation pass of a module that a loss was taken of.
 
@@ -47,14 +53,14 @@ class Repeats(Watcher):
         super().__init__(recorder)
         self._found: list[Probe] = []
         self._tried: set[str] = set()
-        self._pass: tuple[Forward, Call] | None = None  # the last one, no loss seen since
+        self._pass: tuple[Forward, CopyableCall] | None = None  # the last one, no loss seen since
         self._passes = 0
         self._measured_inside = False  # whether a loss came before the end of a pass
 
     def install(self, patches: Patches) -> None:
         """Be told of losses."""
         if self.recorder.probe:
-            self.recorder.watcher(Terms).listeners.append(self._measured)
+            self.recorder.watcher(LossFunctions).listeners.append(self._on_loss)
 
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
@@ -67,7 +73,7 @@ class Repeats(Watcher):
             self._passes, self._measured_inside = 0, False
             return
         self._passes += 1
-        self._pass = (forward, Call.of(forward, module, inputs))
+        self._pass = (forward, CopyableCall.of(forward, module, inputs))
         if self._measured_inside:
             self._try()
         elif self._passes > _PATIENCE:
@@ -79,7 +85,7 @@ class Repeats(Watcher):
         self._pass = None
         return self._found
 
-    def _measured(self, tally: Tally, *_: Any) -> None:
+    def _on_loss(self, tally: LossCalls, *_: Any) -> None:
         """See that a loss was computed without gradients: of the last pass, or inside of one."""
         if not tally.evaluation:
             return
@@ -99,7 +105,7 @@ class Repeats(Watcher):
             return
         forward, call = done
         self._tried.add(forward.module)
-        found = attempt(self.recorder, call, lambda run: _repeated(run, call.inputs))
+        found = attempt(self.recorder, call, lambda run: _compare_passes(run, call.inputs))
         if found is not None:
             measured, reference, source = found
             self._found.append(
@@ -114,7 +120,7 @@ class Repeats(Watcher):
             )
 
 
-def _repeated(run: Run, inputs: tuple[Any, ...]) -> tuple[float, float, str] | None:
+def _compare_passes(run: Run, inputs: tuple[Any, ...]) -> tuple[float, float, str] | None:
     """Return how far two passes differ, what rounding is, and the line that drops; or None."""
     first, second = run(inputs), run(inputs)
     reference = _ROUNDING * largest(first)

@@ -52,7 +52,7 @@ class Scaling(Watcher):
         """Return a `scale` that remembers which loss it scaled, and by what."""
 
         @wraps(scale)
-        def watched(scaler: Any, outputs: Any) -> Any:
+        def wrapper(scaler: Any, outputs: Any) -> Any:
             """Scale the outputs."""
             result = scale(scaler, outputs)
             if self.recorder.patches.live and isinstance(result, torch.Tensor):
@@ -61,13 +61,13 @@ class Scaling(Watcher):
                 self._plain = outputs.detach()
             return result
 
-        return watched
+        return wrapper
 
     def _unscale(self, unscale: Callable[..., Any]) -> Callable[..., Any]:
         """Return an `unscale_` that notes what it did in the optimizer's window."""
 
         @wraps(unscale)
-        def watched(scaler: Any, optimizer: Any) -> Any:
+        def wrapper(scaler: Any, optimizer: Any) -> Any:
             """Unscale the gradients of an optimizer."""
             result = unscale(scaler, optimizer)
             if self.recorder.patches.live and scaler.is_enabled():
@@ -76,13 +76,13 @@ class Scaling(Watcher):
                 window.did("unscale")
             return result
 
-        return watched
+        return wrapper
 
     def _step(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """Return a `step` that records a skipped step where the optimizer made none."""
 
         @wraps(step)
-        def watched(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        def wrapper(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             """Step the optimizer, unless gradients are not finite."""
             if not self.recorder.patches.live or not scaler.is_enabled():
                 return step(scaler, optimizer, *args, **kwargs)
@@ -96,7 +96,7 @@ class Scaling(Watcher):
                 self.recorder.step_ends(window, columns, skipped=True)
             return result
 
-        return watched
+        return wrapper
 
 
 def _factor(scaler: Any) -> torch.Tensor | float:

@@ -15,7 +15,7 @@ from trainguard.observe.tools.user_line import caller
 _MOST = 16
 
 
-class Sharing(Watcher):
+class SharedLayers(Watcher):
     """The Probe events "shared", one for each layer that a list holds more than once."""
 
     def __init__(self, recorder: Any) -> None:
@@ -31,7 +31,7 @@ class Sharing(Watcher):
             return
         self._looked.add(forward.module)
         source = caller(4)
-        for label, places in _repeated(unwrap(module), forward.module):
+        for label, places in _find_repeats(unwrap(module), forward.module):
             if len(self._found) < _MOST:
                 self._found.append(
                     Probe(
@@ -49,7 +49,7 @@ class Sharing(Watcher):
         return self._found
 
 
-def _repeated(root: nn.Module, name: str) -> Iterable[tuple[str, int]]:
+def _find_repeats(root: nn.Module, name: str) -> Iterable[tuple[str, int]]:
     """Yield the names of a layer that a list holds several times, and how often it does."""
     for path, module in root.named_modules():
         if not isinstance(module, nn.ModuleList | nn.Sequential):

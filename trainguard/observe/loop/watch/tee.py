@@ -21,7 +21,7 @@ _MOST_DRAWN = 64
 Tell = Callable[[list[Number], int, int], None]  # the numbers of a line, their step and clock
 
 
-class Lines:
+class LineParser:
     """Puts the lines of one stream together and tells of the numbers in them."""
 
     def __init__(self, recorder: "Recorder", listens: Callable[[], bool], tell: Tell) -> None:
@@ -82,7 +82,7 @@ class Lines:
             self._tell(numbers, self._step, self._clock)
 
 
-class Heard:
+class Tee:
     """
     Stands in the place of a text stream such as sys.stdout, and is it in every other respect.
 
@@ -91,7 +91,7 @@ class Heard:
 
     __slots__ = ("__weakref__", "_lines", "_stream")
 
-    def __init__(self, stream: Any, lines: Lines) -> None:
+    def __init__(self, stream: Any, lines: LineParser) -> None:
         object.__setattr__(self, "_stream", stream)
         object.__setattr__(self, "_lines", lines)
 
@@ -119,7 +119,7 @@ class Heard:
         """Delete an attribute of the stream."""
         delattr(self._stream, name)
 
-    def __enter__(self) -> "Heard":
+    def __enter__(self) -> "Tee":
         """Enter the stream."""
         self._stream.__enter__()
         return self

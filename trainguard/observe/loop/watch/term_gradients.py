@@ -12,7 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from trainguard.observe.loop.watch import autograd_graph
 from trainguard.observe.loop.watch.loss_calls import Token
-from trainguard.observe.loop.watch.loss_functions import Terms
+from trainguard.observe.loop.watch.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.module_copy import streams_kept
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.tools.patches import Patches
@@ -29,7 +29,7 @@ _GROWTH = 4
 Norms = list[float]  # one for each chosen parameter
 
 
-class Shares(Watcher):
+class TermGradients(Watcher):
     """
     The shares of the Term events, measured at steps 1, 4, 16, 64, ...
 
@@ -46,7 +46,7 @@ class Shares(Watcher):
 
     def install(self, patches: Patches) -> None:
         """Be told of hooks on tensors, and on what is saved of them, as checkpoints have."""
-        self._terms = self.recorder.watcher(Terms)
+        self._terms = self.recorder.watcher(LossFunctions)
         if not self.recorder.probe:
             return
         patches.replace(saved_tensors_hooks, "__enter__", self._noticing)
@@ -58,10 +58,10 @@ class Shares(Watcher):
         recorder = self.recorder
         if not recorder.probe or recorder.steps < self._due or len(self._terms.fresh) < 2:
             return
-        if self._noticed or loss.numel() != 1 or _distributed():
+        if self._noticed or loss.numel() != 1 or _is_distributed():
             return
         self._tries -= 1
-        measured = self._measured(loss)
+        measured = self._measure_shares(loss)
         for (tally, turn), share in measured.items():
             tally.shares.setdefault(turn, []).append(share)
         if measured or not self._tries:
@@ -73,16 +73,16 @@ class Shares(Watcher):
         """Return a function that notes that the user, and not the recorder, has called it."""
 
         @wraps(original)
-        def watched(*args: Any, **kwargs: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
             """Do what the original does."""
             owners = [getattr(arg, "__module__", "") for arg in args[1:]]
             if not any(str(owner).startswith("trainguard.") for owner in owners):
                 self._noticed = True
             return original(*args, **kwargs)
 
-        return watched
+        return wrapper
 
-    def _measured(self, loss: torch.Tensor) -> dict[Token, float]:
+    def _measure_shares(self, loss: torch.Tensor) -> dict[Token, float]:
         """Return the share of each term that the loss has; nothing where that cannot be seen."""
         was, self.recorder.patches.active = self.recorder.patches.active, False
         try:
@@ -96,7 +96,7 @@ class Shares(Watcher):
                     token: _norms(_gradients(loss, chosen, _but(groups, token)), rest)
                     for token in groups
                 }
-                return _compared(norms, _norms(rest, [None] * len(rest)))
+                return _compare_terms(norms, _norms(rest, [None] * len(rest)))
         except Exception:  # noqa: BLE001 a graph that cannot be run twice is left alone
             return {}
         finally:
@@ -115,7 +115,7 @@ class Shares(Watcher):
         return chosen
 
 
-def _distributed() -> bool:
+def _is_distributed() -> bool:
     """Say whether this process is one of several, whose wrappers count the passes backward."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
@@ -172,7 +172,7 @@ def _norms(gradients: Sequence[Any], others: Sequence[Any]) -> Norms:
     return [float(n) for n in torch.stack([n.to(first.device) for n in norms]).tolist()]
 
 
-def _compared(norms: dict[Token, Norms], rest: Norms) -> dict[Token, float]:
+def _compare_terms(norms: dict[Token, Norms], rest: Norms) -> dict[Token, float]:
     """
     Return the norm of each term over that of the largest.
 

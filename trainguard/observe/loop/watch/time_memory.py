@@ -15,13 +15,13 @@ _STATUS = Path("/proc/self/status")  # of Linux
 _UNIT = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
 
 
-class Times(Watcher):
+class TimeAndMemory(Watcher):
     """The columns seconds and memory."""
 
     def after_step(self, window: Window) -> Columns:
         """Return how long the window took, and on surveyed steps what memory is in use."""
         columns: Columns = {"seconds": perf_counter() - window.started}
-        if window.surveyed:
+        if window.is_surveyed:
             if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
                 columns["memory"] = torch.cuda.memory_allocated()
             else:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from trainguard.observe.loop.deferred import Later
+from trainguard.observe.loop.deferred import Deferred
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.checksum import sample_elements
@@ -14,7 +14,7 @@ _PARAMETERS = 32
 _ELEMENTS = 64
 
 
-class Updates(Watcher):
+class UpdateNorms(Watcher):
     """The columns update and weight, on surveyed steps."""
 
     def __init__(self, recorder: Any) -> None:
@@ -24,8 +24,8 @@ class Updates(Watcher):
     def before_step(self, window: Window) -> Columns:
         """Remember some elements of the parameters."""
         # L-BFGS moves them between the calls of its closure: the first look counts.
-        if window.surveyed and window.parameters and id(window) not in self._before:
-            self._before[id(window)] = _sampled(window.parameters)
+        if window.is_surveyed and window.parameters and id(window) not in self._before:
+            self._before[id(window)] = _sample(window.parameters)
         return {}
 
     def after_step(self, window: Window) -> Columns:
@@ -33,17 +33,17 @@ class Updates(Watcher):
         before = self._before.pop(id(window), None)
         if before is None:
             return {}
-        now = _sampled(window.parameters)
+        now = _sample(window.parameters)
         if now.shape != before.shape:  # parameters were added in between
             return {}
         both = torch.stack([torch.linalg.vector_norm(now - before), torch.linalg.vector_norm(now)])
         return {
-            "update": Later(both, lambda n: _sound(n[0])),
-            "weight": Later(both, lambda n: n[1]),
+            "update": Deferred(both, lambda n: _sound(n[0])),
+            "weight": Deferred(both, lambda n: n[1]),
         }
 
 
-def _sampled(parameters: list[torch.Tensor]) -> torch.Tensor:
+def _sample(parameters: list[torch.Tensor]) -> torch.Tensor:
     """Return evenly chosen elements of evenly chosen parameters, as one vector of float32."""
     chosen = parameters[:: -(-len(parameters) // _PARAMETERS)]
     parts = []
