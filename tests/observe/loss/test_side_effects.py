@@ -10,7 +10,7 @@ import torch
 
 import trainguard as tg
 from trainguard.core.errors import SubjectError
-from trainguard.observe.loss.side_effects import Conduct, conduct
+from trainguard.observe.loss.side_effects import SideEffects, conduct
 from trainguard.observe.tools.isolation import isolate
 from trainguard.observe.tools.structure import Structure
 
@@ -19,7 +19,7 @@ INPUTS = {"x": tg.real("B D", -1, 1), "t": tg.real("B D", -1, 1, grad=False)}
 own_generator = np.random.default_rng()
 
 
-def conducted(function: object, **declared: object) -> Conduct:
+def conducted(function: object, **declared: object) -> SideEffects:
     """Watch a loss of two inputs at two structures."""
     structures = [Structure(dict(sizes)) for sizes in SIZES]
     with isolate():

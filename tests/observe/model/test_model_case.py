@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import trainguard as tg
 from trainguard.core.settings import Settings
 from trainguard.observe.model.cases import draw
-from trainguard.observe.model.model_case import Network
+from trainguard.observe.model.model_case import ModelCase
 from trainguard.observe.model.observer import observe
 from trainguard.observe.model.paste import call
 from trainguard.observe.tools.isolation import isolate
@@ -18,9 +18,9 @@ from trainguard.observe.tools.isolation import isolate
 X = tg.real("B 4", -1, 1)
 
 
-def network(model: tg.Model, case: int = 0, count: int = 2) -> Network:
+def network(model: tg.Model, case: int = 0, count: int = 2) -> ModelCase:
     """Return a declared model at one of its structures."""
-    return Network(model, draw(model, count, 0)[case], case)
+    return ModelCase(model, draw(model, count, 0)[case], case)
 
 
 class Net(nn.Module):
@@ -51,7 +51,7 @@ def test_forward_is_fed_by_position_by_keyword_and_beyond() -> None:
         module, inputs = made.build(), made.draw()
         outputs = made.call(module, inputs)
 
-    assert made.fed(module) == {"x", "y", "scale", "extra"}
+    assert made.forward_names(module) == {"x", "y", "scale", "extra"}
     assert module.seen == [2.0, ["extra"]]
     assert outputs.tensors["output"].shape == (4, 3)
     assert made.objective(outputs, inputs).ndim == 0

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainguard.observe.model.outputs import flattened
+from trainguard.observe.model.outputs import flatten
 
 
 @dataclass
@@ -47,11 +47,11 @@ def test_outputs_are_named_by_their_path(returned: Any, names: list[str]) -> Non
     """Only floating-point tensors with something in them are outputs."""
     if not names:
         returned.state, names = ONE, ["state"]
-    assert list(flattened(returned)) == names
+    assert list(flatten(returned)) == names
 
 
 def test_a_model_output_of_transformers_is_read() -> None:
     """It is a mapping; what is None in it is left out."""
     output = pytest.importorskip("transformers.modeling_outputs")
     returned = output.CausalLMOutputWithPast(logits=ONE, hidden_states=(ONE, ONE))
-    assert list(flattened(returned)) == ["logits", "hidden_states.0", "hidden_states.1"]
+    assert list(flatten(returned)) == ["logits", "hidden_states.0", "hidden_states.1"]

@@ -12,9 +12,9 @@ from trainguard.observe.loss.sampling import (
     coincident,
     draw,
     edges,
-    filled,
+    fill_inputs,
     log_spaced,
-    tied,
+    tie_axes,
 )
 from trainguard.observe.tools.points import Box, Points, around, plain, uniform
 
@@ -146,7 +146,7 @@ def test_edges_are_edges() -> None:
 def test_one_value_fills_an_input() -> None:
     """A filled input holds one number, and all the special ones occur."""
     space = box(x=tg.real("B T", -3, 3))
-    points = filled(space, uniform(space, 400, seeded()), seeded())["x"]
+    points = fill_inputs(space, uniform(space, 400, seeded()), seeded())["x"]
     assert bool((points == points[:, :1, :1]).all())
     assert {-3.0, -1.0, 0.0, 1.0, 3.0, 1e-8} <= set(points[:, 0, 0].tolist())
 
@@ -172,7 +172,7 @@ def test_ties_and_coincidences_leave_the_given_points_alone() -> None:
     """A kind makes new points and does not edit those it is given."""
     points = uniform(box(), 20, seeded())
     before = {name: t.clone() for name, t in points.items()}
-    tied(box(), points, seeded())
+    tie_axes(box(), points, seeded())
     coincident(box(), points, seeded())
     assert all(torch.equal(points[name], before[name]) for name in MIXED)
 

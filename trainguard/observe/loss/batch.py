@@ -47,7 +47,7 @@ def padding(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]]:
     here = made.values(points)
     gradients, _ = made.gradients(points)
     for mask, name in _masked_inputs(made):
-        padded, neutral = _padded(made, points, mask, name), _neutral(made, name)
+        padded, neutral = _padding_mask(made, points, mask, name), _neutral(made, name)
         edited = {**points, name: points[name].masked_fill(padded, neutral)}
         there = made.values(edited)
         error = (here - there).abs() / (1 + there.abs())
@@ -107,7 +107,7 @@ def _masked_inputs(made: Evaluator) -> list[tuple[str, str]]:
     ]
 
 
-def _padded(made: Evaluator, points: Points, mask: str, name: str) -> Tensor:
+def _padding_mask(made: Evaluator, points: Points, mask: str, name: str) -> Tensor:
     """Return where an input is padding, in the input's own shape, [N, *shape]."""
     own, theirs = made.box.domains[mask].shape or (), made.box.domains[name].shape or ()
     padding = torch.as_tensor(points[mask] == made.box.domains[mask].values[1])

@@ -35,12 +35,12 @@ def evaluator(
     batched = all(BATCH in domain.names for domain in loss.tensors.values())
     free = batched and not whole and BATCH not in loss.sizes
     single = structure.with_sizes(**{BATCH: 1}) if free else structure
-    made = _made(loss, single, device, dtype, protect)
+    made = _make(loss, single, device, dtype, protect)
     if free:
         made.mode = _batch_mode(_probeable(made))
         if made.mode in (Mode.VMAP, Mode.LOOP):
             # A coupled loss needs the batch that was drawn: alone, a sample has no partners.
-            made = _made(loss, structure, device, dtype, protect)
+            made = _make(loss, structure, device, dtype, protect)
             made.mode = Mode.VMAP
     made.vectorises = _vectorises(made)
     underflows = made.mode is Mode.MEAN and dtype is torch.float16  # divided by a large batch
@@ -49,7 +49,7 @@ def evaluator(
     return made
 
 
-def _made(
+def _make(
     loss: Loss, structure: Structure, device: str, dtype: torch.dtype, protect: bool
 ) -> Evaluator:
     """Make an evaluator with no mode chosen yet."""
@@ -63,7 +63,7 @@ def _probeable(made: Evaluator) -> Evaluator:
     part = made.component
     if made.box.dtype not in _LOW:
         return made
-    return _made(made.loss, part.structure, part.device, torch.float32, part.protect)
+    return _make(made.loss, part.structure, part.device, torch.float32, part.protect)
 
 
 def _batch_mode(made: Evaluator) -> Mode:
@@ -76,7 +76,7 @@ def _batch_mode(made: Evaluator) -> Mode:
     if count < 2:
         return Mode.VMAP
     try:
-        together = made.component.total(made.flattened(points)).detach()
+        together = made.component.total(made.flatten(points)).detach()
     except SubjectError:
         return Mode.VMAP  # a batch larger than the declared sizes is no batch to it either
     if together.ndim > 0 and together.shape[0] == count:

@@ -39,10 +39,10 @@ class Component:
         """Build the loss where it is a factory, and copy it where it is a module."""
         made = self.loss.function
         if self.loss.vary:
-            made = self._guarded(made, **self.structure.hyperparameters)
+            made = self._guard(made, **self.structure.hyperparameters)
             if not callable(made):
                 raise SubjectError(
-                    f"its factory returned {_described(made)}, which cannot be called",
+                    f"its factory returned {_describe(made)}, which cannot be called",
                     "with vary=, the declared function takes the hyperparameters and returns"
                     " the loss",
                 )
@@ -61,7 +61,7 @@ class Component:
             returned = self._call(tensors)
         finally:
             self.changed += restore(before)
-        return self._named(returned)
+        return self._name_parts(returned)
 
     def total(self, tensors: Tensors, seed: int = 0) -> Tensor:
         """Call the loss and return what is minimised: the total, or the sum of the parts."""
@@ -75,11 +75,11 @@ class Component:
     def _call(self, tensors: Tensors) -> Any:
         """Call the loss with keywords, or in order where it takes no keywords."""
         if self.by_name:
-            return self._guarded(self.function, **tensors, **self.structure.arguments)
+            return self._guard(self.function, **tensors, **self.structure.arguments)
         ordered = {**tensors, **self.structure.arguments}
-        return self._guarded(self.function, *(ordered[name] for name in self.loss.inputs))
+        return self._guard(self.function, *(ordered[name] for name in self.loss.inputs))
 
-    def _guarded(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+    def _guard(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
         """Call the team's code; what it raises is the subject's fault and keeps its traceback."""
         try:
             return function(*args, **keywords)
@@ -92,12 +92,12 @@ class Component:
                 "the traceback below is the component's own",
             ) from error
 
-    def _named(self, returned: Any) -> dict[str, Tensor]:
+    def _name_parts(self, returned: Any) -> dict[str, Tensor]:
         """Return what a call returned as named tensors, or say what is wrong with it."""
         if isinstance(returned, Tensor):
-            return {"": self._checked(returned, "")}
+            return {"": self._check_tensor(returned, "")}
         if isinstance(returned, Mapping):
-            return self._chosen({str(name): part for name, part in returned.items()})
+            return self._choose_parts({str(name): part for name, part in returned.items()})
         if isinstance(returned, tuple | list):
             names = [*getattr(returned, "_fields", self._names_in_order())]
             if len(names) != len(returned):
@@ -105,9 +105,9 @@ class Component:
                     f"it returned a tuple of {len(returned)} parts, and {len(names)} are named",
                     'name every part in order: components=("reconstruction", "kl")',
                 )
-            return self._chosen(dict(zip(names, returned, strict=True)))
+            return self._choose_parts(dict(zip(names, returned, strict=True)))
         raise SubjectError(
-            f"it returned {_described(returned)}, not a tensor",
+            f"it returned {_describe(returned)}, not a tensor",
             "return the loss as a tensor, or a dict or tuple of named parts",
         )
 
@@ -116,7 +116,7 @@ class Component:
         total = [self.loss.total] if self.loss.total not in (None, *self.loss.components) else []
         return [name for name in (*total, *self.loss.components) if name is not None]
 
-    def _chosen(self, parts: dict[str, Any]) -> dict[str, Tensor]:
+    def _choose_parts(self, parts: dict[str, Any]) -> dict[str, Tensor]:
         """Keep the parts that the declaration names; every one of them must be there."""
         wanted = self._names_in_order()
         if not wanted:
@@ -131,14 +131,14 @@ class Component:
                 f"it returned no part {missing[0]!r}{found}",
                 "name the parts as the loss does",
             )
-        return {name: self._checked(parts[name], name) for name in wanted}
+        return {name: self._check_tensor(parts[name], name) for name in wanted}
 
-    def _checked(self, tensor: Any, name: str) -> Tensor:
+    def _check_tensor(self, tensor: Any, name: str) -> Tensor:
         """Return a returned tensor if it can be a loss, or say why it cannot."""
         what = f"part {name!r}" if name else "loss"
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
             raise SubjectError(
-                f"its {what} is {_described(tensor)}", "return a floating-point tensor"
+                f"its {what} is {_describe(tensor)}", "return a floating-point tensor"
             )
         if self.loss.reduction in ("sum", "mean") and tensor.ndim > 0:
             raise SubjectError(
@@ -154,7 +154,7 @@ class Component:
         return tensor
 
 
-def attached(total: Tensor) -> Tensor:
+def check_attached(total: Tensor) -> Tensor:
     """Return a loss if a gradient can flow back from it, or say that none can."""
     if not total.requires_grad:
         raise SubjectError(
@@ -173,7 +173,7 @@ def takes_keywords(function: Callable[..., Any]) -> bool:
     return not any(p.kind is p.POSITIONAL_ONLY for p in parameters)
 
 
-def _described(value: object) -> str:
+def _describe(value: object) -> str:
     """Describe a value that should have been a tensor in a few words."""
     if isinstance(value, Tensor):
         return f"a tensor of {str(value.dtype).removeprefix('torch.')}"

@@ -12,7 +12,7 @@ from enum import Enum
 import torch
 from torch import Tensor
 
-from trainguard.observe.loss.call import Component, attached
+from trainguard.observe.loss.call import Component, check_attached
 from trainguard.observe.tools.points import Box, Points
 from trainguard.subjects.domain import BATCH
 from trainguard.subjects.loss import Loss
@@ -68,7 +68,7 @@ class Evaluator:
         return self.mode is not Mode.ROWS and not self.vectorises
 
     @property
-    def joined(self) -> bool:
+    def is_joined(self) -> bool:
         """Whether only the sum of a batch's losses is known, so that samples could have mixed."""
         return self.mode in (Mode.SUM, Mode.MEAN)
 
@@ -83,7 +83,7 @@ class Evaluator:
     def values(self, points: Points) -> Tensor:
         """Return the loss at each point, [N]."""
         if self.mode is Mode.ROWS:
-            return self._rows(self.flattened(points), count(points)).detach()
+            return self._rows(self.flatten(points), count(points)).detach()
         return self.each(points).detach()
 
     def gradients(self, points: Points, *, each: bool = False) -> tuple[Points, Tensor]:
@@ -100,7 +100,7 @@ class Evaluator:
         }
         values, total = self._totals(leaves, each)
         wanted = [leaves[name] for name in self.differentiable]
-        found = torch.autograd.grad(attached(total), wanted, allow_unused=True)
+        found = torch.autograd.grad(check_attached(total), wanted, allow_unused=True)
         gradients = {
             name: torch.zeros_like(points[name]) if gradient is None else gradient
             for name, gradient in zip(self.differentiable, found, strict=True)
@@ -126,13 +126,11 @@ class Evaluator:
         """Return the values where they are known, and a number whose gradient is every point's."""
         size = count(leaves)
         if self.mode in (Mode.SUM, Mode.MEAN) and not each:
-            total = self.component.total(self.flattened(leaves))
+            total = self.component.total(self.flatten(leaves))
             # The mean over the batch divides every sample's gradient by the batch: undo it.
             return None, total * size if self.mode is Mode.MEAN else total
         values = (
-            self._rows(self.flattened(leaves), size)
-            if self.mode is Mode.ROWS
-            else self.each(leaves)
+            self._rows(self.flatten(leaves), size) if self.mode is Mode.ROWS else self.each(leaves)
         )
         return values, values.sum()
 
@@ -152,7 +150,7 @@ class Evaluator:
         """Return the loss at each point from a loss that keeps its samples apart; [N]."""
         return self.component.total(tensors).reshape(size, -1).sum(1)
 
-    def flattened(self, points: Points) -> Points:
+    def flatten(self, points: Points) -> Points:
         """Join points and batch into one batch axis: [N, T, b, C] becomes [T, N * b, C]."""
         joined = {}
         for name, t in points.items():

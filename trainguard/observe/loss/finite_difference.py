@@ -32,9 +32,9 @@ def difference(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]
     inner = _inside(made, points)
     aside = _inside(made, _aside(made, inner))
     for name in made.differentiable:
-        off, slope, doubt, autograd = _compared(made, inner if custom else aside, name)
+        off, slope, doubt, autograd = _compare(made, inner if custom else aside, name)
         if custom:  # what is wrong at one point and right beside it is a tie, not a wrong backward
-            doubt = torch.where(_compared(made, aside, name)[0] > 0.1 * off, doubt, torch.inf)
+            doubt = torch.where(_compare(made, aside, name)[0] > 0.1 * off, doubt, torch.inf)
         badness, at = (off - doubt).nan_to_num(nan=-torch.inf, neginf=-torch.inf).max(1)
         rows = at.unsqueeze(1)
         columns = (column.gather(1, rows).squeeze(1) for column in (autograd, slope, doubt))
@@ -46,7 +46,7 @@ def difference(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]
         )
 
 
-def _compared(made: Evaluator, points: Points, name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _compare(made: Evaluator, points: Points, name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return for each element of an input: the mismatch, difference, its doubt and autograd."""
     gradients, _ = made.gradients(points)
     flat = gradients[name].flatten(1)

@@ -34,7 +34,7 @@ def line(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]]:
         smooth = lines.beside(at)
         badness, element = (jump - 10 * smooth).view(-1, count).max(1)
         row = torch.arange(len(element)) * count + element
-        place = {other: t[row] for other, t in lines.moved(at[:, 1]).items()}
+        place = {other: t[row] for other, t in lines.move_to(at[:, 1]).items()}
         yield (
             Key("jump", name),
             Measured(jump[row], badness, ends[row, 0], smooth[row], element, points=place),
@@ -58,19 +58,19 @@ class Lines:
         grid = grid.to(self.points[self.name])
         at = grid.expand(len(self.points[self.name]) * self.count, _GRID)
         values, slopes = self.along(at)
-        at, values, slopes = _kept(at, values, slopes)
+        at, values, slopes = _keep_worst(at, values, slopes)
         for _ in range(_HALVINGS):
             middle = at.mean(1, keepdim=True)
             inner = (middle, *self.along(middle))
             three = [torch.cat([end[:, :1], mid, end[:, 1:]], 1)
                      for end, mid in zip((at, values, slopes), inner, strict=True)]  # fmt: skip
-            at, values, slopes = _kept(*three)
+            at, values, slopes = _keep_worst(*three)
         return at
 
     def along(self, places: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss and its slope at several places of each line, both [L, P]."""
         lines, count = places.shape
-        many = self.moved(places.flatten(), repeat=count)
+        many = self.move_to(places.flatten(), repeat=count)
         gradients, values = self.made.gradients(many, each=True)
         element = torch.arange(self.count).repeat(lines // self.count).repeat_interleave(count)
         slopes = gradients[self.name].flatten(1).gather(1, element.unsqueeze(1)).squeeze(1)
@@ -92,7 +92,7 @@ class Lines:
             spread = spread + (values.amax(1) - values.amin(1)).nan_to_num(nan=torch.inf)
         return spread
 
-    def moved(self, places: Tensor, repeat: int = 1) -> Points:
+    def move_to(self, places: Tensor, repeat: int = 1) -> Points:
         """Return the points, once for each line and place, with the line's element moved there."""
         many = {
             name: t.repeat_interleave(self.count * repeat, 0) for name, t in self.points.items()
@@ -103,7 +103,7 @@ class Lines:
         return many
 
 
-def _kept(at: Tensor, values: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _keep_worst(at: Tensor, values: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Keep of each line the interval whose change its two slopes explain least."""
     step = at[:, 1:] - at[:, :-1]
     predicted = step * (slopes[:, 1:] + slopes[:, :-1]) / 2

@@ -41,7 +41,7 @@ class Observed(Protocol):
     def evaluator(self, instrument: Instrument, structure: Structure) -> Evaluator:
         """Make the evaluator that an instrument needs for one structure."""
 
-    def judged(self, samples: tuple[Sample, ...]) -> Trace[Sample]:
+    def make_trace(self, samples: tuple[Sample, ...]) -> Trace[Sample]:
         """Return samples as a trace under the same conditions."""
 
     def generator(self) -> Generator:
@@ -68,7 +68,7 @@ class Inquiry:
             start = self.sample
         worst = tensors(start.point, made.box)
         point = shrink(made.box, worst, lambda points: self._objects(made, points))
-        for sample in self._measured(made, point):
+        for sample in self._measure(made, point):
             for finding in self._findings(sample):
                 # A probe may have moved the point: to where a line jumps, inside its range.
                 exact = {name: t[0] for name, t in tensors(sample.point, made.box).items()}
@@ -117,19 +117,19 @@ class Inquiry:
         worst = found.get(self._key)
         return worst.sample if worst is not None and self._findings(worst.sample) else None
 
-    def _measured(self, made: Evaluator, points: Points) -> list[Sample]:
+    def _measure(self, made: Evaluator, points: Points) -> list[Sample]:
         """Measure the finding's quantity at each point, as many times as it was seen."""
         samples = measure(self._instrument.probe, made, self._key, self.sample.case, points)
         return [replace(s, bad=self.sample.bad, points=self.sample.points) for s in samples]
 
     def _objects(self, made: Evaluator, points: Points) -> list[bool]:
         """Say for each point whether the judge makes the same finding there."""
-        return [bool(self._findings(sample)) for sample in self._measured(made, points)]
+        return [bool(self._findings(sample)) for sample in self._measure(made, points)]
 
     def _findings(self, sample: Sample) -> list[Finding]:
         """Judge one sample by itself and keep the findings of the same kind."""
         same = (self.finding.summary, self.finding.rank)
-        trace = self.observed.judged((sample,))
+        trace = self.observed.make_trace((sample,))
         return [f for f in self.judge(trace) if (f.summary, f.rank) == same]
 
 

@@ -7,10 +7,10 @@ import torch
 from torch import Generator
 
 from trainguard.core.errors import SubjectError
-from trainguard.observe.loss.call import Component, attached
+from trainguard.observe.loss.call import Component, check_attached
 from trainguard.observe.loss.sampling import draw
 from trainguard.observe.loss.shrink import shrink
-from trainguard.observe.loss.side_effects import handed
+from trainguard.observe.loss.side_effects import make_copies
 from trainguard.observe.tools import call_code
 from trainguard.observe.tools.deadline import deadline
 from trainguard.observe.tools.points import Box, Points
@@ -83,7 +83,7 @@ class _Search:
         """Say whether one call raises the same kind of exception, or none where there was none."""
         try:
             component = Component(self.loss, structure, self.device, self.dtype)
-            attached(component.total(handed(self.loss, point)))
+            check_attached(component.total(make_copies(self.loss, point)))
         except SubjectError as fault:
             return type(fault.__cause__) is type(self.fault.__cause__)
         return False

@@ -16,8 +16,8 @@ from trainguard.observe.loss.evaluate import Evaluator
 from trainguard.observe.loss.minimize import PROBE_OF, Inquiry
 from trainguard.observe.loss.minimize_error import culprit
 from trainguard.observe.loss.probes import EFFORTS, INSTRUMENTS, Instrument
-from trainguard.observe.loss.search import confirmed, explore, merge
-from trainguard.observe.loss.side_effects import Conduct, conduct
+from trainguard.observe.loss.search import explore, is_confirmed, merge
+from trainguard.observe.loss.side_effects import SideEffects, conduct
 from trainguard.observe.tools.quiet import session
 from trainguard.observe.tools.structure import Structure, draw
 from trainguard.observe.tools.traces import Traces
@@ -42,12 +42,12 @@ class LossObservation:
     points: int = 0
     _traces: Traces[Sample] = field(default_factory=lambda: Traces("a loss", PROBES))
     _structures: list[Structure] = field(default_factory=list)
-    _conduct: Conduct | None = None
+    _conduct: SideEffects | None = None
     _mixes: bool = False
 
     def trace(self, probe: str) -> Trace[Sample]:
         """Return the trace of one probe; raises SubjectError or Unjudged again if it did once."""
-        return self._traces.get(probe, self._observed)
+        return self._traces.get(probe, self._observe_probe)
 
     def shrink(self, finding: Finding, judge: Judge) -> Finding:
         """Return the finding at the smallest structure and the roundest point that still fail."""
@@ -71,12 +71,12 @@ class LossObservation:
         """Make the evaluator that an instrument needs for one structure."""
         dtype = getattr(torch, instrument.dtype or self.dtype)
         protect = self._conduct is not None and self._conduct.protect
-        sized = instrument.sized(self.loss, structure)
+        sized = instrument.fix_sizes(self.loss, structure)
         whole = sized is not structure
         made = evaluator(self.loss, sized, self.device, dtype, protect=protect, whole=whole)
-        return made.apart() if made.joined and self._mixes else made
+        return made.apart() if made.is_joined and self._mixes else made
 
-    def judged(self, samples: tuple[Sample, ...]) -> Trace[Sample]:
+    def make_trace(self, samples: tuple[Sample, ...]) -> Trace[Sample]:
         """Return samples as a trace under the conditions of this observation."""
         conditions: dict[str, Plain] = {
             "device": self.device,
@@ -91,12 +91,12 @@ class LossObservation:
         """Return a source of random points that is the same in every run with the same seed."""
         return Generator().manual_seed(self.settings.seed)
 
-    def _observed(self, probe: str) -> Trace[Sample]:
+    def _observe_probe(self, probe: str) -> Trace[Sample]:
         """Run one probe; what stops it is shown by the simplest call that does so too."""
         with session(self.settings.seed, self.loss.timeout):
             try:
                 self._prepare()
-                return self.judged(self._samples(probe))
+                return self.make_trace(self._samples(probe))
             except SubjectError as fault:
                 dtype = getattr(torch, self.dtype)
                 call = culprit(self.loss, self._structures, self.device, dtype, fault)
@@ -116,7 +116,7 @@ class LossObservation:
             made = self._usable(instrument, structure)
             effort = instrument.effort(profile, made)
             worst = explore(instrument.probe, made, case, effort, generator)
-            if made.joined and not confirmed(instrument.probe, made, case, worst):
+            if made.is_joined and not is_confirmed(instrument.probe, made, case, worst):
                 self._mixes = True  # from now on no two points share a call
                 made = self._usable(instrument, structure)
                 effort = instrument.effort(profile, made)

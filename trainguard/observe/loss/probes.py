@@ -49,7 +49,7 @@ class Instrument:
             batch = min(batch, self.looped)
         return Effort(profile.structures, rounds, min(batch, profile.batch or batch))
 
-    def sized(self, loss: Loss, structure: Structure) -> Structure:
+    def fix_sizes(self, loss: Loss, structure: Structure) -> Structure:
         """Return the structure with the sizes that this instrument fixes."""
         fixed = {name: size for name, size in self.sizes.items() if name in structure.sizes}
         for domain in loss.tensors.values():

@@ -33,39 +33,39 @@ def draw(box: Box, count: int, generator: Generator) -> Points:
 
 def edges(box: Box, points: Points, generator: Generator) -> Points:
     """Put every element on one of the two ends of its range, or within a percent of it."""
-    return _changed(box, points, lambda name, rows: _pick(
+    return _change_reals(box, points, lambda name, rows: _pick(
         _special_values(box, name)[:4], rows.shape, generator))  # fmt: skip
 
 
-def filled(box: Box, points: Points, generator: Generator) -> Points:
+def fill_inputs(box: Box, points: Points, generator: Generator) -> Points:
     """Fill each input with one special value."""
-    return _changed(box, points, lambda name, rows: _pick(
+    return _change_reals(box, points, lambda name, rows: _pick(
         _special_values(box, name), _one_each(rows), generator).expand_as(rows))  # fmt: skip
 
 
 def log_spaced(box: Box, points: Points, generator: Generator) -> Points:
     """Draw magnitudes evenly over their logarithm, from 1e-9 of the range up to all of it."""
 
-    def spaced(name: str, rows: Tensor) -> Tensor:
+    def space(name: str, rows: Tensor) -> Tensor:
         low, high = box.span(name)
         exponents = -9 * torch.rand(rows.shape, generator=generator, dtype=box.draw_dtype)
         sign = torch.where(coin(rows.shape, 0.5, generator), 1.0, -1.0)
         return (max(abs(low), abs(high)) * 10**exponents * sign).clamp(low, high)
 
-    return _changed(box, points, spaced)
+    return _change_reals(box, points, space)
 
 
-def sprinkled(box: Box, points: Points, generator: Generator) -> Points:
+def sprinkle(box: Box, points: Points, generator: Generator) -> Points:
     """Put single elements of otherwise uniform points on special values."""
 
     def some(name: str, rows: Tensor) -> Tensor:
         values = _pick(_special_values(box, name), rows.shape, generator)
         return torch.where(coin(rows.shape, 0.3, generator), values, rows.cpu().to(box.draw_dtype))
 
-    return _changed(box, points, some)
+    return _change_reals(box, points, some)
 
 
-def tied(_box: Box, points: Points, _generator: Generator) -> Points:
+def tie_axes(_box: Box, points: Points, _generator: Generator) -> Points:
     """Make all elements along an axis equal, each axis in turn: equal components, rows, classes."""
     out = {name: rows.clone() for name, rows in points.items()}
     for name, rows in points.items():
@@ -97,15 +97,15 @@ def coincident(box: Box, points: Points, generator: Generator) -> Points:
 # The shares, in sixteenths, of the kinds that are not uniform.
 KINDS: dict[Kind, int] = {
     edges: 1,
-    filled: 1,
+    fill_inputs: 1,
     log_spaced: 1,
-    sprinkled: 2,
-    tied: 1,
+    sprinkle: 2,
+    tie_axes: 1,
     coincident: 2,
 }
 
 
-def _changed(box: Box, points: Points, change: Callable[[str, Tensor], Tensor]) -> Points:
+def _change_reals(box: Box, points: Points, change: Callable[[str, Tensor], Tensor]) -> Points:
     """Return points with every real input changed."""
     return {
         name: change(name, rows) if box.domains[name].kind == "real" else rows

@@ -57,7 +57,7 @@ class Measured:
     def sample(self, key: Key, case: int, index: int, points: Points) -> Sample:
         """Return what was measured at one point, as numbers."""
         points = self.points or points
-        inputs = tuple((name, _nested(t[index].tolist())) for name, t in points.items())
+        inputs = tuple((name, _as_tuples(t[index].tolist())) for name, t in points.items())
         measured, element = self._place(key, index, points)
         return Sample(
             case=case,
@@ -122,7 +122,7 @@ def explore(
             best = int(leaders[0])
             count = 0 if measured.bad is None else int(measured.bad.sum())
             sample = replace(measured.sample(key, case, best, points), bad=count, points=size)
-            worst[key] = _joined(worst.get(key), Worst(float(badness[best]), sample))
+            worst[key] = _join(worst.get(key), Worst(float(badness[best]), sample))
             chosen.append(leaders)
         if chosen:
             rows = torch.cat(chosen)
@@ -131,7 +131,7 @@ def explore(
     return worst
 
 
-def confirmed(probe: Probe, made: Evaluator, case: int, worst: dict[Key, Worst]) -> bool:
+def is_confirmed(probe: Probe, made: Evaluator, case: int, worst: dict[Key, Worst]) -> bool:
     """
     Say whether the worst gradients are the same when their points are called one by one.
 
@@ -151,7 +151,7 @@ def merge(found: Sequence[dict[Key, Worst]]) -> tuple[Sample, ...]:
     joined: dict[Key, Worst] = {}
     for worst in found:
         for key, one in worst.items():
-            joined[key] = _joined(joined.get(key), one)
+            joined[key] = _join(joined.get(key), one)
     return tuple(one.sample for one in joined.values())
 
 
@@ -176,7 +176,7 @@ def _alike(a: float, b: float) -> bool:
     return isclose(a, b, rel_tol=1e-2, abs_tol=1e-5) or (a != a and b != b)
 
 
-def _joined(old: Worst | None, new: Worst) -> Worst:
+def _join(old: Worst | None, new: Worst) -> Worst:
     """Return the worse of two, the earlier one where they tie, with the counts of both."""
     if old is None:
         return new
@@ -198,9 +198,9 @@ def _latest(new: Points, old: Points) -> Points:
     return {name: torch.cat([new[name], t])[: 8 * _ELITES] for name, t in old.items()}
 
 
-def _nested(values: object) -> object:
+def _as_tuples(values: object) -> object:
     """Turn nested lists into nested tuples."""
-    return tuple(_nested(value) for value in values) if isinstance(values, list) else values
+    return tuple(_as_tuples(value) for value in values) if isinstance(values, list) else values
 
 
 def _wide(values: object) -> torch.dtype | None:

@@ -24,14 +24,14 @@ def shrink(box: Box, point: Points, objects: Objects) -> Points:
     for _ in range(_PASSES):
         before = {name: t.clone() for name, t in point.items()}
         point = _alike(box, point, objects)
-        point = _shared(box, point, objects)
+        point = _round_shared(box, point, objects)
         for name, domain in box.domains.items():
             if domain.kind in ("mask", "choice"):
                 continue
-            point = _filled(box, point, name, objects)
+            point = _fill(box, point, name, objects)
             if point[name].numel() <= _MOST_ELEMENTS:
                 for element in range(point[name].numel()):
-                    point = _rounded(box, point, name, element, objects)
+                    point = _round(box, point, name, element, objects)
         if all(torch.equal(before[name], t) for name, t in point.items()):
             break
     return point
@@ -70,7 +70,7 @@ def _alike(box: Box, point: Points, objects: Objects) -> Points:
     return _first(point, candidates, objects)
 
 
-def _shared(box: Box, point: Points, objects: Objects) -> Points:
+def _round_shared(box: Box, point: Points, objects: Objects) -> Points:
     """Round each number that stands in two inputs or more in all its places at once."""
     reals = [name for name, domain in box.domains.items() if domain.kind == "real"]
     inside = [{float(v) for v in point[name].flatten()} for name in reals]
@@ -96,7 +96,7 @@ def _simpler(box: Box, name: str, value: float) -> list[float]:
     return values
 
 
-def _filled(box: Box, point: Points, name: str, objects: Objects) -> Points:
+def _fill(box: Box, point: Points, name: str, objects: Objects) -> Points:
     """Fill a whole input with the roundest value that keeps the objection."""
     rows = point[name]
     if rows.numel() < 2:
@@ -107,7 +107,7 @@ def _filled(box: Box, point: Points, name: str, objects: Objects) -> Points:
     return _first(point, candidates, objects)
 
 
-def _rounded(box: Box, point: Points, name: str, element: int, objects: Objects) -> Points:
+def _round(box: Box, point: Points, name: str, element: int, objects: Objects) -> Points:
     """Give one element the roundest value that keeps the objection."""
     value = float(point[name].flatten()[element])
     candidates = []

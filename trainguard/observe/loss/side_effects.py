@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trainguard.core.errors import SubjectError
 from trainguard.events.trace import Sample
-from trainguard.observe.loss.call import Component, Tensors, attached
+from trainguard.observe.loss.call import Component, Tensors, check_attached
 from trainguard.observe.tools import call_code
 from trainguard.observe.tools.deadline import Expired
 from trainguard.observe.tools.points import Box, plain
@@ -25,7 +25,7 @@ _SEED = 20
 
 
 @dataclass(frozen=True)
-class Conduct:
+class SideEffects:
     """What calls did besides their work, the call of each case, and whether to hand out copies."""
 
     samples: tuple[Sample, ...] = ()
@@ -35,7 +35,7 @@ class Conduct:
 
 def conduct(
     loss: Loss, structures: Sequence[Structure], device: str, dtype: torch.dtype
-) -> Conduct:
+) -> SideEffects:
     """
     Call a loss a few times on plain inputs of every structure, and watch what else happens.
 
@@ -50,16 +50,16 @@ def conduct(
         calls.append(call_code.call(loss, structure, point))
         try:
             component = Component(loss, structure, device, dtype)
-            for sample in _watched(component, point, case):
+            for sample in _watch_calls(component, point, case):
                 seen.setdefault((sample.quantity, sample.input), sample)
         except (SubjectError, Expired) as fault:
             fault.call = calls[-1]
             raise
     mutated = any(quantity == "mutated" for quantity, _ in seen)
-    return Conduct(tuple(seen.values()), tuple(calls), protect=mutated)
+    return SideEffects(tuple(seen.values()), tuple(calls), protect=mutated)
 
 
-def handed(loss: Loss, point: Tensors) -> Tensors:
+def make_copies(loss: Loss, point: Tensors) -> Tensors:
     """Return copies to hand to a call: as in training no leaves, so that they can be edited."""
     return {
         name: t.clone().requires_grad_().clone() if loss.tensors[name].grad else t.clone()
@@ -67,16 +67,16 @@ def handed(loss: Loss, point: Tensors) -> Tensors:
     }
 
 
-def _watched(component: Component, point: Tensors, case: int) -> Iterator[Sample]:
+def _watch_calls(component: Component, point: Tensors, case: int) -> Iterator[Sample]:
     """Call a loss three times at one point, the last time with another seed."""
-    given, printed = handed(component.loss, point), io.StringIO()
+    given, printed = make_copies(component.loss, point), io.StringIO()
     versions = {name: t._version for name, t in given.items()}  # noqa: SLF001 there is no other way
     with warnings.catch_warnings(record=True) as warned, redirect_stdout(printed):
         warnings.simplefilter("always")
-        first = attached(component.total(given, _SEED))
-        second = component.total(handed(component.loss, point), _SEED)
+        first = check_attached(component.total(given, _SEED))
+        second = component.total(make_copies(component.loss, point), _SEED)
         before = _streams()
-        component.total(handed(component.loss, point), _SEED + 1)
+        component.total(make_copies(component.loss, point), _SEED + 1)
         after = _streams()
     _check_repeats(first.detach(), second.detach())
     edited = [n for n, t in given.items() if t._version != versions[n] or not _same(t, point[n])]  # noqa: SLF001

@@ -34,10 +34,10 @@ def plateau(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]]:
         largest = gradient.abs().nan_to_num(nan=torch.inf).amax(1)
         yield Key("unreached", name), Measured(largest, -largest, bad=largest == 0)
     dead = torch.stack([(gradient == 0).all(1) for gradient in flat.values()]).all(0)
-    dead &= torch.stack([_promised(made, points, name).any(1) for name in flat]).any(0)
+    dead &= torch.stack([_promise_mask(made, points, name).any(1) for name in flat]).any(0)
     yield Key("plateau", label="whole"), _whole(made, points, dead, values)
     for name, gradient in flat.items():
-        stuck = (gradient == 0) & _promised(made, points, name) & ~dead.unsqueeze(1)
+        stuck = (gradient == 0) & _promise_mask(made, points, name) & ~dead.unsqueeze(1)
         yield Key("plateau", name, "input"), _elements(made, points, name, stuck, values)
 
 
@@ -125,7 +125,7 @@ class _Element:
         return self.at.view(-1, 1, 1).expand(len(self.rows), count, 1)
 
 
-def _promised(made: Evaluator, points: Points, name: str) -> Tensor:
+def _promise_mask(made: Evaluator, points: Points, name: str) -> Tensor:
     """Say for each element of each point whether a gradient is promised there, [N, M]."""
     alive = made.box.domains[name].alive or made.box.span(name)
     flat = points[name].flatten(1)

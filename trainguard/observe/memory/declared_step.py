@@ -15,7 +15,7 @@ from trainguard.observe.loss.call import Component
 from trainguard.observe.memory.fake import active_mode, without_values
 from trainguard.observe.memory.training import Training
 from trainguard.observe.model import cases
-from trainguard.observe.model.model_case import Network
+from trainguard.observe.model.model_case import ModelCase
 from trainguard.observe.model.outputs import Outputs
 from trainguard.observe.tools.points import Box, uniform
 from trainguard.observe.tools.structure import Structure, draw
@@ -26,19 +26,19 @@ from trainguard.subjects.model import Model
 Sizes = tuple[tuple[str, Plain], ...]
 
 
-class _Network(Network):
+class _FakeModelCase(ModelCase):
     """A declared model whose given module is copied without its values, on fake tensors."""
 
-    def _copied(self, module: nn.Module | None = None) -> nn.Module:
+    def _copy(self, module: nn.Module | None = None) -> nn.Module:
         """Copy a given module, so that it stays as it was."""
         mode = active_mode()
         if mode is None:
-            return super()._copied(module)
+            return super()._copy(module)
         return without_values(self.model.model if module is None else module, mode)
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredStep:
     """
     What a step is made of, and at which sizes.
 
@@ -55,7 +55,7 @@ class Declared:
     at: Mapping[str, Any]
     checkpointed: bool = False
 
-    def sized(self, **at: Any) -> "Declared":
+    def with_sizes(self, **at: Any) -> "DeclaredStep":
         """Return the same step at other sizes."""
         return replace(self, at={**self.at, **at})
 
@@ -92,11 +92,11 @@ class Declared:
     def _of_model(self, model: Model) -> Training:
         """Return the training step of a model."""
         dtype = torch.float64 if self.dtype == "float64" else torch.float32
-        network = _Network(
+        network = _FakeModelCase(
             model, self.structure, 0, self.device, dtype, self.dtype, self.settings.seed
         )
         return Training(
-            build=lambda: self._built(model, network),
+            build=lambda: self._build(model, network),
             feed=network.draw,
             loss=lambda module, inputs: self._loss(network, module, inputs),
             optimizer=self.budget.using or _adamw,
@@ -104,7 +104,7 @@ class Declared:
             foreach=self.budget.device == "cuda",
         )
 
-    def _built(self, model: Model, network: Network) -> nn.Module:
+    def _build(self, model: Model, network: ModelCase) -> nn.Module:
         """Build the model, with activation checkpointing where that is asked for."""
         module = network.build()
         if not self.checkpointed or model.checkpoint is None:
@@ -112,14 +112,14 @@ class Declared:
         wrapped = model.checkpoint(module)
         return wrapped if isinstance(wrapped, nn.Module) else module
 
-    def _loss(self, network: Network, module: nn.Module, inputs: Any) -> tuple[Tensor, Outputs]:
+    def _loss(self, network: ModelCase, module: nn.Module, inputs: Any) -> tuple[Tensor, Outputs]:
         """Call the model and return what is minimised, and the outputs that a loop still holds."""
         low = self.dtype in LOW_PRECISION
         autocast = torch.autocast(self.device, getattr(torch, self.dtype)) if low else None
         with autocast or nullcontext():
             outputs = network.call(module, inputs)
             loss = network.loss(outputs, inputs)
-            return _summed(outputs) if loss is None else loss, outputs
+            return _sum_outputs(outputs) if loss is None else loss, outputs
 
     def _of_loss(self, loss: Loss) -> Training:
         """Return one call of a loss, forward and backward; nothing is stepped."""
@@ -142,7 +142,7 @@ class Declared:
         return Training(nn.Module, feed, call, optimizer=None, foreach=False)
 
 
-def _summed(outputs: Outputs) -> Tensor:
+def _sum_outputs(outputs: Outputs) -> Tensor:
     """Return the cheapest number that goes back to every output, where no loss is declared."""
     return torch.stack([t.float().sum() for t in outputs.tensors.values()]).sum()
 

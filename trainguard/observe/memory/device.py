@@ -17,7 +17,7 @@ import torch
 
 from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.events.trace import Usage
-from trainguard.observe.memory.declared_step import Declared
+from trainguard.observe.memory.declared_step import DeclaredStep
 from trainguard.observe.memory.devices import DeviceLedger
 from trainguard.observe.memory.events import events, moment
 from trainguard.observe.memory.out_of_memory import Stop, stop_of
@@ -77,7 +77,7 @@ def step(observation: "MemoryObservation") -> Iterator[Usage]:
     yield from told
 
 
-def measured(declared: Declared) -> tuple[Followed, Counters]:
+def measured(declared: DeclaredStep) -> tuple[Followed, Counters]:
     """Make a real step on CUDA, one GPU for each worker, and read what the allocator counted."""
     expected = _expected(declared)  # first: once CUDA is in use, no process can be forked for it
     with _one_gpu(), _counting() as before:
@@ -89,7 +89,7 @@ def measured(declared: Declared) -> tuple[Followed, Counters]:
     return Followed(timeline, how, _difference(counted, expected), stop), counted
 
 
-def _trained(declared: Declared, ledger: DeviceLedger, before: Counters) -> Stop | None:
+def _trained(declared: DeclaredStep, ledger: DeviceLedger, before: Counters) -> Stop | None:
     """Make the step, and return why it was stopped where it ran out of memory."""
     try:
         with ledger.following():
@@ -137,7 +137,7 @@ def _counted(before: Counters) -> Counters:
     )
 
 
-def _expected(declared: Declared) -> int:
+def _expected(declared: DeclaredStep) -> int:
     """Return the peak that is predicted; nothing where the step does not run on fake tensors."""
     try:
         seen = predicted(replace(declared, device="cpu").training, "cuda")

@@ -5,7 +5,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from trainguard.events.trace import Usage
-from trainguard.observe.memory.declared_step import Declared
+from trainguard.observe.memory.declared_step import DeclaredStep
 from trainguard.observe.memory.events import largest_line, moment
 from trainguard.observe.memory.predict import Followed
 from trainguard.observe.memory.step import declared_step, unrounded, whole
@@ -37,24 +37,24 @@ def observe(observation: "MemoryObservation") -> Iterator[Usage]:
     )  # fmt: skip
 
 
-def _followed(declared: Declared) -> Followed:
+def _followed(declared: DeclaredStep) -> Followed:
     """Follow one call to its end."""
     return unrounded(whole(declared))
 
 
-def _further(declared: Declared, peak: Peak, elements: int, average: float) -> float:
+def _further(declared: DeclaredStep, peak: Peak, elements: int, average: float) -> float:
     """Return what each further element costs, where the batch has twice as many samples."""
     size = dict(declared.structure.sizes).get(BATCH)
     if size is None:
         return average
-    twice = declared.sized(**{BATCH: 2 * size})
+    twice = declared.with_sizes(**{BATCH: 2 * size})
     more = _largest_input(twice)[1] - elements
     if more <= 0:
         return average
     return (_above_inputs(_followed(twice).timeline.peak()) - _above_inputs(peak)) / more
 
 
-def _largest_input(declared: Declared) -> tuple[str, int]:
+def _largest_input(declared: DeclaredStep) -> tuple[str, int]:
     """Return the name and the number of elements of the largest input."""
     assert isinstance(declared.subject, Loss)
     sizes = declared.structure.sizes

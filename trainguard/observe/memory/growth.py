@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from trainguard.core.errors import Unjudged
 from trainguard.events.trace import Usage
-from trainguard.observe.memory.declared_step import Declared
+from trainguard.observe.memory.declared_step import DeclaredStep
 from trainguard.observe.memory.forked import apart
 from trainguard.observe.memory.leak_watch import CHECKS, Follower
 from trainguard.observe.memory.run_call import call_of, made, silenced
@@ -43,7 +43,7 @@ def observe(observation: "MemoryObservation") -> Iterator[Usage]:
                 made(call, lambda: f"after {follower.paces.count} steps")
     else:
         assert isinstance(subject, Model | Loss)
-        declared = Declared(
+        declared = DeclaredStep(
             subject, observation.budget, "cpu", observation.dtype, observation.settings, {}
         )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from trainguard.core.errors import SubjectError
 from trainguard.events.trace import Usage
 from trainguard.observe.memory.allocation_log import TEMPORARIES
-from trainguard.observe.memory.declared_step import Declared
+from trainguard.observe.memory.declared_step import DeclaredStep
 from trainguard.observe.memory.events import moment
 from trainguard.observe.memory.predict import Followed, measured, predicted
 from trainguard.observe.memory.step import declared_step, unfinished
@@ -40,7 +40,7 @@ def observe(observation: "MemoryObservation") -> Iterator[Usage]:
         )  # fmt: skip
 
 
-def _pair(declared: Declared) -> tuple[Declared, Declared]:
+def _pair(declared: DeclaredStep) -> tuple[DeclaredStep, DeclaredStep]:
     """Return the step that is to take less, and the one that it is held against."""
     against = declared.budget.against
     if against is None:
@@ -48,7 +48,7 @@ def _pair(declared: Declared) -> tuple[Declared, Declared]:
     return declared, _other(declared, against)
 
 
-def _other(declared: Declared, against: Model | Loss) -> Declared:
+def _other(declared: DeclaredStep, against: Model | Loss) -> DeclaredStep:
     """Return the step of the subject that takes more, at the same sizes where it has them."""
     own: Mapping[str, Any] = against.memory_budget.at if against.memory_budget is not None else {}
     plain = replace(declared, subject=against, at={})
@@ -74,7 +74,7 @@ def _arguments(against: Model | Loss) -> set[str]:
     return accepted | set(against.arguments)
 
 
-def _both(saved: Declared, full: Declared) -> tuple[Followed, Followed]:
+def _both(saved: DeclaredStep, full: DeclaredStep) -> tuple[Followed, Followed]:
     """Follow both steps in the same way: predicted, or else both measured."""
     target = saved.budget.device
     try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainguard.core.errors import SubjectError
 from trainguard.events.trace import Usage
-from trainguard.observe.memory.declared_step import Declared
+from trainguard.observe.memory.declared_step import DeclaredStep
 from trainguard.observe.memory.events import moment
 from trainguard.observe.memory.predict import Followed, followed
 from trainguard.observe.memory.step import declared_step, unrounded
@@ -43,7 +43,7 @@ class _Ladder:
     climbed: (size, step, its highest moment) of those that ran. why: what stopped the last one.
     """
 
-    declared: Declared
+    declared: DeclaredStep
     name: str
     climbed: list[tuple[int, Followed, Peak]] = field(default_factory=list)
     why: str = ""
@@ -107,7 +107,7 @@ class _Ladder:
 
     def _try(self, size: int) -> bool:
         """Make the step at one size; what it raises there is kept in words."""
-        declared = self.declared.sized(**{self.name: size})
+        declared = self.declared.with_sizes(**{self.name: size})
         try:
             seen = unrounded(followed(lambda: _passes(declared), declared.budget.device))
         except SubjectError as fault:
@@ -140,12 +140,12 @@ class _Ladder:
         return tuple(pair for pair in self.declared.sizes if pair[0] != self.name)
 
 
-def _passes(declared: Declared) -> Training:
+def _passes(declared: DeclaredStep) -> Training:
     """Return the forward and backward pass alone: what the optimizer holds hides their growth."""
     return replace(declared.training(), optimizer=None, average=None, steps=1)
 
 
-def _default(declared: Declared, name: str) -> Any:
+def _default(declared: DeclaredStep, name: str) -> Any:
     """Return what a factory is called with where nothing is said: as declared, or its default."""
     subject = declared.subject
     if not isinstance(subject, Model):

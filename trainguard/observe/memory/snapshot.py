@@ -11,7 +11,7 @@ import torch
 
 from trainguard.events.trace import Usage
 from trainguard.observe.memory import step
-from trainguard.observe.memory.declared_step import Declared
+from trainguard.observe.memory.declared_step import DeclaredStep
 from trainguard.subjects.subject import Subject
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def observe(observation: "MemoryObservation") -> Iterator[Usage]:
         )  # fmt: skip
 
 
-def _told(declared: Declared) -> dict[str, Any]:
+def _told(declared: DeclaredStep) -> dict[str, Any]:
     """Return what is kept of a step: plain values, the same at every run."""
     seen = step.whole(declared)
     peak = seen.timeline.peak()

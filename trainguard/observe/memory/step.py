@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from trainguard.core.errors import SubjectError
 from trainguard.events.base import Plain
 from trainguard.events.trace import Usage
-from trainguard.observe.memory.declared_step import Declared
+from trainguard.observe.memory.declared_step import DeclaredStep
 from trainguard.observe.memory.events import Sizes, events
 from trainguard.observe.memory.out_of_memory import Stop
 from trainguard.observe.memory.predict import Followed, available_share, followed
@@ -63,23 +63,23 @@ def _plain(value: Any) -> Plain:
     return value if isinstance(value, int | float | str) else repr(value)
 
 
-def declared_step(observation: "MemoryObservation") -> Declared:
+def declared_step(observation: "MemoryObservation") -> DeclaredStep:
     """Return the step that an observation is about."""
     subject, budget = observation.subject, observation.budget
     assert isinstance(subject, Model | Loss)
-    return Declared(
+    return DeclaredStep(
         subject, budget, "cpu", observation.dtype, observation.settings, dict(budget.at)
     )
 
 
-def of(declared: Declared) -> Followed:
+def of(declared: DeclaredStep) -> Followed:
     """Follow the step of what is declared; a real one no further than to where its budget tells."""
     peak = declared.budget.peak
     most = min(available_share(), max(_BEYOND * int(peak), _ENOUGH)) if peak is not None else None
     return followed(declared.training, declared.budget.device, most)
 
 
-def whole(declared: Declared) -> Followed:
+def whole(declared: DeclaredStep) -> Followed:
     """Follow the step of what is declared to its end; raises SubjectError where there is none."""
     seen = of(declared)
     if seen.stop is not None:

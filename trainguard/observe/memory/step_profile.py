@@ -10,7 +10,7 @@ from trainguard.core.settings import Settings
 from trainguard.events.memory import Breakdown, MemoryCourse, PeakPart, alike
 from trainguard.observe.memory import step, torch_viewer
 from trainguard.observe.memory.allocation_log import BACKWARD, BUILD, RECOMPUTE
-from trainguard.observe.memory.declared_step import Declared
+from trainguard.observe.memory.declared_step import DeclaredStep
 from trainguard.observe.memory.events import Sizes, moment
 from trainguard.observe.memory.predict import Followed, available_share, predicted
 from trainguard.observe.memory.run_steps import of_run
@@ -48,7 +48,7 @@ class Survey:
 
     def peak(self, name: str, size: int) -> int:
         """Predict the peak at another size; raises SubjectError where the step does not run."""
-        declared = self._declared().sized(**{name: size})
+        declared = self._declared().with_sizes(**{name: size})
         with isolate(0), deadline(self.subject.timeout):
             seen = predicted(declared.training, self.budget.device)
         return seen.timeline.peak().total
@@ -58,9 +58,9 @@ class Survey:
         assert self.seen is not None, "there is nothing to write before it is followed"
         return torch_viewer.pickled(self.seen.timeline)
 
-    def _declared(self) -> Declared:
+    def _declared(self) -> DeclaredStep:
         """Return the step at the sizes that are asked about."""
-        return Declared(
+        return DeclaredStep(
             self.subject, self.budget, "cpu", self.dtype, Settings(), self.at, self.checkpointed
         )
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.events.trace import Pass
-from trainguard.observe.model.identical_parts import Twins
-from trainguard.observe.model.initial import known
-from trainguard.observe.model.model_case import Network, backward, hookable
-from trainguard.observe.model.relu_activity import Activity
+from trainguard.observe.model.identical_parts import IdenticalParts
+from trainguard.observe.model.initial import check_globs
+from trainguard.observe.model.model_case import ModelCase, backward, hookable
+from trainguard.observe.model.relu_activity import ReluActivity
 from trainguard.observe.model.small_step import step
 
 _PASSES = 4
@@ -22,7 +22,7 @@ _SEEDS = 3
 
 
 @dataclass
-class Account:
+class ParameterGradients:
     """
     What one parameter received over all passes.
 
@@ -40,11 +40,11 @@ class Account:
 
 
 @dataclass
-class Ledger:
+class GradientTotals:
     """The accounts of all parameters that are meant to be trained."""
 
-    network: Network
-    accounts: dict[str, Account] = field(default_factory=dict)
+    network: ModelCase
+    accounts: dict[str, ParameterGradients] = field(default_factory=dict)
 
     @property
     def missing(self) -> bool:
@@ -53,8 +53,8 @@ class Ledger:
 
     def enter(self, module: nn.Module, called: set[str], *, judged: bool) -> None:
         """Enter the gradients of one backward pass; `judged` says whether they must be finite."""
-        for name, parameter in trained(self.network, module).items():
-            account = self.accounts.setdefault(name, Account())
+        for name, parameter in trained_parameters(self.network, module).items():
+            account = self.accounts.setdefault(name, ParameterGradients())
             account.passes += 1
             account.called |= name.rpartition(".")[0] in called
             gradient = parameter.grad
@@ -70,7 +70,7 @@ class Ledger:
                 account.unsound += judged
 
 
-def observe(network: Network) -> Iterator[Pass]:
+def observe(network: ModelCase) -> Iterator[Pass]:
     """
     Measure what flows back: one pass, and where that leaves a question more on fresh batches.
 
@@ -84,25 +84,25 @@ def observe(network: Network) -> Iterator[Pass]:
         of "uncalled", "unreached", "zero", or "not finite".
     "twins", "components": see `Twins`. "activity": see `Activity`.
     """
-    ledger = Ledger(network)
+    ledger = GradientTotals(network)
     module = network.build()
     _check(network, module)
-    twins = Twins(network, module) if network.case == 0 else None
-    activity = Activity(module)
+    twins = IdenticalParts(network, module) if network.case == 0 else None
+    activity = ReluActivity(module)
     with activity:
         _pass(ledger, module, 0)
     for index in range(1, _PASSES):
         if ledger.missing or (twins is not None and twins.looks):
-            step(trained(network, module).values())
+            step(trained_parameters(network, module).values())
             _pass(ledger, module, index)
     if twins is not None:
-        yield from twins.found(module)
+        yield from twins.find_identical(module)
     _search(ledger, module)
-    yield from activity.seen(network)
-    yield from _told(ledger, module)
+    yield from activity.events(network)
+    yield from _make_events(ledger, module)
 
 
-def trained(network: Network, module: nn.Module) -> dict[str, nn.Parameter]:
+def trained_parameters(network: ModelCase, module: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that are meant to be trained and to get a gradient."""
     apart = (*network.model.frozen, *network.model.unused)
     return {
@@ -114,16 +114,16 @@ def trained(network: Network, module: nn.Module) -> dict[str, nn.Parameter]:
     }
 
 
-def _check(network: Network, module: nn.Module) -> None:
+def _check(network: ModelCase, module: nn.Module) -> None:
     """Raise for globs that fit no parameter, and where no parameter is to be trained."""
     names = [name for name, _ in module.named_parameters()]
-    known("frozen", network.model.frozen, names)
-    known("unused", network.model.unused, names)
-    if not trained(network, module):
+    check_globs("frozen", network.model.frozen, names)
+    check_globs("unused", network.model.unused, names)
+    if not trained_parameters(network, module):
         raise Unjudged("no parameter of the model is trained")
 
 
-def _pass(ledger: Ledger, module: nn.Module, index: int, seed: int = 0) -> None:
+def _pass(ledger: GradientTotals, module: nn.Module, index: int, seed: int = 0) -> None:
     """Run forward and backward on a fresh batch, and enter the gradients."""
     network = ledger.network
     module.zero_grad(set_to_none=True)
@@ -150,27 +150,27 @@ def _pass(ledger: Ledger, module: nn.Module, index: int, seed: int = 0) -> None:
     ledger.enter(module, called, judged=index == 0 and bool(objective.isfinite()))
 
 
-def _search(ledger: Ledger, module: nn.Module) -> None:
+def _search(ledger: GradientTotals, module: nn.Module) -> None:
     """Look in evaluation mode and from other seeds, for as long as some gradient is missing."""
     if ledger.missing:
-        step(trained(ledger.network, module).values())
+        step(trained_parameters(ledger.network, module).values())
         with suppress(SubjectError):  # the loss may not take what evaluation returns
             _pass(ledger, module.eval(), _PASSES)
-    for seed in range(1, _SEEDS if ledger.network.seeded else 1):
+    for seed in range(1, _SEEDS if ledger.network.is_seeded else 1):
         if not ledger.missing:
             return
         module = ledger.network.build(seed)
         for index in range(_PASSES):
             if index:
-                step(trained(ledger.network, module).values())
+                step(trained_parameters(ledger.network, module).values())
             _pass(ledger, module, index, seed)
 
 
-def _told(ledger: Ledger, module: nn.Module) -> Iterator[Pass]:
+def _make_events(ledger: GradientTotals, module: nn.Module) -> Iterator[Pass]:
     """Yield what each parameter received, in the order of the model."""
     parameters = dict(module.named_parameters())
     for name, account in ledger.accounts.items():
-        yield ledger.network.passed(
+        yield ledger.network.make_event(
             "gradient",
             place=name,
             count=account.times,
@@ -181,7 +181,7 @@ def _told(ledger: Ledger, module: nn.Module) -> Iterator[Pass]:
         )
 
 
-def _word(account: Account) -> str:
+def _word(account: ParameterGradients) -> str:
     """Say in a word why a parameter has no gradient to learn from; nothing where it has one."""
     if account.unsound:
         return "not finite"

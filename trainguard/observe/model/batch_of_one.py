@@ -15,9 +15,9 @@ from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.events.trace import Pass
 from trainguard.observe.model.cases import spans
 from trainguard.observe.model.comparison import apart
-from trainguard.observe.model.frozen_copy import Specimen, unjudged
-from trainguard.observe.model.model_case import Inputs, Network, told
-from trainguard.observe.model.output_axes import Layout, entering, layouts
+from trainguard.observe.model.frozen_copy import FrozenCopy, raise_unjudged
+from trainguard.observe.model.model_case import Inputs, ModelCase, describe_error
+from trainguard.observe.model.output_axes import OutputAxis, entering, layouts
 from trainguard.observe.model.outputs import Outputs
 from trainguard.subjects.domain import BATCH
 
@@ -25,46 +25,46 @@ _AT = "a batch of 1"
 _ROUNDING = 1e-6
 
 
-def observe(network: Network) -> Iterator[Pass]:
+def observe(network: ModelCase) -> Iterator[Pass]:
     """Compare what comes out for one sample alone with what comes out for it in a batch."""
     least, most = spans(network.model)[BATCH]
     if 1 < least < most or network.sizes[BATCH] < 2:
-        unjudged(network, f"its batches are declared to have {least} to {most} samples")
+        raise_unjudged(network, f"its batches are declared to have {least} to {most} samples")
         return
-    specimen = Specimen.of(network)
-    inputs = specimen.drawn()
+    specimen = FrozenCopy.of(network)
+    inputs = specimen.draw()
     specimen.first()
     try:
-        alone = specimen.called(_first(specimen, inputs, 1))
+        alone = specimen.call(_first(specimen, inputs, 1))
     except SubjectError as fault:
         _refuse_one_size(specimen, inputs)
-        why = told(fault.__cause__ or fault)
-        one = network.sized(**{BATCH: 1})
-        yield one.passed("single fails", at=_AT, measured=1.0, detail=why)
+        why = describe_error(fault.__cause__ or fault)
+        one = network.with_sizes(**{BATCH: 1})
+        yield one.make_event("single fails", at=_AT, measured=1.0, detail=why)
         return
     for name, ways in layouts(specimen, BATCH).items():
         if ways:
-            yield _judged(specimen, inputs, alone, name, ways)
+            yield _compare(specimen, inputs, alone, name, ways)
 
 
-def _refuse_one_size(specimen: Specimen, inputs: Inputs) -> None:
+def _refuse_one_size(specimen: FrozenCopy, inputs: Inputs) -> None:
     """Raise where a model takes batches of one size only: then one sample is nothing special."""
     size = specimen.network.sizes[BATCH]
     try:
         if size > 2:
-            specimen.called(_first(specimen, inputs, 2))
+            specimen.call(_first(specimen, inputs, 2))
     except SubjectError:
         raise Unjudged(f"it takes batches of {size} samples only") from None
 
 
-def _judged(
-    specimen: Specimen, inputs: Inputs, alone: Outputs, name: str, ways: list[Layout]
+def _compare(
+    specimen: FrozenCopy, inputs: Inputs, alone: Outputs, name: str, ways: list[OutputAxis]
 ) -> Pass:
     """Compare one output for the first sample alone with the same in the whole batch."""
     whole = specimen.first().tensors[name]
     expected = ways[0].part(whole, 0)
     found = alone.tensors.get(name)
-    passed = specimen.network.sized(**{BATCH: 1}).passed
+    passed = specimen.network.with_sizes(**{BATCH: 1}).make_event
     if found is None or found.shape != expected.shape:
         shape = "nothing" if found is None else f"shape {tuple(found.shape)}"
         detail = f"{shape} instead of shape {tuple(expected.shape)}"
@@ -72,31 +72,31 @@ def _judged(
     gap = min(apart(found, way.part(whole, 0)) for way in ways)
     precise = specimen.precise() if gap > _ROUNDING else specimen
     if precise is not specimen:
-        inputs = precise.drawn()
-        return _judged(precise, inputs, precise.called(_first(precise, inputs, 1)), name, ways)
+        inputs = precise.draw()
+        return _compare(precise, inputs, precise.call(_first(precise, inputs, 1)), name, ways)
     if gap > _ROUNDING and _varies(specimen, inputs, name, ways):
         gap = 0.0
     return passed("single", place=name, at=_AT, measured=gap)
 
 
-def _varies(specimen: Specimen, inputs: Inputs, name: str, ways: list[Layout]) -> bool:
+def _varies(specimen: FrozenCopy, inputs: Inputs, name: str, ways: list[OutputAxis]) -> bool:
     """Say whether an output for a sample is drawn, or is another one in a smaller batch too."""
     size = specimen.network.sizes[BATCH]
-    whole, again = (specimen.called(inputs, seed).tensors[name] for seed in range(2))
+    whole, again = (specimen.call(inputs, seed).tensors[name] for seed in range(2))
     if apart(whole, again) or size < 3:
         return True
-    two = specimen.called(_first(specimen, inputs, 2)).tensors[name]
-    pairs = [Layout(way.axis, way.outer, 2, way.inner) for way in ways]
+    two = specimen.call(_first(specimen, inputs, 2)).tensors[name]
+    pairs = [OutputAxis(way.axis, way.outer, 2, way.inner) for way in ways]
     both = zip(ways, pairs, strict=True)
     return min(apart(pair.part(two, 0), way.part(whole, 0)) for way, pair in both) > _ROUNDING
 
 
-def _first(specimen: Specimen, inputs: Inputs, count: int) -> Inputs:
+def _first(specimen: FrozenCopy, inputs: Inputs, count: int) -> Inputs:
     """Return the inputs of the first samples only."""
     axes = {name: w.index(BATCH) for name, w in entering(specimen).items() if BATCH in w}
-    return {name: _narrowed(value, axes.get(name), count) for name, value in inputs.items()}
+    return {name: _narrow(value, axes.get(name), count) for name, value in inputs.items()}
 
 
-def _narrowed(value: object, axis: int | None, count: int) -> object:
+def _narrow(value: object, axis: int | None, count: int) -> object:
     """Return the first samples of an input that has some."""
     return value.narrow(axis, 0, count) if isinstance(value, Tensor) and axis is not None else value

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.events.trace import Pass
-from trainguard.observe.model.model_case import Network, guarded, told
+from trainguard.observe.model.model_case import ModelCase, call_guarded, describe_error
 
 _TINY = 1e-3  # of the largest norm of a gradient: below it, rounding is all there is
 _NOISE = 1e-5
@@ -24,36 +24,36 @@ _NOISE = 1e-5
 Gradients = dict[str, Tensor | None]
 
 
-def observe(network: Network) -> Iterator[Pass]:
+def observe(network: ModelCase) -> Iterator[Pass]:
     """Compare the gradients of one training step with and without checkpointing."""
     if network.model.checkpoint is None:
         return
-    plain, kept = _trained(network, network.build())
+    plain, kept = _train(network, network.build())
     try:
-        switched, fewer = _trained(network, _switched(network))
+        switched, fewer = _train(network, _switch_on(network))
     except SubjectError as fault:
-        why = told(fault.__cause__ or fault)
-        yield network.passed("checkpointing fails", measured=1.0, detail=why)
+        why = describe_error(fault.__cause__ or fault)
+        yield network.make_event("checkpointing fails", measured=1.0, detail=why)
         return
-    yield network.passed("saved", measured=float(fewer), reference=float(kept))
+    yield network.make_event("saved", measured=float(fewer), reference=float(kept))
     gaps = _gaps(plain, switched)
     if any(gap > _NOISE for gap in gaps.values()):
-        again, _ = _trained(network, network.build())
+        again, _ = _train(network, network.build())
         if any(gap > _NOISE for gap in _gaps(plain, again).values()):
             raise Unjudged("two steps from the same seed differ by themselves")
     for name, gap in gaps.items():
-        yield network.passed("checkpointed", place=name, measured=gap)
+        yield network.make_event("checkpointed", place=name, measured=gap)
 
 
-def _switched(network: Network) -> nn.Module:
+def _switch_on(network: ModelCase) -> nn.Module:
     """Build the model and switch checkpointing on."""
     module = network.build()
     assert network.model.checkpoint is not None
-    returned = guarded(network.model.checkpoint, module)
+    returned = call_guarded(network.model.checkpoint, module)
     return returned if isinstance(returned, nn.Module) else module
 
 
-def _trained(network: Network, module: nn.Module) -> tuple[Gradients, int]:
+def _train(network: ModelCase, module: nn.Module) -> tuple[Gradients, int]:
     """Go forward and back once; return the gradients, and how many tensors were kept for it."""
     inputs, kept = network.draw(), list[int]()
 
@@ -65,7 +65,7 @@ def _trained(network: Network, module: nn.Module) -> tuple[Gradients, int]:
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         objective = network.objective(network.call(module.train(), inputs), inputs)
         count = len(kept)
-        guarded(objective.backward)
+        call_guarded(objective.backward)
     return {name: p.grad for name, p in module.named_parameters()}, count
 
 

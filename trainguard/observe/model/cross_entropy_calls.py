@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 _WITHOUT_MEAN = ("sum", "none")
 
 
-class Entropy(TorchFunctionMode):
+class CrossEntropyCalls(TorchFunctionMode):
     """
     Keeps every mean cross-entropy that is taken inside the block.
 

@@ -15,10 +15,10 @@ from torch import Generator, Tensor
 
 from trainguard.events.trace import Pass
 from trainguard.observe.model.comparison import apart
-from trainguard.observe.model.frozen_copy import Specimen, plain_kernels
+from trainguard.observe.model.frozen_copy import FrozenCopy, plain_kernels
 from trainguard.observe.model.input_gradients import tapping
-from trainguard.observe.model.locate_dependency import Part, first_module
-from trainguard.observe.model.model_case import Inputs, Network
+from trainguard.observe.model.locate_dependency import Positions, first_module
+from trainguard.observe.model.model_case import Inputs, ModelCase
 from trainguard.observe.model.outputs import Outputs
 
 _SLIGHT = {True: 1e-9, False: 1e-6}  # of the largest gradient: rounding, in float64 and in float32
@@ -38,7 +38,7 @@ class Question:
 
     own: Mapping[str, list[Tensor]]
     foreign: Mapping[str, Tensor]
-    part: Part | None = None
+    part: Positions | None = None
 
 
 @dataclass(frozen=True)
@@ -56,21 +56,21 @@ class Leak:
     source: str = ""
 
 
-def leaks(specimen: Specimen, question: Question) -> Iterator[Leak]:
+def leaks(specimen: FrozenCopy, question: Question) -> Iterator[Leak]:
     """Yield what leaks from each input into each output; nothing where nothing does."""
-    inputs = specimen.drawn()
+    inputs = specimen.draw()
     suspects = _suspects(specimen, question, inputs, 0.0)
     if not any(sure or _moves(specimen, question, inputs, n) for n, sure in suspects.items()):
         return
     specimen = specimen.precise()
-    inputs = specimen.drawn()
+    inputs = specimen.draw()
     suspects = _suspects(specimen, question, inputs, _SLIGHT[specimen.double])
-    first, same = specimen.first(), specimen.called(inputs)
+    first, same = specimen.first(), specimen.call(inputs)
     # Where nothing but an edit speaks, what is drawn at random must not.
-    other = specimen.called(inputs, seed=1) if not all(suspects.values()) else same
+    other = specimen.call(inputs, seed=1) if not all(suspects.values()) else same
     for name, sure in suspects.items():
-        edited = _edited(specimen, inputs, name, question.foreign[name])
-        after, where = specimen.called(edited), ("", "")
+        edited = _edit(specimen, inputs, name, question.foreign[name])
+        after, where = specimen.call(edited), ("", "")
         for output, masks in question.own.items():
             noise = _change(first, same if sure else other, output, masks)
             change = _change(after, first, output, masks)
@@ -80,15 +80,15 @@ def leaks(specimen: Specimen, question: Question) -> Iterator[Leak]:
                 yield Leak(output, name, change, *where)
 
 
-def _moves(specimen: Specimen, question: Question, inputs: Inputs, name: str) -> bool:
+def _moves(specimen: FrozenCopy, question: Question, inputs: Inputs, name: str) -> bool:
     """Say whether an output in question is moved at all by an edit of one input."""
-    after = specimen.called(_edited(specimen, inputs, name, question.foreign[name]))
+    after = specimen.call(_edit(specimen, inputs, name, question.foreign[name]))
     own = question.own.items()
     return any(_change(after, specimen.first(), output, masks) for output, masks in own)
 
 
-def told(
-    network: Network, quantity: str, question: Question, found: Iterable[Leak], at: str
+def leak_events(
+    network: ModelCase, quantity: str, question: Question, found: Iterable[Leak], at: str
 ) -> Iterator[Pass]:
     """Yield one event for each output: its worst leak, or 0 where nothing leaks into it."""
     worst: dict[str, Leak] = {}
@@ -96,7 +96,7 @@ def told(
         worst[leak.output] = leak
     for output in question.own:
         leak = worst.get(output, Leak(output, "", 0.0))
-        yield network.passed(
+        yield network.make_event(
             quantity,
             place=output,
             at=f"{at}, where `{leak.input}` is edited" if leak.input else at,
@@ -107,7 +107,7 @@ def told(
 
 
 def _suspects(
-    specimen: Specimen, question: Question, inputs: Inputs, slight: float
+    specimen: FrozenCopy, question: Question, inputs: Inputs, slight: float
 ) -> dict[str, bool]:
     """Return the inputs that may leak, and of each whether it is a gradient that says so."""
     try:
@@ -122,14 +122,14 @@ def _suspects(
 
 
 def _gradients(
-    specimen: Specimen, question: Question, inputs: Inputs
+    specimen: FrozenCopy, question: Question, inputs: Inputs
 ) -> list[tuple[str, float, float]]:
     """Return (input, largest gradient, largest where it must be zero) from one backward pass."""
-    module = specimen.copied()
+    module = specimen.copy()
     with torch.enable_grad(), plain_kernels(), tapping(module, inputs, question.foreign) as taps:
         outputs = specimen.network.call(module, taps.inputs)
         gradients = torch.autograd.grad(
-            _signed(outputs, question), [leaf for _, leaf in taps.leaves], allow_unused=True
+            _sum_signed(outputs, question), [leaf for _, leaf in taps.leaves], allow_unused=True
         )
     found = []
     for (name, leaf), gradient in zip(taps.leaves, gradients, strict=True):
@@ -140,7 +140,7 @@ def _gradients(
     return found
 
 
-def _signed(outputs: Outputs, question: Question) -> Tensor:
+def _sum_signed(outputs: Outputs, question: Question) -> Tensor:
     """Return the sum of the outputs in question with random signs, each output scaled alike."""
     generator = Generator().manual_seed(0)
     parts = []
@@ -160,9 +160,9 @@ def _over(mask: Tensor, leaf: Tensor) -> Tensor:
     return mask.view(*mask.shape, *[1] * (leaf.ndim - mask.ndim)).expand(leaf.shape).to(leaf.device)
 
 
-def _edited(specimen: Specimen, inputs: Inputs, name: str, foreign: Tensor) -> Inputs:
+def _edit(specimen: FrozenCopy, inputs: Inputs, name: str, foreign: Tensor) -> Inputs:
     """Return the inputs with others in the elements of one that must not matter."""
-    value, other = inputs[name], specimen.drawn(seed=1)[name]
+    value, other = inputs[name], specimen.draw(seed=1)[name]
     domain = specimen.network.model.tensors[name]
     if domain.kind == "integer":
         low, high = map(int, domain.span(specimen.network.sizes))

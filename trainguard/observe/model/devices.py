@@ -15,12 +15,12 @@ from torch import Tensor
 
 from trainguard.core.errors import SubjectError
 from trainguard.events.trace import Pass
-from trainguard.observe.model.model_case import Network, guarded, told
+from trainguard.observe.model.model_case import ModelCase, call_guarded, describe_error
 from trainguard.observe.model.rounding import noise, worst
 from trainguard.observe.tools.devices import present
 
 
-def observe(network: Network) -> Iterator[Pass]:
+def observe(network: ModelCase) -> Iterator[Pass]:
     """Compare the outputs on each other device with those on this one."""
     module, inputs = network.build().eval(), network.draw()
     with torch.no_grad():
@@ -31,15 +31,15 @@ def observe(network: Network) -> Iterator[Pass]:
                 continue
             there = replace(network, device=device)
             try:
-                moved = there.call(guarded(module.to, device), _moved(inputs, device))
+                moved = there.call(call_guarded(module.to, device), _move(inputs, device))
             except SubjectError as fault:
-                why = told(fault.__cause__ or fault)
-                yield network.passed("device fails", at=device, measured=1.0, detail=why)
+                why = describe_error(fault.__cause__ or fault)
+                yield network.make_event("device fails", at=device, measured=1.0, detail=why)
                 continue
             place, gap = worst(moved, outputs)
-            yield network.passed("device", place=place, at=device, measured=gap, reference=own)
+            yield network.make_event("device", place=place, at=device, measured=gap, reference=own)
 
 
-def _moved(inputs: dict[str, Any], device: str) -> dict[str, Any]:
+def _move(inputs: dict[str, Any], device: str) -> dict[str, Any]:
     """Return inputs on another device."""
     return {n: v.to(device) if isinstance(v, Tensor) else v for n, v in inputs.items()}

@@ -20,65 +20,67 @@ from torch import Tensor, nn
 from trainguard.events.trace import Pass
 from trainguard.observe.model.comparison import apart, largest
 from trainguard.observe.model.frozen_copy import twin
-from trainguard.observe.model.model_case import Inputs, Network
-from trainguard.observe.model.random_draws import Draws
+from trainguard.observe.model.model_case import Inputs, ModelCase
+from trainguard.observe.model.random_draws import RandomDraws
 
 
-def observe(network: Network) -> Iterator[Pass]:
+def observe(network: ModelCase) -> Iterator[Pass]:
     """Call the model in evaluation mode a few times, and see what is not as it was."""
     with torch.no_grad():
         module, inputs = network.build().eval(), network.draw()
         other = twin(network, module)
         modes = _modes(module)
-        first = network.call(module, _copied(inputs))
-        yield from _switched(network, module, modes)
+        first = network.call(module, _copy(inputs))
+        yield from _find_switches(network, module, modes)
         drawn = torch.default_generator.get_state()
-        again = network.call(other, _copied(inputs), seed=1)
+        again = network.call(other, _copy(inputs), seed=1)
         if torch.equal(drawn, torch.default_generator.get_state()):
-            yield network.passed("reseeded", measured=1.0)
+            yield network.make_event("reseeded", measured=1.0)
         place, gap = largest(again, first)
-        function, source = _drawn(network, other, inputs) if gap else ("", "")
-        yield network.passed("repeat", place=place, measured=gap, detail=function, source=source)
-        before = network.call(module, _copied(inputs))
+        function, source = _find_draw(network, other, inputs) if gap else ("", "")
+        yield network.make_event(
+            "repeat", place=place, measured=gap, detail=function, source=source
+        )
+        before = network.call(module, _copy(inputs))
         yield from _changes(network, module)
-        place, carried = largest(network.call(module, _copied(inputs)), before)
+        place, carried = largest(network.call(module, _copy(inputs)), before)
         if gap == 0.0:
-            yield network.passed("carried", place=place, measured=carried)
+            yield network.make_event("carried", place=place, measured=carried)
 
 
-def _drawn(network: Network, module: nn.Module, inputs: Inputs) -> tuple[str, str]:
+def _find_draw(network: ModelCase, module: nn.Module, inputs: Inputs) -> tuple[str, str]:
     """Return the function that drew random numbers, dropout first, and where it was called."""
-    with Draws() as draws:
-        network.call(module, _copied(inputs), seed=1)
+    with RandomDraws() as draws:
+        network.call(module, _copy(inputs), seed=1)
     dropouts = [made for made in draws.made if "dropout" in made[0]]
     return next(iter([*dropouts, *draws.made]), ("", ""))
 
 
-def _changes(network: Network, module: nn.Module) -> Iterator[Pass]:
+def _changes(network: ModelCase, module: nn.Module) -> Iterator[Pass]:
     """Call a module with another input, and yield what is no longer as it was."""
-    saved = _saved(module)
+    saved = _copy_saved(module)
     others = network.draw(seed=1)
-    given = _copied(others)
+    given = _copy(others)
     network.call(module, given)
-    after = _saved(module)
+    after = _copy_saved(module)
     for name, (kind, value) in saved.items():
         found = after.get(name, (kind, None))[1]
         moved = apart(found, value)
         if moved:
-            yield network.passed(kind, place=name, measured=moved)
+            yield network.make_event(kind, place=name, measured=moved)
     for name, value in others.items():
         if isinstance(value, Tensor) and (edited := apart(given[name], value)):
-            yield network.passed("input", place=name, measured=edited)
+            yield network.make_event("input", place=name, measured=edited)
 
 
-def _switched(network: Network, module: nn.Module, modes: dict[str, bool]) -> Iterator[Pass]:
+def _find_switches(network: ModelCase, module: nn.Module, modes: dict[str, bool]) -> Iterator[Pass]:
     """Yield an event for each module whose mode is another one than it was."""
     for name, now in _modes(module).items():
         if modes.get(name, now) is not now:
-            yield network.passed("mode", place=name, measured=1.0, detail=_mode(now))
+            yield network.make_event("mode", place=name, measured=1.0, detail=_mode(now))
 
 
-def _saved(module: nn.Module) -> dict[str, tuple[str, Tensor]]:
+def _copy_saved(module: nn.Module) -> dict[str, tuple[str, Tensor]]:
     """Return (kind, copy) of each parameter and buffer that a checkpoint holds."""
     kept = set(module.state_dict())
     renormed = {
@@ -109,6 +111,6 @@ def _mode(training: bool) -> str:
     return "training" if training else "evaluation"
 
 
-def _copied(inputs: Inputs) -> Inputs:
+def _copy(inputs: Inputs) -> Inputs:
     """Return inputs whose tensors are copies, in case a call edits them."""
     return {n: v.clone() if isinstance(v, Tensor) else v for n, v in inputs.items()}

@@ -15,7 +15,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from trainguard.core.errors import SubjectError, Unjudged
-from trainguard.observe.model.model_case import Inputs, Network
+from trainguard.observe.model.model_case import Inputs, ModelCase
 from trainguard.observe.model.outputs import Outputs
 from trainguard.subjects.domain import BATCH
 
@@ -23,7 +23,7 @@ _NUDGE = 0.1
 
 
 @dataclass
-class Specimen:
+class FrozenCopy:
     """
     One built model, of which copies are called.
 
@@ -31,15 +31,15 @@ class Specimen:
     fixed: inputs that are not drawn but made for a network of given sizes.
     """
 
-    network: Network
+    network: ModelCase
     module: nn.Module
     double: bool = False
-    fixed: dict[str, Callable[[Network], Tensor]] = field(default_factory=dict)
+    fixed: dict[str, Callable[[ModelCase], Tensor]] = field(default_factory=dict)
     _first: Outputs | None = None
     _edits: bool = True  # whether a call may edit parameters, until one has been seen not to
 
     @classmethod
-    def of(cls, network: Network) -> "Specimen":
+    def of(cls, network: ModelCase) -> "FrozenCopy":
         """
         Build a model and nudge the parameters that are one and the same number throughout.
 
@@ -49,11 +49,11 @@ class Specimen:
         _nudge(made.module)
         return made
 
-    def precise(self) -> "Specimen":
+    def precise(self) -> "FrozenCopy":
         """Return the same in float64, or this one where the model cannot be."""
         if self.double or self.network.device == "mps":
             return self
-        made = twin(self.network, self.module, self._changed).double()
+        made = twin(self.network, self.module, self._redo_changes).double()
         other = replace(self, module=made, double=True, _first=None, _edits=True)
         try:
             other.first()
@@ -61,24 +61,24 @@ class Specimen:
             return self
         return other
 
-    def copied(self) -> nn.Module:
+    def copy(self) -> nn.Module:
         """Return a fresh copy; the parameters are shared unless a call has edited its own."""
         known = dict[int, object]() if self._edits else {id(p): p for p in self.module.parameters()}
-        return twin(self.network, self.module, self._changed, known)
+        return twin(self.network, self.module, self._redo_changes, known)
 
-    def _changed(self, built: nn.Module) -> nn.Module:
+    def _redo_changes(self, built: nn.Module) -> nn.Module:
         """Do to a model that was built alike what was done to this one."""
         _nudge(built)
         return built.double() if self.double else built
 
-    def drawn(self, seed: int = 0, **sizes: int) -> Inputs:
+    def draw(self, seed: int = 0, **sizes: int) -> Inputs:
         """Draw one batch of inputs, of other sizes where they are given."""
-        network = self.network.sized(**sizes) if sizes else self.network
+        network = self.network.with_sizes(**sizes) if sizes else self.network
         drawn = {name: _whole_first(network, name, v) for name, v in network.draw(seed).items()}
         drawn.update({name: made(network) for name, made in self.fixed.items()})
-        return {n: _doubled(v) for n, v in drawn.items()} if self.double else drawn
+        return {n: _as_double(v) for n, v in drawn.items()} if self.double else drawn
 
-    def fix(self, name: str, made: Callable[[Network], Tensor]) -> None:
+    def fix(self, name: str, made: Callable[[ModelCase], Tensor]) -> None:
         """Make an input from now on, and draw it no more."""
         self.fixed[name] = made
         self._first = None
@@ -86,18 +86,18 @@ class Specimen:
     def first(self) -> Outputs:
         """Return the outputs for the first batch that is drawn."""
         if self._first is None:
-            made = self.copied()
-            self._first = self._called(made, self.drawn())
+            made = self.copy()
+            self._first = self._call(made, self.draw())
             if self._edits:
                 pairs = zip(made.parameters(), self.module.parameters(), strict=True)
                 self._edits = not all(torch.equal(copied, own) for copied, own in pairs)
         return self._first
 
-    def called(self, inputs: Inputs, seed: int = 0) -> Outputs:
+    def call(self, inputs: Inputs, seed: int = 0) -> Outputs:
         """Call a fresh copy without gradients."""
-        return self._called(self.copied(), inputs, seed)
+        return self._call(self.copy(), inputs, seed)
 
-    def _called(self, module: nn.Module, inputs: Inputs, seed: int = 0) -> Outputs:
+    def _call(self, module: nn.Module, inputs: Inputs, seed: int = 0) -> Outputs:
         """Call a module without gradients."""
         with torch.no_grad(), plain_kernels():
             return self.network.call(module, inputs, seed=seed)
@@ -114,13 +114,13 @@ def plain_kernels() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-def unjudged(network: Network, sentence: str) -> None:
+def raise_unjudged(network: ModelCase, sentence: str) -> None:
     """Say that nothing can be judged, where it is the largest case that cannot be."""
     if network.case == 0:
         raise Unjudged(sentence)
 
 
-def _whole_first(network: Network, name: str, value: object) -> object:
+def _whole_first(network: ModelCase, name: str, value: object) -> object:
     """Return an input whose first sample is not padded, where it is a mask: no length shrinks."""
     domain = network.model.tensors.get(name)
     if domain is None or domain.kind != "mask" or BATCH not in domain.names:
@@ -132,7 +132,7 @@ def _whole_first(network: Network, name: str, value: object) -> object:
 
 
 def twin(
-    network: Network,
+    network: ModelCase,
     module: nn.Module,
     alike: Callable[[nn.Module], nn.Module] = lambda built: built,
     shared: Mapping[int, object] | None = None,
@@ -148,7 +148,7 @@ def twin(
         return alike(network.build().eval())
 
 
-def _doubled(value: object) -> object:
+def _as_double(value: object) -> object:
     """Return an input in float64 where it is a tensor of floats."""
     return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
 

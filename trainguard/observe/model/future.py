@@ -13,29 +13,33 @@ import torch
 from torch import Tensor
 
 from trainguard.events.trace import Pass
-from trainguard.observe.model.dependency import Question, leaks, told
-from trainguard.observe.model.frozen_copy import Specimen, unjudged
-from trainguard.observe.model.locate_dependency import Part
-from trainguard.observe.model.model_case import Network
+from trainguard.observe.model.dependency import Question, leak_events, leaks
+from trainguard.observe.model.frozen_copy import FrozenCopy, raise_unjudged
+from trainguard.observe.model.locate_dependency import Positions
+from trainguard.observe.model.model_case import ModelCase
 from trainguard.observe.model.output_axes import foreign, own
 
 
-def observe(network: Network) -> Iterator[Pass]:
+def observe(network: ModelCase) -> Iterator[Pass]:
     """Ask whether the outputs before a position depend on the inputs from there on."""
     dimension = network.model.causal or ""
     size = network.sizes.get(dimension, 0)
     if size < 2:
-        unjudged(network, f"{dimension} is never longer than one position")
+        raise_unjudged(network, f"{dimension} is never longer than one position")
         return
     cut = _cut(size)
-    specimen, before = Specimen.of(network), torch.arange(size) < cut
+    specimen, before = FrozenCopy.of(network), torch.arange(size) < cut
     question = Question(
-        own(specimen, dimension, before), _later(specimen, dimension, ~before), Part(size, before)
+        own(specimen, dimension, before),
+        _later(specimen, dimension, ~before),
+        Positions(size, before),
     )
     if not question.own:
-        unjudged(network, f"none of its outputs has one part for each position of {dimension}")
+        raise_unjudged(
+            network, f"none of its outputs has one part for each position of {dimension}"
+        )
     at = f"{dimension} < {cut} of {size}"
-    yield from told(network, "future", question, leaks(specimen, question), at)
+    yield from leak_events(network, "future", question, leaks(specimen, question), at)
 
 
 def _cut(size: int) -> int:
@@ -48,7 +52,7 @@ def _cut(size: int) -> int:
     return min(able, key=lambda cut: abs(2 * cut - size))
 
 
-def _later(specimen: Specimen, dimension: str, after: Tensor) -> dict[str, Tensor]:
+def _later(specimen: FrozenCopy, dimension: str, after: Tensor) -> dict[str, Tensor]:
     """Return the later parts of the inputs; masks are none of what is to be predicted."""
     tensors, padding = specimen.network.model.tensors, specimen.network.model.padding
     found = foreign(specimen, dimension, after)

@@ -9,7 +9,7 @@ from torch import Generator, Tensor, nn
 
 from trainguard.core.errors import SubjectError, did_you_mean
 from trainguard.events.trace import Pass
-from trainguard.observe.model.model_case import Network
+from trainguard.observe.model.model_case import ModelCase
 from trainguard.observe.model.small_step import real
 
 _SAME = 1e-5  # of the largest element: rounding, far below what one step moves
@@ -18,7 +18,7 @@ _CORNER = 8
 
 
 @dataclass
-class Twins:
+class IdenticalParts:
     """
     Looks at a model before its first steps and after them.
 
@@ -31,7 +31,7 @@ class Twins:
         twin, `measured` is how far apart the nearest two are and `scale` how large they are.
     """
 
-    network: Network
+    network: ModelCase
     module: nn.Module
     before: dict[str, Tensor] = field(init=False)
     has_loss: bool = field(init=False)
@@ -51,13 +51,13 @@ class Twins:
         """Whether there is anything that steps could part."""
         return bool(self.before or self.network.model.components)
 
-    def found(self, module: nn.Module) -> Iterator[Pass]:
+    def find_identical(self, module: nn.Module) -> Iterator[Pass]:
         """Yield what is the same after the steps; without a loss, what was so before them."""
         if self.has_loss:
             self.components = self._components(module)
-            yield from self._stayed(module)
+            yield from self._find_stayed(module)
         for name, (rows, where) in self.components.items():
-            yield self._measured(name, rows, where)
+            yield self._measure(name, rows, where)
 
     def _loses(self) -> bool:
         """Say whether the steps are made for a loss, and not for a random projection."""
@@ -65,14 +65,14 @@ class Twins:
         outputs = self.network.call(self.module, inputs)
         return self.network.loss(outputs, inputs) is not None
 
-    def _stayed(self, module: nn.Module) -> Iterator[Pass]:
+    def _find_stayed(self, module: nn.Module) -> Iterator[Pass]:
         """Yield the weights whose rows moved and did not part."""
         after = dict(module.named_parameters())
         for name, before in self.before.items():
             now = after[name].detach()
             moved = (now - before).flatten(1).abs().amax(1) > 0
             if bool(moved.all()) and _all_have_twins(now):
-                yield self.network.passed(
+                yield self.network.make_event(
                     "twins", place=name, count=len(_distinct(now)), of=len(now)
                 )
 
@@ -97,7 +97,7 @@ class Twins:
                 found[other] = (_rows(parameters[other].detach(), axis or 0), "parameter")
         return found
 
-    def _measured(self, name: str, rows: Tensor, where: str) -> Pass:
+    def _measure(self, name: str, rows: Tensor, where: str) -> Pass:
         """Measure how far apart the components of one part are."""
         scale = float(rows.abs().max()) if rows.numel() else 0.0
         apart = torch.cdist(rows.double(), rows.double(), p=torch.inf)
@@ -106,7 +106,7 @@ class Twins:
         twins = nearest <= _SAME * scale
         first = int(nearest.argmin())
         other = int(apart[first].argmin()) if len(rows) > 1 else first
-        return self.network.passed(
+        return self.network.make_event(
             "components",
             place=name,
             at=f"components {min(first, other)} and {max(first, other)}",
@@ -135,7 +135,7 @@ def _all_have_twins(weight: Tensor) -> bool:
     corner = real(weight.detach()).flatten(1)[:, :_CORNER]
     if bool(((corner[1:] - corner[0]).abs().amax(1) > _SAME * weight.abs().max()).all()):
         return False  # the first row has none: this is how nearly every weight is told at once
-    sorted_, gap = _ordered(weight)
+    sorted_, gap = _order_rows(weight)
     near = sorted_.diff() <= gap
     edge = torch.zeros(1, dtype=torch.bool, device=near.device)
     return bool((torch.cat([edge, near]) | torch.cat([near, edge])).all())
@@ -143,12 +143,12 @@ def _all_have_twins(weight: Tensor) -> bool:
 
 def _distinct(weight: Tensor) -> list[float]:
     """Return one number for each different row of a weight."""
-    sorted_, gap = _ordered(weight)
+    sorted_, gap = _order_rows(weight)
     starts = torch.cat([torch.ones(1, dtype=torch.bool, device=gap.device), sorted_.diff() > gap])
     return [float(value) for value in sorted_[starts]]
 
 
-def _ordered(weight: Tensor) -> tuple[Tensor, Tensor]:
+def _order_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return the rows of a weight on a random line, in order, and the distance of equal ones."""
     rows = real(weight.detach()).flatten(1).double()
     line = torch.randn(rows.shape[1], generator=Generator().manual_seed(0), dtype=torch.float64)

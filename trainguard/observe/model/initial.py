@@ -8,15 +8,15 @@ from torch import Tensor, nn
 
 from trainguard.core.errors import SubjectError, did_you_mean
 from trainguard.events.trace import Pass
-from trainguard.observe.model.cross_entropy_calls import Entropy
+from trainguard.observe.model.cross_entropy_calls import CrossEntropyCalls
 from trainguard.observe.model.locate_nonfinite import origin
-from trainguard.observe.model.model_case import Inputs, Network, backward
+from trainguard.observe.model.model_case import Inputs, ModelCase, backward
 from trainguard.observe.model.outputs import Outputs
 
 SEEDS = 4
 
 
-def observe(network: Network) -> Iterator[Pass]:
+def observe(network: ModelCase) -> Iterator[Pass]:
     """
     Measure fresh models: four seeds in the first case, one in the others, and one evaluation.
 
@@ -27,27 +27,27 @@ def observe(network: Network) -> Iterator[Pass]:
     """
     for seed in range(SEEDS if network.case == 0 else 1):
         module = network.build(seed)
-        yield from _measured(network, module, seed)
+        yield from _measure(network, module, seed)
         if seed == 0:
-            yield from _evaluated(network, module)
+            yield from _measure_evaluation(network, module)
 
 
-def _measured(network: Network, module: nn.Module, seed: int) -> Iterator[Pass]:
+def _measure(network: ModelCase, module: nn.Module, seed: int) -> Iterator[Pass]:
     """Measure a model in training mode on one batch, and its loss."""
     inputs, at = network.draw(seed), f"seed {seed}"
     # With gradients: a model may take one of its own energy.
-    with Entropy() as entropy:
+    with CrossEntropyCalls() as entropy:
         outputs = network.call(module, inputs)
         loss = network.loss(outputs, inputs)
     _check_promises(network, outputs, loss)
     for name, tensor in outputs.tensors.items():
         yield _output(network, module, inputs, name, tensor, at)
     if loss is not None:
-        yield network.passed("loss", at=at, measured=float(loss.detach()))
+        yield network.make_event("loss", at=at, measured=float(loss.detach()))
         yield from _entropies(network, entropy, at)
 
 
-def _evaluated(network: Network, module: nn.Module) -> Iterator[Pass]:
+def _measure_evaluation(network: ModelCase, module: nn.Module) -> Iterator[Pass]:
     """Measure the outputs in evaluation mode, where it may return other things than in training."""
     inputs = network.draw()
     try:
@@ -61,7 +61,7 @@ def _evaluated(network: Network, module: nn.Module) -> Iterator[Pass]:
 
 
 def _output(
-    network: Network, module: nn.Module, inputs: Inputs, name: str, tensor: Tensor, at: str
+    network: ModelCase, module: nn.Module, inputs: Inputs, name: str, tensor: Tensor, at: str
 ) -> Pass:
     """Measure the range of one output, and what in it is no number."""
     tensor = tensor.detach()
@@ -70,7 +70,7 @@ def _output(
     count, detail = 0, ""
     if sound.numel() < tensor.numel():
         count, detail = _unsound(network, module, inputs, tensor)
-    return network.passed(
+    return network.make_event(
         "output",
         place=name,
         at=at,
@@ -83,7 +83,7 @@ def _output(
 
 
 def _unsound(
-    network: Network, module: nn.Module, inputs: Inputs, tensor: Tensor
+    network: ModelCase, module: nn.Module, inputs: Inputs, tensor: Tensor
 ) -> tuple[int, str]:
     """
     Return how many elements are no numbers, and the module that made the first of them.
@@ -97,7 +97,7 @@ def _unsound(
     return lost, origin(module, lambda: network.call(module, inputs))
 
 
-def _gradients_are_finite(network: Network, module: nn.Module, inputs: Inputs) -> bool:
+def _gradients_are_finite(network: ModelCase, module: nn.Module, inputs: Inputs) -> bool:
     """Say whether a backward pass gives every parameter a gradient of numbers."""
     module.zero_grad(set_to_none=True)
     outputs = network.call(module, inputs)
@@ -115,18 +115,18 @@ def _gradients_are_finite(network: Network, module: nn.Module, inputs: Inputs) -
     return bool(found) and all(bool(gradient.isfinite().all()) for gradient in found)
 
 
-def _entropies(network: Network, entropy: Entropy, at: str) -> Iterator[Pass]:
+def _entropies(network: ModelCase, entropy: CrossEntropyCalls, at: str) -> Iterator[Pass]:
     """Yield the cross-entropies of a model that starts from random weights."""
-    if network.seeded:
+    if network.is_seeded:
         for index, (classes, value) in enumerate(entropy.taken):
             place = f"cross_entropy over {classes} classes"
             place += f", call {index + 1}" if index else ""
-            yield network.passed("entropy", place=place, at=at, measured=value, of=classes)
+            yield network.make_event("entropy", place=place, at=at, measured=value, of=classes)
 
 
-def _check_promises(network: Network, outputs: Outputs, loss: Tensor | None) -> None:
+def _check_promises(network: ModelCase, outputs: Outputs, loss: Tensor | None) -> None:
     """Raise for a promise about an output that there is none of, and about a loss without one."""
-    known("initial_range", network.model.ranges, outputs.tensors)
+    check_globs("initial_range", network.model.ranges, outputs.tensors)
     if network.model.expected_loss is not None and loss is None:
         raise SubjectError(
             "a loss before training is promised, and there is none",
@@ -134,7 +134,7 @@ def _check_promises(network: Network, outputs: Outputs, loss: Tensor | None) -> 
         )
 
 
-def known(option: str, globs: Iterable[str], names: Iterable[str]) -> None:
+def check_globs(option: str, globs: Iterable[str], names: Iterable[str]) -> None:
     """Raise for a glob of an option that fits none of the names."""
     for glob in globs:
         if not any(fnmatchcase(name, glob) for name in names):

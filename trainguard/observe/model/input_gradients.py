@@ -12,7 +12,7 @@ from trainguard.observe.model.model_case import Inputs
 
 
 @dataclass
-class Taps:
+class InputGradients:
     """
     The places at which inputs come into a model: themselves, or their embeddings.
 
@@ -24,15 +24,15 @@ class Taps:
     leaves: list[tuple[str, Tensor]] = field(default_factory=list)
 
     @property
-    def tapped(self) -> set[str]:
+    def tapped_inputs(self) -> set[str]:
         """The names of the inputs with a place to take a gradient at."""
         return {name for name, _ in self.leaves}
 
 
 @contextmanager
-def tapping(module: nn.Module, inputs: Inputs, names: Iterable[str]) -> Iterator[Taps]:
+def tapping(module: nn.Module, inputs: Inputs, names: Iterable[str]) -> Iterator[InputGradients]:
     """Tap the named inputs of what is called in the block."""
-    taps, whole = Taps(dict(inputs)), {}
+    taps, whole = InputGradients(dict(inputs)), {}
     for name in names:
         value = inputs[name]
         if isinstance(value, Tensor) and value.is_floating_point():
@@ -53,7 +53,7 @@ def tapping(module: nn.Module, inputs: Inputs, names: Iterable[str]) -> Iterator
             handle.remove()
 
 
-def _tap(taps: Taps, whole: Inputs) -> Any:
+def _tap(taps: InputGradients, whole: Inputs) -> Any:
     """Return a hook that keeps what an embedding makes of one of the inputs."""
 
     def hook(_module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from trainguard.observe.loop.locate_nonfinite import tensors_in
-from trainguard.observe.model.frozen_copy import Specimen, plain_kernels
+from trainguard.observe.model.frozen_copy import FrozenCopy, plain_kernels
 from trainguard.observe.model.model_case import Inputs
 from trainguard.observe.tools.user_line import foreign
 
@@ -16,7 +16,7 @@ _SLIGHT = 1e-6
 
 
 @dataclass(frozen=True)
-class Part:
+class Positions:
     """The positions of a dimension of a given size that must not change; `chosen` is a mask."""
 
     size: int
@@ -36,12 +36,12 @@ class Part:
 class Trail:
     """The calls of all modules in one call of the model, in the order in which they end."""
 
-    part: Part
+    part: Positions
     calls: list[tuple[str, nn.Module, list[Tensor], list[Tensor]]] = field(default_factory=list)
 
-    def follow(self, specimen: Specimen, inputs: Inputs) -> "Trail":
+    def follow(self, specimen: FrozenCopy, inputs: Inputs) -> "Trail":
         """Call a copy of the model, and note what goes into each module and comes out."""
-        model = specimen.copied()
+        model = specimen.copy()
         handles = [
             module.register_forward_hook(self._noting(name), with_kwargs=True)
             for name, module in model.named_modules()
@@ -63,7 +63,9 @@ class Trail:
         return hook
 
 
-def first_module(specimen: Specimen, part: Part, before: Inputs, after: Inputs) -> tuple[str, str]:
+def first_module(
+    specimen: FrozenCopy, part: Positions, before: Inputs, after: Inputs
+) -> tuple[str, str]:
     """
     Return the innermost module whose part changes though that of its inputs does not.
 

@@ -19,8 +19,8 @@ from torch.nn.parameter import is_lazy
 
 from trainguard.core.errors import SubjectError, is_ours
 from trainguard.events.trace import Pass
-from trainguard.observe.model.module_checks import check_shapes, check_values, described, tensors_of
-from trainguard.observe.model.outputs import Outputs, flattened
+from trainguard.observe.model.module_checks import check_shapes, check_values, describe, tensors_of
+from trainguard.observe.model.outputs import Outputs, flatten
 from trainguard.observe.tools.isolation import seed_everything
 from trainguard.observe.tools.points import Box, uniform
 from trainguard.observe.tools.structure import Structure
@@ -37,7 +37,7 @@ _LOSSES: WeakKeyDictionary[Model, nn.Module] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
-class Network:
+class ModelCase:
     """
     One declared model at one structure, on one device.
 
@@ -59,16 +59,16 @@ class Network:
         return dict(self.structure.sizes)
 
     @property
-    def batched(self) -> bool:
+    def has_batch(self) -> bool:
         """Whether some input has a batch dimension."""
         return any(BATCH in domain.names for domain in self.model.tensors.values())
 
     @property
-    def seeded(self) -> bool:
+    def is_seeded(self) -> bool:
         """Whether another seed gives another model: a factory, and not one given module."""
         return not self.model.is_module
 
-    def sized(self, **sizes: int) -> "Network":
+    def with_sizes(self, **sizes: int) -> "ModelCase":
         """Return the same network for inputs of other sizes; its modules are built alike."""
         return replace(self, structure=self.structure.with_sizes(**sizes))
 
@@ -78,12 +78,12 @@ class Network:
 
         Raises SubjectError for what is no model: no module, no parameters, no values in them.
         """
-        module: nn.Module = self._copied() if self.model.is_module else self._made(seed)
+        module: nn.Module = self._copy() if self.model.is_module else self._call_factory(seed)
         module = getattr(module, "_orig_mod", module)  # of a compiled one
         check_values(module)
-        module = guarded(module.to, self.device)
+        module = call_guarded(module.to, self.device)
         if self.dtype is not torch.float32:
-            module = guarded(module.to, self.dtype)
+            module = call_guarded(module.to, self.dtype)
         module.train()
         module.zero_grad(set_to_none=True)
         _refuse(refusal(self.model, module))
@@ -100,7 +100,7 @@ class Network:
         every = {**drawn, **self.structure.arguments}
         return {name: every[name] for name in self.model.inputs}
 
-    def fed(self, module: nn.Module) -> set[str]:
+    def forward_names(self, module: nn.Module) -> set[str]:
         """Return the names of the inputs that `forward` is called with."""
         return forward_inputs(module, self.model.loss, self.model.inputs)
 
@@ -120,15 +120,15 @@ class Network:
             # Its output is itself a gradient, as a force is of an energy: without any it has none.
             with torch.enable_grad():
                 returned = self._run(module, inputs, seed, autocast)
-            return Outputs(returned, {n: t.detach() for n, t in flattened(returned).items()})
-        return Outputs(returned, flattened(returned))
+            return Outputs(returned, {n: t.detach() for n, t in flatten(returned).items()})
+        return Outputs(returned, flatten(returned))
 
     def _run(self, module: nn.Module, inputs: Inputs, seed: int, autocast: str) -> Any:
         """Call the module, seeded, and return what it returns."""
         seed_everything(seed)
         context = torch.autocast(self.device, getattr(torch, autocast)) if autocast else None
         with context or nullcontext():
-            return self._called(module, inputs)
+            return self._call(module, inputs)
 
     def objective(self, outputs: Outputs, inputs: Inputs) -> Tensor:
         """
@@ -138,45 +138,45 @@ class Network:
         `loss`), and otherwise a fixed random projection of every output, the same in each call.
         """
         if self.model.loss is not None:
-            return self._declared(outputs, inputs)
+            return self._call_loss(outputs, inputs)
         own = outputs.own_loss
         return outputs.projection() if own is None else own
 
     def loss(self, outputs: Outputs, inputs: Inputs) -> Tensor | None:
         """Return the loss itself, declared or the model's own; None where only a projection is."""
         if self.model.loss is not None:
-            return self._declared(outputs, inputs)
+            return self._call_loss(outputs, inputs)
         return outputs.own_loss if outputs.own_loss is not None else outputs.only_number
 
-    def passed(self, quantity: str, **columns: Any) -> Pass:
+    def make_event(self, quantity: str, **columns: Any) -> Pass:
         """Make an event of this case and its sizes."""
         sizes = tuple(sorted(self.structure.sizes.items()))
         return Pass(quantity=quantity, case=self.case, sizes=sizes, **columns)
 
-    def _made(self, seed: int) -> nn.Module:
+    def _call_factory(self, seed: int) -> nn.Module:
         """Call the factory, seeded; hand it the seed where it takes one."""
         factory = self.model.model
         given = {**self.model.arguments, **self.structure.hyperparameters}
-        if "seed" not in given and "seed" in _named(factory):
+        if "seed" not in given and "seed" in _parameter_names(factory):
             given["seed"] = self.seed + seed
         seed_everything(self.seed + seed)
-        made = guarded(factory, **given)
+        made = call_guarded(factory, **given)
         if not isinstance(made, nn.Module):
             raise SubjectError(
-                f"its factory returned {described(made)}, which is no nn.Module",
+                f"its factory returned {describe(made)}, which is no nn.Module",
                 "return the module itself; what it is called with goes into the declaration",
             )
         if self.model not in _KEEPS:
-            _KEEPS[self.model] = guarded(factory, **given) is made
-        return self._copied(made) if _KEEPS[self.model] else made
+            _KEEPS[self.model] = call_guarded(factory, **given) is made
+        return self._copy(made) if _KEEPS[self.model] else made
 
-    def _copied(self, module: nn.Module | None = None) -> nn.Module:
+    def _copy(self, module: nn.Module | None = None) -> nn.Module:
         """Copy a given module, so that it stays as it was."""
         try:
             return copy.deepcopy(self.model.model if module is None else module)
         except Exception as error:
             raise SubjectError(
-                f"it cannot be copied: {told(error)}",
+                f"it cannot be copied: {describe_error(error)}",
                 "declare a function that builds it, so that it need not be copied",
             ) from error
 
@@ -186,20 +186,20 @@ class Network:
         self.call(module, self.draw(), seed=seed)
         module.train()
 
-    def _called(self, module: nn.Module, inputs: Inputs) -> Any:
+    def _call(self, module: nn.Module, inputs: Inputs) -> Any:
         """Call the module by keyword, or in order where `forward` takes no keywords."""
-        given = self.fed(module)
+        given = self.forward_names(module)
         accepted = forward_parameters(module) or []
         by_name = {name: value for name, value in inputs.items() if name in given}
         if given:
             ordered = [p.name for p in accepted if p.kind is p.POSITIONAL_ONLY and p.name in given]
             args = [by_name.pop(name) for name in ordered]
-            return guarded(module, *args, **by_name)
-        return guarded(module, *self._in_order(inputs))
+            return call_guarded(module, *args, **by_name)
+        return call_guarded(module, *self._in_order(inputs))
 
     def _in_order(self, inputs: Inputs) -> list[Any]:
         """Return the inputs that the loss does not take, in order of declaration."""
-        of_loss = set() if self.model.loss is None else _named(self.model.loss)
+        of_loss = set() if self.model.loss is None else _parameter_names(self.model.loss)
         return [value for name, value in inputs.items() if name not in of_loss]
 
     def _loss(self) -> Callable[..., Any]:
@@ -209,26 +209,26 @@ class Network:
         if not isinstance(loss, nn.Module):
             return loss
         if self.model not in _LOSSES:
-            _LOSSES[self.model] = self._copied(loss)
+            _LOSSES[self.model] = self._copy(loss)
         return _LOSSES[self.model].to(self.device)
 
-    def _declared(self, outputs: Outputs, inputs: Inputs) -> Tensor:
+    def _call_loss(self, outputs: Outputs, inputs: Inputs) -> Tensor:
         """Call the declared loss with the output and those inputs that it takes."""
         loss = self._loss()
-        names = _named(loss)
+        names = _parameter_names(loss)
         given = {name: value for name, value in inputs.items() if name in names}
-        returned = guarded(loss, outputs.returned, **given)
+        returned = call_guarded(loss, outputs.returned, **given)
         if isinstance(returned, Mapping) and "loss" in returned:
             returned = returned["loss"]
         if not isinstance(returned, Tensor) or not returned.is_floating_point():
             raise SubjectError(
-                f"its loss returned {described(returned)}, not a floating-point tensor",
+                f"its loss returned {describe(returned)}, not a floating-point tensor",
                 "return the loss as a tensor",
             )
         return returned if returned.ndim == 0 else returned.mean()
 
 
-def guarded(function: Callable[..., Any], /, *args: Any, **keywords: Any) -> Any:
+def call_guarded(function: Callable[..., Any], /, *args: Any, **keywords: Any) -> Any:
     """Call the team's code; what it raises is the subject's fault and keeps its traceback."""
     try:
         return function(*args, **keywords)
@@ -238,11 +238,11 @@ def guarded(function: Callable[..., Any], /, *args: Any, **keywords: Any) -> Any
         if is_ours(error):
             raise
         raise SubjectError(
-            f"it raised {told(error)}", "the traceback below is the model's own"
+            f"it raised {describe_error(error)}", "the traceback below is the model's own"
         ) from error
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Write an exception as its kind and the first line of its message."""
     return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
 
@@ -250,7 +250,7 @@ def told(error: BaseException) -> str:
 def backward(objective: Tensor) -> None:
     """Go back from a number; what the model's own backward code raises is the subject's fault."""
     try:
-        guarded(objective.backward)
+        call_guarded(objective.backward)
     except SubjectError as fault:
         sentence = fault.sentence.removeprefix("it ")
         raise SubjectError(f"its backward pass {sentence}", fault.remedy) from fault.__cause__
@@ -271,7 +271,7 @@ def _refuse(wrong: tuple[str, str] | None) -> None:
         raise SubjectError(wrong[0], wrong[1].rstrip("."))
 
 
-def _named(function: Callable[..., Any]) -> set[str]:
+def _parameter_names(function: Callable[..., Any]) -> set[str]:
     """Return the names that a callable takes, as far as can be known."""
     target = function if inspect.isclass(function) else getattr(function, "forward", function)
     try:

@@ -8,7 +8,7 @@ from torch.nn.parameter import is_lazy
 from trainguard.core.errors import SubjectError
 
 
-def described(value: object) -> str:
+def describe(value: object) -> str:
     """Describe a value that should have been something else in a few words."""
     if isinstance(value, Tensor):
         return f"a tensor of {str(value.dtype).removeprefix('torch.')}"

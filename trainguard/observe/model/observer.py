@@ -35,13 +35,13 @@ from trainguard.observe.model import (
     state,
 )
 from trainguard.observe.model.cases import draw
-from trainguard.observe.model.model_case import Network
+from trainguard.observe.model.model_case import ModelCase
 from trainguard.observe.model.paste import call
 from trainguard.observe.tools.quiet import session
 from trainguard.observe.tools.traces import Traces
 from trainguard.subjects.model import Model
 
-Probe = Callable[[Network], Iterator[Pass]]
+Probe = Callable[[ModelCase], Iterator[Pass]]
 
 PROBES: dict[str, Probe] = {
     "initial": initial.observe,
@@ -77,11 +77,11 @@ class ModelObservation:
     settings: Settings
     points: int = 0
     _traces: Traces[Pass] = field(default_factory=lambda: Traces("a model", PROBES))
-    _networks: list[Network] | SubjectError = field(default_factory=list)
+    _networks: list[ModelCase] | SubjectError = field(default_factory=list)
 
     def trace(self, probe: str) -> Trace[Pass]:
         """Return the trace of one probe; a model that cannot be called is not probed further."""
-        return self._traces.get(probe, self._observed)
+        return self._traces.get(probe, self._observe_probe)
 
     def shrink(self, finding: Finding, _judge: Judge) -> Finding:
         """Return the finding with the call that shows it."""
@@ -90,10 +90,10 @@ class ModelObservation:
             return finding
         return replace(finding, smallest=call(self._networks[seen.case], dict(seen.sizes)))
 
-    def _observed(self, probe: str) -> Trace[Pass]:
+    def _observe_probe(self, probe: str) -> Trace[Pass]:
         """Run one probe in each case, the team's global state kept as it was."""
         with session(self.settings.seed, self.model.timeout):
-            passes = tuple(seen for network in self._prepared() for seen in PROBES[probe](network))
+            passes = tuple(seen for network in self._prepare() for seen in PROBES[probe](network))
         self.points += len(passes)
         conditions: dict[str, Plain] = {
             "device": self.device,
@@ -104,23 +104,25 @@ class ModelObservation:
         }
         return Trace(self.model.name, passes, conditions, self.model.promises)
 
-    def _prepared(self) -> list[Network]:
+    def _prepare(self) -> list[ModelCase]:
         """Draw the cases and call the model once in each; what stops it is raised each time."""
         if isinstance(self._networks, SubjectError):
             raise self._networks
         if not self._networks:
             try:
-                self._networks = self._tried()
+                self._networks = self._try_networks()
             except SubjectError as fault:
                 self._networks = fault
                 raise
         return self._networks
 
-    def _tried(self) -> list[Network]:
+    def _try_networks(self) -> list[ModelCase]:
         """Return the network of every case, each of which was built and called."""
         dtype = torch.float64 if self.dtype == "float64" else torch.float32
         networks = [
-            Network(self.model, structure, case, self.device, dtype, self.dtype, self.settings.seed)
+            ModelCase(
+                self.model, structure, case, self.device, dtype, self.dtype, self.settings.seed
+            )
             for case, structure in enumerate(
                 draw(self.model, CASES[self.settings.profile], self.settings.seed)
             )

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from trainguard.core.errors import SubjectError
-from trainguard.observe.model.frozen_copy import Specimen
+from trainguard.observe.model.frozen_copy import FrozenCopy
 from trainguard.subjects.domain import BATCH
 
 Shapes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Layout:
+class OutputAxis:
     """
     How an axis of an output holds a dimension: `outer * size * inner`, where `size` is its size.
 
@@ -44,7 +44,7 @@ class Layout:
         return tensor.reshape(split).select(self.axis + 1, index).flatten(self.axis, self.axis + 1)
 
 
-def layouts(specimen: Specimen, dimension: str) -> dict[str, list[Layout] | None]:
+def layouts(specimen: FrozenCopy, dimension: str) -> dict[str, list[OutputAxis] | None]:
     """
     Return for each output the ways in which it may hold a dimension: an empty list if not at all.
 
@@ -52,8 +52,8 @@ def layouts(specimen: Specimen, dimension: str) -> dict[str, list[Layout] | None
     """
     shapes = shapes_of(specimen)
     size = specimen.network.sizes[dimension]
-    other = _resized(specimen, dimension)
-    found: dict[str, list[Layout] | None] = {}
+    other = _call_resized(specimen, dimension)
+    found: dict[str, list[OutputAxis] | None] = {}
     for name, shape in shapes.items():
         if other is None:
             found[name] = _by_place(specimen, dimension, shape)
@@ -64,13 +64,13 @@ def layouts(specimen: Specimen, dimension: str) -> dict[str, list[Layout] | None
     return found
 
 
-def shapes_of(specimen: Specimen, **sizes: int) -> Shapes:
+def shapes_of(specimen: FrozenCopy, **sizes: int) -> Shapes:
     """Return the shapes of the outputs at given sizes, or at the specimen's own."""
-    made = specimen.called(specimen.drawn(**sizes)) if sizes else specimen.first()
+    made = specimen.call(specimen.draw(**sizes)) if sizes else specimen.first()
     return {name: tuple(tensor.shape) for name, tensor in made.tensors.items()}
 
 
-def _resized(specimen: Specimen, dimension: str) -> tuple[int, Shapes] | None:
+def _call_resized(specimen: FrozenCopy, dimension: str) -> tuple[int, Shapes] | None:
     """Call the model at another size of a dimension that it takes."""
     size = specimen.network.sizes[dimension]
     shorter = 2 if dimension == BATCH else size // 2
@@ -85,7 +85,7 @@ def _resized(specimen: Specimen, dimension: str) -> tuple[int, Shapes] | None:
 
 def _by_change(
     shape: tuple[int, ...], size: int, other_shape: tuple[int, ...], other: int
-) -> list[Layout] | None:
+) -> list[OutputAxis] | None:
     """Return the layouts of the one axis that follows the dimension's size; None if unclear."""
     if shape == other_shape:
         return []
@@ -99,19 +99,21 @@ def _by_change(
     times, rest = divmod(shape[axis], size)
     if rest or times * other != other_shape[axis] or not times:
         return None
-    return list(dict.fromkeys([Layout(axis, 1, size, times), Layout(axis, times, size, 1)]))
+    return list(dict.fromkeys([OutputAxis(axis, 1, size, times), OutputAxis(axis, times, size, 1)]))
 
 
-def _by_place(specimen: Specimen, dimension: str, shape: tuple[int, ...]) -> list[Layout] | None:
+def _by_place(
+    specimen: FrozenCopy, dimension: str, shape: tuple[int, ...]
+) -> list[OutputAxis] | None:
     """Return the layout of the axis that stands where every input has the dimension."""
     size, tensors = specimen.network.sizes[dimension], specimen.network.model.tensors.values()
     axes = {d.shape.index(dimension) for d in tensors if d.shape and dimension in d.shape}
     axis = next(iter(axes))
     alone = len(axes) == 1 and axis < len(shape) and shape.count(size) == 1
-    return [Layout(axis, 1, size, 1)] if alone and shape[axis] == size else None
+    return [OutputAxis(axis, 1, size, 1)] if alone and shape[axis] == size else None
 
 
-def own(specimen: Specimen, dimension: str, chosen: Tensor) -> dict[str, list[Tensor]]:
+def own(specimen: FrozenCopy, dimension: str, chosen: Tensor) -> dict[str, list[Tensor]]:
     """Return masks of some positions of a dimension in each output, one for each of its layouts."""
     shapes = shapes_of(specimen)
     return {
@@ -121,9 +123,9 @@ def own(specimen: Specimen, dimension: str, chosen: Tensor) -> dict[str, list[Te
     }
 
 
-def foreign(specimen: Specimen, dimension: str, chosen: Tensor) -> dict[str, Tensor]:
+def foreign(specimen: FrozenCopy, dimension: str, chosen: Tensor) -> dict[str, Tensor]:
     """Return for each input of `forward` a mask of some positions of a dimension that it has."""
-    inputs = specimen.drawn()
+    inputs = specimen.draw()
     return {
         name: along(inputs[name], words.index(dimension), chosen)
         for name, words in entering(specimen).items()
@@ -131,9 +133,9 @@ def foreign(specimen: Specimen, dimension: str, chosen: Tensor) -> dict[str, Ten
     }
 
 
-def entering(specimen: Specimen) -> dict[str, tuple[str, ...]]:
+def entering(specimen: FrozenCopy) -> dict[str, tuple[str, ...]]:
     """Return the tensors that go into `forward`, with the dimensions of each."""
-    given, tensors = specimen.network.fed(specimen.module), specimen.network.model.tensors
+    given, tensors = specimen.network.forward_names(specimen.module), specimen.network.model.tensors
     return {n: d.shape or () for n, d in tensors.items() if n in given or not given}
 
 

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from torch.distributions import Distribution
 
 from trainguard.core.errors import SubjectError
-from trainguard.observe.model.module_checks import described
+from trainguard.observe.model.module_checks import describe
 
 _DEEPEST = 6
 
@@ -45,18 +45,18 @@ class Outputs:
 
     def projection(self) -> Tensor:
         """Return a fixed random combination of all outputs, each weighted alike."""
-        parts = [_projected(name, tensor) for name, tensor in self.tensors.items()]
+        parts = [_project(name, tensor) for name, tensor in self.tensors.items()]
         return torch.stack(parts).sum()
 
 
-def flattened(returned: Any) -> dict[str, Tensor]:
+def flatten(returned: Any) -> dict[str, Tensor]:
     """Return the floating-point tensors in what a model returned; raises where there is none."""
     found = {path or "output": tensor for path, tensor in _walk(returned, "", _DEEPEST)}
     if not found and hasattr(returned, "__dict__"):
         found = dict(_walk(vars(returned), "", _DEEPEST))
     if not found:
         raise SubjectError(
-            f"its forward returned {described(returned)}, with no floating-point tensor in it",
+            f"its forward returned {describe(returned)}, with no floating-point tensor in it",
             "return the outputs as tensors, or in a dict, tuple or dataclass of them",
         )
     return found
@@ -87,7 +87,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((n, part) for n, part in vars(value).items() if not n.startswith("_"))
 
 
-def _projected(name: str, tensor: Tensor) -> Tensor:
+def _project(name: str, tensor: Tensor) -> Tensor:
     """Return the product of a tensor with weights that only its name and shape decide."""
     generator = Generator().manual_seed(zlib.crc32(f"{name}{tuple(tensor.shape)}".encode()))
     weights = torch.randn(tensor.shape, generator=generator)

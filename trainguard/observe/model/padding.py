@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from trainguard.events.trace import Pass
-from trainguard.observe.model.dependency import Question, leaks, told
-from trainguard.observe.model.frozen_copy import Specimen, unjudged
-from trainguard.observe.model.model_case import Network
+from trainguard.observe.model.dependency import Question, leak_events, leaks
+from trainguard.observe.model.frozen_copy import FrozenCopy, raise_unjudged
+from trainguard.observe.model.model_case import ModelCase
 from trainguard.observe.model.output_axes import entering, layouts, shapes_of
 from trainguard.subjects.domain import BATCH, Domain
 
@@ -28,16 +28,16 @@ class Padding:
     domain: Domain
     dimension: str
 
-    def kept(self, network: Network) -> Tensor:
+    def kept_mask(self, network: ModelCase) -> Tensor:
         """Return which positions of each sample are kept, [B, T]: of the first sample, all."""
         size, count = network.sizes[self.dimension], network.sizes.get(BATCH, 1)
         cycle = (size, size // 2, size - 1, 1) if count > 1 else (size // 2,)
         lengths = torch.tensor([max(1, cycle[i % len(cycle)]) for i in range(count)])
         return torch.arange(size) < lengths[:, None]
 
-    def value(self, network: Network) -> Tensor:
+    def value(self, network: ModelCase) -> Tensor:
         """Return the input that says so: a mask, or the lengths of the samples."""
-        kept, drawn = self.kept(network), network.draw()[self.name]
+        kept, drawn = self.kept_mask(network), network.draw()[self.name]
         if self.domain.kind != "mask":
             return kept.sum(1).to(drawn)
         keep, padding = (torch.as_tensor(value).to(drawn) for value in self.domain.values)
@@ -46,27 +46,31 @@ class Padding:
     def spread(self, kept: Tensor, tensor: Tensor, words: tuple[str, ...]) -> Tensor:
         """Return a [B, T] mask in the shape of a tensor of named dimensions."""
         axes = words.index(BATCH) if BATCH in words else None, words.index(self.dimension)
-        return placed(kept, tuple(tensor.shape), *axes).to(tensor.device)
+        return place_mask(kept, tuple(tensor.shape), *axes).to(tensor.device)
 
 
-def observe(network: Network) -> Iterator[Pass]:
+def observe(network: ModelCase) -> Iterator[Pass]:
     """Ask whether what is kept depends on what stands in padded positions."""
-    padding = _declared(network)
+    padding = _find_padding(network)
     if padding is None or network.sizes[padding.dimension] < 2:
-        unjudged(network, "what marks padding is neither a tg.mask nor the lengths of the samples")
+        raise_unjudged(
+            network, "what marks padding is neither a tg.mask nor the lengths of the samples"
+        )
         return
-    specimen = Specimen.of(network)
+    specimen = FrozenCopy.of(network)
     specimen.fix(padding.name, padding.value)
-    question = Question(_own(specimen, padding), _padded(specimen, padding))
+    question = Question(_own(specimen, padding), _padding_masks(specimen, padding))
     if not question.own:
-        unjudged(network, "none of its outputs has a part for each sample, or for each position")
+        raise_unjudged(
+            network, "none of its outputs has a part for each sample, or for each position"
+        )
     if not question.foreign:
-        unjudged(network, f"no input has the dimensions of {padding.name}")
+        raise_unjudged(network, f"no input has the dimensions of {padding.name}")
     at = f"the end of {padding.dimension} padded"
-    yield from told(network, "padding", question, leaks(specimen, question), at)
+    yield from leak_events(network, "padding", question, leaks(specimen, question), at)
 
 
-def _declared(network: Network) -> Padding | None:
+def _find_padding(network: ModelCase) -> Padding | None:
     """Return what marks padding; None where it cannot be told how it does so."""
     name = network.model.padding or ""
     domain = network.model.tensors.get(name)
@@ -79,9 +83,9 @@ def _declared(network: Network) -> Padding | None:
     return Padding(name, domain, bound) if lengths else None
 
 
-def _own(specimen: Specimen, padding: Padding) -> dict[str, list[Tensor]]:
+def _own(specimen: FrozenCopy, padding: Padding) -> dict[str, list[Tensor]]:
     """Return for each output a mask of what belongs to kept positions, or to whole samples."""
-    shapes, kept = shapes_of(specimen), padding.kept(specimen.network)
+    shapes, kept = shapes_of(specimen), padding.kept_mask(specimen.network)
     rows = layouts(specimen, BATCH) if BATCH in specimen.network.sizes else {}
     found = {}
     for name, ways in layouts(specimen, padding.dimension).items():
@@ -90,14 +94,14 @@ def _own(specimen: Specimen, padding: Padding) -> dict[str, list[Tensor]]:
             continue
         if ways:
             axes = samples[0].axis if samples else None, ways[0].axis
-            found[name] = [placed(kept, shapes[name], *axes)]
-        elif samples and _known(specimen, padding, name, shapes[name], samples[0].axis):
+            found[name] = [place_mask(kept, shapes[name], *axes)]
+        elif samples and _is_pooled(specimen, padding, name, shapes[name], samples[0].axis):
             found[name] = [torch.ones(shapes[name], dtype=torch.bool)]
     return found
 
 
-def _known(
-    specimen: Specimen, padding: Padding, name: str, shape: tuple[int, ...], sample: int
+def _is_pooled(
+    specimen: FrozenCopy, padding: Padding, name: str, shape: tuple[int, ...], sample: int
 ) -> bool:
     """Say whether no axis of an output can hold padded positions, pooled or reduced."""
     axes = {sample, len(shape) - 1}
@@ -111,9 +115,9 @@ def _known(
     return axes == set(range(len(shape)))
 
 
-def _padded(specimen: Specimen, padding: Padding) -> dict[str, Tensor]:
+def _padding_masks(specimen: FrozenCopy, padding: Padding) -> dict[str, Tensor]:
     """Return for each input with the dimensions of the padding a mask of what is padded."""
-    inputs, kept = specimen.drawn(), padding.kept(specimen.network)
+    inputs, kept = specimen.draw(), padding.kept_mask(specimen.network)
     masks = {}
     for name, words in entering(specimen).items():
         once = words.count(padding.dimension) == 1
@@ -123,7 +127,7 @@ def _padded(specimen: Specimen, padding: Padding) -> dict[str, Tensor]:
     return masks
 
 
-def placed(mask: Tensor, shape: tuple[int, ...], row: int | None, column: int) -> Tensor:
+def place_mask(mask: Tensor, shape: tuple[int, ...], row: int | None, column: int) -> Tensor:
     """Return a [B, T] mask spread over a shape in which B and T are at given axes."""
     ones = [1] * len(shape)
     ones[column] = mask.shape[1]

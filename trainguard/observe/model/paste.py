@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from trainguard.observe.model.model_case import Network
+from trainguard.observe.model.model_case import ModelCase
 from trainguard.subjects.domain import Domain
 from trainguard.subjects.model_inputs import forward_inputs
 
 _LONGEST = 60
 
 
-def call(network: Network, sizes: dict[str, int]) -> str:
+def call(network: ModelCase, sizes: dict[str, int]) -> str:
     """Write how the model is built and called in one structure, with inputs drawn alike."""
     every = {**network.sizes, **sizes}
     fed = [
@@ -17,15 +17,15 @@ def call(network: Network, sizes: dict[str, int]) -> str:
         for name, domain in network.model.inputs.items()
         if name in _called_with(network)
     ]
-    return f"{_built(network)}({', '.join(fed)})"
+    return f"{_build_code(network)}({', '.join(fed)})"
 
 
-def _called_with(network: Network) -> set[str]:
+def _called_with(network: ModelCase) -> set[str]:
     """Return the inputs of `forward`, as far as the declaration tells."""
     return forward_inputs(network.model.model, network.model.loss, network.model.inputs)
 
 
-def _built(network: Network) -> str:
+def _build_code(network: ModelCase) -> str:
     """Write how the model is built: the call of its factory, or the declared module itself."""
     name = getattr(network.model.model, "__name__", "")
     if not name.isidentifier():
@@ -33,14 +33,14 @@ def _built(network: Network) -> str:
     if network.model.is_module:
         return name
     given = {**network.model.arguments, **network.structure.hyperparameters}
-    words = ", ".join(f"{name}={_written(value)}" for name, value in given.items())
+    words = ", ".join(f"{name}={_write_value(value)}" for name, value in given.items())
     return f"{name}({words})"
 
 
 def _value(domain: Any, sizes: dict[str, int], argument: Any) -> str:
     """Write one input: a tensor drawn from its domain, or the argument itself."""
     if not isinstance(domain, Domain) or domain.shape is None:
-        return _written(argument)
+        return _write_value(argument)
     shape = domain.dims(sizes)
     if domain.kind == "mask":
         return _mask(domain, shape)
@@ -52,7 +52,7 @@ def _value(domain: Any, sizes: dict[str, int], argument: Any) -> str:
     return f"torch.empty({', '.join(map(str, shape))}).uniform_({low:g}, {high:g})"
 
 
-def _written(value: Any) -> str:
+def _write_value(value: Any) -> str:
     """Write a value as code; dots stand for what has no short code of its own."""
     text = repr(value)
     return "..." if "<" in text or len(text) > _LONGEST else text

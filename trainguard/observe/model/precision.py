@@ -17,18 +17,18 @@ from torch import Tensor
 
 from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.events.trace import Pass
-from trainguard.observe.model.model_case import Network, told
-from trainguard.observe.model.rounding import moved, noise, worst
+from trainguard.observe.model.model_case import ModelCase, describe_error
+from trainguard.observe.model.rounding import move_parameters, noise, worst
 
 _BATCHES = 2
 
 
-def observe(network: Network) -> Iterator[Pass]:
+def observe(network: ModelCase) -> Iterator[Pass]:
     """Compare the outputs under autocast with those in float32."""
     module = network.build().eval()
     found, own, rounding = [], 0.0, 0.0
     low = getattr(torch, network.precision)
-    rounded = moved(network, module, lambda parameter: parameter.to(low).to(parameter))
+    rounded = move_parameters(network, module, lambda parameter: parameter.to(low).to(parameter))
     with torch.no_grad():
         for seed in range(_BATCHES):
             inputs = network.draw(seed)
@@ -40,17 +40,19 @@ def observe(network: Network) -> Iterator[Pass]:
             try:
                 coarse = network.call(module, inputs, autocast=network.precision)
             except SubjectError as fault:
-                why = told(fault.__cause__ or fault)
-                yield network.passed("precision fails", measured=1.0, detail=why)
+                why = describe_error(fault.__cause__ or fault)
+                yield network.make_event("precision fails", measured=1.0, detail=why)
                 return
             found.append(worst(coarse, outputs))
-            given = {name: _rounded(value, low) for name, value in inputs.items()}
+            given = {name: _round(value, low) for name, value in inputs.items()}
             rounding = max(rounding, worst(network.call(rounded, given), outputs)[1])
     place, measured = max(found, key=lambda pair: pair[1])
-    yield network.passed("precision", place=place, measured=measured, reference=own, scale=rounding)
+    yield network.make_event(
+        "precision", place=place, measured=measured, reference=own, scale=rounding
+    )
 
 
-def _rounded(value: Any, low: torch.dtype) -> Any:
+def _round(value: Any, low: torch.dtype) -> Any:
     """Return an input rounded to a low precision, where it is a tensor of floats."""
     floats = isinstance(value, Tensor) and value.is_floating_point()
     return value.to(low).to(value) if floats else value

@@ -11,7 +11,7 @@ from trainguard.observe.tools.user_line import caller
 _FRAMES = 2
 
 
-class Draws(TorchFunctionMode):
+class RandomDraws(TorchFunctionMode):
     """
     Notes every call of torch in a block after which its random stream is another.
 

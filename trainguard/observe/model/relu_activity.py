@@ -9,13 +9,13 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from trainguard.events.trace import Pass
-from trainguard.observe.model.model_case import Network, hookable
+from trainguard.observe.model.model_case import ModelCase, hookable
 from trainguard.observe.tools.user_line import caller
 
 _RELUS = {functional.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_, functional.relu_}
 
 
-class Activity(TorchFunctionMode):
+class ReluActivity(TorchFunctionMode):
     """
     Counts, inside the block, the elements that each ReLU lets through.
 
@@ -30,14 +30,14 @@ class Activity(TorchFunctionMode):
         self.counts: dict[tuple[str, str], tuple[int, int]] = {}
         self._handles: list[Any] = []
 
-    def __enter__(self) -> "Activity":
+    def __enter__(self) -> "ReluActivity":
         """Follow which module is running, and begin to count."""
         for name, part in hookable(self.module).items():
             self._handles += [
                 part.register_forward_pre_hook(
                     lambda _part, _args, name=name: self.running.append(name)
                 ),
-                part.register_forward_hook(lambda *_given: self._left(), always_call=True),
+                part.register_forward_hook(lambda *_given: self._leave(), always_call=True),
             ]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -64,12 +64,12 @@ class Activity(TorchFunctionMode):
         self.counts[key] = (active + int((returned > 0).sum()), every + returned.numel())
         return returned
 
-    def seen(self, network: Network) -> Iterator[Pass]:
+    def events(self, network: ModelCase) -> Iterator[Pass]:
         """Yield what was counted, in the order of the first calls."""
         for (place, source), (active, every) in self.counts.items():
-            yield network.passed("activity", place=place, count=active, of=every, source=source)
+            yield network.make_event("activity", place=place, count=active, of=every, source=source)
 
-    def _left(self) -> None:
+    def _leave(self) -> None:
         """Leave the module that ran last."""
         if self.running:
             self.running.pop()

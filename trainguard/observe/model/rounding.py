@@ -8,22 +8,22 @@ from torch import Generator, Tensor, nn
 from trainguard.core.errors import SubjectError
 from trainguard.observe.model.comparison import error
 from trainguard.observe.model.frozen_copy import twin
-from trainguard.observe.model.model_case import Inputs, Network
+from trainguard.observe.model.model_case import Inputs, ModelCase
 from trainguard.observe.model.outputs import Outputs
 
 _EPS = 2.0**-24
 
 
-def noise(network: Network, module: nn.Module, inputs: Inputs, outputs: Outputs) -> float:
+def noise(network: ModelCase, module: nn.Module, inputs: Inputs, outputs: Outputs) -> float:
     """
     Return the largest relative error of an output of float32, in norm.
 
     Where the model cannot be in float64, it is what rounding every parameter anew does.
     """
     try:
-        exact = network.call(twin(network, module).double(), _doubled(inputs))
+        exact = network.call(twin(network, module).double(), _as_double(inputs))
     except SubjectError:
-        rounded = moved(network, module, _last_digit)
+        rounded = move_parameters(network, module, _last_digit)
         exact = network.call(rounded, inputs)
     return worst(outputs, exact)[1]
 
@@ -38,7 +38,7 @@ def worst(outputs: Outputs, exact: Outputs) -> tuple[str, float]:
     return max(errors.items(), key=lambda pair: pair[1])
 
 
-def _doubled(inputs: Inputs) -> Inputs:
+def _as_double(inputs: Inputs) -> Inputs:
     """Return inputs in float64."""
     return {
         name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
@@ -46,7 +46,9 @@ def _doubled(inputs: Inputs) -> Inputs:
     }
 
 
-def moved(network: Network, module: nn.Module, change: Callable[[Tensor], Tensor]) -> nn.Module:
+def move_parameters(
+    network: ModelCase, module: nn.Module, change: Callable[[Tensor], Tensor]
+) -> nn.Module:
     """Return a copy of which every parameter is changed."""
     other = twin(network, module)
     with torch.no_grad():

@@ -13,33 +13,33 @@ from torch import nn
 
 from trainguard.core.errors import Unjudged
 from trainguard.events.trace import Pass
-from trainguard.observe.model.dependency import Question, leaks, told
-from trainguard.observe.model.frozen_copy import Specimen, unjudged
-from trainguard.observe.model.locate_dependency import Part
-from trainguard.observe.model.model_case import Network
+from trainguard.observe.model.dependency import Question, leak_events, leaks
+from trainguard.observe.model.frozen_copy import FrozenCopy, raise_unjudged
+from trainguard.observe.model.locate_dependency import Positions
+from trainguard.observe.model.model_case import ModelCase
 from trainguard.observe.model.output_axes import foreign, own
 from trainguard.subjects.domain import BATCH
 
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm  # noqa: SLF001 what all of them derive from
 
 
-def observe(network: Network) -> Iterator[Pass]:
+def observe(network: ModelCase) -> Iterator[Pass]:
     """Ask whether the outputs of one sample depend on the inputs of the others."""
     size = network.sizes.get(BATCH, 0)
     if size < 2:
-        unjudged(network, "its batches have one sample")
+        raise_unjudged(network, "its batches have one sample")
         return
-    specimen = Specimen.of(network)
+    specimen = FrozenCopy.of(network)
     if _mixes_on_purpose(specimen.module):
         raise Unjudged("a batch norm without running statistics mixes samples on purpose")
     chosen = torch.arange(size) == size // 2
     question = Question(
-        own(specimen, BATCH, chosen), foreign(specimen, BATCH, ~chosen), Part(size, chosen)
+        own(specimen, BATCH, chosen), foreign(specimen, BATCH, ~chosen), Positions(size, chosen)
     )
     if not question.own:
-        unjudged(network, "none of its outputs has one part for each sample")
+        raise_unjudged(network, "none of its outputs has one part for each sample")
     at = f"sample {size // 2} of {size}"
-    yield from told(network, "mixed", question, leaks(specimen, question), at)
+    yield from leak_events(network, "mixed", question, leaks(specimen, question), at)
 
 
 def _mixes_on_purpose(module: nn.Module) -> bool:

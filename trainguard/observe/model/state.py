@@ -21,7 +21,7 @@ from torch import Generator, Tensor, nn
 from trainguard.core.errors import SubjectError
 from trainguard.events.trace import Pass
 from trainguard.observe.model.comparison import apart, largest
-from trainguard.observe.model.model_case import Network, guarded, told
+from trainguard.observe.model.model_case import ModelCase, call_guarded, describe_error
 from trainguard.observe.model.outputs import Outputs
 
 State = dict[str, Any]
@@ -29,7 +29,7 @@ _RUNS = 2
 _OTHER = 101  # the seed of the model that is loaded into
 
 
-def observe(network: Network) -> Iterator[Pass]:
+def observe(network: ModelCase) -> Iterator[Pass]:
     """Save a model, load it into another one, and see whether they are the same."""
     if network.case and not network.model.vary:
         return  # no size of an input matters here
@@ -41,20 +41,20 @@ def observe(network: Network) -> Iterator[Pass]:
         yield from _round_trip(network, fresh, "after it was called in training")
 
 
-def _round_trip(network: Network, model: nn.Module, at: str) -> Any:
+def _round_trip(network: ModelCase, model: nn.Module, at: str) -> Any:
     """Yield what a round trip of one model shows, and return the model that was loaded."""
     other = _other(network)
     try:
-        state = _saved_and_read(guarded(model.state_dict))
-        guarded(other.load_state_dict, state)
+        state = _saved_and_read(call_guarded(model.state_dict))
+        call_guarded(other.load_state_dict, state)
     except SubjectError as fault:
         why = _why(fault)
-        yield network.passed("unloadable", at=at, measured=1.0, detail=why)
+        yield network.make_event("unloadable", at=at, measured=1.0, detail=why)
         return None
     yield from _entries(network, model, other, state, at)
-    for names in tied(model):
-        if names not in tied(other):
-            yield network.passed("untied", place=", ".join(names), at=at, measured=1.0)
+    for names in tied_groups(model):
+        if names not in tied_groups(other):
+            yield network.make_event("untied", place=", ".join(names), at=at, measured=1.0)
     yield from _outputs(network, model, other, at)
     return other
 
@@ -63,13 +63,13 @@ def _why(fault: SubjectError) -> str:
     """Write why a state dict does not load: the first key that is the matter, where torch says."""
     error = fault.__cause__ or fault
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return shorten(lines[1], 160) if len(lines) > 1 else told(error)
+    return shorten(lines[1], 160) if len(lines) > 1 else describe_error(error)
 
 
-def _other(network: Network) -> nn.Module:
+def _other(network: ModelCase) -> nn.Module:
     """Build a model with other values: from another seed, or else by scrambling them."""
     other = network.build(_OTHER)
-    if not network.seeded:
+    if not network.is_seeded:
         scramble(other)
     return other
 
@@ -89,14 +89,14 @@ def scramble(module: nn.Module) -> None:
 def _saved_and_read(state: State) -> State:
     """Write a state dict to a file in memory and read it back."""
     file = io.BytesIO()
-    guarded(torch.save, state, file)
+    call_guarded(torch.save, state, file)
     file.seek(0)
     read: State = torch.load(file, weights_only=False)
     return read
 
 
 def _entries(
-    network: Network, model: nn.Module, other: nn.Module, state: State, at: str
+    network: ModelCase, model: nn.Module, other: nn.Module, state: State, at: str
 ) -> Iterator[Pass]:
     """Yield the entries whose dtype or value is not what it was."""
     theirs = _live(other)
@@ -109,9 +109,11 @@ def _entries(
         odd = next((dtype for dtype in dtypes if dtype != tensor.dtype), None)
         if odd is not None:
             detail = f"{_word(odd)} instead of {_word(tensor.dtype)}"
-            yield network.passed("state dtype", place=name, at=at, measured=1.0, detail=detail)
+            yield network.make_event("state dtype", place=name, at=at, measured=1.0, detail=detail)
         elif loaded is None or apart(loaded, tensor):
-            yield network.passed("state value", place=name, at=at, measured=apart(loaded, tensor))
+            yield network.make_event(
+                "state value", place=name, at=at, measured=apart(loaded, tensor)
+            )
 
 
 def _lend(tensor: Tensor, loaded: Tensor | None) -> None:
@@ -120,21 +122,21 @@ def _lend(tensor: Tensor, loaded: Tensor | None) -> None:
         loaded.data.copy_(tensor.data)
 
 
-def _outputs(network: Network, model: nn.Module, other: nn.Module, at: str) -> Iterator[Pass]:
+def _outputs(network: ModelCase, model: nn.Module, other: nn.Module, at: str) -> Iterator[Pass]:
     """Yield how far the outputs of a model and of the one that loaded its state are apart."""
     inputs = network.draw()
     with torch.no_grad():
         model.eval()
         other.eval()
-        lost = _unsaved(model, other)
+        lost = _find_unsaved(model, other)
         first = network.call(model, inputs)
         place, gap = largest(network.call(other, inputs), first)
         if gap and _carries(network, model, inputs, first):
             return
-    yield network.passed("restored", place=place, at=at, measured=gap, detail=lost)
+    yield network.make_event("restored", place=place, at=at, measured=gap, detail=lost)
 
 
-def _unsaved(model: nn.Module, other: nn.Module) -> str:
+def _find_unsaved(model: nn.Module, other: nn.Module) -> str:
     """Return the name of a tensor that is not saved and differs between two models, if any."""
     kept, theirs = set(model.state_dict()), dict(other.named_modules())
     for prefix, part in model.named_modules():
@@ -149,7 +151,7 @@ def _unsaved(model: nn.Module, other: nn.Module) -> str:
     return ""
 
 
-def _run(network: Network, model: nn.Module) -> bool:
+def _run(network: ModelCase, model: nn.Module) -> bool:
     """Call a model a few times in training mode, and say whether it can be."""
     try:
         for seed in range(_RUNS):
@@ -159,7 +161,7 @@ def _run(network: Network, model: nn.Module) -> bool:
     return True
 
 
-def _carries(network: Network, model: nn.Module, inputs: State, first: Outputs) -> bool:
+def _carries(network: ModelCase, model: nn.Module, inputs: State, first: Outputs) -> bool:
     """Say whether a call in evaluation mode changes the next, as a state that is carried does."""
     if largest(network.call(model, inputs), first)[1]:
         return True
@@ -167,7 +169,7 @@ def _carries(network: Network, model: nn.Module, inputs: State, first: Outputs) 
     return largest(network.call(model, inputs), first)[1] > 0.0
 
 
-def tied(model: nn.Module) -> set[tuple[str, ...]]:
+def tied_groups(model: nn.Module) -> set[tuple[str, ...]]:
     """Return the groups of names of parameters that share their memory."""
     groups: dict[tuple[int, torch.Size], list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):

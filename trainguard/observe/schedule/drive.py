@@ -40,7 +40,7 @@ class Formula:
 
     schedule: Schedule
     function: Callable[[int], Any]
-    fed: bool = False
+    is_fed: bool = False
     end: int | None = None
 
     def rates(self, step: int) -> Rates:
@@ -50,7 +50,7 @@ class Formula:
         several = returned if isinstance(returned, list | tuple) else [returned]
         return tuple(_rate(value, step) for value in several)
 
-    def reported(self) -> Rates:
+    def reported_rates(self) -> Rates:
         """Return nothing: a function reports no rate but the one it returns."""
         return ()
 
@@ -69,7 +69,7 @@ class Stepped:
     _wants: dict[int, tuple[int, str]] = field(default_factory=dict)
 
     @property
-    def fed(self) -> bool:
+    def is_fed(self) -> bool:
         """Whether a metric is fed at every advance."""
         if self.schedule.advance is not None:
             return _positional(self.schedule.advance) > 2
@@ -86,7 +86,7 @@ class Stepped:
         groups = (group for optimizer in self.optimizers for group in optimizer.param_groups)
         return tuple(_rate(group["lr"], step) for group in groups)
 
-    def reported(self) -> Rates:
+    def reported_rates(self) -> Rates:
         """Return what a single scheduler says the rates are; of several, no one's word is known."""
         if len(self.schedulers) != 1 or not hasattr(self.schedulers[0], "get_last_lr"):
             return ()
@@ -113,11 +113,11 @@ class Stepped:
             scheduler.step_update(step + 1)
             return
         if id(scheduler) not in self._wants:
-            self._wants[id(scheduler)] = self._wanted(scheduler.step)
+            self._wants[id(scheduler)] = self._inspect_method(scheduler.step)
         counts, fed = self._wants[id(scheduler)]
         scheduler.step(*[step + 1] * counts, **({fed: metric} if fed else {}))
 
-    def _wanted(self, method: Callable[..., Any]) -> tuple[int, str]:
+    def _inspect_method(self, method: Callable[..., Any]) -> tuple[int, str]:
         """Return how many counts of steps a method needs, and its parameter for a metric."""
         fed = _metric_of(self.schedule, method)
         needed = [
@@ -167,7 +167,7 @@ def ticks(
             phase=phase,
             step=step,
             rates=drive.rates(step),
-            reported=drive.reported(),
+            reported=drive.reported_rates(),
             metric=metric,
             label=label,
         )
@@ -202,7 +202,7 @@ def _optimizer(schedule: Schedule, setting: Setting) -> Optimizer:
         made = schedule.optimizer()
     if not isinstance(made, Optimizer):
         raise SubjectError(
-            f"its optimizer() returned {_described(made)}, not an optimizer",
+            f"its optimizer() returned {_describe(made)}, not an optimizer",
             "return a torch.optim.Optimizer",
         )
     return made
@@ -226,7 +226,7 @@ def _check_schedulers(
     strange = [s for s in schedulers if not (_steps(s) or schedule.advance is not None)]
     if strange or not (optimizers or schedulers):
         raise SubjectError(
-            f"it returned {_described(strange[0] if strange else built)}, not a scheduler",
+            f"it returned {_describe(strange[0] if strange else built)}, not a scheduler",
             "return an object with step(), several in a list, or a function of the step",
         )
 
@@ -274,11 +274,11 @@ def _rate(value: Any, step: int) -> float:
         except (TypeError, ValueError):
             pass
     raise SubjectError(
-        f"its rate at step {step} is {_described(value)}, not a number",
+        f"its rate at step {step} is {_describe(value)}, not a number",
         "return the rate as a number",
     )
 
 
-def _described(value: object) -> str:
+def _describe(value: object) -> str:
     """Describe a value that should have been something else in a few words."""
     return "None" if value is None else f"the {type(value).__name__} {value!r:.40}"

@@ -8,7 +8,7 @@ from trainguard.subjects.schedule import Schedule
 Metrics = Callable[[int], float]
 
 
-def declared(schedule: Schedule) -> Metrics:
+def declared_metrics(schedule: Schedule) -> Metrics:
     """Return the declared metrics, the last one held; without any, metrics that improve."""
     given = schedule.metrics
     if given:
@@ -36,12 +36,12 @@ def improving(mode: str, patience: int) -> Metrics:
 def below_zero(metrics: Callable[[str, int], Metrics]) -> Callable[[str, int], Metrics]:
     """Return the same sequence mirrored at zero, so that it improves in the same mode."""
 
-    def mirrored(mode: str, patience: int) -> Metrics:
+    def mirror(mode: str, patience: int) -> Metrics:
         """Return the mirror image of the sequence of the opposite mode."""
         positive = metrics("min" if mode == "max" else "max", patience)
         return lambda step: -positive(step)
 
-    return mirrored
+    return mirror
 
 
 def after_one_nan(metrics: Callable[[str, int], Metrics]) -> Callable[[str, int], Metrics]:

@@ -51,7 +51,7 @@ class ScheduleObservation:
         self._traces.check(probe)
         if probe != "run":
             self.trace("run")
-        return self._traces.get(probe, lambda _: self._observed(probe, self._drawn(probe)))
+        return self._traces.get(probe, lambda _: self._observe_probe(probe, self._draw(probe)))
 
     def shrink(self, finding: Finding, judge: Judge) -> Finding:
         """Return the finding at the smallest setting to which the judge objects alike."""
@@ -59,7 +59,7 @@ class ScheduleObservation:
         tick = finding.event
         if probe is None or not isinstance(tick, Tick):
             return finding
-        draws = self._drawn(probe)
+        draws = self._draw(probe)
         known = draws[tick.case] if tick.case < len(draws) else {}
         found, setting = finding, known
         if self.schedule.vary:
@@ -75,11 +75,11 @@ class ScheduleObservation:
         count = DRAWS[self.settings.profile]
         return count if probe == "run" else max(3, count // _SHARE)
 
-    def _drawn(self, probe: str) -> list[Setting]:
+    def _draw(self, probe: str) -> list[Setting]:
         """Return the settings of a probe; drawing is deterministic, so they are not kept."""
         return draw(self.schedule, self._count(probe), self.settings.seed)
 
-    def _observed(self, probe: str, draws: list[Setting]) -> Trace[Tick]:
+    def _observe_probe(self, probe: str, draws: list[Setting]) -> Trace[Tick]:
         """Run a probe in each setting, the team's global state kept as it was."""
         with session(self.settings.seed, self.schedule.timeout):
             ticks = tuple(
@@ -110,7 +110,7 @@ class _Objection:
     def at(self, setting: Setting) -> Finding | None:
         """Return the like finding in a setting, if there is one."""
         try:
-            trace = self.observation._observed(self.probe, [setting])  # noqa: SLF001
+            trace = self.observation._observe_probe(self.probe, [setting])  # noqa: SLF001
         except (SubjectError, Unjudged):
             return None
         alike = (self.finding.summary, self.finding.rank)

@@ -11,7 +11,7 @@ import torch
 from trainguard.core.errors import Unjudged
 from trainguard.events.trace import Tick
 from trainguard.observe.schedule.drive import Drive, Setting, Stepped, start, ticks
-from trainguard.observe.schedule.metrics import SEQUENCES, Metrics, declared, flat
+from trainguard.observe.schedule.metrics import SEQUENCES, Metrics, declared_metrics, flat
 from trainguard.subjects.schedule import Schedule
 
 DEFAULT_TOTAL = 1000
@@ -22,8 +22,8 @@ _LONGEST_REPLAY = 20_000  # steps: a run may be long, and these probes drive it 
 def run(schedule: Schedule, setting: Setting, case: int) -> Iterator[Tick]:
     """Drive the schedule through the whole run."""
     drive = start(schedule, setting)
-    yield from ticks(drive, range(length(schedule, setting, drive)), declared(schedule), "run",
-                     case=case)  # fmt: skip
+    metrics = declared_metrics(schedule)
+    yield from ticks(drive, range(length(schedule, setting, drive)), metrics, "run", case=case)
 
 
 def length(schedule: Schedule, setting: Setting, drive: Drive) -> int:
@@ -38,9 +38,9 @@ def resume(schedule: Schedule, setting: Setting, case: int) -> Iterator[Tick]:
     drive = start(schedule, setting)
     if not isinstance(drive, Stepped):
         return  # a function of the step has no state
-    steps, metrics = range(length(schedule, setting, drive)), declared(schedule)
+    steps, metrics = range(length(schedule, setting, drive)), declared_metrics(schedule)
     points = {int(setting.get("warmup", schedule.warmup) or 0) // 2, len(steps) // 2}
-    if drive.fed:  # flat, and saved while the rule is counting
+    if drive.is_fed:  # flat, and saved while the rule is counting
         patience = _patience(schedule, setting)
         steps, metrics = range(4 * (patience + 2)), flat(schedule.mode, patience)
         points = {patience + 1 + (patience + 1) // 2}
@@ -51,7 +51,7 @@ def resume(schedule: Schedule, setting: Setting, case: int) -> Iterator[Tick]:
         yield tick
     for point, state in saved.items():
         rest = steps[point : point + _LONGEST_REPLAY]
-        yield from _resumed(schedule, setting, rest, metrics, state, case)
+        yield from _resume(schedule, setting, rest, metrics, state, case)
 
 
 def _save(drive: Stepped) -> bytes | str:
@@ -68,7 +68,7 @@ def _save(drive: Stepped) -> bytes | str:
     return file.getvalue()
 
 
-def _resumed(
+def _resume(
     schedule: Schedule, setting: Setting, steps: range, metrics: Metrics, state: bytes | str,
     case: int,
 ) -> Iterator[Tick]:  # fmt: skip
@@ -101,12 +101,12 @@ def overwrite(schedule: Schedule, setting: Setting, case: int) -> Iterator[Tick]
     if not isinstance(drive, Stepped) or len(drive.schedulers) < 2:
         return
     patience = _patience(schedule, setting)
-    least = 3 * (patience + 2) if drive.fed else 0
+    least = 3 * (patience + 2) if drive.is_fed else 0
     steps = range(max(min(length(schedule, setting, drive), _LONGEST_REPLAY), least))
     metrics = flat(schedule.mode, patience)
     calls: Counter[int] = Counter()
     for index, scheduler in enumerate(drive.schedulers):
-        _intercept(scheduler, functools.partial(_counted, calls, index))
+        _intercept(scheduler, functools.partial(_count_calls, calls, index))
     yield from ticks(drive, steps, metrics, "together", case=case)
     stepped = [i for i in range(len(drive.schedulers)) if calls[i]]
     names = _names(drive.schedulers)
@@ -133,16 +133,18 @@ def _intercept(scheduler: Any, wrap: Callable[[Callable[..., Any]], Callable[...
                 raise Unjudged(reason) from None
 
 
-def _counted(calls: "Counter[int]", index: int, method: Callable[..., Any]) -> Callable[..., Any]:
+def _count_calls(
+    calls: "Counter[int]", index: int, method: Callable[..., Any]
+) -> Callable[..., Any]:
     """Count the calls of a method, with its signature kept."""
 
     @functools.wraps(method)
-    def counted(*args: Any, **keywords: Any) -> Any:
+    def wrapper(*args: Any, **keywords: Any) -> Any:
         """Count one call and make it."""
         calls[index] += 1
         return method(*args, **keywords)
 
-    return counted
+    return wrapper
 
 
 def _silence(*_: Any, **__: Any) -> None:
@@ -163,7 +165,7 @@ def plateau(schedule: Schedule, setting: Setting, case: int) -> Iterator[Tick]:
     patience = _patience(schedule, setting)
     for phase, sequence in SEQUENCES.items():
         drive = start(schedule, setting)
-        if not drive.fed:
+        if not drive.is_fed:
             raise Unjudged(f"`{schedule.name}` is fed no metric: its step() takes none")
         metrics = sequence(schedule.mode, patience)
         yield from ticks(drive, range(2 * (patience + 2) + 2), metrics, phase, case=case)
