@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from trainguard.core.finding import Finding
 from trainguard.events.trace import Trace
 from trainguard.invariants.memory.growth import memory_does_not_grow
-from trainguard.observe.memory.leak_watch import CHECKS, Follower
+from trainguard.observe.memory.leak_watch import CHECKS, LeakWatch
 
 ROUNDS = 7
 WIDTH = 256
@@ -42,7 +42,7 @@ def train(steps: int, keep: Callable[[], object] = lambda: None) -> None:
 
 def followed(steps: int, keep: Callable[[], object] = lambda: None) -> list[Finding]:
     """Train under a follower, and return what is found."""
-    follower = Follower()
+    follower = LeakWatch()
     with follower.following():
         train(steps, keep)
     return list(memory_does_not_grow(Trace("train", tuple(follower.told))))

@@ -23,9 +23,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.networks import Checkpointed, Transformer, UNet, ViT
 from benchmarks.report import conditions, row
-from trainguard.observe.memory.allocation_log import Ledger
+from trainguard.observe.memory.allocation_log import AllocationLog
 from trainguard.observe.memory.forked import apart
-from trainguard.observe.memory.predict import predicted
+from trainguard.observe.memory.predict import predict_step
 from trainguard.observe.memory.training import Training, train
 from trainguard.observe.tools.isolation import isolate
 from trainguard.subjects.units import format_bytes
@@ -85,7 +85,7 @@ def training(name: str, again: bool, low: bool, optimizer: str, foreach: bool = 
     return Training(build, feed, loss, OPTIMIZERS[optimizer], foreach=foreach)
 
 
-class Unwatched(Ledger):
+class Unwatched(AllocationLog):
     """A ledger that is never entered: for steps that are measured by something else."""
 
     def enter_all(self, tensors: Any, category: str) -> None:
@@ -110,7 +110,7 @@ def near() -> None:
         off = {}
         for optimizer in OPTIMIZERS:
             made = training(name, again, low, optimizer)
-            peak = predicted(lambda made=made: made, "cpu").timeline.peak(0).total
+            peak = predict_step(lambda made=made: made, "cpu").timeline.peak(0).total
             off[optimizer] = 100 * (peak / real_peak(made) - 1)
         how = ", ".join(["bfloat16" if low else "float32", *(["checkpointing"] if again else [])])
         errors = ", ".join(f"{optimizer} {error:+.2f}" for optimizer, error in off.items())
@@ -130,7 +130,7 @@ def large() -> None:
     built = partial(Transformer, **sizes)
     made = Training(built, partial(tokens, 2048, 1), loss, OPTIMIZERS["AdamW"])
     started = perf_counter()
-    peak = predicted(lambda: made, "cuda").timeline.peak()
+    peak = predict_step(lambda: made, "cuda").timeline.peak()
     seconds = perf_counter() - started
     host = 1024 * max(
         resource.getrusage(who).ru_maxrss
@@ -162,7 +162,7 @@ def cost() -> None:
 
         def guess(made: Training = made) -> None:
             """Make them on fake ones."""
-            predicted(lambda: made, "cuda")
+            predict_step(lambda: made, "cuda")
 
         how = "bfloat16" if low else "float32"
         against = {

@@ -9,7 +9,7 @@ from tests.observe.memory.networks import real_peak
 from tests.third_party.test_models import SUBJECTS
 from trainguard.core.settings import Settings
 from trainguard.observe.memory.declared_step import DeclaredStep
-from trainguard.observe.memory.predict import predicted
+from trainguard.observe.memory.predict import predict_step
 from trainguard.observe.tools.isolation import isolate
 
 NAMES = (
@@ -34,5 +34,5 @@ def _one_thread() -> Iterator[None]:
 def test_a_model_takes_what_is_predicted(model: tg.Model) -> None:
     """Within 2 % of what torch's profiler counts over two real training steps."""
     declared = DeclaredStep(model, tg.Budget(device="cpu"), "cpu", "float32", Settings(), {})
-    found = predicted(declared.training, "cpu").timeline.peak(0).total
+    found = predict_step(declared.training, "cpu").timeline.peak(0).total
     assert found == pytest.approx(real_peak(declared.training), rel=0.02)

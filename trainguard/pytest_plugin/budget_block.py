@@ -84,9 +84,9 @@ class BudgetBlock:
 
     def __enter__(self) -> Self:
         """Start to follow."""
-        from trainguard.observe.memory.block_meter import Meter  # late: it imports torch
+        from trainguard.observe.memory.block_meter import BlockMeter  # late: it imports torch
 
-        self._meter = Meter()
+        self._meter = BlockMeter()
         self._meter.start()
         return self
 

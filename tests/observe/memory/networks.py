@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
-from trainguard.observe.memory.allocation_log import Ledger
+from trainguard.observe.memory.allocation_log import AllocationLog
 from trainguard.observe.memory.training import Training, train
 
 
@@ -97,7 +97,7 @@ def real_peak(training: Callable[[], Training]) -> int:
     return most
 
 
-class Unwatched(Ledger):
+class Unwatched(AllocationLog):
     """A ledger that is never entered, for runs that something else measures."""
 
     def enter_all(self, tensors: Any, category: str) -> None:

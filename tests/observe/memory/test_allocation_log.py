@@ -4,12 +4,18 @@ import pytest
 import torch
 from torch import nn
 
-from trainguard.observe.memory.allocation_log import BACKWARD, FORWARD, OPTIMIZER, Exhausted, Ledger
+from trainguard.observe.memory.allocation_log import (
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    AllocationLog,
+    Exhausted,
+)
 
 
 def test_a_storage_is_entered_once() -> None:
     """Views and in-place operations add nothing to what is held."""
-    with Ledger() as ledger:
+    with AllocationLog() as ledger:
         x = torch.zeros(256)
         x.view(16, 16).add_(1).t()
     assert [entry.size for entry in ledger.entries] == [1024]
@@ -17,7 +23,7 @@ def test_a_storage_is_entered_once() -> None:
 
 def test_what_is_freed_is_no_longer_held() -> None:
     """A storage is let go when its last view is."""
-    with Ledger() as ledger:
+    with AllocationLog() as ledger:
         x = torch.zeros(256)
         half = x[:128]
         del x
@@ -28,7 +34,7 @@ def test_what_is_freed_is_no_longer_held() -> None:
 
 def test_a_storage_that_grows_is_followed() -> None:
     """What `resize_` adds is held from then on."""
-    with Ledger() as ledger:
+    with AllocationLog() as ledger:
         x = torch.zeros(4)
         x.resize_(1024)
     assert ledger.live_bytes == 4096
@@ -36,7 +42,7 @@ def test_a_storage_that_grows_is_followed() -> None:
 
 def test_phases_are_told_apart() -> None:
     """What backward and the optimizer make is known from what the forward pass makes."""
-    ledger = Ledger()
+    ledger = AllocationLog()
     module = nn.Linear(4, 4)
     optimizer = torch.optim.Adam(module.parameters())
     with ledger.following():
@@ -50,7 +56,7 @@ def test_phases_are_told_apart() -> None:
 
 def test_the_module_and_the_line_are_known() -> None:
     """An entry names the module at work and the line of the caller, in backward too."""
-    ledger = Ledger()
+    ledger = AllocationLog()
     module = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
     with ledger.following():
         ledger.phase = FORWARD
@@ -64,6 +70,6 @@ def test_the_module_and_the_line_are_known() -> None:
 
 def test_a_real_step_is_stopped_in_time() -> None:
     """Beyond what it may take, the ledger stops a step; nothing stays entered."""
-    with pytest.raises(Exhausted), Ledger(most=1000):
+    with pytest.raises(Exhausted), AllocationLog(most=1000):
         torch.zeros(1024)
     assert torch.utils._python_dispatch._len_torch_dispatch_stack() == 0

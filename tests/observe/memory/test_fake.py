@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainguard.observe.memory.fake import FakeLedger, faked
+from trainguard.observe.memory.fake import FakeAllocationLog, fake_tensors
 
 
 class Scaled(nn.Module):
@@ -21,7 +21,7 @@ class Scaled(nn.Module):
 
 def test_a_copy_shares_its_mode() -> None:
     """An average is a copy of the model; with a mode of its own it would belong nowhere."""
-    with faked() as mode:
+    with fake_tensors() as mode:
         copied = copy.deepcopy(Scaled())
         assert copied.scale.fake_mode is copied.layer.weight.fake_mode is mode
         assert (copied.scale * copied.layer.weight).shape == (3, 3)
@@ -29,7 +29,7 @@ def test_a_copy_shares_its_mode() -> None:
 
 def test_counters_still_count() -> None:
     """A number that torch knows, such as an optimizer's counter, is known after it is changed."""
-    with faked(), FakeLedger().following():
+    with fake_tensors(), FakeAllocationLog().following():
         counter = torch.tensor(0.0)
         counter += 1
         torch._foreach_add_([counter], 2.0)
@@ -47,7 +47,7 @@ def written(tensor: torch.Tensor) -> torch.Tensor:
 
 def test_what_is_written_in_place_makes_nothing() -> None:
     """Such an operation returns its tensor, which has a new version, and makes no storage."""
-    with faked(), FakeLedger().following() as ledger:
+    with fake_tensors(), FakeAllocationLog().following() as ledger:
         tensor = torch.empty(4, 3)
         version, before = tensor._version, len(ledger.entries)
         assert written(tensor) is tensor
@@ -68,7 +68,7 @@ RESIZED: list[tuple[Any, tuple[int, ...]]] = [
 @pytest.mark.parametrize(("change", "shape"), RESIZED)
 def test_what_changes_a_shape_in_place_is_run(change: Any, shape: tuple[int, ...]) -> None:
     """The shape of a fake tensor changes as that of a real one does."""
-    with faked(), FakeLedger().following():
+    with fake_tensors(), FakeAllocationLog().following():
         fake = torch.empty(2, 3)
         change(fake)
         assert tuple(fake.shape) == shape

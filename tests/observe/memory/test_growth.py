@@ -9,8 +9,8 @@ import torch
 from tests.observe.memory import growing, lasting
 from trainguard.events.trace import Trace, Usage
 from trainguard.invariants.memory.growth import memory_does_not_grow
-from trainguard.observe.memory.leak_watch import Follower
-from trainguard.observe.memory.run_call import silenced
+from trainguard.observe.memory.leak_watch import LeakWatch
+from trainguard.observe.memory.run_call import silence
 
 
 @pytest.fixture(autouse=True)
@@ -19,15 +19,15 @@ def quiet() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    with silenced(), warnings.catch_warnings():
+    with silence(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # as while a subject is observed
         yield
     torch.set_num_threads(threads)
 
 
-def followed(train: Callable[[], object]) -> tuple[Follower, Trace[Usage]]:
+def followed(train: Callable[[], object]) -> tuple[LeakWatch, Trace[Usage]]:
     """Follow a training, and return what was told of it."""
-    follower = Follower()
+    follower = LeakWatch()
     with follower.following():
         train()
     return follower, Trace("train", tuple(follower.told))

@@ -12,7 +12,7 @@ from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Trace, Usage
 from trainguard.invariants.memory.growth import memory_does_not_grow
-from trainguard.observe.memory.host_memory import Held, Host
+from trainguard.observe.memory.host_memory import HostMemory, LineMemory
 from trainguard.observe.memory.observer import MemoryObservation
 from trainguard.observe.memory.steady_growth import Span, span
 from trainguard.subjects.subject import Subject
@@ -166,9 +166,9 @@ def test_the_span_lies_between_the_ends_of_passes() -> None:
 
 def test_a_line_must_grow_between_all_looks() -> None:
     """What grew once, or stopped, is no growth; bytes are per step."""
-    host = Host()
+    host = HostMemory()
     for step, a, b, c in ((2, 0, 0, 0), (6, 4096, 9999, 4096), (10, 8192, 9999, 8000)):
-        host.looks.append((step, {"a": Held(a, a), "b": Held(b), "c": Held(c)}))
-    assert host.growing(1024, 0) == {"a": Held(1024, 1024)}
+        host.looks.append((step, {"a": LineMemory(a, a), "b": LineMemory(b), "c": LineMemory(c)}))
+    assert host.growing(1024, 0) == {"a": LineMemory(1024, 1024)}
     assert set(host.growing(900, 0)) == {"a", "c"}
     assert host.growing(1024, 5) == {}

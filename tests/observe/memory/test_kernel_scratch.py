@@ -4,17 +4,17 @@ import torch
 
 from tests.observe.memory.networks import Convolutions
 from trainguard.observe.memory.allocation_log import FORWARD
-from trainguard.observe.memory.fake import FakeLedger, faked
+from trainguard.observe.memory.fake import FakeAllocationLog, fake_tensors
 from trainguard.observe.memory.kernel_scratch import Kernel, fill
 from trainguard.observe.memory.timeline import Timeline
 
 ARGUMENTS = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
 
 
-def _followed(module: Convolutions) -> FakeLedger:
+def _followed(module: Convolutions) -> FakeAllocationLog:
     """Return the ledger of a step of a convolutional network on fake images."""
-    ledger = FakeLedger()
-    with faked() as mode, ledger.following():
+    ledger = FakeAllocationLog()
+    with fake_tensors() as mode, ledger.following():
         ledger.phase, ledger.step = FORWARD, 1
         made = mode.from_tensor(torch.zeros(2, 3, 32, 32))
         type(module)()(made).sum().backward()

@@ -16,7 +16,7 @@ from tests.observe.memory.networks import (
     real_peak,
 )
 from trainguard.core.errors import SubjectError
-from trainguard.observe.memory.predict import followed, measured, predicted
+from trainguard.observe.memory.predict import follow_step, measure_step, predict_step
 from trainguard.observe.memory.training import Training
 from trainguard.observe.tools.isolation import isolate
 
@@ -30,12 +30,12 @@ def _one_thread() -> Iterator[None]:
 
 def test_a_transformer_is_predicted_to_the_byte() -> None:
     """What is predicted for the cpu is what torch's profiler sees of the real step."""
-    assert predicted(of_transformer, "cpu").timeline.peak().total == real_peak(of_transformer)
+    assert predict_step(of_transformer, "cpu").timeline.peak().total == real_peak(of_transformer)
 
 
 def test_what_was_measured_is_what_was_predicted() -> None:
     """A ledger of real tensors comes to the same peak, by the same categories."""
-    fake, real = predicted(of_transformer, "cpu"), measured(of_transformer, "cpu", "")
+    fake, real = predict_step(of_transformer, "cpu"), measure_step(of_transformer, "cpu", "")
     assert fake.timeline.peak().categories == real.timeline.peak().categories
     assert (fake.how, real.how) == ("predicted for cpu on fake tensors", "measured on cpu")
 
@@ -53,16 +53,16 @@ def test_convolutions_are_predicted_within_two_percent() -> None:
         Convolutions, partial(torch.zeros, 8, 3, 64, 64), loss, torch.optim.SGD, foreach=False
     )
     real = real_peak(lambda: training)
-    found = predicted(lambda: training, "cpu").timeline.peak().total
+    found = predict_step(lambda: training, "cpu").timeline.peak().total
     assert found == pytest.approx(real, rel=0.02)
 
 
 def test_checkpointing_shows() -> None:
     """With activation checkpointing fewer activations are held at their highest moment."""
     deep = partial(Transformer, layers=6)
-    plain = predicted(lambda: of_transformer(build=deep), "cpu").timeline.highest()
+    plain = predict_step(lambda: of_transformer(build=deep), "cpu").timeline.highest()
     saving = partial(deep, checkpointed=True)
-    saved = predicted(lambda: of_transformer(build=saving), "cpu").timeline.highest()
+    saved = predict_step(lambda: of_transformer(build=saving), "cpu").timeline.highest()
     assert saved["activations"] < 0.5 * plain["activations"]
     assert saved["parameters"] == plain["parameters"]
 
@@ -70,7 +70,7 @@ def test_checkpointing_shows() -> None:
 def test_state_and_averages_are_told_apart() -> None:
     """AdamW holds two of each parameter, and an average one."""
     training = of_transformer(average=AveragedModel)
-    held = predicted(lambda: training, "cpu").timeline.highest()
+    held = predict_step(lambda: training, "cpu").timeline.highest()
     assert held["optimizer"] == pytest.approx(2 * held["parameters"], rel=0.01)
     assert held["averages"] == pytest.approx(held["parameters"], rel=0.01)
     assert held["gradients"] == held["parameters"]
@@ -85,7 +85,7 @@ def test_the_average_of_batch_statistics_is_predicted() -> None:
         optimizer=torch.optim.AdamW,
         average=partial(AveragedModel, use_buffers=True),
     )
-    made = followed(lambda: training, "cpu")
+    made = follow_step(lambda: training, "cpu")
     assert made.how.startswith("predicted"), made.detail
     held = made.timeline.highest()
     copied = 8  # bytes, of the average's own counter of updates
@@ -94,8 +94,8 @@ def test_the_average_of_batch_statistics_is_predicted() -> None:
 
 def test_working_on_all_parameters_at_once_takes_more() -> None:
     """What CUDA does by default is predicted for it: one more copy of all parameters."""
-    at_once = predicted(lambda: of_transformer(foreach=True), "cuda").timeline.highest()
-    in_turn = predicted(of_transformer, "cuda").timeline.highest()
+    at_once = predict_step(lambda: of_transformer(foreach=True), "cuda").timeline.highest()
+    in_turn = predict_step(of_transformer, "cuda").timeline.highest()
     assert at_once["temporaries"] > in_turn["temporaries"]
 
 
@@ -111,7 +111,7 @@ def test_a_cache_of_the_team_stays_real() -> None:
         """Use the cached mask in the loss."""
         return (module(batch).mean() * mask(8)).sum(), None
 
-    predicted(lambda: of_transformer(loss=loss), "cpu")
+    predict_step(lambda: of_transformer(loss=loss), "cpu")
     assert type(mask(8)) is Tensor
     assert mask.cache_info().misses == 1
 
@@ -124,7 +124,7 @@ def test_a_logged_number_is_taken_for_granted() -> None:
         found, _ = next_character(module, batch)
         return found, found.item()
 
-    told = predicted(lambda: of_transformer(loss=loss), "cpu").detail
+    told = predict_step(lambda: of_transformer(loss=loss), "cpu").detail
     assert told.startswith("took 1 logged numbers for granted: test_predict.py:")
 
 
@@ -136,15 +136,15 @@ def test_a_step_that_looks_at_its_data_is_measured() -> None:
         logits = module(batch)
         return (logits.sum() if batch.max() > 5 else logits.mean()), None
 
-    seen = followed(lambda: of_transformer(loss=loss), "cpu")
+    seen = follow_step(lambda: of_transformer(loss=loss), "cpu")
     assert seen.how == "measured on cpu"
     assert "on fake tensors it raised" in seen.detail
 
 
 def test_a_real_step_ends_before_the_machine_does() -> None:
     """A step that takes more than it is given is stopped, and what it held so far is known."""
-    seen = measured(of_transformer, "cpu", "", most=500_000)
-    assert seen.exhausted
+    seen = measure_step(of_transformer, "cpu", "", most=500_000)
+    assert seen.is_exhausted
     assert seen.timeline.changes
 
 
@@ -156,7 +156,7 @@ def test_what_fails_on_both_is_the_subjects_own_fault() -> None:
         raise SubjectError("it cannot be built")
 
     with pytest.raises(SubjectError, match="it cannot be built"):
-        followed(lambda: of_transformer(build=build), "cpu")
+        follow_step(lambda: of_transformer(build=build), "cpu")
 
 
 class Shadow:
@@ -174,5 +174,5 @@ class Shadow:
 
 def test_the_model_that_an_average_refers_to_is_not_its_copy() -> None:
     """Parameters stay parameters where the average holds the model itself."""
-    held = predicted(lambda: of_transformer(average=Shadow), "cpu").timeline.highest()
+    held = predict_step(lambda: of_transformer(average=Shadow), "cpu").timeline.highest()
     assert held["averages"] == held["parameters"]

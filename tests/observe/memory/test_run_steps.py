@@ -16,7 +16,7 @@ from trainguard.core.errors import SubjectError
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Trace, Usage
 from trainguard.observe.memory.observer import MemoryObservation
-from trainguard.observe.memory.predict import Followed
+from trainguard.observe.memory.predict import FollowedStep
 from trainguard.observe.memory.run_call import call_of
 from trainguard.observe.memory.run_steps import of_run
 
@@ -80,7 +80,7 @@ def decides_by_values() -> None:
         optimizer.zero_grad()
 
 
-def followed(train: Callable[..., Any], target: str = "cpu", **at: Any) -> Followed:
+def followed(train: Callable[..., Any], target: str = "cpu", **at: Any) -> FollowedStep:
     """Follow the steps of a training."""
     return of_run(tg.Loop(train), target, 1 << 33, at)
 
@@ -110,7 +110,7 @@ def test_prediction_is_what_real_steps_take(monkeypatch: pytest.MonkeyPatch) -> 
     for train in (partial(averaged, average=False), trained_globally):
         predicted = followed(train)
         with monkeypatch.context() as patch:
-            patch.setattr(run_steps, "_predicted", _refused)
+            patch.setattr(run_steps, "_predict", _refused)
             measured = followed(train)
         assert (predicted.how[:9], measured.how) == ("predicted", "measured on cpu")
         assert predicted.timeline.peak().total == measured.timeline.peak().total

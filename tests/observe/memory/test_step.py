@@ -12,7 +12,7 @@ from trainguard.core.settings import Settings
 from trainguard.judging.judge import Observations, verdict
 from trainguard.judging.variant import Config
 from trainguard.observe.memory import out_of_memory
-from trainguard.observe.memory.allocation_log import Exhausted, Ledger
+from trainguard.observe.memory.allocation_log import AllocationLog, Exhausted
 from trainguard.observe.memory.events import events
 from trainguard.observe.memory.timeline import Timeline
 from trainguard.report.text import render_verdict
@@ -116,7 +116,7 @@ def test_a_step_that_allocates_nothing() -> None:
                       budget=tg.Budget(peak="1 MiB"))  # fmt: skip
     assert judged(nothing, "peak_is_within_budget").outcome == "passed"  # its input is something
     with pytest.raises(SubjectError, match="its step allocates nothing"):
-        list(events(Timeline(Ledger()), "", (), ""))
+        list(events(Timeline(AllocationLog()), "", (), ""))
 
 
 def test_headroom_without_cuda() -> None:

@@ -8,9 +8,9 @@ from trainguard.observe.memory.allocation_log import (
     FORWARD,
     OPTIMIZER,
     RECOMPUTE,
-    Change,
+    AllocationChange,
+    AllocationLog,
     Entry,
-    Ledger,
 )
 from trainguard.observe.memory.timeline import Timeline, in_blocks
 
@@ -19,9 +19,9 @@ CATEGORIES = ("", "parameters", "optimizer")
 
 
 @st.composite
-def ledgers(draw: st.DrawFn) -> Ledger:
+def ledgers(draw: st.DrawFn) -> AllocationLog:
     """Draw ledgers of storages that are made and, most of them, freed again."""
-    ledger, alive = Ledger(), []
+    ledger, alive = AllocationLog(), []
     for step in sorted(draw(st.lists(st.integers(0, 2), min_size=1, max_size=40))):
         phase = draw(st.sampled_from(PHASES))
         if alive and draw(st.booleans()):
@@ -32,12 +32,12 @@ def ledgers(draw: st.DrawFn) -> Ledger:
             category = draw(st.sampled_from(CATEGORIES))
             ledger.entries.append(Entry(size, phase, step, "", "", "", category))
             alive.append(number)
-        ledger.changes.append(Change(number, size, phase, step))
+        ledger.changes.append(AllocationChange(number, size, phase, step))
     return ledger
 
 
 @given(ledgers())
-def test_what_is_held_is_what_was_made_and_not_freed(ledger: Ledger) -> None:
+def test_what_is_held_is_what_was_made_and_not_freed(ledger: AllocationLog) -> None:
     """The bytes held are the sum of all changes so far, and never negative."""
     totals = list(Timeline(ledger).totals())
     sums = [sum(c.size for c in ledger.changes[: i + 1]) for i in range(len(ledger.changes))]
@@ -46,7 +46,7 @@ def test_what_is_held_is_what_was_made_and_not_freed(ledger: Ledger) -> None:
 
 
 @given(ledgers())
-def test_categories_add_up(ledger: Ledger) -> None:
+def test_categories_add_up(ledger: AllocationLog) -> None:
     """At each moment the categories add up to what is held, and every storage has one."""
     timeline = Timeline(ledger)
     sums = [sum(held.values()) for held in timeline.by_category()]
@@ -55,7 +55,7 @@ def test_categories_add_up(ledger: Ledger) -> None:
 
 
 @given(ledgers())
-def test_the_peak_is_the_highest_moment(ledger: Ledger) -> None:
+def test_the_peak_is_the_highest_moment(ledger: AllocationLog) -> None:
     """The peak is the highest of all moments from the first step on, and is broken down whole."""
     timeline = Timeline(ledger)
     pairs = zip(timeline.totals(), ledger.changes, strict=True)
@@ -65,7 +65,7 @@ def test_the_peak_is_the_highest_moment(ledger: Ledger) -> None:
 
 
 @given(ledgers())
-def test_the_highest_of_a_category_is_its_own_maximum(ledger: Ledger) -> None:
+def test_the_highest_of_a_category_is_its_own_maximum(ledger: AllocationLog) -> None:
     """The most that a category held is the maximum over its own course, from the first step on."""
     timeline = Timeline(ledger)
     course = [dict(held) for held in timeline.by_category()]
@@ -78,7 +78,7 @@ def test_the_highest_of_a_category_is_its_own_maximum(ledger: Ledger) -> None:
 
 
 @given(ledgers())
-def test_blocks_are_never_smaller(ledger: Ledger) -> None:
+def test_blocks_are_never_smaller(ledger: AllocationLog) -> None:
     """Counted in blocks of 512 bytes as CUDA does, at least as much is held."""
     exact, blocks = Timeline(ledger).totals(), Timeline(ledger, in_blocks).totals()
     for plain, rounded in zip(exact, blocks, strict=True):
@@ -88,11 +88,13 @@ def test_blocks_are_never_smaller(ledger: Ledger) -> None:
 
 def test_what_the_forward_pass_keeps_is_an_activation() -> None:
     """Freed in the backward pass it is an activation, freed in the forward pass a temporary."""
-    ledger = Ledger()
+    ledger = AllocationLog()
     ledger.entries = [Entry(8, FORWARD, 1, "", "", ""), Entry(8, FORWARD, 1, "", "", "")]
     ledger.changes = [
-        Change(0, 8, FORWARD, 1), Change(1, 8, FORWARD, 1), Change(1, -8, FORWARD, 1),
-        Change(0, -8, BACKWARD, 1),
-    ]  # fmt: skip
+        AllocationChange(0, 8, FORWARD, 1),
+        AllocationChange(1, 8, FORWARD, 1),
+        AllocationChange(1, -8, FORWARD, 1),
+        AllocationChange(0, -8, BACKWARD, 1),
+    ]
     Timeline(ledger)
     assert [entry.category for entry in ledger.entries] == ["activations", "temporaries"]

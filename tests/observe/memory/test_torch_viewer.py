@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.cuda import _memory_viz
 
-from trainguard.observe.memory.allocation_log import Change, Entry, Ledger
+from trainguard.observe.memory.allocation_log import AllocationChange, AllocationLog, Entry
 from trainguard.observe.memory.timeline import Timeline, in_blocks
-from trainguard.observe.memory.torch_viewer import Space, pickled, snapshot
+from trainguard.observe.memory.torch_viewer import Space, pickle_snapshot, snapshot
 
 # What MemoryViz.js can read of a pickle; it raises for any other operation.
 OPCODES = {
@@ -24,24 +24,26 @@ OPCODES = {
 
 def step(sizes: list[int]) -> Timeline:
     """Return a step that holds storages, lets every other one go, and then all but the first."""
-    ledger = Ledger()
+    ledger = AllocationLog()
     ledger.entries = [
         Entry(size, "forward", 1, "Net.0", "mm", "net.py:3", "activations") for size in sizes
     ]
     ledger.entries[0] = Entry(sizes[0], "build", 0, "", "", "", "parameters")
     odd = [place for place in range(1, len(sizes)) if place % 2]
     even = [place for place in range(1, len(sizes)) if not place % 2]
-    ledger.changes = [Change(place, size, "forward", 1) for place, size in enumerate(sizes)]
-    ledger.changes += [Change(place, -sizes[place], "backward", 1) for place in odd]
-    ledger.changes += [Change(0, 512, "optimizer", 1)]  # the first one grows
-    ledger.changes += [Change(place, -sizes[place], "backward", 1) for place in even]
+    ledger.changes = [
+        AllocationChange(place, size, "forward", 1) for place, size in enumerate(sizes)
+    ]
+    ledger.changes += [AllocationChange(place, -sizes[place], "backward", 1) for place in odd]
+    ledger.changes += [AllocationChange(0, 512, "optimizer", 1)]  # the first one grows
+    ledger.changes += [AllocationChange(place, -sizes[place], "backward", 1) for place in even]
     return Timeline(ledger, in_blocks)
 
 
 @given(st.lists(st.integers(1, 1 << 40), min_size=1, max_size=12))
 def test_torch_reads_it(sizes) -> None:
     """Torch's own functions take the snapshot; they add up its blocks and segments, and assert."""
-    data = pickle.loads(pickled(step(sizes)))
+    data = pickle.loads(pickle_snapshot(step(sizes)))
     told = _memory_viz.segsum(data)
     assert "segments: 1\n" in told
     with redirect_stdout(StringIO()) as printed:
@@ -56,7 +58,7 @@ def test_torch_reads_it(sizes) -> None:
 @given(st.lists(st.integers(1, 1 << 40), min_size=1, max_size=12))
 def test_the_viewer_reads_it(sizes) -> None:
     """It holds operations that the viewer knows, and what the viewer looks up without asking."""
-    file = pickled(step(sizes))
+    file = pickle_snapshot(step(sizes))
     assert {code.name for code, _, _ in pickletools.genops(file)} <= OPCODES
     assert 2 <= file[1] <= 4  # the versions of pickle that it takes
     (segment,) = snapshot(step(sizes))["segments"]
@@ -88,7 +90,7 @@ def test_who_made_it_is_told() -> None:
 
 def test_a_step_that_holds_nothing() -> None:
     """There is no segment then, and still a trace."""
-    data = snapshot(Timeline(Ledger(), in_blocks))
+    data = snapshot(Timeline(AllocationLog(), in_blocks))
     assert data["segments"] == []
     assert [event["action"] for event in data["device_traces"][0]] == ["segment_alloc"]
 

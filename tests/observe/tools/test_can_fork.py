@@ -9,14 +9,15 @@ import torch
 from trainguard.observe.tools.can_fork import forks, go_backward
 
 FIRST = {
-    "a fake tensor": "from trainguard.observe.memory.fake import faked\nwith faked(): pass",
+    "a fake tensor": "from trainguard.observe.memory.fake import fake_tensors\n"
+    "with fake_tensors(): pass",
     "a fake tensor of torch's": "from torch._subclasses.fake_tensor import FakeTensorMode\n"
     "with FakeTensorMode(): pass",
 }
 PREDICT = """
 import torch
 {first}
-from trainguard.observe.memory.predict import predicted
+from trainguard.observe.memory.predict import predict_step
 from trainguard.observe.memory.training import Training
 made = Training(
     lambda: torch.nn.Linear(256, 256),
@@ -25,7 +26,7 @@ made = Training(
     torch.optim.SGD,
 )
 for _ in range(2):
-    assert predicted(lambda: made, "cuda").timeline.peak().total > 2 * 256 * 256 * 4
+    assert predict_step(lambda: made, "cuda").timeline.peak().total > 2 * 256 * 256 * 4
     module = torch.nn.Linear(2, 2)
     module(torch.ones(2)).sum().backward()
     assert type(module.weight.grad) is torch.Tensor

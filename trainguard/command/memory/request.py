@@ -104,10 +104,10 @@ def survey_of(order: MemoryRequest, subject: Subject) -> Any:
         averaged=budget.averaged,
         device=order.device or budget.device,
     )
-    from trainguard.observe.memory.step_profile import Survey, SurveyOfRun  # late: torch
+    from trainguard.observe.memory.step_profile import RunStepProfile, StepProfile  # late: torch
 
     if isinstance(subject, Run):
-        return SurveyOfRun(subject, told, at)
+        return RunStepProfile(subject, told, at)
     assert isinstance(subject, Model | Loss)
     _check_sizes(subject, at)
     if order.checkpoint and getattr(subject, "checkpoint", None) is None:
@@ -116,7 +116,7 @@ def survey_of(order: MemoryRequest, subject: Subject) -> Any:
         )
     dtype = order.dtype or subject.dtypes[0]
     check_word("--dtype", [dtype], DTYPES)
-    return Survey(subject, told, dtype, at, order.checkpoint)
+    return StepProfile(subject, told, dtype, at, order.checkpoint)
 
 
 def _check_sizes(subject: Model | Loss, at: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ from torch.optim.optimizer import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from trainguard.observe.memory.module_scopes import Scopes
+from trainguard.observe.memory.module_scopes import ModuleScopes
 from trainguard.observe.tools.user_line import caller, user_frame
 
 BUILD, FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = (
@@ -46,7 +46,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class AllocationChange:
     """One entry made, let go, or made larger or smaller by `size` bytes, in a phase of a step."""
 
     entry: int
@@ -59,7 +59,7 @@ class Exhausted(MemoryError):
     """Raised where a real step has taken more than it was given; never on fake tensors."""
 
 
-class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class AllocationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
     Follow all storages of a step while entered.
 
@@ -71,12 +71,12 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, most: float = float("inf")) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.entries: list[Entry] = []
-        self.changes: list[Change] = []
+        self.changes: list[AllocationChange] = []
         self.phase = BUILD
         self.step = 0
         self.most = most
         self.live_bytes = 0
-        self.scopes = Scopes()
+        self.scopes = ModuleScopes()
         self._live: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
         self._optimizing = 0
         self._beyond = ""  # the line that asks for all this, which makes nothing itself
@@ -95,7 +95,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return returned
 
     @contextmanager
-    def following(self) -> Iterator["Ledger"]:
+    def following(self) -> Iterator["AllocationLog"]:
         """Follow what happens inside, with the modules and optimizers that it happens in."""
         hooks = [
             register_optimizer_step_pre_hook(self._optimizer_begins),
@@ -103,7 +103,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ]
         self._beyond = caller()
         try:
-            with self.scopes.followed(), self:
+            with self.scopes.follow(), self:
                 yield self
         finally:
             for hook in hooks:
@@ -122,7 +122,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if tensor.device.type == "meta":  # asked late: fake tensors answer through the dispatcher
             return -1
         number = len(self.entries)
-        self._live[key] = weakref.ref(storage, partial(self._gone, key, number)), number
+        self._live[key] = weakref.ref(storage, partial(self._on_free, key, number)), number
         phase = self.now
         self.entries.append(self._entry(storage.nbytes(), phase, func))
         self._change(number, storage.nbytes(), phase)
@@ -166,7 +166,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _change(self, number: int, size: int, phase: str) -> None:
         """Write down that a storage grew or shrank."""
-        self.changes.append(Change(number, size, phase, self.step))
+        self.changes.append(AllocationChange(number, size, phase, self.step))
         self.live_bytes += size
         if size > 0 and self.live_bytes > self.most:
             raise Exhausted(f"{self.live_bytes} bytes")
@@ -178,7 +178,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._change(number, size - entry.size, self.now)
             entry.size = size
 
-    def _gone(self, key: int, number: int, _: object) -> None:
+    def _on_free(self, key: int, number: int, _: object) -> None:
         """Write down that a storage was freed."""
         self._live.pop(key, None)
         self._change(number, -self.entries[number].size, self.now)

@@ -19,7 +19,7 @@ from torch.nn.modules.module import (
 )
 
 from trainguard.observe.loop.locate_nonfinite import tensors_in
-from trainguard.observe.memory.module_scopes import Scopes
+from trainguard.observe.memory.module_scopes import ModuleScopes
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
@@ -35,22 +35,22 @@ class Mark:
         self.step, self.module, self.source = step, module, source
 
 
-class Graphs:
+class AutogradGraphs:
     """Mark the outputs of outermost modules and what backward is called on, step by step."""
 
-    def __init__(self, scopes: Scopes) -> None:
+    def __init__(self, scopes: ModuleScopes) -> None:
         self.step = 0
         self._scopes = scopes
         self._inside: list[nn.Module] = []
         self._marks: list[weakref.ref[Mark]] = []
 
     @contextmanager
-    def followed(self) -> Iterator[None]:
+    def follow(self) -> Iterator[None]:
         """Follow the calls of all modules inside, and backward."""
         patches = Patches()
         hooks = [
-            register_module_forward_pre_hook(self._entered),
-            register_module_forward_hook(self._left, always_call=True),
+            register_module_forward_pre_hook(self._on_enter),
+            register_module_forward_hook(self._on_exit, always_call=True),
         ]
         patches.replace(torch.autograd, "backward", self._backwards)
         try:
@@ -60,7 +60,7 @@ class Graphs:
             for hook in hooks:
                 hook.remove()
 
-    def kept(self, first: int, last: int) -> list[Mark]:
+    def find_marks(self, first: int, last: int) -> list[Mark]:
         """Return the marks of the steps from `first` to `last` whose graphs are still there."""
         self._marks = [ref for ref in self._marks if ref() is not None]
         alive = [mark for ref in self._marks if (mark := ref()) is not None]
@@ -75,11 +75,11 @@ class Graphs:
         node.metadata.setdefault(_KEPT_UNDER, []).append(made)
         self._marks.append(weakref.ref(made))
 
-    def _entered(self, module: nn.Module, *_: object) -> None:
+    def _on_enter(self, module: nn.Module, *_: object) -> None:
         """Know that a module is called."""
         self._inside.append(module)
 
-    def _left(self, module: nn.Module, _inputs: object, output: object) -> None:
+    def _on_exit(self, module: nn.Module, _inputs: object, output: object) -> None:
         """Mark what an outermost module returns; a recomputation in backward is none."""
         if self._inside:
             self._inside.pop()
@@ -91,7 +91,7 @@ class Graphs:
         """Return a `torch.autograd.backward` that marks what it is called on."""
 
         @wraps(backward)
-        def watched(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        def wrapper(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             """Mark the tensors, and go backward."""
             if not isinstance(tensors, Tensor):
                 tensors = tuple(tensors)  # a generator could not be read twice
@@ -99,7 +99,7 @@ class Graphs:
                 self.mark(tensor, "")
             return backward(tensors, *args, **kwargs)
 
-        return watched
+        return wrapper
 
 
 def marks_at(node: Any) -> list[Mark]:

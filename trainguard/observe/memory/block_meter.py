@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_iter
 
 from trainguard.events.trace import Usage
 from trainguard.observe.memory.allocation_log import BACKWARD, FORWARD, TEMPORARIES
-from trainguard.observe.memory.devices import DeviceLedger
+from trainguard.observe.memory.devices import DeviceAllocationLog
 from trainguard.observe.memory.events import events
 from trainguard.observe.memory.out_of_memory import stop_of
 from trainguard.observe.memory.owners import enter_owners
@@ -30,7 +30,7 @@ from trainguard.observe.memory.training import (
 )
 
 
-class Meter:
+class BlockMeter:
     """
     The memory of a block: what is made in it, and what the modules called in it already hold.
 
@@ -39,7 +39,7 @@ class Meter:
     """
 
     def __init__(self) -> None:
-        self._ledger = DeviceLedger()
+        self._ledger = DeviceAllocationLog()
         self._ledger.phase, self._ledger.step = FORWARD, 1
         self._called: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._following = ExitStack()

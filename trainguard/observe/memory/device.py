@@ -18,11 +18,11 @@ import torch
 from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.events.trace import Usage
 from trainguard.observe.memory.declared_step import DeclaredStep
-from trainguard.observe.memory.devices import DeviceLedger
+from trainguard.observe.memory.devices import DeviceAllocationLog
 from trainguard.observe.memory.events import events, moment
 from trainguard.observe.memory.out_of_memory import Stop, stop_of
-from trainguard.observe.memory.predict import Followed, predicted
-from trainguard.observe.memory.step import declared_step, says_enough, unfinished
+from trainguard.observe.memory.predict import FollowedStep, predict_step
+from trainguard.observe.memory.step import declared_step, make_unfinished_error, says_enough
 from trainguard.observe.memory.timeline import Timeline, in_blocks
 from trainguard.observe.memory.training import train
 from trainguard.subjects.units import format_bytes
@@ -53,19 +53,19 @@ def observe(observation: "MemoryObservation") -> Iterator[Usage]:
     if not torch.cuda.is_available():
         raise Unjudged("headroom is measured on CUDA, which is not present here")
     declared = replace(declared_step(observation), device="cuda")
-    seen, counted = measured(declared)
+    seen, counted = measure_device(declared)
     peak = seen.timeline.peak()
     yield Usage(
         quantity="headroom", at=moment(peak.entry), measured=float(counted.reserved),
         reference=float(counted.total), count=int(seen.stop is not None), of=counted.retries,
-        sizes=declared.sizes, how=seen.how, detail=_spread(counted),
+        sizes=declared.sizes, how=seen.how, detail=_describe_spread(counted),
     )  # fmt: skip
 
 
 def step(observation: "MemoryObservation") -> Iterator[Usage]:
     """Yield what a real step takes on CUDA, with its difference to the prediction."""
     declared = replace(declared_step(observation), device="cuda")
-    seen, counted = measured(declared)
+    seen, counted = measure_device(declared)
     told = [
         replace(one, measured=max(one.measured, float(counted.allocated)))
         if one.quantity == "peak"
@@ -73,23 +73,25 @@ def step(observation: "MemoryObservation") -> Iterator[Usage]:
         for one in events(seen.timeline, seen.how, declared.sizes, seen.detail, seen.stop)
     ]
     if seen.stop is not None and not says_enough(tuple(told), seen.stop, observation.budget):
-        raise unfinished(seen, seen.stop)
+        raise make_unfinished_error(seen, seen.stop)
     yield from told
 
 
-def measured(declared: DeclaredStep) -> tuple[Followed, Counters]:
+def measure_device(declared: DeclaredStep) -> tuple[FollowedStep, Counters]:
     """Make a real step on CUDA, one GPU for each worker, and read what the allocator counted."""
-    expected = _expected(declared)  # first: once CUDA is in use, no process can be forked for it
+    expected = _predict_peak(
+        declared
+    )  # first: once CUDA is in use, no process can be forked for it
     with _one_gpu(), _counting() as before:
-        ledger = DeviceLedger()
-        stop = _trained(declared, ledger, before)
-        counted = _counted(before)
+        ledger = DeviceAllocationLog()
+        stop = _train(declared, ledger, before)
+        counted = _count_since(before)
     timeline = Timeline(ledger.of_one_device()[1], in_blocks)
     how = f"measured on {torch.cuda.get_device_name()}"
-    return Followed(timeline, how, _difference(counted, expected), stop), counted
+    return FollowedStep(timeline, how, _difference(counted, expected), stop), counted
 
 
-def _trained(declared: DeclaredStep, ledger: DeviceLedger, before: Counters) -> Stop | None:
+def _train(declared: DeclaredStep, ledger: DeviceAllocationLog, before: Counters) -> Stop | None:
     """Make the step, and return why it was stopped where it ran out of memory."""
     try:
         with ledger.following():
@@ -127,7 +129,7 @@ def _counting() -> Iterator[Counters]:
         torch.cuda.empty_cache()
 
 
-def _counted(before: Counters) -> Counters:
+def _count_since(before: Counters) -> Counters:
     """Return what was counted since."""
     return Counters(
         torch.cuda.max_memory_allocated() - before.allocated,
@@ -137,10 +139,10 @@ def _counted(before: Counters) -> Counters:
     )
 
 
-def _expected(declared: DeclaredStep) -> int:
+def _predict_peak(declared: DeclaredStep) -> int:
     """Return the peak that is predicted; nothing where the step does not run on fake tensors."""
     try:
-        seen = predicted(replace(declared, device="cpu").training, "cuda")
+        seen = predict_step(replace(declared, device="cpu").training, "cuda")
     except SubjectError:
         return 0
     return seen.timeline.peak().total
@@ -154,7 +156,7 @@ def _difference(counted: Counters, expected: int) -> str:
     return f"{off:+.1%} against {format_bytes(expected)} predicted"
 
 
-def _spread(counted: Counters) -> str:
+def _describe_spread(counted: Counters) -> str:
     """Say how much of what is reserved is in use."""
     retried = f", {counted.retries} times given back and asked anew" if counted.retries else ""
     return f"{format_bytes(counted.allocated)} of it in use at the most{retried}"

@@ -4,10 +4,10 @@ from typing import Any
 
 from torch import Tensor
 
-from trainguard.observe.memory.allocation_log import Ledger
+from trainguard.observe.memory.allocation_log import AllocationLog
 
 
-class DeviceLedger(Ledger):  # type: ignore[no-untyped-call]
+class DeviceAllocationLog(AllocationLog):  # type: ignore[no-untyped-call]
     """
     A ledger that knows on which kind of device each storage is.
 
@@ -25,11 +25,11 @@ class DeviceLedger(Ledger):  # type: ignore[no-untyped-call]
             self.devices.append(tensor.device.type)
         return number
 
-    def of_one_device(self) -> tuple[str, Ledger]:
+    def of_one_device(self) -> tuple[str, AllocationLog]:
         """Return the kind of device that counts, and what is on it: not the cpu, if another is."""
         others = [device for device in self.devices if device != "cpu"]
         chosen = others[0] if others else "cpu"
-        kept = Ledger()
+        kept = AllocationLog()
         kept.entries = self.entries
         kept.changes = [c for c in self.changes if self.devices[c.entry] == chosen]
         return chosen, kept

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from trainguard.events.trace import Usage
 from trainguard.observe.memory.declared_step import DeclaredStep
 from trainguard.observe.memory.events import largest_line, moment
-from trainguard.observe.memory.predict import Followed
-from trainguard.observe.memory.step import declared_step, unrounded, whole
+from trainguard.observe.memory.predict import FollowedStep
+from trainguard.observe.memory.step import declared_step, drop_rounding, whole
 from trainguard.observe.memory.timeline import Peak
 from trainguard.observe.memory.training import INPUTS
 from trainguard.subjects.domain import BATCH
@@ -25,7 +25,7 @@ def observe(observation: "MemoryObservation") -> Iterator[Usage]:
     Nothing is rounded: blocks of an allocator would count for much where sizes are small.
     """
     declared = declared_step(observation)
-    seen = _followed(declared)
+    seen = _follow(declared)
     peak = seen.timeline.peak()
     name, elements = _largest_input(declared)
     average = _above_inputs(peak) / elements
@@ -37,9 +37,9 @@ def observe(observation: "MemoryObservation") -> Iterator[Usage]:
     )  # fmt: skip
 
 
-def _followed(declared: DeclaredStep) -> Followed:
+def _follow(declared: DeclaredStep) -> FollowedStep:
     """Follow one call to its end."""
-    return unrounded(whole(declared))
+    return drop_rounding(whole(declared))
 
 
 def _further(declared: DeclaredStep, peak: Peak, elements: int, average: float) -> float:
@@ -51,7 +51,7 @@ def _further(declared: DeclaredStep, peak: Peak, elements: int, average: float) 
     more = _largest_input(twice)[1] - elements
     if more <= 0:
         return average
-    return (_above_inputs(_followed(twice).timeline.peak()) - _above_inputs(peak)) / more
+    return (_above_inputs(_follow(twice).timeline.peak()) - _above_inputs(peak)) / more
 
 
 def _largest_input(declared: DeclaredStep) -> tuple[str, int]:

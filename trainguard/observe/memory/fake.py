@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_iter
 
-from trainguard.observe.memory.allocation_log import TEMPORARIES, Change, Ledger
+from trainguard.observe.memory.allocation_log import TEMPORARIES, AllocationChange, AllocationLog
 from trainguard.observe.memory.kernel_scratch import KERNELS, Kernel
 from trainguard.observe.tools.can_fork import go_backward
 from trainguard.observe.tools.patches import Patches
@@ -34,7 +34,7 @@ _UNSAFE_VIEW = torch.ops.aten._unsafe_view.default  # noqa: SLF001
 _ACTIVE: list[FakeTensorMode] = []
 
 
-class FakeLedger(Ledger):  # type: ignore[no-untyped-call]
+class FakeAllocationLog(AllocationLog):  # type: ignore[no-untyped-call]
     """
     A ledger of fake tensors.
 
@@ -55,7 +55,10 @@ class FakeLedger(Ledger):  # type: ignore[no-untyped-call]
         number, now = len(self.entries), self.now
         place = len(self.changes)
         self.entries.append(replace(self.entries[-1], size=0, category=TEMPORARIES))
-        self.changes += [Change(number, 0, now, self.step), Change(number, 0, now, self.step)]
+        self.changes += [
+            AllocationChange(number, 0, now, self.step),
+            AllocationChange(number, 0, now, self.step),
+        ]
         self.kernels.setdefault(Kernel.of(name, args), []).append(place)
 
     def __torch_dispatch__(
@@ -119,12 +122,12 @@ def _asks(frame: FrameType | None, *modules: str) -> bool:
 
 
 @contextmanager
-def faked() -> Iterator[FakeTensorMode]:
+def fake_tensors() -> Iterator[FakeTensorMode]:
     """Make every tensor that is made inside a fake one."""
     go_backward()
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     patches = Patches()
-    patches.replace(nn.Module, "_apply", lambda _: _applied)
+    patches.replace(nn.Module, "_apply", lambda _: _apply)
     patches.replace(Tensor, "__deepcopy__", _deepcopy)
     _ACTIVE.append(mode)
     try:
@@ -164,20 +167,20 @@ def _deepcopy(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     torch fails at fake constants; torch 2.4 copies the mode with a fake tensor too, and crashes.
     """
 
-    def copied(self: Tensor, memo: dict[int, Any]) -> Tensor:
+    def wrapper(self: Tensor, memo: dict[int, Any]) -> Tensor:
         """Copy a fake tensor by cloning it."""
         if not isinstance(self, FakeTensor) or not self.is_leaf or id(self) in memo:
             return original(self, memo)
         memo[id(self)] = self.detach().clone().requires_grad_(self.requires_grad)
         return memo[id(self)]  # type: ignore[no-any-return]
 
-    return copied
+    return wrapper
 
 
-def _applied(self: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+def _apply(self: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
     """Do what `Module._apply` does, with new parameters: fake ones cannot always be swapped."""
     for child in self.children() if recurse else ():
-        _applied(child, fn)
+        _apply(child, fn)
     for name, parameter in self._parameters.items():
         if parameter is not None:
             with torch.no_grad():

@@ -42,7 +42,7 @@ def apart(function: Callable[[], R]) -> R:
     os.close(writing)
     try:
         with os.fdopen(reading, "rb") as pipe:
-            returned, failure = _received(pipe)
+            returned, failure = _receive(pipe)
     finally:
         _end(child)
     if failure is not None:
@@ -76,7 +76,7 @@ def _answer(function: Callable[[], Any], writing: int) -> None:
         os._exit(0)
 
 
-def _received(pipe: BinaryIO) -> tuple[Any, SubjectError | None]:
+def _receive(pipe: BinaryIO) -> tuple[Any, SubjectError | None]:
     """Read what the child wrote; one that died before it could is a fault of what it ran."""
     try:
         answer: tuple[Any, SubjectError | None] = pickle.load(pipe)  # noqa: S301 our own child's

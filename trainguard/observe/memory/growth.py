@@ -16,8 +16,8 @@ from trainguard.core.errors import Unjudged
 from trainguard.events.trace import Usage
 from trainguard.observe.memory.declared_step import DeclaredStep
 from trainguard.observe.memory.forked import apart
-from trainguard.observe.memory.leak_watch import CHECKS, Follower
-from trainguard.observe.memory.run_call import call_of, made, silenced
+from trainguard.observe.memory.leak_watch import CHECKS, LeakWatch
+from trainguard.observe.memory.run_call import call_of, run_silently, silence
 from trainguard.observe.memory.training import Training
 from trainguard.observe.model.model_case import backward
 from trainguard.subjects.loop import Run
@@ -33,23 +33,23 @@ _LEAST = CHECKS[0]  # steps below which nothing can be said
 def observe(observation: "MemoryObservation") -> Iterator[Usage]:
     """Yield what is left of each step, after the steps of a subject were made for real."""
     subject = observation.subject
-    train: Callable[[Follower], None]
+    train: Callable[[LeakWatch], None]
     if isinstance(subject, Run):
         call = call_of(subject)
 
-        def train(follower: Follower) -> None:
+        def train(follower: LeakWatch) -> None:
             """Make the run."""
             with follower.following():
-                made(call, lambda: f"after {follower.paces.count} steps")
+                run_silently(call, lambda: f"after {follower.paces.count} steps")
     else:
         assert isinstance(subject, Model | Loss)
         declared = DeclaredStep(
             subject, observation.budget, "cpu", observation.dtype, observation.settings, {}
         )
 
-        def train(follower: Follower) -> None:
+        def train(follower: LeakWatch) -> None:
             """Make steps of the model or the loss, as many as it takes."""
-            with follower.following(), silenced():
+            with follower.following(), silence():
                 _steps(declared.training(), follower)
 
     import_module("torch._dynamo")  # which optimizers load at their first step, in each child else
@@ -60,15 +60,15 @@ def observe(observation: "MemoryObservation") -> Iterator[Usage]:
     yield from events
 
 
-def _events(train: Callable[[Follower], None]) -> list[Usage]:
+def _events(train: Callable[[LeakWatch], None]) -> list[Usage]:
     """Follow a training, and return what is left of each step."""
-    follower = Follower()
+    follower = LeakWatch()
     train(follower)
     steps = Usage(quantity="steps", count=follower.steps)
     return [steps, *follower.told]
 
 
-def _steps(training: Training, follower: Follower) -> None:
+def _steps(training: Training, follower: LeakWatch) -> None:
     """Make steps until the follower has seen enough."""
     module = training.build()
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]

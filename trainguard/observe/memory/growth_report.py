@@ -8,8 +8,8 @@ from functools import partial
 from trainguard.events.trace import Usage
 from trainguard.observe.memory import leak_holders
 from trainguard.observe.memory.autograd_graphs import Mark
-from trainguard.observe.memory.host_memory import Held
-from trainguard.observe.memory.live_storages import Place, Resident
+from trainguard.observe.memory.host_memory import LineMemory
+from trainguard.observe.memory.live_storages import LiveStorage, Place
 from trainguard.observe.memory.steady_growth import Span
 
 KIB = 1024
@@ -29,8 +29,8 @@ class Growth:
 
     span: Span
     graphs: list[Mark] = field(default_factory=list)
-    tensors: dict[Place, list[Resident]] = field(default_factory=dict)
-    host: dict[str, Held] = field(default_factory=dict)
+    tensors: dict[Place, list[LiveStorage]] = field(default_factory=dict)
+    host: dict[str, LineMemory] = field(default_factory=dict)
     keepers: dict[Place | str, str] = field(default_factory=dict)
 
     def per_step(self, place: Place | None = None) -> float:
@@ -58,7 +58,7 @@ class Growth:
                 del self.tensors[place]
 
 
-def told(growth: Growth, steps: int) -> Iterator[Usage]:
+def growth_events(growth: Growth, steps: int) -> Iterator[Usage]:
     """Yield what has grown: graphs, tensors by where they were made, memory by line."""
     how = f"measured on cpu over {steps} steps"
     so_far = "" if growth.span.settled else " so far"

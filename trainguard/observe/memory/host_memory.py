@@ -23,21 +23,21 @@ _RECORDING = ("/logging/", "/warnings.py", "/linecache.py", "/traceback.py", "/_
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LineMemory:
     """What a line holds: bytes, and how many of them are data: arrays, or large blocks."""
 
     size: int = 0
     data: int = 0
 
 
-class Host:
+class HostMemory:
     """Looks, one after the other, at what each line of the user's code holds."""
 
     def __init__(self) -> None:
-        self.looks: list[tuple[int, dict[str, Held]]] = []
+        self.looks: list[tuple[int, dict[str, LineMemory]]] = []
 
     @contextmanager
-    def followed(self) -> Iterator[None]:
+    def follow(self) -> Iterator[None]:
         """End what `begin` began."""
         running = tracemalloc.is_tracing()
         try:
@@ -61,9 +61,9 @@ class Host:
                 held[0] += trace.size
                 if trace.domain == _NUMPY or trace.size >= _LARGE:
                     held[1] += trace.size
-        self.looks.append((step, {line: Held(*held) for line, held in sizes.items()}))
+        self.looks.append((step, {line: LineMemory(*held) for line, held in sizes.items()}))
 
-    def growing(self, least: float, first: int) -> dict[str, Held]:
+    def growing(self, least: float, first: int) -> dict[str, LineMemory]:
         """
         Return the lines that hold more after every look, and by how much per step.
 
@@ -76,15 +76,15 @@ class Host:
         steps = looks[-1][0] - looks[0][0]
         grown = {}
         for line, last in looks[-1][1].items():
-            course = [(step, held.get(line, Held())) for step, held in looks]
+            course = [(step, held.get(line, LineMemory())) for step, held in looks]
             if _rises(course, least):
                 begun = course[0][1]
                 size, data = last.size - begun.size, last.data - begun.data
-                grown[line] = Held(size // steps, data // steps)
+                grown[line] = LineMemory(size // steps, data // steps)
         return grown
 
 
-def _rises(course: Sequence[tuple[int, Held]], least: float) -> bool:
+def _rises(course: Sequence[tuple[int, LineMemory]], least: float) -> bool:
     """Say whether a line grew by so many bytes per step between any two looks."""
     pairs = pairwise(course)
     return all(after.size - held.size >= least * (b - a) for (a, held), (b, after) in pairs)

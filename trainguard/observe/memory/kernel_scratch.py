@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._pytree import tree_map
 
-from trainguard.observe.memory.allocation_log import Change, Entry
+from trainguard.observe.memory.allocation_log import AllocationChange, Entry
 
 MOST = 1 << 28  # bytes of inputs and outputs of one convolution that is tried out
 
@@ -45,7 +45,7 @@ class Kernel:
     @classmethod
     def of(cls, name: str, arguments: Iterable[Any]) -> "Kernel":
         """Describe a call."""
-        return cls(name, _frozen(tree_map(_shape, list(arguments))))
+        return cls(name, _freeze(tree_map(_shape, list(arguments))))
 
     @property
     def size(self) -> int:
@@ -55,7 +55,7 @@ class Kernel:
 
     def scratch(self) -> int:
         """Return the bytes that it takes beyond what it returns: at once, by the cpu's profiler."""
-        arguments = [_made(argument) for argument in self.arguments]
+        arguments = [_make_argument(argument) for argument in self.arguments]
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
             returned = _CALLED[self.name](*arguments)
         del returned
@@ -68,7 +68,7 @@ class Kernel:
 
 
 def fill(
-    entries: list[Entry], changes: list[Change], kernels: Mapping[Kernel, list[int]]
+    entries: list[Entry], changes: list[AllocationChange], kernels: Mapping[Kernel, list[int]]
 ) -> list[Kernel]:
     """
     Enter the scratch space of kernels into a ledger, where room was left for it.
@@ -96,12 +96,12 @@ def _shape(value: Any) -> Any:
     return value
 
 
-def _frozen(value: Any) -> Any:
+def _freeze(value: Any) -> Any:
     """Return lists as tuples, at every depth."""
-    return tuple(_frozen(part) for part in value) if isinstance(value, list | tuple) else value
+    return tuple(_freeze(part) for part in value) if isinstance(value, list | tuple) else value
 
 
-def _made(argument: Any) -> Any:
+def _make_argument(argument: Any) -> Any:
     """Return a tensor of zeros of a shape, and anything else as it is."""
     if isinstance(argument, Shape):
         made = torch.empty_strided(argument.sizes, argument.strides, dtype=argument.dtype)

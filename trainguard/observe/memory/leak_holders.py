@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trainguard.observe.loop.watch.autograd_graph import below
 from trainguard.observe.memory.autograd_graphs import Mark, marks_at
-from trainguard.observe.memory.live_storages import Resident
+from trainguard.observe.memory.live_storages import LiveStorage
 from trainguard.observe.tools.holders import holders
 
 _TRIED = 16  # tensors whose keeper is looked for
@@ -23,7 +23,7 @@ _BOUNDS = ("max", "capacity", "limit", "bound", "window", "size", "length", "hor
 
 
 @dataclass(frozen=True, slots=True)
-class Keeper:
+class LeakHolder:
     """
     What holds what grows.
 
@@ -35,39 +35,39 @@ class Keeper:
     bounded: bool = False
 
 
-def of_tensors(kept: Sequence[Resident]) -> Keeper:
+def of_tensors(kept: Sequence[LiveStorage]) -> LeakHolder:
     """Return who keeps storages that were made step by step."""
     keys = {one.key for one in kept} - {0}
     return _keeper([tensor for tensor in _tensors() if _key(tensor) in keys])
 
 
-def of_graphs(marks: Sequence[Mark]) -> Keeper:
+def of_graphs(marks: Sequence[Mark]) -> LeakHolder:
     """Return who keeps graphs that were marked step by step."""
     wanted = {id(mark) for mark in marks}
     tensors = [tensor for tensor in _tensors() if tensor.grad_fn is not None]
     own = [t for t in tensors if any(id(mark) in wanted for mark in marks_at(t.grad_fn))]
-    behind = {id(t): _marked(t.grad_fn, wanted) for t in ([] if len(own) > 1 else tensors)}
+    behind = {id(t): _count_marked(t.grad_fn, wanted) for t in ([] if len(own) > 1 else tensors)}
     most = max(behind.values(), default=0)
     own = own if len(own) > 1 else [t for t in tensors if behind[id(t)]]
     last = [t for t in own if behind.get(id(t), 0) == most][-1:]
     del tensors  # a list of ours is no keeper
     if most > 1:  # one graph on top of the other: whoever holds the last holds all
         names = _names(last[0])
-        return Keeper(f"`{names[0]}`" if names else "")
+        return LeakHolder(f"`{names[0]}`" if names else "")
     return _keeper(own)
 
 
-def _marked(node: Any, wanted: set[int]) -> int:
+def _count_marked(node: Any, wanted: set[int]) -> int:
     """Count the nodes of a graph, the nearest of them, that bear one of some marks."""
     return sum(any(id(mark) in wanted for mark in marks_at(each)) for each in below(node, _DEEP))
 
 
-def _keeper(tensors: list[Any]) -> Keeper:
+def _keeper(tensors: list[Any]) -> LeakHolder:
     """Return the container that most of some tensors are in, if it is one that has several."""
     del tensors[:-_TRIED]  # in place: the caller's list is no keeper
     wanted = {id(tensor) for tensor in tensors}
     if len(wanted) < 2:
-        return Keeper()
+        return LeakHolder()
     direct = [r for r in gc.get_referrers(*tensors) if r is not tensors]
     records = [r for r in direct if type(r) in (dict, tuple, list) and len(r) <= _SMALL]
     wanted |= {id(record) for record in records}
@@ -79,10 +79,10 @@ def _keeper(tensors: list[Any]) -> Keeper:
         counts[id(container)] = _count(container, wanted)
     key, count = counts.most_common(1)[0] if counts else (0, 0)
     if count < 2:
-        return Keeper()
+        return LeakHolder()
     container = found.pop(key)
     del direct, records, outer, found
-    return _described(container)
+    return _describe(container)
 
 
 def _count(container: Any, wanted: set[int]) -> int:
@@ -96,18 +96,18 @@ def _count(container: Any, wanted: set[int]) -> int:
     return len({id(entry) for entry in list(entries)} & wanted)
 
 
-def _described(container: Any) -> Keeper:
+def _describe(container: Any) -> LeakHolder:
     """Say what a container is, under which name it is held, and whether it has a bound."""
     caches = [r for r in gc.get_referrers(container) if isinstance(r, _lru_cache_wrapper)]
     for cache in (container, *caches):
         if isinstance(cache, _lru_cache_wrapper):
             name = getattr(cache, "__name__", "a function")
-            return Keeper(f"the cache of `{name}`", cache.cache_info().maxsize is not None)
+            return LeakHolder(f"the cache of `{name}`", cache.cache_info().maxsize is not None)
     what = f"a {type(container).__name__} of {len(container)}"
     names = _names(container)
     bounded = isinstance(container, deque) and container.maxlen is not None
     text = f"`{names[0]}`, {what}" if names else what
-    return Keeper(text, bounded or _has_bound(container))
+    return LeakHolder(text, bounded or _has_bound(container))
 
 
 def _names(held: Any) -> list[str]:

@@ -9,28 +9,28 @@ from torch import Tensor
 from torch.utils._pytree import tree_iter
 
 from trainguard.events.trace import Usage
-from trainguard.observe.memory.autograd_graphs import Graphs, Mark
-from trainguard.observe.memory.growth_report import KIB, Growth, told
-from trainguard.observe.memory.host_memory import Host
-from trainguard.observe.memory.live_storages import Place, Resident, Residents
-from trainguard.observe.memory.module_scopes import Scopes
+from trainguard.observe.memory.autograd_graphs import AutogradGraphs, Mark
+from trainguard.observe.memory.growth_report import KIB, Growth, growth_events
+from trainguard.observe.memory.host_memory import HostMemory
+from trainguard.observe.memory.live_storages import LiveStorage, LiveStorages, Place
+from trainguard.observe.memory.module_scopes import ModuleScopes
 from trainguard.observe.memory.steady_growth import Span, span
-from trainguard.observe.memory.step_counter import Paces, Stopped
+from trainguard.observe.memory.step_counter import StepCounter, StepLimitReached
 
 CHECKS = (10, 20, 40, 80)  # steps after which a training goes on only where something grows
 _LOOKS = (2, 4, 6, 8, *CHECKS)  # at what is held outside of tensors
 _SECONDS = 3.0  # that going on may take, or as long as the first check took
 
 
-class Follower:
+class LeakWatch:
     """Follow the steps that are made while entered; `over` is told at the end of each."""
 
     def __init__(self) -> None:
-        self.scopes = Scopes()
-        self.residents = Residents(self.scopes)
-        self.graphs = Graphs(self.scopes)
-        self.host = Host()
-        self.paces = Paces(self.over)
+        self.scopes = ModuleScopes()
+        self.residents = LiveStorages(self.scopes)
+        self.graphs = AutogradGraphs(self.scopes)
+        self.host = HostMemory()
+        self.paces = StepCounter(self.over)
         self.growth: Growth | None = None
         self.told: list[Usage] = []
         self.steps = 0
@@ -44,14 +44,14 @@ class Follower:
         self.residents.step = self.graphs.step = 1
         try:
             with (
-                self.scopes.followed(),
-                self.graphs.followed(),
-                self.host.followed(),
-                self.paces.followed(),
+                self.scopes.follow(),
+                self.graphs.follow(),
+                self.host.follow(),
+                self.paces.follow(),
                 self.residents,
             ):
                 yield
-        except Stopped:
+        except StepLimitReached:
             pass
         finally:
             gc.unfreeze()
@@ -68,28 +68,28 @@ class Follower:
         if steps in CHECKS:
             self._check()
             if self._knows_enough():
-                raise Stopped(f"{steps} steps were followed")
+                raise StepLimitReached(f"{steps} steps were followed")
         self.scopes.forget_step()
         self.residents.step = self.graphs.step = steps + 1
 
     def _check(self) -> None:
         """See what has grown by now, and who keeps it, while the training's names are there."""
         now = span(self.steps, self.paces.passes, self.paces.served)
-        growth = Growth(now, self._kept(now), self._grown(now))
+        growth = Growth(now, self._lasting_graphs(now), self._lasting_storages(now))
         growth.host = self.host.growing(KIB, now.first - 1 if now.settled else 0)
         if growth.suspicious:
             gc.unfreeze()
             growth.ask_keepers()
             gc.freeze()
         self.growth = growth
-        self.told = list(told(growth, self.steps))  # now, while all of it is there
+        self.told = list(growth_events(growth, self.steps))  # now, while all of it is there
 
-    def _kept(self, now: Span) -> list[Mark]:
+    def _lasting_graphs(self, now: Span) -> list[Mark]:
         """Return the marks of graphs, where there are some of nearly every step."""
-        marks = self.graphs.kept(now.first, now.last)
+        marks = self.graphs.find_marks(now.first, now.last)
         return marks if now.steady({mark.step for mark in marks}) else []
 
-    def _grown(self, now: Span) -> dict[Place, list[Resident]]:
+    def _lasting_storages(self, now: Span) -> dict[Place, list[LiveStorage]]:
         """Return the storages that stay, by place, where there are some of nearly every step."""
         self.residents.excuse(
             tensor
@@ -97,8 +97,8 @@ class Follower:
             for tensor in tree_iter(list(optimizer.state.values()))
             if isinstance(tensor, Tensor)
         )
-        places: dict[Place, list[Resident]] = {}
-        for one in self.residents.made(now.first, now.last):
+        places: dict[Place, list[LiveStorage]] = {}
+        for one in self.residents.find_storages(now.first, now.last):
             places.setdefault(one.place, []).append(one)
         return {
             place: kept for place, kept in places.items() if now.steady({one.step for one in kept})

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from trainguard.observe.memory.module_scopes import Scopes
+from trainguard.observe.memory.module_scopes import ModuleScopes
 from trainguard.observe.tools.user_line import user_frame
 
 Place = tuple[str, str]  # module and line
@@ -25,7 +25,7 @@ _NEW = {"lift_fresh", "lift_fresh_copy", "lift"}  # what torch.tensor hands its 
 
 
 @dataclass(frozen=True, slots=True)
-class Resident:
+class LiveStorage:
     """One storage that is alive: who made it, in which step, and the storage itself, weakly."""
 
     step: int
@@ -51,18 +51,18 @@ class Resident:
         return int(storage._cdata) if storage is not None else 0  # noqa: SLF001
 
 
-class Residents(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
     Know all storages that were made while entered and are still alive.
 
     step: the number of the step that is going on. alive: the storages, by what their views share.
     """
 
-    def __init__(self, scopes: Scopes) -> None:
+    def __init__(self, scopes: ModuleScopes) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.step = 0
         self.scopes = scopes
-        self.alive: dict[int, Resident] = {}
+        self.alive: dict[int, LiveStorage] = {}
         self._excused: set[int] = set()
 
     def __torch_dispatch__(
@@ -77,7 +77,7 @@ class Residents(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self._enter(storage, 0 if _returns_inputs(func) else self.step)
         return returned
 
-    def made(self, first: int, last: int) -> list[Resident]:
+    def find_storages(self, first: int, last: int) -> list[LiveStorage]:
         """Return what is alive of what the steps from `first` to `last` made."""
         return [
             one
@@ -100,10 +100,10 @@ class Residents(TorchDispatchMode):  # type: ignore[no-untyped-call]
         source = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
         backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001 as torch's tracker does
         module = self.scopes.now(backward) if step else ""
-        ref = weakref.ref(storage, partial(self._gone, key))
-        self.alive[key] = Resident(step, module, source, ref)
+        ref = weakref.ref(storage, partial(self._on_free, key))
+        self.alive[key] = LiveStorage(step, module, source, ref)
 
-    def _gone(self, key: int, ref: object) -> None:
+    def _on_free(self, key: int, ref: object) -> None:
         """Forget a storage that was freed, unless another one is in its place already."""
         known = self.alive.get(key)
         if known is not None and known.storage is ref:

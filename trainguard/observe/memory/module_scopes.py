@@ -16,7 +16,7 @@ from torch.nn.modules.module import (
 from trainguard.observe.tools.module_names import ModuleNames
 
 
-class Scopes:
+class ModuleScopes:
     """
     The modules that are being called, innermost last.
 
@@ -31,11 +31,11 @@ class Scopes:
         self._modules: list[str] = []
 
     @contextmanager
-    def followed(self) -> Iterator[None]:
+    def follow(self) -> Iterator[None]:
         """Follow the calls of all modules inside."""
         hooks = [
-            register_module_forward_pre_hook(self._entered),
-            register_module_forward_hook(self._left, always_call=True),
+            register_module_forward_pre_hook(self._on_enter),
+            register_module_forward_hook(self._on_exit, always_call=True),
         ]
         try:
             yield
@@ -58,14 +58,14 @@ class Scopes:
         self._numbers.clear()
         self._modules.clear()
 
-    def _entered(self, module: nn.Module, *_: object) -> None:
+    def _on_enter(self, module: nn.Module, *_: object) -> None:
         """Know that a module is called."""
         if not self._stack:
             self.names.add(module)
         self._stack.append(self.names.module(module))
         self._note()
 
-    def _left(self, *_: object) -> None:
+    def _on_exit(self, *_: object) -> None:
         """Know that the innermost module has returned, or raised."""
         if self._stack:
             self._stack.pop()

@@ -56,13 +56,13 @@ class MemoryObservation:
 
     def trace(self, probe: str) -> Trace[Usage]:
         """Return the trace of one probe; raises SubjectError or Unjudged again if it did once."""
-        return self._traces.get(probe, self._observed)
+        return self._traces.get(probe, self._observe_probe)
 
     def shrink(self, finding: Finding, _judge: Judge) -> Finding:
         """Return the finding: the sizes of a budget are those that it is about."""
         return finding
 
-    def _observed(self, probe: str) -> Trace[Usage]:
+    def _observe_probe(self, probe: str) -> Trace[Usage]:
         """Run one probe, the team's global state kept as it was."""
         # Of a run that was made once already, caches of the team's own are full.
         seed = self.settings.seed + (probe == "growth")

@@ -42,10 +42,10 @@ def stop_of(error: BaseException, held: int) -> Stop | None:
     if any(isinstance(one, Exhausted) for one in chain):
         return Stop(refused=False, held=held)
     refusal = next((one for one in chain if _says_so(one)), None)
-    return None if refusal is None else Stop(refused=True, held=held, asked=_asked(refusal))
+    return None if refusal is None else Stop(refused=True, held=held, asked=_parse_asked(refusal))
 
 
-def _asked(error: BaseException) -> int:
+def _parse_asked(error: BaseException) -> int:
     """Return how many bytes were asked for in vain, as far as the error says."""
     found = _ASKED.search(str(error))
     return 0 if found is None else round(float(found[1]) * _SIZES[found[2].lower()])

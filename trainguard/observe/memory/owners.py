@@ -6,10 +6,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_iter
 
-from trainguard.observe.memory.allocation_log import Ledger
+from trainguard.observe.memory.allocation_log import AllocationLog
 
 
-def enter_owners(ledger: Ledger, module: nn.Module, optimizer: Optimizer | None = None) -> None:
+def enter_owners(
+    ledger: AllocationLog, module: nn.Module, optimizer: Optimizer | None = None
+) -> None:
     """Name the modules that hold parameters and buffers, and with them gradients and state."""
     names = ledger.scopes.names
     names.add(module)
@@ -26,7 +28,7 @@ def enter_owners(ledger: Ledger, module: nn.Module, optimizer: Optimizer | None 
             _name(ledger, tensors, names.holder(parameter))
 
 
-def _name(ledger: Ledger, tensors: Iterable[Tensor], module: str) -> None:
+def _name(ledger: AllocationLog, tensors: Iterable[Tensor], module: str) -> None:
     """Enter the module that storages belong to, where no other one is known."""
     for tensor in tensors:
         number = ledger.enter(tensor)

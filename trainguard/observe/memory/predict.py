@@ -14,8 +14,8 @@ from pathlib import Path
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trainguard.core.errors import SubjectError
-from trainguard.observe.memory.allocation_log import Change, Entry, Ledger
-from trainguard.observe.memory.fake import FakeLedger, faked
+from trainguard.observe.memory.allocation_log import AllocationChange, AllocationLog, Entry
+from trainguard.observe.memory.fake import FakeAllocationLog, fake_tensors
 from trainguard.observe.memory.forked import apart
 from trainguard.observe.memory.kernel_scratch import fill
 from trainguard.observe.memory.out_of_memory import Stop, stop_of
@@ -26,7 +26,7 @@ _SHARE_OF_HOST = 0.5  # what a real step may take of the memory that is free
 
 
 @dataclass
-class Followed:
+class FollowedStep:
     """
     A step that was followed.
 
@@ -40,12 +40,14 @@ class Followed:
     stop: Stop | None = None
 
     @property
-    def exhausted(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Whether it was stopped for want of memory."""
         return self.stop is not None
 
 
-def followed(training: Callable[[], Training], target: str, most: float | None = None) -> Followed:
+def follow_step(
+    training: Callable[[], Training], target: str, most: float | None = None
+) -> FollowedStep:
     """
     Follow the step that `training` describes: predicted for a target device, or else measured.
 
@@ -53,28 +55,30 @@ def followed(training: Callable[[], Training], target: str, most: float | None =
     free, on real ones.
     """
     try:
-        return predicted(training, target)
+        return predict_step(training, target)
     except SubjectError as fault:
         why = fault.sentence
-    return measured(training, target, why, most)
+    return measure_step(training, target, why, most)
 
 
-def predicted(training: Callable[[], Training], target: str) -> Followed:
+def predict_step(training: Callable[[], Training], target: str) -> FollowedStep:
     """Follow a step on fake tensors, in a process of its own."""
     FakeTensorMode()  # what torch imports for the first one need not be imported in each child
-    entries, changes, told = apart(lambda: _faked(training, target))
-    ledger = Ledger()
+    entries, changes, told = apart(lambda: _follow_fake(training, target))
+    ledger = AllocationLog()
     ledger.entries, ledger.changes = entries, changes
     how = f"predicted for {target} on fake tensors"
-    return Followed(Timeline(ledger, _rounding(target)), how, told)
+    return FollowedStep(Timeline(ledger, _rounding(target)), how, told)
 
 
-def _faked(training: Callable[[], Training], target: str) -> tuple[list[Entry], list[Change], str]:
+def _follow_fake(
+    training: Callable[[], Training], target: str
+) -> tuple[list[Entry], list[AllocationChange], str]:
     """Make the step on fake tensors; what is returned crosses from one process to another."""
-    ledger = FakeLedger()
+    ledger = FakeAllocationLog()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch copies a fake module with a word about its data
-        with faked(), ledger.following():
+        with fake_tensors(), ledger.following():
             train(training(), ledger)
     told = []
     if ledger.read:
@@ -86,11 +90,11 @@ def _faked(training: Callable[[], Training], target: str) -> tuple[list[Entry], 
     return ledger.entries, ledger.changes, "; ".join(told)
 
 
-def measured(
+def measure_step(
     training: Callable[[], Training], target: str, why: str, most: float | None = None
-) -> Followed:
+) -> FollowedStep:
     """Follow a step on real tensors, and stop it before it takes all that the machine has."""
-    ledger = Ledger(most or available_share())
+    ledger = AllocationLog(most or available_share())
     stop = None
     try:
         with ledger.following():
@@ -100,7 +104,7 @@ def measured(
         if stop is None:
             raise
     detail = f"on fake tensors {why}" if why else ""
-    return Followed(Timeline(ledger, _rounding(target)), "measured on cpu", detail, stop)
+    return FollowedStep(Timeline(ledger, _rounding(target)), "measured on cpu", detail, stop)
 
 
 def available_share() -> float:

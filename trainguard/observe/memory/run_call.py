@@ -40,10 +40,10 @@ def call_of(run: Run, at: Mapping[str, Any] | None = None) -> Callable[[], Any]:
     return lambda: train(**arguments)
 
 
-def made(train: Callable[[], Any], told: Callable[[], str]) -> None:
+def run_silently(train: Callable[[], Any], told: Callable[[], str]) -> None:
     """Make a run silently; what it raises is the subject's own. told: how far it had come."""
     try:
-        with silenced():
+        with silence():
             train()
     except SystemExit as leaving:
         raise SubjectError(f"it left with {leaving} {told()}") from leaving
@@ -58,7 +58,7 @@ def made(train: Callable[[], Any], told: Callable[[], str]) -> None:
 
 
 @contextmanager
-def silenced() -> Iterator[None]:
+def silence() -> Iterator[None]:
     """Let nothing that is written get anywhere."""
     with redirect_stdout(Silence()), redirect_stderr(Silence()):
         yield

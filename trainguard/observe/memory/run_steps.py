@@ -21,24 +21,24 @@ from torch.utils.data import DataLoader, Dataset, dataloader
 
 from trainguard.core.errors import SubjectError
 from trainguard.observe.loop.locate_nonfinite import tensors_in
-from trainguard.observe.memory.allocation_log import Change, Entry, Ledger
-from trainguard.observe.memory.fake import FakeLedger, faked
+from trainguard.observe.memory.allocation_log import AllocationChange, AllocationLog, Entry
+from trainguard.observe.memory.fake import FakeAllocationLog, fake_tensors
 from trainguard.observe.memory.forked import apart
 from trainguard.observe.memory.kernel_scratch import fill
 from trainguard.observe.memory.out_of_memory import Stop, stop_of
-from trainguard.observe.memory.predict import Followed
+from trainguard.observe.memory.predict import FollowedStep
 from trainguard.observe.memory.preexisting import modules_without_values
-from trainguard.observe.memory.run_call import call_of, made
-from trainguard.observe.memory.step_tracker import Narrator
+from trainguard.observe.memory.run_call import call_of, run_silently
+from trainguard.observe.memory.step_tracker import StepTracker
 from trainguard.observe.memory.timeline import Timeline, exact, in_blocks
 from trainguard.observe.memory.training import INPUTS
 from trainguard.observe.tools.patches import Patches
 from trainguard.subjects.loop import Run
 
-Made = tuple[list[Entry], list[Change], str, Stop | None]
+Made = tuple[list[Entry], list[AllocationChange], str, Stop | None]
 
 
-def of_run(run: Run, target: str, most: float, at: Mapping[str, Any]) -> Followed:
+def of_run(run: Run, target: str, most: float, at: Mapping[str, Any]) -> FollowedStep:
     """
     Follow the first steps of a run: predicted for a target device, or else measured.
 
@@ -49,20 +49,20 @@ def of_run(run: Run, target: str, most: float, at: Mapping[str, Any]) -> Followe
     FakeTensorMode()  # what torch imports for the first one need not be imported in each child
     rounding = in_blocks if target == "cuda" else exact
     try:
-        entries, changes, told, stop = apart(lambda: _predicted(call, target))
+        entries, changes, told, stop = apart(lambda: _predict(call, target))
         how = f"predicted for {target} on fake tensors"
     except SubjectError as fault:
-        entries, changes, told, stop = apart(lambda: _measured(call, target, most))
+        entries, changes, told, stop = apart(lambda: _measure(call, target, most))
         how, told = "measured on cpu", f"as on fake tensors {fault.sentence}"
-    ledger = Ledger()
+    ledger = AllocationLog()
     ledger.entries, ledger.changes = entries, changes
-    return Followed(Timeline(ledger, rounding), how, told, stop)
+    return FollowedStep(Timeline(ledger, rounding), how, told, stop)
 
 
-def _predicted(call: Callable[[], Any], target: str) -> Made:
+def _predict(call: Callable[[], Any], target: str) -> Made:
     """Make the steps on fake tensors; what is returned crosses from one process to another."""
-    ledger = FakeLedger()
-    with _unheard(), faked() as mode, modules_without_values(mode):
+    ledger = FakeAllocationLog()
+    with _unheard(), fake_tensors() as mode, modules_without_values(mode):
         _follow(call, ledger, target, mode)
     lines = ", ".join(Path(line).name for line in ledger.read)
     told = f"took {len(ledger.read)} logged numbers for granted: {lines}" if lines else ""
@@ -85,9 +85,9 @@ def _unheard() -> Iterator[None]:
         log.setLevel(level)
 
 
-def _measured(call: Callable[[], Any], target: str, most: float) -> Made:
+def _measure(call: Callable[[], Any], target: str, most: float) -> Made:
     """Make the steps on real tensors, and stop them before they take all that the machine has."""
-    ledger, stop = Ledger(most), None
+    ledger, stop = AllocationLog(most), None
     try:
         _follow(call, ledger, target, None)
     except (SubjectError, RuntimeError, MemoryError) as error:
@@ -98,12 +98,12 @@ def _measured(call: Callable[[], Any], target: str, most: float) -> Made:
 
 
 def _follow(
-    call: Callable[[], Any], ledger: Ledger, target: str, mode: FakeTensorMode | None
+    call: Callable[[], Any], ledger: AllocationLog, target: str, mode: FakeTensorMode | None
 ) -> None:
     """Make the first steps of a run under a ledger."""
-    narrator = Narrator(ledger, target == "cuda")
+    narrator = StepTracker(ledger, target == "cuda")
     with _loaders(ledger, mode, target == "cuda"), ledger.following(), narrator.following():
-        made(call, lambda: f"after {narrator.paces.count} steps")
+        run_silently(call, lambda: f"after {narrator.paces.count} steps")
     if not narrator.paces.count:
         raise SubjectError(
             "it made no optimizer step", "declare what trains, not what sets a training up"
@@ -111,15 +111,17 @@ def _follow(
 
 
 @contextmanager
-def _loaders(ledger: Ledger, mode: FakeTensorMode | None, apart_from_data: bool) -> Iterator[None]:
+def _loaders(
+    ledger: AllocationLog, mode: FakeTensorMode | None, apart_from_data: bool
+) -> Iterator[None]:
     """Serve batches outside of what is followed, and enter them as inputs."""
     patches = Patches()
 
-    def served(serve: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap_next(serve: Callable[..., Any]) -> Callable[..., Any]:
         """Return a `__next__` that hands out a batch as it arrives."""
 
         @wraps(serve)
-        def watched(iterator: Any) -> Any:
+        def wrapper(iterator: Any) -> Any:
             """Serve a batch."""
             with _disable_current_modes():
                 batch = serve(iterator)
@@ -128,13 +130,13 @@ def _loaders(ledger: Ledger, mode: FakeTensorMode | None, apart_from_data: bool)
             ledger.enter_all(tensors_in(batch), INPUTS)
             return batch
 
-        return watched
+        return wrapper
 
-    def begun(begin: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap_iter(begin: Callable[..., Any]) -> Callable[..., Any]:
         """Return an `__iter__` that draws its seed outside of what is followed."""
 
         @wraps(begin)
-        def watched(loader: Any) -> Any:
+        def wrapper(loader: Any) -> Any:
             """Begin a pass; workers would be processes of a process, and change no size."""
             if apart_from_data:
                 _leave_out(ledger, loader.dataset)
@@ -144,17 +146,17 @@ def _loaders(ledger: Ledger, mode: FakeTensorMode | None, apart_from_data: bool)
             with _disable_current_modes():
                 return begin(loader)
 
-        return watched
+        return wrapper
 
-    patches.replace(DataLoader, "__iter__", begun)
-    patches.replace(dataloader._BaseDataLoaderIter, "__next__", served)  # noqa: SLF001
+    patches.replace(DataLoader, "__iter__", wrap_iter)
+    patches.replace(dataloader._BaseDataLoaderIter, "__next__", wrap_next)  # noqa: SLF001
     try:
         yield
     finally:
         patches.undo()
 
 
-def _leave_out(ledger: Ledger, data: Any, depth: int = 4) -> None:
+def _leave_out(ledger: AllocationLog, data: Any, depth: int = 4) -> None:
     """Leave out what a data set holds, and those that it is made of: it stays on the host."""
     held = list(vars(data).values()) if hasattr(data, "__dict__") else []
     numbers = {ledger.enter(tensor) for tensor in tensors_in(held)} - {-1}

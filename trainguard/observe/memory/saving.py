@@ -9,8 +9,8 @@ from trainguard.events.trace import Usage
 from trainguard.observe.memory.allocation_log import TEMPORARIES
 from trainguard.observe.memory.declared_step import DeclaredStep
 from trainguard.observe.memory.events import moment
-from trainguard.observe.memory.predict import Followed, measured, predicted
-from trainguard.observe.memory.step import declared_step, unfinished
+from trainguard.observe.memory.predict import FollowedStep, measure_step, predict_step
+from trainguard.observe.memory.step import declared_step, make_unfinished_error
 from trainguard.observe.memory.timeline import ACTIVATIONS
 from trainguard.subjects.budget import Budget
 from trainguard.subjects.loss import Loss
@@ -74,15 +74,15 @@ def _arguments(against: Model | Loss) -> set[str]:
     return accepted | set(against.arguments)
 
 
-def _both(saved: DeclaredStep, full: DeclaredStep) -> tuple[Followed, Followed]:
+def _both(saved: DeclaredStep, full: DeclaredStep) -> tuple[FollowedStep, FollowedStep]:
     """Follow both steps in the same way: predicted, or else both measured."""
     target = saved.budget.device
     try:
-        return predicted(saved.training, target), predicted(full.training, target)
+        return predict_step(saved.training, target), predict_step(full.training, target)
     except SubjectError as fault:
         why = fault.sentence
-    small, large = (measured(step.training, target, why) for step in (saved, full))
+    small, large = (measure_step(step.training, target, why) for step in (saved, full))
     for seen in (small, large):
         if seen.stop is not None:
-            raise unfinished(seen, seen.stop)
+            raise make_unfinished_error(seen, seen.stop)
     return small, large

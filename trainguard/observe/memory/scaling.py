@@ -10,8 +10,8 @@ from trainguard.core.errors import SubjectError
 from trainguard.events.trace import Usage
 from trainguard.observe.memory.declared_step import DeclaredStep
 from trainguard.observe.memory.events import moment
-from trainguard.observe.memory.predict import Followed, followed
-from trainguard.observe.memory.step import declared_step, unrounded
+from trainguard.observe.memory.predict import FollowedStep, follow_step
+from trainguard.observe.memory.step import declared_step, drop_rounding
 from trainguard.observe.memory.timeline import Peak
 from trainguard.observe.memory.training import Training
 from trainguard.subjects.growth_power import SIZES, suspicious
@@ -45,7 +45,7 @@ class _Ladder:
 
     declared: DeclaredStep
     name: str
-    climbed: list[tuple[int, Followed, Peak]] = field(default_factory=list)
+    climbed: list[tuple[int, FollowedStep, Peak]] = field(default_factory=list)
     why: str = ""
 
     @property
@@ -109,7 +109,7 @@ class _Ladder:
         """Make the step at one size; what it raises there is kept in words."""
         declared = self.declared.with_sizes(**{self.name: size})
         try:
-            seen = unrounded(followed(lambda: _passes(declared), declared.budget.device))
+            seen = drop_rounding(follow_step(lambda: _passes(declared), declared.budget.device))
         except SubjectError as fault:
             self.why = f"at {self.name}={size}, {fault.sentence}"
             return False

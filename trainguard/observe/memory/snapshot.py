@@ -25,11 +25,11 @@ OWNER: Final = "memory_matches_snapshot"
 def observe(observation: "MemoryObservation") -> Iterator[Usage]:
     """Yield the step, then what is kept of it; a step that is blessed is kept as it is now."""
     declared = step.declared_step(observation)
-    now = _told(declared)
+    now = _take_snapshot(declared)
     file = _file(observation)
     if observation.settings.bless:
         _write(file, now)
-    kept = _read(file)
+    kept = _read_snapshot(file)
     place = "/".join(file.parts[-3:])
     if kept is None:
         unreadable = "no snapshot can be read from it" if file.exists() else ""
@@ -47,7 +47,7 @@ def observe(observation: "MemoryObservation") -> Iterator[Usage]:
         )  # fmt: skip
 
 
-def _told(declared: DeclaredStep) -> dict[str, Any]:
+def _take_snapshot(declared: DeclaredStep) -> dict[str, Any]:
     """Return what is kept of a step: plain values, the same at every run."""
     seen = step.whole(declared)
     peak = seen.timeline.peak()
@@ -94,7 +94,7 @@ def _variable(subject: Subject) -> str:
     return subject.name
 
 
-def _read(file: Path) -> dict[str, Any] | None:
+def _read_snapshot(file: Path) -> dict[str, Any] | None:
     """Return what is kept in a file; None where there is none, or none that could be used."""
     try:
         kept = json.loads(file.read_text(encoding="utf-8"))

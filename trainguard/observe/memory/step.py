@@ -10,7 +10,7 @@ from trainguard.events.trace import Usage
 from trainguard.observe.memory.declared_step import DeclaredStep
 from trainguard.observe.memory.events import Sizes, events
 from trainguard.observe.memory.out_of_memory import Stop
-from trainguard.observe.memory.predict import Followed, available_share, followed
+from trainguard.observe.memory.predict import FollowedStep, available_share, follow_step
 from trainguard.observe.memory.run_steps import of_run
 from trainguard.observe.memory.timeline import exact
 from trainguard.subjects.budget import Budget
@@ -37,11 +37,11 @@ def observe(observation: "MemoryObservation") -> Iterator[Usage]:
     seen, sizes = of_subject(observation)
     told = tuple(events(seen.timeline, seen.how, sizes, seen.detail, seen.stop))
     if seen.stop is not None and not says_enough(told, seen.stop, observation.budget):
-        raise unfinished(seen, seen.stop)
+        raise make_unfinished_error(seen, seen.stop)
     yield from told
 
 
-def of_subject(observation: "MemoryObservation") -> tuple[Followed, Sizes]:
+def of_subject(observation: "MemoryObservation") -> tuple[FollowedStep, Sizes]:
     """Follow the step of whatever is declared; a run is made at the sizes that it has."""
     subject, budget = observation.subject, observation.budget
     if isinstance(subject, Run):
@@ -72,22 +72,22 @@ def declared_step(observation: "MemoryObservation") -> DeclaredStep:
     )
 
 
-def of(declared: DeclaredStep) -> Followed:
+def of(declared: DeclaredStep) -> FollowedStep:
     """Follow the step of what is declared; a real one no further than to where its budget tells."""
     peak = declared.budget.peak
     most = min(available_share(), max(_BEYOND * int(peak), _ENOUGH)) if peak is not None else None
-    return followed(declared.training, declared.budget.device, most)
+    return follow_step(declared.training, declared.budget.device, most)
 
 
-def whole(declared: DeclaredStep) -> Followed:
+def whole(declared: DeclaredStep) -> FollowedStep:
     """Follow the step of what is declared to its end; raises SubjectError where there is none."""
     seen = of(declared)
     if seen.stop is not None:
-        raise unfinished(seen, seen.stop)
+        raise make_unfinished_error(seen, seen.stop)
     return seen
 
 
-def unrounded(seen: Followed) -> Followed:
+def drop_rounding(seen: FollowedStep) -> FollowedStep:
     """
     Return what was followed with no block of an allocator rounded up.
 
@@ -106,7 +106,7 @@ def says_enough(told: tuple[Usage, ...], stop: Stop, budget: Budget) -> bool:
     return any(broken) or (stop.refused and budget.peak is not None)
 
 
-def unfinished(seen: Followed, stop: Stop) -> SubjectError:
+def make_unfinished_error(seen: FollowedStep, stop: Stop) -> SubjectError:
     """Return the fault of a step that tells nothing because it was not made to its end."""
     held = seen.timeline.peak().categories.most_common(_LISTED)
     parts = ", ".join(f"{category} {format_bytes(size)}" for category, size in held)

@@ -16,11 +16,11 @@ from trainguard.observe.tools.patches import Patches
 _BY_HAND = 8  # backward passes without a step of any optimizer: the steps are made by hand
 
 
-class Stopped(BaseException):
+class StepLimitReached(BaseException):
     """Raised inside the user's code once enough steps were seen, so that `finally` blocks run."""
 
 
-class Paces:
+class StepCounter:
     """
     The steps of a training: those of the optimizer that stepped first, or else backward passes.
 
@@ -40,11 +40,11 @@ class Paces:
         self._backwards = 0
 
     @contextmanager
-    def followed(self) -> Iterator[None]:
+    def follow(self) -> Iterator[None]:
         """Count what happens inside."""
         patches = Patches()
         patches.active = True
-        hook = register_optimizer_step_post_hook(self._stepped)
+        hook = register_optimizer_step_post_hook(self._on_step)
         patches.on_undo(hook.remove)
         patches.replace(dataloader._BaseDataLoaderIter, "__next__", self._serves)  # noqa: SLF001
         patches.replace(torch.autograd, "backward", self._goes_back)
@@ -53,7 +53,7 @@ class Paces:
         finally:
             patches.undo()
 
-    def _stepped(self, optimizer: Optimizer, *_: object) -> None:
+    def _on_step(self, optimizer: Optimizer, *_: object) -> None:
         """Know that an optimizer has stepped."""
         if not any(optimizer is known for known in self.optimizers):
             self.optimizers.append(optimizer)
@@ -69,7 +69,7 @@ class Paces:
         """Return a `__next__` of loaders that tells where a pass ends."""
 
         @wraps(serve)
-        def watched(iterator: Any) -> Any:
+        def wrapper(iterator: Any) -> Any:
             """Serve a batch; a pass without a step, as of an evaluation, is none."""
             begun = self._begun.setdefault(iterator, self.count)
             try:
@@ -81,13 +81,13 @@ class Paces:
             self.served = True
             return batch
 
-        return watched
+        return wrapper
 
     def _goes_back(self, backward: Callable[..., Any]) -> Callable[..., Any]:
         """Return a `torch.autograd.backward` that is counted where no optimizer ever steps."""
 
         @wraps(backward)
-        def watched(*args: Any, **kwargs: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
             """Go backward; one inside another (of a checkpoint) is part of it."""
             inside = torch._C._current_graph_task_id() != -1  # noqa: SLF001 as torch's tracker does
             result = backward(*args, **kwargs)
@@ -98,4 +98,4 @@ class Paces:
                     self._next()
             return result
 
-        return watched
+        return wrapper

@@ -12,7 +12,7 @@ from trainguard.observe.memory import step, torch_viewer
 from trainguard.observe.memory.allocation_log import BACKWARD, BUILD, RECOMPUTE
 from trainguard.observe.memory.declared_step import DeclaredStep
 from trainguard.observe.memory.events import Sizes, moment
-from trainguard.observe.memory.predict import Followed, available_share, predicted
+from trainguard.observe.memory.predict import FollowedStep, available_share, predict_step
 from trainguard.observe.memory.run_steps import of_run
 from trainguard.observe.memory.timeline import Peak, Timeline
 from trainguard.observe.tools.deadline import deadline
@@ -25,7 +25,7 @@ _MOMENTS = 1200  # kept of a course at most: more than a page has pixels
 
 
 @dataclass
-class Survey:
+class StepProfile:
     """
     The step of a declared model or loss, at the sizes that are asked about.
 
@@ -38,27 +38,27 @@ class Survey:
     dtype: str
     at: Mapping[str, Any]
     checkpointed: bool = False
-    seen: Followed | None = field(default=None, init=False)
+    seen: FollowedStep | None = field(default=None, init=False)
 
     def breakdown(self) -> Breakdown:
         """Follow the step and return what it took; raises SubjectError where it cannot be."""
         with isolate(0), deadline(self.subject.timeout):
-            self.seen = step.of(self._declared())
-        return broken_down(self.subject.name, self.seen, self._declared().sizes)
+            self.seen = step.of(self._declare())
+        return broken_down(self.subject.name, self.seen, self._declare().sizes)
 
     def peak(self, name: str, size: int) -> int:
         """Predict the peak at another size; raises SubjectError where the step does not run."""
-        declared = self._declared().with_sizes(**{name: size})
+        declared = self._declare().with_sizes(**{name: size})
         with isolate(0), deadline(self.subject.timeout):
-            seen = predicted(declared.training, self.budget.device)
+            seen = predict_step(declared.training, self.budget.device)
         return seen.timeline.peak().total
 
     def snapshot(self) -> bytes:
         """Return the step that was followed as a file for PyTorch's memory viewer."""
         assert self.seen is not None, "there is nothing to write before it is followed"
-        return torch_viewer.pickled(self.seen.timeline)
+        return torch_viewer.pickle_snapshot(self.seen.timeline)
 
-    def _declared(self) -> DeclaredStep:
+    def _declare(self) -> DeclaredStep:
         """Return the step at the sizes that are asked about."""
         return DeclaredStep(
             self.subject, self.budget, "cpu", self.dtype, Settings(), self.at, self.checkpointed
@@ -66,7 +66,7 @@ class Survey:
 
 
 @dataclass
-class SurveyOfRun:
+class RunStepProfile:
     """
     The steps of a function or a script that trains, run as it is in a process of its own.
 
@@ -76,18 +76,18 @@ class SurveyOfRun:
     subject: Run
     budget: Budget
     at: Mapping[str, Any]
-    seen: Followed | None = field(default=None, init=False)
+    seen: FollowedStep | None = field(default=None, init=False)
 
     def breakdown(self) -> Breakdown:
         """Follow the first steps and return what they took; raises SubjectError without any."""
-        self.seen = self._followed(self.at)
+        self.seen = self._follow(self.at)
         given = {**getattr(self.subject, "arguments", {}), **self.at}
         sizes = {k: v if isinstance(v, int | float | str) else repr(v) for k, v in given.items()}
         return broken_down(self.subject.name, self.seen, tuple(sorted(sizes.items())))
 
     def peak(self, name: str, size: int) -> int:
         """Predict the peak with another argument; raises SubjectError where that cannot be."""
-        seen = self._followed({**self.at, name: size})
+        seen = self._follow({**self.at, name: size})
         if not seen.how.startswith("predicted"):
             raise SubjectError(seen.detail)
         return seen.timeline.peak().total
@@ -95,15 +95,15 @@ class SurveyOfRun:
     def snapshot(self) -> bytes:
         """Return the steps that were followed as a file for PyTorch's memory viewer."""
         assert self.seen is not None, "there is nothing to write before it is followed"
-        return torch_viewer.pickled(self.seen.timeline)
+        return torch_viewer.pickle_snapshot(self.seen.timeline)
 
-    def _followed(self, at: Mapping[str, Any]) -> Followed:
+    def _follow(self, at: Mapping[str, Any]) -> FollowedStep:
         """Follow the first steps."""
         with isolate(0), deadline(self.subject.timeout):
             return of_run(self.subject, self.budget.device, available_share(), at)
 
 
-def broken_down(name: str, seen: Followed, sizes: Sizes) -> Breakdown:
+def broken_down(name: str, seen: FollowedStep, sizes: Sizes) -> Breakdown:
     """Return what a step that was followed took."""
     timeline = seen.timeline
     peak, highest = timeline.peak(), timeline.highest()
@@ -112,7 +112,7 @@ def broken_down(name: str, seen: Followed, sizes: Sizes) -> Breakdown:
         subject=name,
         how=seen.how,
         detail=seen.detail,
-        exhausted=seen.exhausted,
+        exhausted=seen.is_exhausted,
         sizes=sizes,
         peak=peak.total,
         moment=moment(peak.entry),

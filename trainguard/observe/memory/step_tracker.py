@@ -13,9 +13,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_iter
 
 from trainguard.observe.loop.locate_nonfinite import tensors_in
-from trainguard.observe.memory.allocation_log import BUILD, FORWARD, Ledger
+from trainguard.observe.memory.allocation_log import BUILD, FORWARD, AllocationLog
 from trainguard.observe.memory.owners import enter_owners
-from trainguard.observe.memory.step_counter import Paces, Stopped
+from trainguard.observe.memory.step_counter import StepCounter, StepLimitReached
 from trainguard.observe.memory.training import (
     AVERAGES,
     BUFFERS,
@@ -29,38 +29,42 @@ STEPS = 3  # the first makes the state, and in the second all gradients may stil
 _TABLES = (dict, list)
 
 
-class Narrator:
+class StepTracker:
     """
     Follow a training and tell a ledger, which is entered, of its steps.
 
     foreach: whether optimizers that were told nothing work on all parameters at once.
     """
 
-    def __init__(self, ledger: Ledger, foreach: bool) -> None:
+    def __init__(self, ledger: AllocationLog, foreach: bool) -> None:
         self.ledger = ledger
         self.foreach = foreach
-        self.paces = Paces(self._over)
+        self.paces = StepCounter(self._over)
         self._roots: list[nn.Module] = []
 
     @contextmanager
     def following(self) -> Iterator[None]:
         """Follow what happens inside; after a few steps it is stopped."""
         hooks = [
-            register_module_forward_pre_hook(self._called),
+            register_module_forward_pre_hook(self._on_call),
             register_optimizer_step_pre_hook(self._steps),
         ]
         try:
-            with self.paces.followed():
+            with self.paces.follow():
                 yield
-        except Stopped:
+        except StepLimitReached:
             pass
         finally:
             for hook in hooks:
                 hook.remove()
 
-    def _called(self, module: nn.Module, inputs: Any) -> None:
+    def _on_call(self, module: nn.Module, inputs: Any) -> None:
         """Know that a module is called; the first call of an outermost one begins a step."""
-        if self.ledger.phase != BUILD or self.ledger.now != BUILD or _transformed(module, inputs):
+        if (
+            self.ledger.phase != BUILD
+            or self.ledger.now != BUILD
+            or _is_transformed(module, inputs)
+        ):
             return
         self._begin()
         if not any(module is root for root in self._roots):
@@ -107,7 +111,7 @@ class Narrator:
         self.ledger.phase = BUILD
         if self.paces.count >= STEPS:
             self._enter_averages()
-            raise Stopped(f"{STEPS} steps were followed")
+            raise StepLimitReached(f"{STEPS} steps were followed")
         self.ledger.step = self.paces.count + 1
 
     def _enter_averages(self) -> None:
@@ -121,7 +125,7 @@ class Narrator:
             if not any(id(p) in own for p in root.parameters()):
                 continue
             for copy in found:
-                tensors = _copied(copy, shapes)
+                tensors = _list_tensors(copy, shapes)
                 if tensors and not any(
                     t.untyped_storage()._cdata in storages  # noqa: SLF001
                     for t in tensors
@@ -137,7 +141,7 @@ class Narrator:
                 self.ledger.entries[number].category = AVERAGES
 
 
-def _transformed(module: nn.Module, inputs: Any) -> bool:
+def _is_transformed(module: nn.Module, inputs: Any) -> bool:
     """Say whether torch.func calls a module, on tensors that have no storage of their own."""
     tensors = (*tensors_in(inputs), *module.parameters(), *module.buffers())
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001 torch's only way to ask
@@ -149,7 +153,7 @@ def _gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
     return [p.grad for p in parameters if p.grad is not None]
 
 
-def _copied(held: Any, shapes: list[torch.Size]) -> list[Tensor]:
+def _list_tensors(held: Any, shapes: list[torch.Size]) -> list[Tensor]:
     """Return the tensors of a module, dict or list where they have just these shapes."""
     if issubclass(type(held), nn.Module):
         tensors: list[Any] = list(nn.Module.parameters(held))

@@ -9,9 +9,9 @@ from trainguard.observe.memory.allocation_log import (
     FORWARD,
     RECOMPUTE,
     TEMPORARIES,
-    Change,
+    AllocationChange,
+    AllocationLog,
     Entry,
-    Ledger,
 )
 
 ACTIVATIONS = "activations"
@@ -56,7 +56,7 @@ class Timeline:
     something temporary until the optimizer holds it. That is why this is read afterwards.
     """
 
-    def __init__(self, ledger: Ledger, rounding: Rounding = exact) -> None:
+    def __init__(self, ledger: AllocationLog, rounding: Rounding = exact) -> None:
         self.entries = ledger.entries
         self.changes = ledger.changes
         self.rounding = rounding
@@ -76,7 +76,7 @@ class Timeline:
         held: dict[int, int] = {}
         total = 0
         for change in self.changes:
-            total += self._grown(held, change)
+            total += self._enter(held, change)
             yield total
 
     def by_category(self) -> Iterator[dict[str, int]]:
@@ -84,7 +84,7 @@ class Timeline:
         held: dict[int, int] = {}
         categories: Counter[str] = Counter()
         for change in self.changes:
-            categories[self.entries[change.entry].category] += self._grown(held, change)
+            categories[self.entries[change.entry].category] += self._enter(held, change)
             yield categories
 
     def highest(self, first_step: int = 1) -> dict[str, int]:
@@ -101,10 +101,10 @@ class Timeline:
         """Return the storages that are held after a change, as {number: bytes}."""
         held: dict[int, int] = {}
         for change in self.changes[: place + 1]:
-            self._grown(held, change)
+            self._enter(held, change)
         return held
 
-    def _grown(self, held: dict[int, int], change: Change) -> int:
+    def _enter(self, held: dict[int, int], change: AllocationChange) -> int:
         """Enter a change into what is held, and return by how much that grew."""
         before = held.get(change.entry, 0)
         raw = self._raw.get(change.entry, 0) + change.size if before else change.size
@@ -134,7 +134,7 @@ class Timeline:
                 entry.category = ACTIVATIONS if kept else TEMPORARIES
 
 
-def _is_kept(entry: Entry, freed: Change | None) -> bool:
+def _is_kept(entry: Entry, freed: AllocationChange | None) -> bool:
     """Say whether a storage of the forward pass was still held when the backward pass began."""
     if entry.phase != FORWARD:
         return False

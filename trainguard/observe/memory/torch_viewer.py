@@ -50,7 +50,7 @@ class Space:
         self._gaps[first:last] = [(address, size)]
 
 
-def pickled(timeline: Timeline) -> bytes:
+def pickle_snapshot(timeline: Timeline) -> bytes:
     """Return the file that https://docs.pytorch.org/memory_viz opens."""
     return pickle.dumps(snapshot(timeline), protocol=_PROTOCOL)
 

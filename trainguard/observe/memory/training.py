@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_iter
 
-from trainguard.observe.memory.allocation_log import BUILD, FORWARD, Ledger
+from trainguard.observe.memory.allocation_log import BUILD, FORWARD, AllocationLog
 from trainguard.observe.memory.owners import enter_owners
 from trainguard.observe.model.model_case import backward
 
@@ -39,7 +39,7 @@ class Training:
     steps: int = STEPS
 
 
-def train(training: Training, ledger: Ledger, steps: int | None = None) -> None:
+def train(training: Training, ledger: AllocationLog, steps: int | None = None) -> None:
     """Build the module and make so many steps with it, under a ledger that is entered."""
     steps = training.steps if steps is None else steps
     ledger.phase = BUILD
@@ -60,7 +60,7 @@ def train(training: Training, ledger: Ledger, steps: int | None = None) -> None:
 
 
 def _step(
-    training: Training, ledger: Ledger, module: nn.Module, optimizer: Optimizer | None
+    training: Training, ledger: AllocationLog, module: nn.Module, optimizer: Optimizer | None
 ) -> None:
     """Make one step: forward, backward, optimizer; gradients are cleared at its end."""
     ledger.phase = BUILD
@@ -97,7 +97,7 @@ def _average(training: Training, module: nn.Module) -> Any:
     return None if training.average is None else training.average(module)
 
 
-def _enter_average(ledger: Ledger, average: Any, module: nn.Module) -> None:
+def _enter_average(ledger: AllocationLog, average: Any, module: nn.Module) -> None:
     """Say which storages are the averaged copy's; a model that it refers to is none."""
     held = vars(average) if hasattr(average, "__dict__") else average
     modules = [average] if isinstance(average, nn.Module) else []
