@@ -1,4 +1,4 @@
-"""A Run is one drive of a schedule in one setting: what every judgement of a rate looks at."""
+"""A ScheduleRun is one drive of a schedule in one setting: what each judge of a rate looks at."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
 """
-The Witness: a recorder of a run that may be killed, or that goes on from a checkpoint.
+The CheckpointRecorder: a recorder of a run that may be killed, or that goes on from a checkpoint.
 
 It records as any recorder does, and takes down besides: a checksum of the parameters before and
 after each step, when files were written, and once, when asked, the whole state of the training.

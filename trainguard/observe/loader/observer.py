@@ -1,7 +1,7 @@
 """
 Observe declared loaders: one trace per probe, each made of the real batches.
 
-A probe is a function `(loaders: Loaders, case: int) -> Iterator[Event]`, where `loaders.made(...)`
+A probe is a function `(loaders: Loaders, case: int) -> Iterator[Event]`, where `loaders.make(...)`
 makes the loaders of all splits anew (see splits.py), `serving(loader, split)` takes
 batches out of one (iterate.py), and `laid_out` and `read` say what is in them (layout.py). It
 runs seeded, on one thread, within the timeout, and processes that it leaves are ended after it.

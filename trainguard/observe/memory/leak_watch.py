@@ -15,7 +15,7 @@ from trainguard.observe.memory.host_memory import HostMemory
 from trainguard.observe.memory.live_storages import LiveStorage, LiveStorages, Place
 from trainguard.observe.memory.module_scopes import ModuleScopes
 from trainguard.observe.memory.steady_growth import Span, span
-from trainguard.observe.memory.step_counter import StepCounter, StepLimitReached
+from trainguard.observe.memory.step_counter import StepCounter, StopFollowing
 
 CHECKS = (10, 20, 40, 80)  # steps after which a training goes on only where something grows
 _LOOKS = (2, 4, 6, 8, *CHECKS)  # at what is held outside of tensors
@@ -38,7 +38,7 @@ class LeakWatch:
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Follow what happens inside; Stopped, raised once enough is known, ends it."""
+        """Follow what happens inside; StopFollowing, raised once enough is known, ends it."""
         gc.freeze()  # what there was before need not be looked through at every check
         self._began = perf_counter()
         self.residents.step = self.graphs.step = 1
@@ -51,13 +51,13 @@ class LeakWatch:
                 self.residents,
             ):
                 yield
-        except StepLimitReached:
+        except StopFollowing:
             pass
         finally:
             gc.unfreeze()
 
     def over(self) -> None:
-        """Take note of the end of a step; raises Stopped once it is clear what grows."""
+        """Take note of the end of a step; raises StopFollowing once it is clear what grows."""
         self.steps += 1
         steps = self.steps
         if steps == 1:
@@ -68,7 +68,7 @@ class LeakWatch:
         if steps in CHECKS:
             self._check()
             if self._knows_enough():
-                raise StepLimitReached(f"{steps} steps were followed")
+                raise StopFollowing(f"{steps} steps were followed")
         self.scopes.forget_step()
         self.residents.step = self.graphs.step = steps + 1
 

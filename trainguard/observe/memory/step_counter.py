@@ -16,7 +16,7 @@ from trainguard.observe.tools.patches import Patches
 _BY_HAND = 8  # backward passes without a step of any optimizer: the steps are made by hand
 
 
-class StepLimitReached(BaseException):
+class StopFollowing(BaseException):
     """Raised inside the user's code once enough steps were seen, so that `finally` blocks run."""
 
 

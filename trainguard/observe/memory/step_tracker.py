@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_iter
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.memory.allocation_log import BUILD, FORWARD, AllocationLog
 from trainguard.observe.memory.owners import enter_owners
-from trainguard.observe.memory.step_counter import StepCounter, StepLimitReached
+from trainguard.observe.memory.step_counter import StepCounter, StopFollowing
 from trainguard.observe.memory.training import (
     AVERAGES,
     BUFFERS,
@@ -52,7 +52,7 @@ class StepTracker:
         try:
             with self.paces.follow():
                 yield
-        except StepLimitReached:
+        except StopFollowing:
             pass
         finally:
             for hook in hooks:
@@ -111,7 +111,7 @@ class StepTracker:
         self.ledger.phase = BUILD
         if self.paces.count >= STEPS:
             self._enter_averages()
-            raise StepLimitReached(f"{STEPS} steps were followed")
+            raise StopFollowing(f"{STEPS} steps were followed")
         self.ledger.step = self.paces.count + 1
 
     def _enter_averages(self) -> None:

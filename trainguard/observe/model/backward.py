@@ -82,7 +82,7 @@ def observe(network: ModelCase) -> Iterator[Pass]:
     "gradient": of one parameter, `count` of `of` passes in which it received one; `measured` is
         the largest root mean square, `reference` the number of its dimensions, and `detail` one
         of "uncalled", "unreached", "zero", or "not finite".
-    "twins", "components": see `Twins`. "activity": see `Activity`.
+    "twins", "components": see `IdenticalParts`. "activity": see `ReluActivity`.
     """
     ledger = GradientTotals(network)
     module = network.build()

@@ -1,5 +1,5 @@
 """
-A Specimen is a built model that is never called itself: every call is made on a fresh copy.
+A FrozenCopy is a built model that is never called itself: every call is made on a fresh copy.
 
 So nothing that a call leaves behind, such as a cache, a hidden state or a running mean, gets into
 the next one. It is in evaluation mode. Where rounding has to be told from what one input does to

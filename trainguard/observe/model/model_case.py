@@ -1,5 +1,5 @@
 """
-A Network is a declared model at one structure: build it, draw inputs, call it, name its outputs.
+A ModelCase is a declared model at one structure: build it, draw inputs, call it, name its outputs.
 
 Everything that runs the team's code goes through here, so that what it raises is the subject's
 own fault, told in one sentence. Every build is a fresh module, and every call is seeded.

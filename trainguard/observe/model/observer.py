@@ -3,7 +3,7 @@ Observe a declared model: one trace per probe.
 
 A probe is a module of `observe/model/` with a function `observe(network) -> Iterator[Pass]`; it
 is called once for each case, inside the session: seeded, silent, on one thread, with gradients,
-within the subject's time. See `Network` for what it can do with the model.
+within the subject's time. See `ModelCase` for what it can do with the model.
 """
 
 from collections.abc import Callable, Iterator

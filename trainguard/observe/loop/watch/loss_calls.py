@@ -1,4 +1,4 @@
-"""A Tally adds up the calls of one loss function from one place of the user's code."""
+"""LossCalls adds up the calls of one loss function from one place of the user's code."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
