@@ -6,7 +6,7 @@ from torch.nn import functional
 
 import trainguard as tg
 from trainguard.core.errors import Unjudged
-from trainguard.observe.loss.batch import mixing, padding
+from trainguard.observe.loss.batching import mixing, padding
 from trainguard.observe.loss.search import Key
 
 XT = {"x": tg.real("B D", -2, 2), "t": tg.real("B D", -2, 2, grad=False)}

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 import trainguard as tg
-from trainguard.observe.loss.components import bins, components
+from trainguard.observe.loss.probes import bins, components
 from trainguard.observe.loss.search import Key
 
 XY = {"x": tg.real("B", -1, 1), "y": tg.real("B", -1, 1)}

@@ -10,8 +10,8 @@ from trainguard.core.catalogue import find_invariants
 from trainguard.core.errors import Unjudged
 from trainguard.core.finding import Rank
 from trainguard.events.trace import Trace
-from trainguard.observe.loss.finite_difference import difference
 from trainguard.observe.loss.search import Key
+from trainguard.observe.loss.slope import difference
 
 XT = {"x": tg.real("B D", -2, 2), "t": tg.real("B D", -2, 2, grad=False)}
 

@@ -12,8 +12,8 @@ from torch.nn import functional
 import trainguard as tg
 from trainguard.core.catalogue import find_invariants
 from trainguard.events.trace import Trace
-from trainguard.observe.loss.jumps import line
 from trainguard.observe.loss.search import Key
+from trainguard.observe.loss.slope import line
 from trainguard.observe.tools.points import uniform
 
 JUMP = Key("jump", "x")

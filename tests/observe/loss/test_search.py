@@ -5,9 +5,9 @@ import torch
 from torch import Generator
 
 import trainguard as tg
+from trainguard.observe.loss.probes import sweep
 from trainguard.observe.loss.sampling import draw
 from trainguard.observe.loss.search import Effort, Key, Measured, explore, measure, merge, tensors
-from trainguard.observe.loss.sweep import sweep
 
 SIZE = Key("size", "x")
 

@@ -11,8 +11,8 @@ import trainguard as tg
 from trainguard.core.errors import Unjudged
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Tick
-from trainguard.observe.schedule.metrics import SEQUENCES
 from trainguard.observe.schedule.observer import observe
+from trainguard.observe.schedule.probes import SEQUENCES
 
 
 def ticks(schedule: tg.Schedule, probe: str, *phases: str) -> list[Tick]:

@@ -13,8 +13,7 @@ from trainguard.events.base import Plain
 from trainguard.events.trace import Sample, Trace
 from trainguard.observe.loss.batching import evaluator
 from trainguard.observe.loss.evaluate import Evaluator
-from trainguard.observe.loss.minimize import PROBE_OF, Inquiry
-from trainguard.observe.loss.minimize_error import culprit
+from trainguard.observe.loss.minimize import PROBE_OF, Inquiry, culprit
 from trainguard.observe.loss.probes import EFFORTS, INSTRUMENTS, Instrument
 from trainguard.observe.loss.search import explore, is_confirmed, merge
 from trainguard.observe.loss.side_effects import SideEffects, conduct

@@ -1,17 +1,18 @@
-"""The instruments for losses: each probe with the dtype, the sizes and the effort that it needs."""
+"""The probes of losses, each with the dtype, the sizes and the effort that it needs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from trainguard.observe.loss.batch import mixing, padding
-from trainguard.observe.loss.components import bins, components
+import torch
+from torch import Tensor
+
+from trainguard.observe.loss.batching import evaluator, mixing, padding
 from trainguard.observe.loss.evaluate import Evaluator
-from trainguard.observe.loss.finite_difference import difference
-from trainguard.observe.loss.jumps import line
-from trainguard.observe.loss.precision import devices, precision
-from trainguard.observe.loss.search import Effort, Probe
-from trainguard.observe.loss.sweep import sweep
+from trainguard.observe.loss.search import Effort, Key, Measured, Probe
+from trainguard.observe.loss.slope import difference, line
 from trainguard.observe.loss.zero_gradient import plateau
+from trainguard.observe.tools.devices import present
+from trainguard.observe.tools.points import Points
 from trainguard.observe.tools.structure import Structure
 from trainguard.subjects.domain import BATCH
 from trainguard.subjects.loss import Loss
@@ -21,6 +22,135 @@ EFFORTS = {
     "ci": Effort(structures=5, rounds=4),
     "thorough": Effort(structures=30, rounds=64),
 }
+
+
+def sweep(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]]:
+    """
+    Measure the loss and every input's gradient.
+
+    "value": the loss; worst where it is not finite, else where it is largest.
+    "gradient": an input's gradient at its worst coordinate, worst where it is not finite.
+    "largest_gradient": the same among the points at which the gradient is finite.
+    """
+    gradients, values = made.gradients(points)
+    wrong = ~values.isfinite()
+    yield Key("value"), Measured(values, values.abs(), bad=wrong)
+    for name, gradient in gradients.items():
+        elements = gradient.flatten(1) if gradient.ndim > 1 else gradient.unsqueeze(1)
+        size = elements.abs().amax(1)
+        wrong = ~size.isfinite()
+        yield Key("gradient", name), Measured(size, size, elements=elements, bad=wrong)
+        if bool(wrong.any()):
+            elements = elements.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+            size = elements.abs().amax(1)
+        yield Key("largest_gradient", name), Measured(size, size, elements=elements.abs())
+
+
+def components(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]]:
+    """
+    Measure how strongly each component pulls: the median norm of its gradient over the points.
+
+    "component", labelled with its name. Where the total is declared and made from the components,
+    each is multiplied by the weight that it has in the total.
+    """
+    norms: dict[str, list[Tensor]] = {name: [] for name in made.loss.components}
+    count = len(next(iter(points.values())))
+    for index in range(count):
+        point = made.single(points, index, grad=True)
+        leaves = [point[name] for name in made.differentiable]
+        parts = made.component.parts(point)
+        for name, found in norms.items():
+            found.append(_pull(parts, name, made.loss.total, leaves))
+    for name, found in norms.items():
+        finite = torch.stack(found)
+        finite = finite[finite.isfinite()]
+        typical = finite.median() if len(finite) else torch.tensor(torch.nan)
+        yield Key("component", label=name), Measured(typical.expand(count), torch.zeros(count))
+
+
+def bins(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]]:
+    """
+    Measure the sum of the probabilities exp(-loss) over every value that the target can take.
+
+    "likelihood": that sum, which is one for a likelihood.
+    """
+    name = made.loss.likelihood or ""
+    listed = made.box.domains[name].list_values(made.box.sizes) or ()
+    values = torch.tensor(listed, dtype=torch.float64).to(points[name])
+    sums = []
+    for index in range(len(points[name])):
+        total = torch.zeros((), dtype=made.box.dtype)
+        for chunk in torch.split(values, made.batch):
+            many = {other: t[index].expand(len(chunk), *t.shape[1:]) for other, t in points.items()}
+            many[name] = chunk.view(-1, *[1] * (points[name].ndim - 1)).expand_as(many[name])
+            total = total + (-made.values(many)).exp().sum()
+        sums.append(total)
+    found = torch.stack(sums)
+    yield Key("likelihood", name), Measured(found, (found - 1).abs(), torch.ones_like(found))
+
+
+def _pull(parts: dict[str, Tensor], name: str, total: str | None, leaves: list[Tensor]) -> Tensor:
+    """Return the norm of one component's gradient, times its weight in the total."""
+    part = parts[name]
+    if not part.requires_grad:
+        return torch.zeros(())
+    found = torch.autograd.grad(part.sum(), leaves, retain_graph=True, allow_unused=True)
+    weight = torch.ones(())
+    if total is not None and parts[total].requires_grad:
+        slope = torch.autograd.grad(parts[total].sum(), part, retain_graph=True, allow_unused=True)
+        weight = weight if slope[0] is None else slope[0].abs().mean()
+    reached = [gradient.flatten() for gradient in found if gradient is not None]
+    return weight * torch.cat(reached).norm() if reached else torch.zeros(())
+
+
+def precision(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]]:
+    """
+    Measure how far the low-precision gradient is from float64's at the same numbers.
+
+    "precision": |low - exact| / max(|exact|, typical), with the norms taken over all inputs of a
+    point and typical the median |exact| of the points: close to its minimum every loss is a
+    difference of nearly equal numbers, and what is lost there moves next to nothing. A regime of
+    small losses is judged by declaring it: then its own gradients are the typical ones.
+    """
+    low = _flat(made, points)
+    exact_points = {name: t.double() if t.is_floating_point() else t for name, t in points.items()}
+    exact = _flat(_twin(made, made.component.device, torch.float64), exact_points)
+    error, size = (low.double() - exact).norm(dim=1), exact.norm(dim=1)
+    finite = size[size.isfinite()]
+    typical = finite.median() if len(finite) else size.new_tensor(0.0)
+    scale = torch.maximum(size, typical).clamp_min(torch.finfo(low.dtype).tiny)
+    relative = torch.where(error.isfinite() & scale.isfinite(), error / scale, 0.0)
+    yield Key("precision"), Measured(relative, relative, scale=size)
+
+
+def devices(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]]:
+    """
+    Measure how far the gradients of other devices are from the cpu's.
+
+    "device", labelled with the device: |there - here| / |here| over all inputs of a point.
+    """
+    here = _flat(made, points)
+    size = here.norm(dim=1)
+    for device in present():
+        if device != made.component.device:
+            there = _flat(_twin(made, device, made.component.dtype),
+                          {name: t.to(device) for name, t in points.items()})  # fmt: skip
+            error = (there.to(here) - here).norm(dim=1)
+            relative = torch.where(error.isfinite(), error / (size + 1), 0.0)
+            yield Key("device", label=device), Measured(relative, relative, scale=size)
+
+
+def _twin(made: Evaluator, device: str, dtype: torch.dtype) -> Evaluator:
+    """Return an evaluator of the same structure on another device or in another dtype."""
+    component = made.component
+    return evaluator(made.loss, component.structure, device, dtype, protect=component.protect,
+                     whole=True)  # fmt: skip
+
+
+def _flat(made: Evaluator, points: Points) -> Tensor:
+    """Return all gradients of each point in one row, [N, M]."""
+    gradients, _ = made.gradients(points)
+    return torch.cat([gradient.flatten(1) for gradient in gradients.values()], 1)
 
 
 @dataclass(frozen=True)
