@@ -10,8 +10,8 @@ from torch.nn import functional
 import trainguard as tg
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Pass
+from trainguard.observe.model.identical_parts import step
 from trainguard.observe.model.observer import observe
-from trainguard.observe.model.small_step import step
 
 X = tg.real("B 4", -1, 1)
 TARGET = tg.real("B 3", -1, 1)

@@ -238,7 +238,7 @@ def test_an_unknown_probe() -> None:
 
 def test_a_fault_of_ours_is_not_the_subjects(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where our own code raises inside a call, it stays what it is."""
-    monkeypatch.setattr("trainguard.observe.model.cross_entropy_calls._is_plain", None)
+    monkeypatch.setattr("trainguard.observe.model.initial._is_plain", None)
     model = tg.Model(Head, x=X, target=tg.integer("B", 0, 2), loss=nn.CrossEntropyLoss())
     with pytest.raises(TypeError):
         trace(model)

@@ -12,7 +12,7 @@ import trainguard as tg
 from trainguard.core.errors import Unjudged
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Pass
-from trainguard.observe.model import future
+from trainguard.observe.model import isolation
 from trainguard.observe.model.observer import observe
 
 SIZES = {"T": (4, 6)}
@@ -235,7 +235,7 @@ def test_a_weight_norm_that_cannot_be_copied() -> None:
 
 def test_the_cut_is_no_end_of_a_block() -> None:
     """No small block, and none that divides the length, ends where the outputs are cut."""
-    cuts = {size: future._cut(size) for size in range(2, 100)}
+    cuts = {size: isolation._cut(size) for size in range(2, 100)}
     for size, cut in cuts.items():
         blocks = [b for b in range(2, size + 1) if b < 5 or size % b == 0]
         assert 0 < cut < size

@@ -13,7 +13,7 @@ import trainguard as tg
 from trainguard.core.errors import Unjudged
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Pass
-from trainguard.observe.model import devices
+from trainguard.observe.model import variants
 from trainguard.observe.model.observer import observe
 
 X = tg.real("B 4", -1, 1)
@@ -257,7 +257,7 @@ def test_devices(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A second device, which is the cpu under another name, is compared with the first."""
-    monkeypatch.setattr(devices, "present", lambda: ("cpu", "cpu:0"))
+    monkeypatch.setattr(variants, "present", lambda: ("cpu", "cpu:0"))
     (seen,) = passes(tg.Model(Placed, arguments=arguments, x=X), "devices")[quantity]
     assert seen.at == "cpu:0"
     assert seen.measured > 0.1 if measured is None else seen.measured == measured

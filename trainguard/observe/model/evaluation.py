@@ -12,16 +12,20 @@ The probe of a model in evaluation mode.
 "carried": how far the outputs of one input are apart before and after a call with another input.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from trainguard.events.trace import Pass
 from trainguard.observe.model.comparison import apart, largest
 from trainguard.observe.model.frozen_copy import twin
 from trainguard.observe.model.model_case import Inputs, ModelCase
-from trainguard.observe.model.random_draws import RandomDraws
+from trainguard.observe.tools.user_line import caller
+
+_FRAMES = 2
 
 
 def observe(network: ModelCase) -> Iterator[Pass]:
@@ -114,3 +118,29 @@ def _mode(training: bool) -> str:
 def _copy(inputs: Inputs) -> Inputs:
     """Return inputs whose tensors are copies, in case a call edits them."""
     return {n: v.clone() if isinstance(v, Tensor) else v for n, v in inputs.items()}
+
+
+class RandomDraws(TorchFunctionMode):
+    """
+    Notes every call of torch in a block after which its random stream is another.
+
+    made: (function, `file:line` of the user's code) pairs: ("dropout", "model.py:41").
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[tuple[str, str]] = []
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        _types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Make one call, and note it where it drew."""
+        before = torch.default_generator.get_state()
+        result = func(*args, **(kwargs or {}))
+        if not torch.equal(before, torch.default_generator.get_state()):
+            self.made.append((getattr(func, "__name__", str(func)), caller(_FRAMES)))
+        return result

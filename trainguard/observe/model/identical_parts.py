@@ -1,6 +1,6 @@
 """Find parts of a model that are the same and will stay so: rows of weights, parts of a mixture."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -10,11 +10,13 @@ from torch import Generator, Tensor, nn
 from trainguard.core.errors import SubjectError, did_you_mean
 from trainguard.events.trace import Pass
 from trainguard.observe.model.model_case import ModelCase
-from trainguard.observe.model.small_step import real
 
 _SAME = 1e-5  # of the largest element: rounding, far below what one step moves
 _MOST_COLUMNS = 4096
 _CORNER = 8
+_SHARE = 0.05  # of a parameter's own size
+_LEAST = 1e-3  # for a parameter that starts at zero
+_STEEPEST = 10.0
 
 
 @dataclass
@@ -153,3 +155,32 @@ def _order_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
     rows = real(weight.detach()).flatten(1).double()
     line = torch.randn(rows.shape[1], generator=Generator().manual_seed(0), dtype=torch.float64)
     return (rows @ line.to(rows.device)).sort().values, _SAME * rows.abs().max()
+
+
+def step(parameters: Iterable[nn.Parameter]) -> None:
+    """
+    Move each parameter against its gradient, by a twentieth of its own size.
+
+    The elements of one parameter keep the proportions of their gradients, up to a bound: rows
+    that have the same gradient stay alike, and others part.
+    """
+    with torch.no_grad():
+        for parameter in parameters:
+            if parameter.grad is None:
+                continue
+            own, gradient = real(parameter.data), real(parameter.grad)
+            size = _size(gradient)
+            if 0 < size < torch.inf:
+                reach = max(_SHARE * _size(own), _LEAST)
+                own.sub_(reach * (gradient / size).clamp(-_STEEPEST, _STEEPEST))
+
+
+def real(tensor: Tensor) -> Tensor:
+    """Return a dense view of a tensor in which a complex number is two real ones."""
+    dense = tensor.to_dense() if tensor.layout is not torch.strided else tensor
+    return torch.view_as_real(dense) if dense.is_complex() else dense
+
+
+def _size(tensor: Tensor) -> float:
+    """Return the root mean square of a tensor; nan or infinity where an element is none."""
+    return float(tensor.norm() / max(tensor.numel(), 1) ** 0.5)

@@ -1,19 +1,71 @@
 """The probe `initial`: what a model gives before it is trained, from several seeds."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from trainguard.core.errors import SubjectError, did_you_mean
 from trainguard.events.trace import Pass
-from trainguard.observe.model.cross_entropy_calls import CrossEntropyCalls
-from trainguard.observe.model.locate_nonfinite import origin
-from trainguard.observe.model.model_case import Inputs, ModelCase, backward
+from trainguard.observe.model.model_case import Inputs, ModelCase, backward, hookable
 from trainguard.observe.model.outputs import Outputs
 
+_WITHOUT_MEAN = ("sum", "none")
 SEEDS = 4
+
+
+class CrossEntropyCalls(TorchFunctionMode):
+    """
+    Keeps every mean cross-entropy that is taken inside the block.
+
+    taken: (number of classes, value) of each, in order. One with class weights, smoothed labels
+    or soft targets has another value at a uniform guess, and is left out; a contrastive one too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: list[tuple[int, float]] = []
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        _types: Sequence[type],
+        args: Sequence[Any] = (),
+        keywords: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run one function of torch, and keep what it returned where it is a cross-entropy."""
+        given = dict(keywords or {})
+        returned = function(*args, **given)
+        if function is functional.cross_entropy and _is_plain(given):
+            logits = args[0] if args else given["input"]
+            target = args[1] if len(args) > 1 else given["target"]
+            if isinstance(returned, Tensor) and _are_labels(target):
+                classes = logits.shape[1] if logits.ndim > 1 else logits.shape[0]
+                self.taken.append((int(classes), float(returned.detach())))
+        return returned
+
+
+def _are_labels(target: Tensor) -> bool:
+    """
+    Say whether targets are labels, and not soft ones or places.
+
+    In a contrastive loss the target is the place of the partner in the batch: 0, 1, 2, ... or
+    always 0. Its logits are divided by a temperature and far from those of a guess.
+    """
+    if target.is_floating_point() or target.numel() < 2:
+        return False
+    jumps = target.flatten().diff()
+    return not bool((jumps == 0).all() or (jumps == 1).all())
+
+
+def _is_plain(given: Mapping[str, Any]) -> bool:
+    """Say whether a cross-entropy is a mean over all classes alike."""
+    weighted = given.get("weight") is not None or given.get("label_smoothing")
+    return not weighted and given.get("reduction", "mean") not in _WITHOUT_MEAN
 
 
 def observe(network: ModelCase) -> Iterator[Pass]:
@@ -140,3 +192,37 @@ def check_globs(option: str, globs: Iterable[str], names: Iterable[str]) -> None
         if not any(fnmatchcase(name, glob) for name in names):
             near = did_you_mean(glob, names).strip().rstrip(".")
             raise SubjectError(f"its {option} names {glob!r}, which it does not have", near)
+
+
+def origin(module: nn.Module, run: Callable[[], Any]) -> str:
+    """
+    Run a model and name the innermost module whose output is not finite though its inputs are.
+
+    Returns "`encoder.norm` (LayerNorm)", or nothing where no single module did it.
+    """
+    parts = hookable(module)
+    names = {id(part): name for name, part in parts.items()}
+    found: list[str] = []
+
+    def look(part: nn.Module, args: Any, keywords: Any, output: Any) -> None:
+        """Keep a module that turned numbers into none."""
+        if not found and not _sound(output) and _sound([args, keywords]):
+            name = names[id(part)] or type(module).__name__
+            found.append(f"`{name}` ({type(part).__name__})")
+
+    handles = [part.register_forward_hook(look, with_kwargs=True) for part in parts.values()]
+    try:
+        run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found[0] if found else ""
+
+
+def _sound(value: Any) -> bool:
+    """Say whether all floating-point tensors in some arguments or outputs are finite."""
+    if isinstance(value, Tensor):
+        return not value.is_floating_point() or bool(torch.isfinite(value).all())
+    if isinstance(value, dict):
+        return all(_sound(part) for part in value.values())
+    return all(_sound(part) for part in value) if isinstance(value, tuple | list) else True

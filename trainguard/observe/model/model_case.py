@@ -19,8 +19,14 @@ from torch.nn.parameter import is_lazy
 
 from trainguard.core.errors import SubjectError, is_ours
 from trainguard.events.trace import Pass
-from trainguard.observe.model.module_checks import check_shapes, check_values, describe, tensors_of
-from trainguard.observe.model.outputs import Outputs, flatten
+from trainguard.observe.model.outputs import (
+    Outputs,
+    check_shapes,
+    check_values,
+    describe,
+    flatten,
+    tensors_of,
+)
 from trainguard.observe.tools.isolation import seed_everything
 from trainguard.observe.tools.points import Box, uniform
 from trainguard.observe.tools.structure import Structure

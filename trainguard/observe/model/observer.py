@@ -20,19 +20,12 @@ from trainguard.events.base import Plain
 from trainguard.events.trace import Pass, Trace
 from trainguard.observe.model import (
     backward,
-    batch_of_one,
-    checkpointing,
-    compiled,
-    copies,
-    devices,
     evaluation,
-    future,
     initial,
-    longer,
-    padding,
-    precision,
-    samples,
+    isolation,
+    lengths,
     state,
+    variants,
 )
 from trainguard.observe.model.cases import draw
 from trainguard.observe.model.model_case import ModelCase
@@ -46,18 +39,18 @@ Probe = Callable[[ModelCase], Iterator[Pass]]
 PROBES: dict[str, Probe] = {
     "initial": initial.observe,
     "backward": backward.observe,
-    "samples": samples.observe,
-    "future": future.observe,
-    "padding": padding.observe,
+    "samples": isolation.observe_samples,
+    "future": isolation.observe_future,
+    "padding": isolation.observe_padding,
     "evaluation": evaluation.observe,
-    "state": state.observe,
-    "copies": copies.observe,
-    "checkpointing": checkpointing.observe,
-    "compiled": compiled.observe,
-    "precision": precision.observe,
-    "devices": devices.observe,
-    "single": batch_of_one.observe,
-    "longer": longer.observe,
+    "state": state.observe_state,
+    "copies": state.observe_copies,
+    "checkpointing": variants.observe_checkpointing,
+    "compiled": variants.observe_compiled,
+    "precision": variants.observe_precision,
+    "devices": variants.observe_devices,
+    "single": lengths.observe_batch_of_one,
+    "longer": lengths.observe_longer,
 }
 CASES = {"quick": 1, "ci": 2, "thorough": 6}
 

@@ -1,14 +1,19 @@
 """
-The probe of batches of one sample.
+The probes of sizes not trained with: batches of one sample, and longer inputs.
 
 "single fails": 1 where the model cannot be called with one; `detail` says why.
 "single shape": 1 for an output that has not the shape that it should have; `detail`.
 "single": how far an output for a sample alone is from the one in a batch, relative to the largest;
     0 where it depends on the size of every batch, which is not a matter of one sample.
+
+"longer fails": 1 where the model cannot be called with them; `detail` says why.
+"longer shape": 1 for an output that has not the shape that it should have; `detail`.
+"longer": how many elements of an output are not finite, `of` how many.
 """
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from trainguard.core.errors import SubjectError, Unjudged
@@ -25,7 +30,7 @@ _AT = "a batch of 1"
 _ROUNDING = 1e-6
 
 
-def observe(network: ModelCase) -> Iterator[Pass]:
+def observe_batch_of_one(network: ModelCase) -> Iterator[Pass]:
     """Compare what comes out for one sample alone with what comes out for it in a batch."""
     least, most = spans(network.model)[BATCH]
     if 1 < least < most or network.sizes[BATCH] < 2:
@@ -100,3 +105,40 @@ def _first(specimen: FrozenCopy, inputs: Inputs, count: int) -> Inputs:
 def _narrow(value: object, axis: int | None, count: int) -> object:
     """Return the first samples of an input that has some."""
     return value.narrow(axis, 0, count) if isinstance(value, Tensor) and axis is not None else value
+
+
+def observe_longer(network: ModelCase) -> Iterator[Pass]:
+    """Call the model with the longer inputs that are promised, in evaluation mode."""
+    if network.case:
+        return
+    promised = dict(network.model.longer)
+    longer = network.with_sizes(**promised)
+    at = ", ".join(f"{name} = {size}" for name, size in promised.items())
+    try:
+        with torch.no_grad():
+            outputs = longer.call(longer.build().eval(), longer.draw())
+    except SubjectError as fault:
+        why = describe_error(fault.__cause__ or fault)
+        yield longer.make_event("longer fails", at=at, measured=1.0, detail=why)
+        return
+    for name, tensor in outputs.tensors.items():
+        bad = int((~tensor.isfinite()).sum())
+        yield longer.make_event(
+            "longer", place=name, at=at, measured=bad, count=bad, of=tensor.numel()
+        )
+    if len(promised) == 1:
+        yield from _shapes(network, longer, outputs, at)
+
+
+def _shapes(network: ModelCase, longer: ModelCase, outputs: Outputs, at: str) -> Iterator[Pass]:
+    """Yield an event for each output that does not follow the length as it otherwise does."""
+    ((dimension, size),) = longer.model.longer.items()
+    for name, ways in layouts(FrozenCopy.of(network), dimension).items():
+        tensor = outputs.tensors.get(name)
+        if not ways or tensor is None or ways[0].axis >= tensor.ndim:
+            continue
+        found = tensor.shape[ways[0].axis]
+        expected = ways[0].outer * ways[0].inner * size
+        if found != expected:
+            detail = f"{found} along axis {ways[0].axis} instead of {expected} along it"
+            yield longer.make_event("longer shape", place=name, at=at, measured=1.0, detail=detail)

@@ -1,5 +1,13 @@
 """
-The probe of padding that is not ignored.
+The probes of what must not depend on what: other samples, later positions, padding.
+
+"mixed": how much the outputs of one sample (`at`) change when an input of the others is edited,
+relative to the largest output; 0 for each output that no other sample reaches. `detail` is the
+module in which samples first mix, where that can be told.
+
+"future": how much the outputs before a position (`at`) change when an input from there on is
+edited, relative to the largest output; 0 for each output that no later input reaches. `detail` is
+the module that looks ahead first, where that can be told.
 
 "padding": how much the outputs at positions that are kept, or of whole samples, change when an
 input is edited where it is padded, relative to the largest output; 0 for each output
@@ -8,16 +16,84 @@ that no padding reaches.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import gcd
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from trainguard.core.errors import Unjudged
 from trainguard.events.trace import Pass
-from trainguard.observe.model.dependency import Question, leak_events, leaks
+from trainguard.observe.model.dependency import Positions, Question, leak_events, leaks
 from trainguard.observe.model.frozen_copy import FrozenCopy, raise_unjudged
 from trainguard.observe.model.model_case import ModelCase
-from trainguard.observe.model.output_axes import entering, layouts, shapes_of
+from trainguard.observe.model.output_axes import entering, foreign, layouts, own, shapes_of
 from trainguard.subjects.domain import BATCH, Domain
+
+_BATCH_NORM = nn.modules.batchnorm._BatchNorm  # noqa: SLF001 what all of them derive from
+
+
+def observe_samples(network: ModelCase) -> Iterator[Pass]:
+    """Ask whether the outputs of one sample depend on the inputs of the others."""
+    size = network.sizes.get(BATCH, 0)
+    if size < 2:
+        raise_unjudged(network, "its batches have one sample")
+        return
+    specimen = FrozenCopy.of(network)
+    if _mixes_on_purpose(specimen.module):
+        raise Unjudged("a batch norm without running statistics mixes samples on purpose")
+    chosen = torch.arange(size) == size // 2
+    question = Question(
+        own(specimen, BATCH, chosen), foreign(specimen, BATCH, ~chosen), Positions(size, chosen)
+    )
+    if not question.own:
+        raise_unjudged(network, "none of its outputs has one part for each sample")
+    at = f"sample {size // 2} of {size}"
+    yield from leak_events(network, "mixed", question, leaks(specimen, question), at)
+
+
+def _mixes_on_purpose(module: nn.Module) -> bool:
+    """Say whether a model normalises with the statistics of the batch in evaluation mode too."""
+    norms = [part for part in module.modules() if isinstance(part, _BATCH_NORM)]
+    return any(norm.running_mean is None for norm in norms)
+
+
+def observe_future(network: ModelCase) -> Iterator[Pass]:
+    """Ask whether the outputs before a position depend on the inputs from there on."""
+    dimension = network.model.causal or ""
+    size = network.sizes.get(dimension, 0)
+    if size < 2:
+        raise_unjudged(network, f"{dimension} is never longer than one position")
+        return
+    cut = _cut(size)
+    specimen, before = FrozenCopy.of(network), torch.arange(size) < cut
+    question = Question(
+        own(specimen, dimension, before),
+        _later(specimen, dimension, ~before),
+        Positions(size, before),
+    )
+    if not question.own:
+        raise_unjudged(
+            network, f"none of its outputs has one part for each position of {dimension}"
+        )
+    at = f"{dimension} < {cut} of {size}"
+    yield from leak_events(network, "future", question, leaks(specimen, question), at)
+
+
+def _cut(size: int) -> int:
+    """
+    Return a position near the middle that is no end of a block.
+
+    Within blocks of two, three or any divisor of the length, outputs may see ahead to their end.
+    """
+    able = (cut for cut in range(1, size) if gcd(cut, 6 * size) == 1)
+    return min(able, key=lambda cut: abs(2 * cut - size))
+
+
+def _later(specimen: FrozenCopy, dimension: str, after: Tensor) -> dict[str, Tensor]:
+    """Return the later parts of the inputs; masks are none of what is to be predicted."""
+    tensors, padding = specimen.network.model.tensors, specimen.network.model.padding
+    found = foreign(specimen, dimension, after)
+    return {n: m for n, m in found.items() if tensors[n].kind != "mask" and n != padding}
 
 
 @dataclass(frozen=True)
@@ -49,7 +125,7 @@ class Padding:
         return place_mask(kept, tuple(tensor.shape), *axes).to(tensor.device)
 
 
-def observe(network: ModelCase) -> Iterator[Pass]:
+def observe_padding(network: ModelCase) -> Iterator[Pass]:
     """Ask whether what is kept depends on what stands in padded positions."""
     padding = _find_padding(network)
     if padding is None or network.sizes[padding.dimension] < 2:
