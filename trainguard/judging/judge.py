@@ -84,7 +84,7 @@ def _key(subject: Subject, family: str, config: Config) -> Key:
 
 def devices_present() -> tuple[str, ...]:
     """Return the devices of this machine; this is where torch is imported."""
-    from trainguard.observe.tools.devices import present
+    from trainguard.observe.tools.isolation import present
 
     return present()
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainguard.observe.tools.checksum import checksums, sample_elements
+from trainguard.observe.tools.fingerprint import checksums, sample_elements
 
 DTYPES = (
     torch.float64,

@@ -19,7 +19,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from trainguard.observe.tools.checksum import checksums
+from trainguard.observe.tools.fingerprint import checksums
 
 _WATCHED = (nn.Module, Optimizer, ReduceLROnPlateau, torch.amp.GradScaler)
 _TABLES = (dict, list, OrderedDict)

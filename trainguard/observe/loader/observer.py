@@ -30,8 +30,7 @@ from trainguard.observe.loader.transform import transform
 from trainguard.observe.loader.vary import DRAWS, call, draw, smallest
 from trainguard.observe.loader.workers import workers
 from trainguard.observe.tools.deadline import deadline
-from trainguard.observe.tools.isolation import isolate
-from trainguard.observe.tools.quiet import quiet
+from trainguard.observe.tools.isolation import isolate, quiet
 from trainguard.observe.tools.traces import Traces
 from trainguard.subjects.loader import Loader
 

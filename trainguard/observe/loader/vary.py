@@ -10,7 +10,7 @@ from hypothesis.errors import Flaky
 
 from trainguard.core.finding import Finding
 from trainguard.core.settings import Settings
-from trainguard.observe.tools.examples import SHRINKING, explore
+from trainguard.observe.tools.structure import SHRINKING, explore
 from trainguard.subjects.loader import Loader
 
 Setting = dict[str, Any]

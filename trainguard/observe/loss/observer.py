@@ -17,7 +17,7 @@ from trainguard.observe.loss.minimize import PROBE_OF, Inquiry, culprit
 from trainguard.observe.loss.probes import EFFORTS, INSTRUMENTS, Instrument
 from trainguard.observe.loss.search import explore, is_confirmed, merge
 from trainguard.observe.loss.side_effects import SideEffects, conduct
-from trainguard.observe.tools.quiet import session
+from trainguard.observe.tools.isolation import session
 from trainguard.observe.tools.structure import Structure, draw
 from trainguard.observe.tools.traces import Traces
 from trainguard.subjects.loss import Loss

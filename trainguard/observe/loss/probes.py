@@ -11,7 +11,7 @@ from trainguard.observe.loss.evaluate import Evaluator
 from trainguard.observe.loss.search import Effort, Key, Measured, Probe
 from trainguard.observe.loss.slope import difference, line
 from trainguard.observe.loss.zero_gradient import plateau
-from trainguard.observe.tools.devices import present
+from trainguard.observe.tools.isolation import present
 from trainguard.observe.tools.points import Points
 from trainguard.observe.tools.structure import Structure
 from trainguard.subjects.domain import BATCH

@@ -13,7 +13,7 @@ from torch import Tensor
 from trainguard.observe.loop.watch.autograd_graph import below
 from trainguard.observe.memory.autograd_graphs import Mark, marks_at
 from trainguard.observe.memory.live_storages import LiveStorage
-from trainguard.observe.tools.holders import holders
+from trainguard.observe.tools.heap import holders
 
 _TRIED = 16  # tensors whose keeper is looked for
 _DEEP = 256  # nodes of a graph that are looked at for those of older steps

@@ -15,7 +15,7 @@ from trainguard.core.settings import Settings
 from trainguard.events.base import Plain
 from trainguard.events.trace import Trace, Usage
 from trainguard.observe.memory import device, element, growth, saving, scaling, snapshot, step
-from trainguard.observe.tools.quiet import session
+from trainguard.observe.tools.isolation import session
 from trainguard.observe.tools.traces import Traces
 from trainguard.subjects.budget import Budget
 from trainguard.subjects.subject import Subject

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 
 from trainguard.core.errors import SubjectError
-from trainguard.observe.tools.examples import explore
-from trainguard.observe.tools.structure import Structure
+from trainguard.observe.tools.structure import Structure, explore
 from trainguard.subjects.domain import BATCH, Domain
 from trainguard.subjects.model import Model
 

@@ -15,7 +15,7 @@ from trainguard.events.trace import Tick, Trace
 from trainguard.observe.schedule import probes
 from trainguard.observe.schedule.drive import Setting, call
 from trainguard.observe.schedule.settings import draw, smallest
-from trainguard.observe.tools.quiet import session
+from trainguard.observe.tools.isolation import session
 from trainguard.observe.tools.traces import Traces
 from trainguard.subjects.schedule import NUMBERS, Schedule
 

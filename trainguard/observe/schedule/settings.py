@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from trainguard.core.errors import SubjectError
 from trainguard.observe.schedule.drive import Setting
-from trainguard.observe.tools.examples import DRAWING, SHRINKING, explore
+from trainguard.observe.tools.structure import DRAWING, SHRINKING, explore
 from trainguard.subjects.schedule import Schedule
 
 

@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-from trainguard.observe.tools.devices import present
+from trainguard.observe.tools.isolation import present
 
 
 def forks() -> bool:

@@ -1,14 +1,16 @@
-"""Fingerprints of tensors on the CPU: the same in every process, other ones for other bytes."""
+"""Checksums and fingerprints of tensors: whether a bit has changed, without keeping a copy."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 from zlib import crc32
 
 import torch
 
-from trainguard.observe.tools.checksum import sample_elements
-
 _WHOLE = 2**20  # bytes that are hashed as a whole; of a larger tensor, some elements are
 _ELEMENTS = 65536
+_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_SMALL = 65536  # elements of a tensor, or of a part of one, that are turned into int64 at once
+_PARTS = 64
 
 
 def fingerprint(tensors: Iterable[torch.Tensor]) -> int:
@@ -34,3 +36,69 @@ def bytes_of(tensor: torch.Tensor) -> memoryview | None:
         return flat.view(torch.uint8).numpy().data
     except Exception:  # noqa: BLE001 tensors of foreign kinds refuse what they like
         return None
+
+
+def checksums(tensors: Sequence[torch.Tensor]) -> list[int | None]:
+    """
+    Return a number for each tensor that changes with its bits; None for one that has no bits.
+
+    Devices are waited for once each. Tensors on the meta device, sparse ones and those of foreign
+    kinds have no checksum.
+    """
+    sums = [_sum(tensor) for tensor in tensors]
+    found: list[int | None] = [None] * len(sums)
+    for device in {total.device for total in sums if total is not None}:
+        places = [i for i, total in enumerate(sums) if total is not None and total.device == device]
+        try:
+            numbers = torch.stack([total for i in places if (total := sums[i]) is not None])
+            for place, number in zip(places, numbers.tolist(), strict=True):
+                found[place] = number
+        except Exception:  # noqa: BLE001, S112 a fake tensor, for one, has no numbers
+            continue
+    return found
+
+
+def sample_elements(tensor: torch.Tensor, elements: int) -> torch.Tensor:
+    """Return so many elements of a tensor at most, evenly spread, as a vector; no graph is kept."""
+    values = tensor.detach()
+    local: Any = getattr(values, "to_local", None)
+    if local is not None:
+        values = local()
+    if values.layout != torch.strided or values.numel() <= elements:
+        return values if values.layout != torch.strided else values.reshape(-1)
+    # An odd stride, so that it does not stay in one column.
+    return values.reshape(-1)[:: values.numel() // elements | 1][:elements]
+
+
+def _sum(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the sum of a tensor's bits, read as integers, on its device."""
+    try:
+        words = _words(tensor)
+        if words is None:
+            return None
+        if words.numel() <= _SMALL:
+            # Each place has its own odd weight: values that change places are seen.
+            long = words.reshape(-1).to(torch.int64)
+            weights = torch.arange(long.numel(), device=long.device) * 2 + 1
+            return (long * weights).sum()
+        # In parts, since torch makes an int64 copy of what it sums.
+        parts = min(_PARTS, words.numel() // _SMALL + 1)
+        rows = -(-words.shape[0] // parts)
+        starts = range(0, words.shape[0], rows)
+        sums = [words[start : start + rows].sum(dtype=torch.int64) for start in starts]
+        return torch.stack(sums).sum()
+    except Exception:  # noqa: BLE001 tensors of foreign kinds refuse what they like
+        return None
+
+
+def _words(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return a view of a tensor's bits as integers; of the local part of a distributed one."""
+    bits: Any = tensor.detach()
+    local = getattr(bits, "to_local", None)
+    bits = bits if local is None else local()
+    if bits.layout != torch.strided or bits.is_meta:
+        return None
+    bits = bits.int_repr() if bits.is_quantized else bits
+    bits = torch.view_as_real(bits.resolve_conj()) if bits.is_complex() else bits
+    words: torch.Tensor = bits.view(_WORDS[bits.element_size()])
+    return words

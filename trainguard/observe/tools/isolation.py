@@ -1,12 +1,16 @@
 """Keep the team's global state as it was: RNG streams, default dtype, grad mode, flags, threads."""
 
+import io
 import random
 import sys
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 import torch
+
+from trainguard.observe.tools.deadline import deadline
 
 Setting = tuple[Callable[[], Any], Callable[[Any], object]]
 _SMALLEST_NORMAL = sys.float_info.min
@@ -110,3 +114,28 @@ def isolate(seed: int = 0) -> Iterator[None]:
             random.setstate(streams)
             if numpy is not None:
                 numpy.random.set_state(numpy_streams)
+
+
+@contextmanager
+def session(seed: int, timeout: float) -> Iterator[None]:
+    """Run the team's code seeded, silently, within its seconds, and leave no trace of it."""
+    with isolate(seed), deadline(timeout), quiet():
+        yield
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep what the team's code prints and warns about out of the report."""
+    with (
+        warnings.catch_warnings(),
+        redirect_stdout(io.StringIO()),
+        redirect_stderr(io.StringIO()),
+    ):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def present() -> tuple[str, ...]:
+    """Return the device types on which a tensor can be made here, the cpu first."""
+    backends = {"cuda": torch.cuda, "mps": torch.backends.mps, "xpu": torch.xpu}
+    return ("cpu", *(name for name, backend in backends.items() if backend.is_available()))

@@ -7,18 +7,21 @@ Hypothesis draws structures and finds the smallest one; the points within are sw
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import hypothesis
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample, Unsatisfiable
+from hypothesis.strategies import SearchStrategy
 
 from trainguard.core.errors import SubjectError
-from trainguard.observe.tools.examples import explore, settings
 from trainguard.subjects.domain import Domain
 from trainguard.subjects.loss import Loss
 
 SMALLEST, LARGEST = 1, 4
+E = TypeVar("E")
+DRAWING = (hypothesis.Phase.generate,)
+SHRINKING = (hypothesis.Phase.generate, hypothesis.Phase.shrink)
 
 
 @dataclass(frozen=True)
@@ -91,3 +94,34 @@ def _size(loss: Loss, name: str) -> st.SearchStrategy[int]:
     declared = loss.sizes.get(name, (SMALLEST, LARGEST))
     least, most = (declared, declared) if isinstance(declared, int) else declared
     return st.integers(least, most)
+
+
+def explore(
+    examples: SearchStrategy[E],
+    test: Callable[[E], None],
+    count: int,
+    seed: int,
+    phases: tuple[hypothesis.Phase, ...] = DRAWING,
+) -> None:
+    """Call a function with up to `count` examples; what it raises is raised for the smallest."""
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(settings(count), phases=phases)
+    @hypothesis.given(examples)
+    def each(example: E) -> None:
+        test(example)
+
+    each()
+
+
+def settings(count: int) -> hypothesis.settings:
+    """Return settings that draw the same examples in every run and complain about nothing."""
+    return hypothesis.settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        report_multiple_bugs=False,
+        print_blob=False,
+        verbosity=hypothesis.Verbosity.quiet,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )

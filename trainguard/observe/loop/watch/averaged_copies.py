@@ -16,8 +16,7 @@ from trainguard.events.loop import Average
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.averaged_copies import AveragedCopy, Pair
-from trainguard.observe.tools.holders import Holders, holders
-from trainguard.observe.tools.live_copies import search
+from trainguard.observe.tools.heap import Holders, holders, search
 from trainguard.observe.tools.patches import Patches
 
 _CALLED = frozenset(

@@ -14,7 +14,7 @@ from trainguard.observe.loop.gradient_counts import GradientCounts
 from trainguard.observe.loop.watch.averaged_copies import AveragedCopies
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window, gradient_of
-from trainguard.observe.tools.checksum import checksums, sample_elements
+from trainguard.observe.tools.fingerprint import checksums, sample_elements
 
 _FROZEN = 32  # frozen parameters without a gradient that are looked at around a step
 _SAMPLED = 1024  # elements of each

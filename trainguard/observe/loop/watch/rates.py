@@ -16,7 +16,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Scheduler
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window
-from trainguard.observe.tools.live_copies import kinds
+from trainguard.observe.tools.heap import kinds
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 

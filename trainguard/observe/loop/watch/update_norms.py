@@ -8,7 +8,7 @@ import torch
 from trainguard.observe.loop.deferred import Deferred
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window
-from trainguard.observe.tools.checksum import sample_elements
+from trainguard.observe.tools.fingerprint import sample_elements
 
 _PARAMETERS = 32
 _ELEMENTS = 64

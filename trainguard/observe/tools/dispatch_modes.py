@@ -1,12 +1,21 @@
-"""A dispatch mode under which some tensors can be read, and not written."""
+"""Modes of dispatch: whether tensors have values now, and tensors that can only be read."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch._guards import detect_fake_mode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainguard.observe.loop.locate_nonfinite import tensors_in
+
+_is_tracing: Callable[[], bool] = torch._C._is_tracing  # noqa: SLF001 the public one asks more
+_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack  # noqa: SLF001 there is no other
+
+
+def is_abstract() -> bool:
+    """Say whether what runs now is traced, or runs on tensors without values."""
+    return _is_tracing() or (_modes() > 0 and detect_fake_mode() is not None)
 
 
 class WriteRefusedError(RuntimeError):
