@@ -12,8 +12,8 @@ from torch.nn.utils.rnn import pack_sequence
 import trainguard as tg
 from trainguard.core.errors import SubjectError
 from trainguard.observe.loader.fields import name_fields
+from trainguard.observe.loader.fingerprints import reading, row_prints
 from trainguard.observe.loader.layout import ReadBatch, laid_out, read
-from trainguard.observe.loader.sample_fingerprints import reading, row_prints
 
 X, Y = torch.randn(4, 3), torch.tensor([0, 1, 2, 3])
 Pair = namedtuple("Pair", "x y")

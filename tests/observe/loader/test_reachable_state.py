@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainguard.observe.loader.batch_hash import likeness
+from trainguard.observe.loader.fingerprints import likeness
 from trainguard.observe.loader.reachable_state import (
     generators,
     named_arrays,

@@ -10,7 +10,7 @@ import torch
 
 from trainguard.core.errors import SubjectError, did_you_mean
 from trainguard.observe.loader.fields import array, name_fields, rows, tensor
-from trainguard.observe.loader.sample_fingerprints import one_print, row_prints
+from trainguard.observe.loader.fingerprints import one_print, row_prints
 from trainguard.observe.loader.splits import is_train
 from trainguard.subjects.domain import BATCH, Domain
 from trainguard.subjects.loader import Loader

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainguard.observe.loader.batch_hash import likeness
+from trainguard.observe.loader.fingerprints import likeness
 from trainguard.observe.tools.user_line import foreign
 
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)

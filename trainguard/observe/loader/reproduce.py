@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from trainguard.core.errors import Unjudged
 from trainguard.events.loader import Serving
-from trainguard.observe.loader.batch_hash import likeness
+from trainguard.observe.loader.fingerprints import likeness
 from trainguard.observe.loader.iterate import serving
 from trainguard.observe.loader.layout import laid_out, read
 from trainguard.observe.loader.reachable_state import generators, put_back, state_of

@@ -25,11 +25,10 @@ from torch.utils.data import DataLoader
 
 from trainguard.core.errors import SubjectError, Unjudged, is_ours
 from trainguard.events.loader import Serving
-from trainguard.observe.loader.batch_hash import likeness
-from trainguard.observe.loader.iterate import serving
+from trainguard.observe.loader.fingerprints import likeness
+from trainguard.observe.loader.iterate import record_draws, serving, told_length
 from trainguard.observe.loader.layout import laid_out, read
 from trainguard.observe.loader.reachable_state import reachable
-from trainguard.observe.loader.sampler_indices import record_draws, told_length
 from trainguard.observe.loader.splits import Loaders, is_train, parts_of, set_epoch
 from trainguard.observe.tools.isolation import seed_everything
 

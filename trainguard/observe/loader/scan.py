@@ -13,18 +13,20 @@ from trainguard.core.errors import SubjectError
 from trainguard.events.base import Event
 from trainguard.events.loader import Batch, Epoch
 from trainguard.observe.loader.chunks import ChunkSeams
-from trainguard.observe.loader.iterate import hold_alarm, serving, shut
-from trainguard.observe.loader.layout import Layout, ReadBatch, laid_out, read
-from trainguard.observe.loader.padding import PaddingWatcher
-from trainguard.observe.loader.sample_fingerprints import reading
-from trainguard.observe.loader.sampler_indices import (
+from trainguard.observe.loader.fingerprints import reading
+from trainguard.observe.loader.iterate import (
     base_indices,
     base_of,
+    hold_alarm,
     record_draws,
     replaces,
     sampler_of,
+    serving,
+    shut,
     told_length,
 )
+from trainguard.observe.loader.layout import Layout, ReadBatch, laid_out, read
+from trainguard.observe.loader.padding import PaddingWatcher
 from trainguard.observe.loader.second_epoch import is_settled, part_of
 from trainguard.observe.loader.splits import Loaders, is_train, keep_state, set_epoch
 from trainguard.observe.loader.values import Values

@@ -24,8 +24,7 @@ from torch.utils.data import DataLoader
 
 from trainguard.events.loader import Serving
 from trainguard.observe.loader.fields import name_fields
-from trainguard.observe.loader.iterate import serving
-from trainguard.observe.loader.sampler_indices import told_length
+from trainguard.observe.loader.iterate import serving, told_length
 from trainguard.observe.loader.splits import Loaders, keep_state
 
 _TIMED = 5  # batches

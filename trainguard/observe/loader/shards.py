@@ -22,14 +22,14 @@ from typing import Any
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from trainguard.events.loader import Serving
-from trainguard.observe.loader.iterate import serving
-from trainguard.observe.loader.layout import laid_out, read
-from trainguard.observe.loader.sampler_indices import (
+from trainguard.observe.loader.iterate import (
     record_draws,
     replaces,
     sampler_of,
+    serving,
     told_length,
 )
+from trainguard.observe.loader.layout import laid_out, read
 from trainguard.observe.loader.splits import Loaders, is_train, keep_state, parts_of, set_epoch
 from trainguard.observe.tools.isolation import seed_everything
 

@@ -21,7 +21,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from trainguard.events.loader import Serving
-from trainguard.observe.loader.batch_hash import likeness
+from trainguard.observe.loader.fingerprints import likeness
 from trainguard.observe.loader.iterate import serving
 from trainguard.observe.loader.reachable_state import generators, named_arrays, put_back, state_of
 from trainguard.observe.loader.splits import Loaders, keep_state

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.events.loader import Batch, Serving
-from trainguard.observe.loader.batch_hash import likeness
+from trainguard.observe.loader.fingerprints import likeness
 from trainguard.observe.loader.iterate import serving
 from trainguard.observe.loader.reachable_state import streams
 from trainguard.observe.loader.splits import Loaders, is_train, keep_state, set_epoch
