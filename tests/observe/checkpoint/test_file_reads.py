@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from trainguard.events.checkpoint import Load
-from trainguard.observe.checkpoint.file_reads import FileReads
+from trainguard.observe.checkpoint.files import FileReads
 from trainguard.observe.tools.patches import Patches
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainguard.observe.checkpoint.file_writes import FileWrites, family, kinds, newer
+from trainguard.observe.checkpoint.files import FileWrites, family, kinds, newer
 
 
 def test_files_that_are_new_or_written_anew_have_changed(tmp_path: Path) -> None:

@@ -25,9 +25,13 @@ from trainguard.core.errors import is_ours
 from trainguard.events.base import Event
 from trainguard.events.checkpoint import Load
 from trainguard.events.loop import Average, Step
-from trainguard.observe.checkpoint.file_deletions import FileDeletion, FileDeletions
-from trainguard.observe.checkpoint.file_reads import FileReads
-from trainguard.observe.checkpoint.file_writes import FileWrites, newer
+from trainguard.observe.checkpoint.files import (
+    FileDeletion,
+    FileDeletions,
+    FileReads,
+    FileWrites,
+    newer,
+)
 from trainguard.observe.checkpoint.state import State, living_optimizers, parameters_of, state_now
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.watch.averaged_copies import AveragedCopies
@@ -82,14 +86,6 @@ class Order:
                     raise
                 witness.fails(error)
             witness.tell()
-
-
-@dataclass(frozen=True, slots=True)
-class Save:
-    """Files that were written after so many steps, with their sizes."""
-
-    step: int
-    files: dict[str, int]
 
 
 @dataclass(slots=True)

@@ -9,8 +9,7 @@ from typing import Any
 
 from trainguard.core.errors import is_ours
 from trainguard.events.checkpoint import Rotation
-from trainguard.observe.checkpoint.file_deletions import FileDeletion
-from trainguard.observe.checkpoint.file_writes import family
+from trainguard.observe.checkpoint.files import FileDeletion, family
 from trainguard.observe.checkpoint.recorder import Account
 from trainguard.observe.checkpoint.runs import path_for
 from trainguard.observe.tools.deadline import deadline

@@ -18,10 +18,10 @@ from typing import Any
 
 from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.events.checkpoint import Resumption
-from trainguard.observe.checkpoint.file_writes import kinds
+from trainguard.observe.checkpoint.files import Save, kinds
 from trainguard.observe.checkpoint.four_functions import FourFunctions
 from trainguard.observe.checkpoint.process import Ending, Printed, apart
-from trainguard.observe.checkpoint.recorder import Account, Order, Save
+from trainguard.observe.checkpoint.recorder import Account, Order
 from trainguard.observe.checkpoint.state import State, living_optimizers
 from trainguard.observe.tools.can_fork import forks
 from trainguard.subjects.checkpoint import DIRECTORIES, RESUMES, Checkpoint, named_parameter
