@@ -4,8 +4,6 @@ import re
 
 import pytest
 
-import trainguard.observe.memory.element
-
 # pytester forgets modules that a run inside this process was the first to import, and torch
 # cannot be imported twice.
 import trainguard.observe.memory.observer

@@ -11,9 +11,8 @@ from trainguard.core.errors import SubjectError
 from trainguard.core.settings import Settings
 from trainguard.judging.judge import Observations, verdict
 from trainguard.judging.variant import Config
-from trainguard.observe.memory import out_of_memory
 from trainguard.observe.memory.allocation_log import AllocationLog, Exhausted
-from trainguard.observe.memory.events import events
+from trainguard.observe.memory.events import Stop, events, stop_of
 from trainguard.observe.memory.timeline import Timeline
 from trainguard.report.text import render_verdict
 
@@ -67,32 +66,30 @@ def test_a_step_that_is_stopped_below_its_budget(monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("error", "stop"),
     [
-        (Exhausted("9 bytes"), out_of_memory.Stop(refused=False, held=5)),
-        (MemoryError(), out_of_memory.Stop(refused=True, held=5)),
+        (Exhausted("9 bytes"), Stop(refused=False, held=5)),
+        (MemoryError(), Stop(refused=True, held=5)),
         (
             torch.cuda.OutOfMemoryError(
                 "CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has"
             ),
-            out_of_memory.Stop(refused=True, held=5, asked=3 << 29),
+            Stop(refused=True, held=5, asked=3 << 29),
         ),
         (
             RuntimeError(
                 "DefaultCPUAllocator: can't allocate memory: you tried to allocate 7 bytes"
             ),
-            out_of_memory.Stop(refused=True, held=5, asked=7),
+            Stop(refused=True, held=5, asked=7),
         ),
         (RuntimeError("a size does not fit"), None),
         (ValueError("out of memory"), None),
     ],
 )
-def test_what_a_lack_of_memory_looks_like(
-    error: Exception, stop: out_of_memory.Stop | None
-) -> None:
+def test_what_a_lack_of_memory_looks_like(error: Exception, stop: Stop | None) -> None:
     """By kind or by torch's own words, also where it is the cause of another error."""
-    assert out_of_memory.stop_of(error, 5) == stop
+    assert stop_of(error, 5) == stop
     wrapped = SubjectError("it raised")
     wrapped.__cause__ = error
-    assert out_of_memory.stop_of(wrapped, 5) == stop
+    assert stop_of(wrapped, 5) == stop
 
 
 def test_a_model_on_the_wrong_device() -> None:

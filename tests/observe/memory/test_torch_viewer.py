@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from torch.cuda import _memory_viz
 
 from trainguard.observe.memory.allocation_log import AllocationChange, AllocationLog, Entry
-from trainguard.observe.memory.timeline import Timeline, in_blocks
-from trainguard.observe.memory.torch_viewer import Space, pickle_snapshot, snapshot
+from trainguard.observe.memory.timeline import Space, Timeline, in_blocks, pickle_snapshot, snapshot
 
 # What MemoryViz.js can read of a pickle; it raises for any other operation.
 OPCODES = {

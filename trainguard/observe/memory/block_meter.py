@@ -16,10 +16,8 @@ from torch.utils._pytree import tree_iter
 
 from trainguard.events.trace import Usage
 from trainguard.observe.memory.allocation_log import BACKWARD, FORWARD, TEMPORARIES
-from trainguard.observe.memory.devices import DeviceAllocationLog
-from trainguard.observe.memory.events import events
-from trainguard.observe.memory.out_of_memory import stop_of
-from trainguard.observe.memory.owners import enter_owners
+from trainguard.observe.memory.device import DeviceAllocationLog
+from trainguard.observe.memory.events import events, stop_of
 from trainguard.observe.memory.timeline import Timeline, exact, in_blocks
 from trainguard.observe.memory.training import (
     BUFFERS,
@@ -27,6 +25,7 @@ from trainguard.observe.memory.training import (
     INPUTS,
     OPTIMIZER_STATE,
     PARAMETERS,
+    enter_owners,
 )
 
 

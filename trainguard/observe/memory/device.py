@@ -11,16 +11,16 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.events.trace import Usage
+from trainguard.observe.memory.allocation_log import AllocationLog
 from trainguard.observe.memory.declared_step import DeclaredStep
-from trainguard.observe.memory.devices import DeviceAllocationLog
-from trainguard.observe.memory.events import events, moment
-from trainguard.observe.memory.out_of_memory import Stop, stop_of
+from trainguard.observe.memory.events import Stop, events, moment, stop_of
 from trainguard.observe.memory.predict import FollowedStep, predict_step
 from trainguard.observe.memory.step import declared_step, make_unfinished_error, says_enough
 from trainguard.observe.memory.timeline import Timeline, in_blocks
@@ -31,6 +31,34 @@ if TYPE_CHECKING:
     from trainguard.observe.memory.observer import MemoryObservation
 
 _WORKER = re.compile(r"gw(\d+)")  # how pytest-xdist calls its workers
+
+
+class DeviceAllocationLog(AllocationLog):  # type: ignore[no-untyped-call]
+    """
+    A ledger that knows on which kind of device each storage is.
+
+    devices: the kind of each of its entries.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.devices: list[str] = []
+
+    def enter(self, tensor: Tensor, func: Any = None) -> int:
+        """Enter the storage of a tensor, and its device where it is new."""
+        number = super().enter(tensor, func)
+        if number == len(self.devices):
+            self.devices.append(tensor.device.type)
+        return number
+
+    def of_one_device(self) -> tuple[str, AllocationLog]:
+        """Return the kind of device that counts, and what is on it: not the cpu, if another is."""
+        others = [device for device in self.devices if device != "cpu"]
+        chosen = others[0] if others else "cpu"
+        kept = AllocationLog()
+        kept.entries = self.entries
+        kept.changes = [c for c in self.changes if self.devices[c.entry] == chosen]
+        return chosen, kept
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from trainguard.observe.loop.watch.autograd_graph import below
-from trainguard.observe.memory.autograd_graphs import Mark, marks_at
-from trainguard.observe.memory.live_storages import LiveStorage
+from trainguard.observe.memory.live_objects import LiveStorage, Mark, marks_at
 from trainguard.observe.tools.heap import holders
 
 _TRIED = 16  # tensors whose keeper is looked for

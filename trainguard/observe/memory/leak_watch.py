@@ -9,12 +9,16 @@ from torch import Tensor
 from torch.utils._pytree import tree_iter
 
 from trainguard.events.trace import Usage
-from trainguard.observe.memory.autograd_graphs import AutogradGraphs, Mark
-from trainguard.observe.memory.growth_report import KIB, Growth, growth_events
+from trainguard.observe.memory.allocation_log import ModuleScopes
+from trainguard.observe.memory.growth_report import KIB, Growth, Span, growth_events, span
 from trainguard.observe.memory.host_memory import HostMemory
-from trainguard.observe.memory.live_storages import LiveStorage, LiveStorages, Place
-from trainguard.observe.memory.module_scopes import ModuleScopes
-from trainguard.observe.memory.steady_growth import Span, span
+from trainguard.observe.memory.live_objects import (
+    AutogradGraphs,
+    LiveStorage,
+    LiveStorages,
+    Mark,
+    Place,
+)
 from trainguard.observe.memory.step_counter import StepCounter, StopFollowing
 
 CHECKS = (10, 20, 40, 80)  # steps after which a training goes on only where something grows

@@ -15,10 +15,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trainguard.core.errors import SubjectError
 from trainguard.observe.memory.allocation_log import AllocationChange, AllocationLog, Entry
+from trainguard.observe.memory.events import Stop, stop_of
 from trainguard.observe.memory.fake import FakeAllocationLog, fake_tensors
 from trainguard.observe.memory.forked import apart
 from trainguard.observe.memory.kernel_scratch import fill
-from trainguard.observe.memory.out_of_memory import Stop, stop_of
 from trainguard.observe.memory.timeline import Rounding, Timeline, exact, in_blocks
 from trainguard.observe.memory.training import Training, train
 

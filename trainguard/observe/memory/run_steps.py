@@ -5,6 +5,7 @@ Batches of loaders are served outside of what is followed, in this process, and 
 sampler needs numbers, and on a device only what was served takes memory.
 """
 
+import gc
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -13,8 +14,9 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.optim import Optimizer
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset, dataloader
@@ -22,12 +24,11 @@ from torch.utils.data import DataLoader, Dataset, dataloader
 from trainguard.core.errors import SubjectError
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.memory.allocation_log import AllocationChange, AllocationLog, Entry
-from trainguard.observe.memory.fake import FakeAllocationLog, fake_tensors
+from trainguard.observe.memory.events import Stop, stop_of
+from trainguard.observe.memory.fake import FakeAllocationLog, fake_tensors, fake_twin
 from trainguard.observe.memory.forked import apart
 from trainguard.observe.memory.kernel_scratch import fill
-from trainguard.observe.memory.out_of_memory import Stop, stop_of
 from trainguard.observe.memory.predict import FollowedStep
-from trainguard.observe.memory.preexisting import modules_without_values
 from trainguard.observe.memory.run_call import call_of, run_silently
 from trainguard.observe.memory.step_tracker import StepTracker
 from trainguard.observe.memory.timeline import Timeline, exact, in_blocks
@@ -36,6 +37,7 @@ from trainguard.observe.tools.patches import Patches
 from trainguard.subjects.loop import Run
 
 Made = tuple[list[Entry], list[AllocationChange], str, Stop | None]
+_OWN = ("_parameters", "_buffers")
 
 
 def of_run(run: Run, target: str, most: float, at: Mapping[str, Any]) -> FollowedStep:
@@ -173,3 +175,38 @@ def _fake(value: Any, mode: FakeTensorMode) -> Any:
     """Return the fake twin of a tensor, and anything else as it is."""
     real = isinstance(value, Tensor) and not isinstance(value, FakeTensor)
     return mode.from_tensor(value) if real else value
+
+
+@contextmanager
+def modules_without_values(mode: FakeTensorMode) -> Iterator[None]:
+    """Give fake parameters and buffers to all modules that there are, and theirs back after it."""
+    twins: dict[int, Tensor] = {}
+    undo: list[tuple[Any, Any, Tensor]] = []
+    for held, key in list(_places()):
+        tensor = held[key]
+        if isinstance(tensor, Tensor) and not isinstance(tensor, FakeTensor):
+            undo.append((held, key, tensor))
+            if id(tensor) not in twins:
+                twins[id(tensor)] = fake_twin(tensor, mode)
+            held[key] = twins[id(tensor)]
+    try:
+        yield
+    finally:
+        for held, key, tensor in reversed(undo):
+            held[key] = tensor
+
+
+def _places() -> Iterator[tuple[Any, Any]]:
+    """Yield where modules and optimizers hold tensors: a dict or list, and the key in it."""
+    for found in gc.get_objects():
+        if issubclass(type(found), nn.Module):
+            held = [vars(found).get(name) for name in _OWN]
+        elif issubclass(type(found), Optimizer):
+            held = [group["params"] for group in vars(found).get("param_groups", ())]
+        else:
+            continue
+        for one in held:
+            if isinstance(one, dict):
+                yield from ((one, name) for name in list(one))
+            elif isinstance(one, list):
+                yield from ((one, place) for place in range(len(one)))

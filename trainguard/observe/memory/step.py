@@ -8,8 +8,7 @@ from trainguard.core.errors import SubjectError
 from trainguard.events.base import Plain
 from trainguard.events.trace import Usage
 from trainguard.observe.memory.declared_step import DeclaredStep
-from trainguard.observe.memory.events import Sizes, events
-from trainguard.observe.memory.out_of_memory import Stop
+from trainguard.observe.memory.events import Sizes, Stop, events
 from trainguard.observe.memory.predict import FollowedStep, available_share, follow_step
 from trainguard.observe.memory.run_steps import of_run
 from trainguard.observe.memory.timeline import exact

@@ -8,7 +8,7 @@ from typing import Any
 from trainguard.core.errors import SubjectError
 from trainguard.core.settings import Settings
 from trainguard.events.memory import Breakdown, MemoryCourse, PeakPart, alike
-from trainguard.observe.memory import step, torch_viewer
+from trainguard.observe.memory import step, timeline
 from trainguard.observe.memory.allocation_log import BACKWARD, BUILD, RECOMPUTE
 from trainguard.observe.memory.declared_step import DeclaredStep
 from trainguard.observe.memory.events import Sizes, moment
@@ -56,7 +56,7 @@ class StepProfile:
     def snapshot(self) -> bytes:
         """Return the step that was followed as a file for PyTorch's memory viewer."""
         assert self.seen is not None, "there is nothing to write before it is followed"
-        return torch_viewer.pickle_snapshot(self.seen.timeline)
+        return timeline.pickle_snapshot(self.seen.timeline)
 
     def _declare(self) -> DeclaredStep:
         """Return the step at the sizes that are asked about."""
@@ -95,7 +95,7 @@ class RunStepProfile:
     def snapshot(self) -> bytes:
         """Return the steps that were followed as a file for PyTorch's memory viewer."""
         assert self.seen is not None, "there is nothing to write before it is followed"
-        return torch_viewer.pickle_snapshot(self.seen.timeline)
+        return timeline.pickle_snapshot(self.seen.timeline)
 
     def _follow(self, at: Mapping[str, Any]) -> FollowedStep:
         """Follow the first steps."""

@@ -14,7 +14,6 @@ from torch.utils._pytree import tree_iter
 
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.memory.allocation_log import BUILD, FORWARD, AllocationLog
-from trainguard.observe.memory.owners import enter_owners
 from trainguard.observe.memory.step_counter import StepCounter, StopFollowing
 from trainguard.observe.memory.training import (
     AVERAGES,
@@ -23,6 +22,7 @@ from trainguard.observe.memory.training import (
     INPUTS,
     OPTIMIZER_STATE,
     PARAMETERS,
+    enter_owners,
 )
 
 STEPS = 3  # the first makes the state, and in the second all gradients may still be there
