@@ -30,6 +30,7 @@ from trainguard.observe.checkpoint.files import (
     FileDeletions,
     FileReads,
     FileWrites,
+    Save,
     newer,
 )
 from trainguard.observe.checkpoint.state import State, living_optimizers, parameters_of, state_now

@@ -1,7 +1,7 @@
 """
 Observe the memory of a subject with a budget: one trace per probe.
 
-A probe is a module of `observe/memory/` with a function `observe(budgeted) -> Iterator[Usage]`.
+A probe is a function `observe(budgeted) -> Iterator[Usage]` of a module of `observe/memory/`.
 """
 
 from dataclasses import dataclass, field

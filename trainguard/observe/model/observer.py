@@ -1,7 +1,7 @@
 """
 Observe a declared model: one trace per probe.
 
-A probe is a module of `observe/model/` with a function `observe(network) -> Iterator[Pass]`; it
+A probe is a function `observe(network) -> Iterator[Pass]` of a module of `observe/model/`; it
 is called once for each case, inside the session: seeded, silent, on one thread, with gradients,
 within the subject's time. See `ModelCase` for what it can do with the model.
 """
