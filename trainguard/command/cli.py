@@ -14,7 +14,7 @@ from trainguard.command.compare.command import CompareRequest, compare
 from trainguard.command.compare.interval import margin
 from trainguard.command.compare.side import side
 from trainguard.command.exit import ending
-from trainguard.command.memory.cli import show_memory
+from trainguard.command.memory.command import show_memory
 from trainguard.command.run import RunRequest, launch
 from trainguard.core.catalogue import Invariant, catalogue, check_globs, find_invariants, matches
 from trainguard.core.errors import DeclarationError

@@ -6,9 +6,15 @@ from contextlib import contextmanager
 
 import typer
 
-from trainguard.command.exit_codes import INTERRUPTED, OURS, USAGE
 from trainguard.core.errors import DeclarationError
 from trainguard.report.text import render_crash
+
+CLEAN = 0
+FOUND = 1  # something is broken, or worse than it may be
+USAGE = 2  # the arguments are wrong, there was nothing to judge, or a file could not be written
+FAILED = 3  # the code of the team failed
+OURS = 4  # trainguard itself failed
+INTERRUPTED = 130
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from trainguard.command.exit_codes import CLEAN, FAILED, FOUND, INTERRUPTED, USAGE
+from trainguard.command.exit import CLEAN, FAILED, FOUND, INTERRUPTED, USAGE
 from trainguard.core.catalogue import catalogue
 from trainguard.core.errors import DeclarationError, SubjectError, is_ours
 from trainguard.core.settings import Settings

@@ -10,7 +10,7 @@ from typing import Any, Final, TextIO
 from trainguard.command.compare.interval import Change, Margin
 from trainguard.command.compare.pairing import Comparison, compare_sides
 from trainguard.command.compare.side import Side
-from trainguard.command.exit_codes import CLEAN, FAILED, FOUND
+from trainguard.command.exit import CLEAN, FAILED, FOUND
 from trainguard.core.errors import DeclarationError, SubjectError
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
