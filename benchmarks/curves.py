@@ -32,7 +32,7 @@ from fixtures.edits import (
     findings,
 )
 from trainguard.curves.curve import Curve
-from trainguard.curves.seed_bands import departs
+from trainguard.curves.tolerance import departs
 
 REPEATS = 52
 THREADS = (1, 2, 4)

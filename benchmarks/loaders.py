@@ -26,7 +26,7 @@ from trainguard.core.catalogue import Invariant, catalogue
 from trainguard.core.settings import Settings
 from trainguard.events.loader import Epoch
 from trainguard.judging.judge import Observations, verdict
-from trainguard.judging.variant import Config
+from trainguard.judging.verdict import Config
 
 SAMPLES = 10_000
 LENGTH = 16_384  # of 4 bytes

@@ -4,8 +4,8 @@ from math import nan
 
 import pytest
 
-from trainguard.curves.columns import curves, noun
-from trainguard.events.columns import COLUMNS
+from trainguard.curves.curve import curves, noun
+from trainguard.events.curve import COLUMNS
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from trainguard.curves.curve import Curve
-from trainguard.curves.seed_bands import FALSE_ALARMS, critical, departs, spread_departure
+from trainguard.curves.tolerance import FALSE_ALARMS, critical, departs, spread_departure
 
 STEPS = tuple(range(40))
 

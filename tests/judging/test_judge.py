@@ -14,8 +14,7 @@ from trainguard.judging.judge import (
     check_excuses_apply,
     verdict,
 )
-from trainguard.judging.variant import Config, observed_as, reference_dtype
-from trainguard.judging.verdict import Verdict
+from trainguard.judging.verdict import Config, Verdict, observed_as, reference_dtype
 from trainguard.report.text import render, render_verdict
 
 SWEEP = ("value_is_finite", "gradient_is_finite")

@@ -8,8 +8,7 @@ from trainguard.curves.curve import Curve
 from trainguard.events.curve import Kept
 from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
-from trainguard.judging.variant import Config
-from trainguard.judging.verdict import Verdict
+from trainguard.judging.verdict import Config, Verdict
 from trainguard.report.text import render
 
 STEPS = 60

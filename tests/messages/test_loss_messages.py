@@ -10,8 +10,7 @@ import trainguard.observe.loss.observer
 import trainguard.pytest_plugin.session  # noqa: F401
 from trainguard.core.catalogue import catalogue, find_invariants
 from trainguard.events.trace import Sample, Trace
-from trainguard.judging.variant import Config
-from trainguard.judging.verdict import Verdict
+from trainguard.judging.verdict import Config, Verdict
 from trainguard.report.text import render
 
 HEAD = """

@@ -11,7 +11,7 @@ from trainguard.core.errors import DeclarationError, did_you_mean
 from trainguard.core.finding import Finding
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Trace
-from trainguard.judging.recorded import check_steps, judge_run
+from trainguard.judging.judge import check_steps, judge_run
 from trainguard.judging.verdict import Verdict
 from trainguard.subjects.loop import Run
 

@@ -16,8 +16,7 @@ from trainguard.core.catalogue import catalogue
 from trainguard.core.errors import DeclarationError, SubjectError, is_ours
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Trace
-from trainguard.judging.judge import applicable, check_excuses_apply
-from trainguard.judging.recorded import check_steps, judge_run
+from trainguard.judging.judge import applicable, check_excuses_apply, check_steps, judge_run
 from trainguard.judging.verdict import Verdict
 from trainguard.report.json import document, write_whole
 from trainguard.report.progress import progress

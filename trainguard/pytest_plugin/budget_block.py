@@ -11,8 +11,7 @@ from trainguard.core.finding import Finding
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Trace, Usage
 from trainguard.judging.judge import Observations, applicable, check_excuses_apply, verdict
-from trainguard.judging.variant import Config
-from trainguard.judging.verdict import Verdict
+from trainguard.judging.verdict import Config, Verdict
 from trainguard.subjects.budget import CATEGORIES, Budget
 from trainguard.subjects.subject import Subject
 

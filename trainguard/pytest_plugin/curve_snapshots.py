@@ -13,8 +13,7 @@ from trainguard.core.settings import Settings
 from trainguard.curves.store import INVARIANT, Files
 from trainguard.events.curve import Kept
 from trainguard.judging.judge import Observations, applicable, verdict
-from trainguard.judging.variant import Config
-from trainguard.judging.verdict import Verdict
+from trainguard.judging.verdict import Config, Verdict
 from trainguard.subjects.loop import Loop
 from trainguard.subjects.subject import Subject
 

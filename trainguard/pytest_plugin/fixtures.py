@@ -14,8 +14,7 @@ from trainguard.core.errors import DeclarationError
 from trainguard.core.settings import Settings
 from trainguard.curves.store import INVARIANT
 from trainguard.judging.judge import Observations, verdict
-from trainguard.judging.variant import Config
-from trainguard.judging.verdict import Verdict
+from trainguard.judging.verdict import Config, Verdict
 from trainguard.pytest_plugin.budget_block import BudgetBlock, check_allocates
 from trainguard.pytest_plugin.curve_snapshots import keep_curves, with_pictures
 from trainguard.pytest_plugin.item_record import PROPERTY, SETTINGS, account, entry_of, from_here

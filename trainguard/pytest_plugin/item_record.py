@@ -9,8 +9,7 @@ from trainguard.core.catalogue import Invariant
 from trainguard.core.errors import SubjectError
 from trainguard.core.settings import Settings
 from trainguard.judging.judge import devices_present
-from trainguard.judging.variant import Config, observed_as
-from trainguard.judging.verdict import Verdict
+from trainguard.judging.verdict import Config, Verdict, observed_as
 from trainguard.report.text import render_cause, render_crash, render_fault, render_note
 from trainguard.subjects.subject import Subject
 

@@ -15,9 +15,13 @@ import pytest
 from trainguard.core.catalogue import catalogue, check_globs
 from trainguard.core.errors import DeclarationError
 from trainguard.core.settings import DEVICES, LISTS, Settings, from_pyproject
-from trainguard.pytest_plugin.collect import SubjectCollector
+from trainguard.pytest_plugin.collect import (
+    SubjectCollector,
+    is_guard,
+    judge_function,
+    raise_what_was_judged,
+)
 from trainguard.pytest_plugin.curve_snapshots import seat_curves
-from trainguard.pytest_plugin.guard_functions import is_guard, judge_function, raise_what_was_judged
 from trainguard.pytest_plugin.item_record import PROPERTY, SETTINGS
 from trainguard.report.session_summary import SessionSummary
 from trainguard.subjects.subject import Subject

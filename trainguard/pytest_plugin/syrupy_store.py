@@ -18,8 +18,8 @@ from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 from syrupy.location import PyTestLocation
 
 from trainguard.curves.curve import Curve, Unreadable
-from trainguard.curves.seed_bands import departs
 from trainguard.curves.store import INVARIANT, SUFFIX, Outcome, read_text, short_path
+from trainguard.curves.tolerance import departs
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
 from trainguard.pytest_plugin.item_record import SETTINGS

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from trainguard.core.errors import DeclarationError, did_you_mean
 from trainguard.events.base import Plain
-from trainguard.events.columns import COLUMNS
+from trainguard.events.curve import COLUMNS
 from trainguard.subjects.budget import Budget
 from trainguard.subjects.budget_checks import check_budgeted
 from trainguard.subjects.subject import (

@@ -12,8 +12,7 @@ from trainguard.subjects.budget import Budget
 from trainguard.subjects.budget_checks import check_budgeted
 from trainguard.subjects.domain import BATCH, Domain
 from trainguard.subjects.loss import DTYPES
-from trainguard.subjects.model_factory import check_factory
-from trainguard.subjects.model_inputs import check_inputs
+from trainguard.subjects.model_inputs import check_factory, check_inputs
 from trainguard.subjects.sizes import check_sizes
 from trainguard.subjects.subject import Subject, check_callable, check_word, is_strategy, parameters
 

@@ -1,6 +1,10 @@
-"""Amounts of memory in words, both ways: "1.5 GiB" and 1610612736."""
+"""Amounts of memory in words, both ways; and the power with which they grow."""
 
 import re
+from collections.abc import Sequence
+from itertools import pairwise
+from math import log2
+from typing import Final
 
 from trainguard.core.errors import DeclarationError, did_you_mean
 
@@ -13,6 +17,9 @@ _NAMES = ("B", "KB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB")
 _SHOWN = ((1024**4, "TiB"), (1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"))
 _AMOUNT = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _PERCENT = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*%\s*")
+TOLERANCE: Final = 0.2  # n log n stays within it from about 64 on, and so does a small square term
+SIZES: Final = 5  # doublings that are looked at: they show three powers
+LASTING: Final = 3  # a maximum of several parts looks steep for a doubling or two, where one ends
 
 
 def parse_bytes(option: str, value: str | int, least: int = 1) -> int:
@@ -60,3 +67,36 @@ def _near(unit: str) -> str:
     if alike:
         return f" Did you mean {alike[-1]!r}?"
     return did_you_mean(unit, _NAMES)
+
+
+def powers(amounts: Sequence[float]) -> list[float]:
+    """
+    Return the power at each size but the first two, from the amounts at sizes that double.
+
+    What grows from one size to the next is compared with what grew before: of `c + a * n ** p`
+    that is the power p, whatever the constant. Where nothing grew, the power is zero.
+    """
+    steps = [later - earlier for earlier, later in pairwise(amounts)]
+    found = []
+    for before, after in pairwise(steps):
+        # From nothing to something says no power: it is where another part became the largest.
+        found.append(log2(after / before) if before > 0 and after > 0 else 0.0)
+    return found
+
+
+def exceeds(amounts: Sequence[float], allowed: float) -> bool:
+    """Say whether amounts at doubling sizes grow, lastingly, with more than the allowed power."""
+    last = powers(amounts)[-LASTING:]
+    return len(last) == LASTING and min(last) > allowed + TOLERANCE
+
+
+def suspicious(amounts: Sequence[float], allowed: float) -> bool:
+    """Say whether the last doubling grew too much, so that it takes more to know."""
+    last = powers(amounts)[-1:]
+    return bool(last) and last[0] > allowed + TOLERANCE
+
+
+def fit_power(amounts: Sequence[float]) -> float:
+    """Return the power over the last doublings: the slope of what grew, on logarithmic scales."""
+    last = powers(amounts)[-LASTING:]
+    return sum(last) / len(last) if last else 0.0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trainguard.core.catalogue import find_invariants
 from trainguard.core.finding import Finding
 from trainguard.events.trace import Trace, Usage
-from trainguard.subjects.growth_power import exceeds, fit_power, powers
+from trainguard.subjects.units import exceeds, fit_power, powers
 
 LADDER = tuple(64 * 2**step for step in range(8))
 WHOLE = st.integers(0, 10**9)

@@ -15,7 +15,7 @@ from trainguard.core.settings import Settings
 from trainguard.events.checkpoint import Departure, Load, Part, Resumption
 from trainguard.events.trace import Trace
 from trainguard.judging.judge import Observations
-from trainguard.judging.variant import Config
+from trainguard.judging.verdict import Config
 
 
 def observed(subject: tg.Checkpoint, probe: str = "resume") -> Trace:

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from tests.observe.loop.trainings import adversaries, closures, plain
-from trainguard.curves.columns import curves
-from trainguard.events.columns import COLUMNS
+from trainguard.curves.curve import curves
+from trainguard.events.curve import COLUMNS
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
 from trainguard.observe.loop.recorder import Recorder

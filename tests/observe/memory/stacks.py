@@ -10,8 +10,7 @@ import trainguard as tg
 from trainguard.core.catalogue import find_invariants
 from trainguard.core.settings import Settings
 from trainguard.judging.judge import Observations, verdict
-from trainguard.judging.variant import Config
-from trainguard.judging.verdict import Verdict
+from trainguard.judging.verdict import Config, Verdict
 
 
 class Block(nn.Module):

@@ -10,7 +10,7 @@ from trainguard.core.catalogue import find_invariants
 from trainguard.core.errors import SubjectError
 from trainguard.core.settings import Settings
 from trainguard.judging.judge import Observations, verdict
-from trainguard.judging.variant import Config
+from trainguard.judging.verdict import Config
 from trainguard.observe.memory.allocation_log import AllocationLog, Exhausted
 from trainguard.observe.memory.events import Stop, events, stop_of
 from trainguard.observe.memory.timeline import Timeline

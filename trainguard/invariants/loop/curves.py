@@ -5,10 +5,8 @@ from math import isfinite, log10
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
-from trainguard.curves.columns import noun
-from trainguard.curves.curve import Curve, Unreadable
-from trainguard.curves.seed_bands import FALSE_ALARMS, departs
-from trainguard.curves.tolerance import ENVELOPES, CurveDeparture
+from trainguard.curves.curve import Curve, Unreadable, noun
+from trainguard.curves.tolerance import ENVELOPES, FALSE_ALARMS, CurveDeparture, departs
 from trainguard.events.base import Event
 from trainguard.events.curve import Kept
 from trainguard.events.trace import Trace

@@ -6,8 +6,7 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
 from trainguard.events.trace import Trace, Usage
 from trainguard.invariants.memory.wording import describe_source, of, step
-from trainguard.subjects.growth_power import SIZES, TOLERANCE, exceeds, fit_power
-from trainguard.subjects.units import format_bytes
+from trainguard.subjects.units import SIZES, TOLERANCE, exceeds, fit_power, format_bytes
 
 
 @invariant("memory", probe="scaling", needs=("powers",))

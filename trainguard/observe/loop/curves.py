@@ -5,14 +5,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite
 
-from trainguard.curves.columns import curves
-from trainguard.curves.curve import Curve, Unreadable
-from trainguard.curves.seed_bands import departs
+from trainguard.curves.curve import Curve, Unreadable, curves
 from trainguard.curves.store import INVARIANT, Archive
-from trainguard.curves.tolerance import ENVELOPES
+from trainguard.curves.tolerance import ENVELOPES, departs
 from trainguard.events.base import Event
-from trainguard.events.columns import ON_ACCELERATORS
-from trainguard.events.curve import Kept
+from trainguard.events.curve import ON_ACCELERATORS, Kept
 from trainguard.events.trace import Trace
 from trainguard.observe.loop.ulp_perturbation import UlpPerturbation
 from trainguard.subjects.loop import Loop

@@ -14,8 +14,8 @@ from trainguard.observe.memory.predict import FollowedStep, follow_step
 from trainguard.observe.memory.step import declared_step, drop_rounding
 from trainguard.observe.memory.timeline import Peak
 from trainguard.observe.memory.training import Training
-from trainguard.subjects.growth_power import SIZES, suspicious
 from trainguard.subjects.model import Model
+from trainguard.subjects.units import SIZES, suspicious
 
 if TYPE_CHECKING:
     from trainguard.observe.memory.observer import MemoryObservation
