@@ -6,7 +6,6 @@ from trainguard.invariants.loader import coverage as coverage  # isort: skip
 from trainguard.invariants.loader import order as order  # isort: skip
 from trainguard.invariants.loader import values as values  # isort: skip
 from trainguard.invariants.loader import workers as workers  # isort: skip
-from trainguard.invariants.loader import shards as shards  # isort: skip
 from trainguard.invariants.loader import transform as transform  # isort: skip
 from trainguard.invariants.loader import resume as resume  # isort: skip
 from trainguard.invariants.loader import settings as settings  # isort: skip

@@ -5,5 +5,4 @@ from trainguard.invariants.loss import sweep as sweep  # isort: skip
 from trainguard.invariants.loss import slope as slope  # isort: skip
 from trainguard.invariants.loss import precision as precision  # isort: skip
 from trainguard.invariants.loss import batch as batch  # isort: skip
-from trainguard.invariants.loss import parts as parts  # isort: skip
 from trainguard.invariants.loss import conduct as conduct  # isort: skip

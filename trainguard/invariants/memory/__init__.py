@@ -2,9 +2,6 @@
 
 # Imported in the order in which the catalogue lists them.
 from trainguard.invariants.memory import peak as peak  # isort: skip
-from trainguard.invariants.memory import element as element  # isort: skip
-from trainguard.invariants.memory import saving as saving  # isort: skip
-from trainguard.invariants.memory import scaling as scaling  # isort: skip
 from trainguard.invariants.memory import growth as growth  # isort: skip
 from trainguard.invariants.memory import device as device  # isort: skip
 from trainguard.invariants.memory import snapshot as snapshot  # isort: skip

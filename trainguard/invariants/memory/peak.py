@@ -1,9 +1,9 @@
-"""Judgements of the highest moment of a step, and of each category in it."""
+"""Judgements of the peak of a training step: its budget, each element, promised savings."""
 
 from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding
+from trainguard.core.finding import Finding, Rank
 from trainguard.events.trace import Trace, Usage
 from trainguard.invariants.memory.wording import (
     amounts,
@@ -11,11 +11,14 @@ from trainguard.invariants.memory.wording import (
     find_stop,
     largest,
     of,
+    percent,
     step,
     unknown,
     where,
 )
 from trainguard.subjects.units import format_bytes
+
+_SWITCH = "its checkpoint"
 
 
 @invariant("memory", needs=("peak",), per="dtype")
@@ -119,3 +122,96 @@ def _parts(trace: Trace[Usage], category: str) -> str:
         for seen in parts
     ]
     return f"at the peak of the step: {', '.join(names)}" if names else ""
+
+
+@invariant("memory", probe="element", needs=("per_element",), per="dtype")
+def loss_memory_per_element_is_bounded(trace: Trace[Usage]) -> Iterator[Finding]:
+    """
+    A loss holds no more memory for each element than its budget gives it.
+
+    Judges: one call of the loss, forward and backward: the bytes held at the highest moment, its
+        inputs apart, for each element of its largest input. Judged is the smaller of two numbers,
+        the average and what each element of a batch twice as large adds, so that neither a table
+        of constant size nor the pairs within a batch are taken for intermediates.
+    Allows: the declared `per_element`.
+    Misses: the scratch space of kernels; intermediates inside of one fused kernel.
+    Why: a float32 intermediate is 4 bytes for each element, and a likelihood written out in a
+        dozen lines keeps a dozen of them until the backward pass: more than the model that feeds
+        it, at the length of a recording.
+    Source: a post-mortem: a mixture loss held full-size intermediates for every component.
+    """
+    limit = trace.promise("budget:per_element")
+    for seen in of(trace, "element"):
+        measured = min(seen.measured, seen.reference)
+        if limit is not None and measured > limit:
+            yield Finding(
+                f"{step(trace)} holds more memory for each element than its budget",
+                where(seen),
+                f"{measured:.1f} B for each of {seen.of:,} elements of `{seen.place}`,"
+                f" {describe_source(seen)}",
+                f"{limit:.1f} B, the budget's per_element",
+                why=f"it holds {format_bytes(seen.count)} above its inputs;"
+                " a float32 intermediate of that size is 4 B for each element",
+                source=seen.source,
+                event=seen,
+            )
+
+
+@invariant("memory", probe="saving", needs=("saving",))
+def saving_is_real(trace: Trace[Usage]) -> Iterator[Finding]:
+    """
+    What is promised to save memory does save it.
+
+    Judges: the peak of a training step with the model's `checkpoint` against the one without, or
+        the peak of this subject against that of the subject `against`, both at the sizes of the
+        budget and both predicted, or both measured.
+    Allows: the declared `saving`, a share of the larger peak. Where `at` gives no sizes and even a
+        step without any activation would not save that much, it is a note: small models are all
+        parameters.
+    Misses: what is saved or spent outside of the step, and the time that it costs.
+    Why: a switch that reaches none of the layers changes nothing and says nothing; 30 to 50 % are
+        quoted for activation checkpointing, and hold for what activations are most of.
+    Source: a post-mortem: 30 to 50 % promised, and 18 outputs in place of 65,536, never measured.
+    """
+    promised = trace.promise("budget:saving")
+    for seen in of(trace, "saving"):
+        saved = seen.reference - seen.measured
+        if promised is None or saved >= int(promised * seen.reference):
+            continue
+        switch = seen.place == _SWITCH
+        beyond_reach = switch and seen.count < promised * seen.reference
+        small = beyond_reach and trace.promise("budget:sized") is None
+        yield Finding(
+            f"{step(trace)} does not save the memory that is promised of {seen.place}"
+            if switch
+            else f"{step(trace)} does not take as much less memory than {seen.place} as promised",
+            where(seen),
+            f"{percent(saved / seen.reference)} less: {format_bytes(seen.measured)} instead of"
+            f" {format_bytes(seen.reference)}, {describe_source(seen)}",
+            f"{percent(promised)} less or more",
+            why=_why(trace, seen, beyond_reach),
+            rank=Rank.NOTE if small else Rank.BROKEN,
+            event=seen,
+        )
+
+
+def _why(trace: Trace[Usage], seen: Usage, beyond_reach: bool) -> str:
+    """Say what stands in the way: no activations that could be saved, or which category stayed."""
+    if beyond_reach:
+        share = percent(seen.count / seen.reference)
+        return (
+            f"activations and temporaries are only {share} of the peak without it;"
+            " give the sizes that it is trained at in at={...}"
+        )
+    changes = sorted(of(trace, "category"), key=lambda one: -one.reference)[:3]
+    parts = [
+        f"{c.place} {format_bytes(c.measured)} instead of {format_bytes(c.reference)}"
+        for c in changes
+    ]
+    unchanged = " (nothing changed: it may reach no module)" if _alike(trace) else ""
+    return f"at the peaks: {', '.join(parts)}{unchanged}"
+
+
+def _alike(trace: Trace[Usage]) -> bool:
+    """Say whether every category is exactly what it was."""
+    return all(one.measured == one.reference for one in of(trace, "category"))
