@@ -24,8 +24,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.networks import Checkpointed, Transformer, UNet, ViT
 from benchmarks.report import conditions, row
 from trainguard.observe.memory.allocation_log import AllocationLog
-from trainguard.observe.memory.forked import apart
-from trainguard.observe.memory.predict import predict_step
+from trainguard.observe.memory.predict import apart, predict_step
 from trainguard.observe.memory.training import Training, train
 from trainguard.observe.tools.isolation import isolate
 from trainguard.subjects.units import format_bytes

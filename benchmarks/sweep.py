@@ -18,8 +18,8 @@ from fixtures.healthy.loss.guard_mixture_of_logistics import mono_8_bits as loss
 from trainguard.observe.loss.batching import evaluator
 from trainguard.observe.loss.evaluate import Evaluator
 from trainguard.observe.loss.probes import sweep
-from trainguard.observe.loss.sampling import draw
 from trainguard.observe.loss.search import Effort, explore
+from trainguard.observe.tools.points import draw
 from trainguard.observe.tools.structure import Structure
 
 COMPONENTS, ROUNDS, TURNS, EXAMPLES = 4, 16, 5, 200

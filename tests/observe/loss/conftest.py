@@ -10,10 +10,9 @@ from torch import Generator
 import trainguard as tg
 from trainguard.observe.loss.batching import evaluator
 from trainguard.observe.loss.evaluate import Evaluator
-from trainguard.observe.loss.sampling import draw
 from trainguard.observe.loss.search import Key, Measured, Probe
 from trainguard.observe.tools.isolation import isolate
-from trainguard.observe.tools.points import Points
+from trainguard.observe.tools.points import Points, draw
 from trainguard.observe.tools.structure import Structure
 
 

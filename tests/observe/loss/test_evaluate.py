@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 import trainguard as tg
 from trainguard.core.errors import SubjectError
 from trainguard.observe.loss.evaluate import Evaluator, Mode
-from trainguard.observe.loss.sampling import draw
+from trainguard.observe.tools.points import draw
 
 LOSSES: dict[str, tuple[Callable[..., Tensor], Mode]] = {
     "rows": (lambda x, w, y: (w * (x - y)).square().sum(-1).sum(-1), Mode.ROWS),

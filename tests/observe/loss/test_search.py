@@ -6,8 +6,8 @@ from torch import Generator
 
 import trainguard as tg
 from trainguard.observe.loss.probes import sweep
-from trainguard.observe.loss.sampling import draw
 from trainguard.observe.loss.search import Effort, Key, Measured, explore, measure, merge, tensors
+from trainguard.observe.tools.points import draw
 
 SIZE = Key("size", "x")
 

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from torch import Generator
 
 import trainguard as tg
-from trainguard.observe.loss.sampling import draw
 from trainguard.observe.loss.shrink import rounder, shrink
-from trainguard.observe.tools.points import Box, Points
+from trainguard.observe.tools.points import Box, Points, draw
 
 numbers = st.floats(-1e6, 1e6)
 SIZES = {"B": 1, "T": 3, "K": 2}

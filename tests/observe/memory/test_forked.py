@@ -6,8 +6,8 @@ import time
 import pytest
 
 from trainguard.core.errors import SubjectError
-from trainguard.observe.memory.forked import apart
-from trainguard.observe.tools.deadline import deadline
+from trainguard.observe.memory.predict import apart
+from trainguard.observe.tools.isolation import deadline
 
 
 def test_the_result_comes_back_and_nothing_else() -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from trainguard.core.errors import SubjectError
-from trainguard.observe.tools.deadline import Expired, deadline
+from trainguard.observe.tools.isolation import Expired, deadline
 
 SOON = 0.05
 pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a Unix alarm")

@@ -7,16 +7,20 @@ from hypothesis import strategies as st
 from torch import Generator
 
 import trainguard as tg
-from trainguard.observe.loss.sampling import (
+from trainguard.observe.tools.points import (
     KINDS,
+    Box,
+    Points,
+    around,
     coincident,
     draw,
     edges,
     fill_inputs,
     log_spaced,
+    plain,
     tie_axes,
+    uniform,
 )
-from trainguard.observe.tools.points import Box, Points, around, plain, uniform
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 SIZES = {"B": 2, "T": 3, "K": 4}

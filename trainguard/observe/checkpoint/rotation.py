@@ -12,8 +12,7 @@ from trainguard.events.checkpoint import Rotation
 from trainguard.observe.checkpoint.files import FileDeletion, family
 from trainguard.observe.checkpoint.recorder import Account
 from trainguard.observe.checkpoint.runs import path_for
-from trainguard.observe.tools.deadline import deadline
-from trainguard.observe.tools.isolation import isolate
+from trainguard.observe.tools.isolation import deadline, isolate
 from trainguard.subjects.checkpoint import DIRECTORIES, RANKS, Checkpoint, named_parameter
 
 _CROSSINGS = (10, 100, 1000)  # where a number gets a digit more

@@ -18,7 +18,7 @@ from torch.utils.data import (
 from torch.utils.data._utils import signal_handling
 
 from trainguard.core.errors import SubjectError, is_ours
-from trainguard.observe.tools.deadline import Expired
+from trainguard.observe.tools.isolation import Expired
 from trainguard.observe.tools.user_line import foreign
 
 _PATIENCE = 2.0  # seconds for a process that was told to end

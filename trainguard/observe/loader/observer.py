@@ -33,8 +33,7 @@ from trainguard.observe.loader.splits import Loaders
 from trainguard.observe.loader.storage import storage
 from trainguard.observe.loader.transform import transform
 from trainguard.observe.loader.workers import workers
-from trainguard.observe.tools.deadline import deadline
-from trainguard.observe.tools.isolation import isolate, quiet
+from trainguard.observe.tools.isolation import deadline, isolate, quiet
 from trainguard.observe.tools.structure import SHRINKING, explore
 from trainguard.observe.tools.traces import Traces
 from trainguard.subjects.loader import Loader

@@ -16,8 +16,7 @@ from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.rerun import rerun
 from trainguard.observe.loop.script_process import observe_script
 from trainguard.observe.loop.ulp_perturbation import UlpPerturbation
-from trainguard.observe.tools.deadline import deadline
-from trainguard.observe.tools.isolation import isolate
+from trainguard.observe.tools.isolation import deadline, isolate
 from trainguard.observe.tools.traces import Traces
 from trainguard.subjects.loop import Loop, Run, Script
 from trainguard.subjects.subject import parameters

@@ -9,9 +9,8 @@ from torch import Generator, Tensor
 from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.observe.loss.call import Component
 from trainguard.observe.loss.evaluate import Evaluator, Mode
-from trainguard.observe.loss.sampling import draw
 from trainguard.observe.loss.search import Key, Measured
-from trainguard.observe.tools.points import Box, Points, uniform
+from trainguard.observe.tools.points import Box, Points, draw, uniform
 from trainguard.observe.tools.structure import Structure
 from trainguard.subjects.domain import BATCH
 from trainguard.subjects.loss import Loss

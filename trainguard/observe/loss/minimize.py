@@ -15,13 +15,12 @@ from trainguard.events.trace import Sample, Trace
 from trainguard.observe.loss.call import Component, check_attached
 from trainguard.observe.loss.evaluate import Evaluator
 from trainguard.observe.loss.probes import EFFORTS, INSTRUMENTS, Instrument
-from trainguard.observe.loss.sampling import draw
 from trainguard.observe.loss.search import Effort, Key, explore, measure, tensors
 from trainguard.observe.loss.shrink import shrink
 from trainguard.observe.loss.side_effects import make_copies
 from trainguard.observe.tools import call_code
-from trainguard.observe.tools.deadline import deadline
-from trainguard.observe.tools.points import Box, Points
+from trainguard.observe.tools.isolation import deadline
+from trainguard.observe.tools.points import Box, Points, draw
 from trainguard.observe.tools.structure import Structure, smallest
 from trainguard.subjects.loss import Loss
 

@@ -16,8 +16,7 @@ from torch import Generator, Tensor
 
 from trainguard.events.trace import Sample
 from trainguard.observe.loss.evaluate import Evaluator
-from trainguard.observe.loss.sampling import draw
-from trainguard.observe.tools.points import Box, Points, around
+from trainguard.observe.tools.points import Box, Points, around, draw
 
 _ELITES = 32
 _OF_GRADIENTS = ("gradient", "largest_gradient", "difference", "plateau", "unreached")

@@ -16,7 +16,7 @@ from trainguard.core.errors import SubjectError
 from trainguard.events.trace import Sample
 from trainguard.observe.loss.call import Component, Tensors, check_attached
 from trainguard.observe.tools import call_code
-from trainguard.observe.tools.deadline import Expired
+from trainguard.observe.tools.isolation import Expired
 from trainguard.observe.tools.points import Box, plain
 from trainguard.observe.tools.structure import Structure
 from trainguard.subjects.loss import Loss

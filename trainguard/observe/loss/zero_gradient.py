@@ -7,9 +7,8 @@ import torch
 from torch import Generator, Tensor
 
 from trainguard.observe.loss.evaluate import Evaluator
-from trainguard.observe.loss.sampling import draw
 from trainguard.observe.loss.search import Key, Measured
-from trainguard.observe.tools.points import Points
+from trainguard.observe.tools.points import Points, draw
 
 _CANDIDATES, _LOOPED_CANDIDATES = 8, 1
 _OTHERS, _LOOPED_OTHERS = 256, 32

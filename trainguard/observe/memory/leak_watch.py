@@ -1,15 +1,20 @@
 """Follow a training from step to step, for as long as it may be that its memory grows."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from time import perf_counter
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils._pytree import tree_iter
 
+from trainguard.core.errors import Unjudged
 from trainguard.events.trace import Usage
 from trainguard.observe.memory.allocation_log import ModuleScopes
+from trainguard.observe.memory.declared_step import DeclaredStep
 from trainguard.observe.memory.growth_report import KIB, Growth, Span, growth_events, span
 from trainguard.observe.memory.host_memory import HostMemory
 from trainguard.observe.memory.live_objects import (
@@ -19,11 +24,22 @@ from trainguard.observe.memory.live_objects import (
     Mark,
     Place,
 )
+from trainguard.observe.memory.predict import apart
+from trainguard.observe.memory.run_call import call_of, run_silently, silence
 from trainguard.observe.memory.step_counter import StepCounter, StopFollowing
+from trainguard.observe.memory.training import Training
+from trainguard.observe.model.model_case import backward
+from trainguard.subjects.loop import Run
+from trainguard.subjects.loss import Loss
+from trainguard.subjects.model import Model
+
+if TYPE_CHECKING:
+    from trainguard.observe.memory.observer import MemoryObservation
 
 CHECKS = (10, 20, 40, 80)  # steps after which a training goes on only where something grows
 _LOOKS = (2, 4, 6, 8, *CHECKS)  # at what is held outside of tensors
 _SECONDS = 3.0  # that going on may take, or as long as the first check took
+_LEAST = CHECKS[0]  # steps below which nothing can be said
 
 
 class LeakWatch:
@@ -116,3 +132,61 @@ class LeakWatch:
         if self.steps == CHECKS[0]:
             self._first = now - self._began
         return now - self._began - self._first > max(_SECONDS, self._first)
+
+
+def observe(observation: "MemoryObservation") -> Iterator[Usage]:
+    """Yield what is left of each step, after the steps of a subject were made for real."""
+    subject = observation.subject
+    train: Callable[[LeakWatch], None]
+    if isinstance(subject, Run):
+        call = call_of(subject)
+
+        def train(follower: LeakWatch) -> None:
+            """Make the run."""
+            with follower.following():
+                run_silently(call, lambda: f"after {follower.paces.count} steps")
+    else:
+        assert isinstance(subject, Model | Loss)
+        declared = DeclaredStep(
+            subject, observation.budget, "cpu", observation.dtype, observation.settings, {}
+        )
+
+        def train(follower: LeakWatch) -> None:
+            """Make steps of the model or the loss, as many as it takes."""
+            with follower.following(), silence():
+                _steps(declared.training(), follower)
+
+    import_module("torch._dynamo")  # which optimizers load at their first step, in each child else
+    events = apart(lambda: _events(train))
+    steps = events[0].count
+    if steps < _LEAST:
+        raise Unjudged(f"{steps} steps were made: growth is told from {_LEAST} on")
+    yield from events
+
+
+def _events(train: Callable[[LeakWatch], None]) -> list[Usage]:
+    """Follow a training, and return what is left of each step."""
+    follower = LeakWatch()
+    train(follower)
+    steps = Usage(quantity="steps", count=follower.steps)
+    return [steps, *follower.told]
+
+
+def _steps(training: Training, follower: LeakWatch) -> None:
+    """Make steps until the follower has seen enough."""
+    module = training.build()
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    optimizer = training.optimizer(trained) if training.optimizer and trained else None
+    follower.paces.by_hand = optimizer is None
+    for _ in range(CHECKS[-1]):
+        _step(training, module, optimizer)
+
+
+def _step(training: Training, module: nn.Module, optimizer: Optimizer | None) -> None:
+    """Make one step."""
+    inputs = training.feed()
+    loss, _held = training.loss(module, inputs)
+    backward(loss)
+    if optimizer is not None:
+        optimizer.step()
+    module.zero_grad(set_to_none=True)

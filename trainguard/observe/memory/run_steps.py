@@ -26,9 +26,8 @@ from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.memory.allocation_log import AllocationChange, AllocationLog, Entry
 from trainguard.observe.memory.events import Stop, stop_of
 from trainguard.observe.memory.fake import FakeAllocationLog, fake_tensors, fake_twin
-from trainguard.observe.memory.forked import apart
 from trainguard.observe.memory.kernel_scratch import fill
-from trainguard.observe.memory.predict import FollowedStep
+from trainguard.observe.memory.predict import FollowedStep, apart
 from trainguard.observe.memory.run_call import call_of, run_silently
 from trainguard.observe.memory.step_tracker import StepTracker
 from trainguard.observe.memory.timeline import Timeline, exact, in_blocks

@@ -15,8 +15,7 @@ from trainguard.observe.memory.events import Sizes, moment
 from trainguard.observe.memory.predict import FollowedStep, available_share, predict_step
 from trainguard.observe.memory.run_steps import of_run
 from trainguard.observe.memory.timeline import Peak, Timeline
-from trainguard.observe.tools.deadline import deadline
-from trainguard.observe.tools.isolation import isolate
+from trainguard.observe.tools.isolation import deadline, isolate
 from trainguard.subjects.budget import Budget
 from trainguard.subjects.loop import Run
 
