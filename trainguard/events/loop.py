@@ -36,6 +36,8 @@ class Step(Event):
         dimensions, in model order; on surveyed steps only. `size` is its number of elements.
     leftover: norm of the gradient that was already there at the window's first backward though
         the last step had used it; leftover_name: a parameter that it was found in.
+    thrown: passes backward in the window whose gradients were cleared with no use made of them;
+        thrown_source: where they were cleared.
     clip: what clipping did, "" where there was none: "taken" (it saw the step's gradients),
         "empty" (there was no gradient yet, or no more), "no parameters" (it was given none),
         "scaled" (gradients were still scaled), "partial" (it saw some of them only),
@@ -75,6 +77,8 @@ class Step(Event):
     layers: tuple[tuple[str, float, int], ...] = ()
     leftover: float = 0.0
     leftover_name: str = ""
+    thrown: int = 0
+    thrown_source: str = ""
     clip: str = ""
     clip_limit: float = nan
     clip_source: str = ""

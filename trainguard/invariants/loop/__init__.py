@@ -3,6 +3,7 @@
 # Imported in the order in which the catalogue lists them.
 from trainguard.invariants.loop import loss as loss  # isort: skip
 from trainguard.invariants.loop import gradients as gradients  # isort: skip
+from trainguard.invariants.loop import spending as spending  # isort: skip
 from trainguard.invariants.loop import clipping as clipping  # isort: skip
 from trainguard.invariants.loop import rates as rates  # isort: skip
 from trainguard.invariants.loop import schedulers as schedulers  # isort: skip

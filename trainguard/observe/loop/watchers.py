@@ -19,6 +19,7 @@ from trainguard.observe.loop.watch.rates import Rates
 from trainguard.observe.loop.watch.repeat_probe import RepeatProbe
 from trainguard.observe.loop.watch.scaling import Scaling
 from trainguard.observe.loop.watch.shared_layers import SharedLayers
+from trainguard.observe.loop.watch.spent_gradients import SpentGradients
 from trainguard.observe.loop.watch.term_gradients import TermGradients
 from trainguard.observe.loop.watch.time_memory import TimeAndMemory
 from trainguard.observe.loop.watch.update_norms import UpdateNorms
@@ -48,6 +49,7 @@ _ALL: tuple[type[Watcher], ...] = (
     TimeAndMemory,
     LoggedValues,
     GradientReads,
+    SpentGradients,
 )
 # Those that make the columns of curves: all that a run needs which is made for them alone.
 _OF_CURVES = {Conditions, Scaling, Gradients, Losses, Rates, UpdateNorms, TimeAndMemory}

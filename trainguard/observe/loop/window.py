@@ -48,7 +48,7 @@ class Window:
     name: given at the first step, so that optimizers that never step do not take numbers.
     index: how many steps it has made. parameters: the trainable ones that it holds.
     received: how often each of them got a gradient in this window.
-    fresh: whether none of them got one yet.
+    fresh: whether none of them got one yet. reached: whether the latest backward gave any.
     forwards: the calls of outermost modules in this window, the first 64.
     norms: the norm of each gradient at the step, in the order of `gradients()`.
     leftover: the norms that were there before the first backward, and whose they were.
@@ -62,6 +62,7 @@ class Window:
     parameters: list[torch.Tensor] = field(default_factory=list)
     received: list[int] = field(default_factory=list)
     fresh: bool = True
+    reached: bool = False
     order: list[str] = field(default_factory=list)
     losses: list[Any] = field(default_factory=list)
     forwards: list[Forward] = field(default_factory=list)

@@ -23,8 +23,8 @@ from trainguard.observe.tools.user_line import foreign
 _MOST_LINES = 256
 _CHECKED = 8  # steps, surveyed or not, at which a line is checked for gradients of zeros
 _MOST_LATER = 256
-_SILENT = re.compile(r"[/\\]torch[/\\](?:optim|amp|utils[/\\]hooks)")
-_SILENT_NAMES = ("zero_grad", "step")
+SILENT = re.compile(r"[/\\]torch[/\\](?:optim|amp|utils[/\\]hooks)")
+SILENT_NAMES = ("zero_grad", "step")
 _MEASURES = re.compile("norm|clip")
 _CLEARS = re.compile(
     r"\.grad(?:\.data)?(?:\s*=\s*(?:None|torch\.zeros)|\.(?:zero_|fill_)\()"
@@ -87,7 +87,8 @@ class GradientReads(Watcher):
 
     A gradient is in question from the step that used it to the next backward of its optimizer: only
     then can it have been cleared. Once some line has found one cleared, all reads are looked at, so
-    that it is known how often the same line finds them there.
+    that it is known how often the same line finds them there. on_read: told of every read, by any
+    line, with the frame of the reader.
     """
 
     def __init__(self, recorder: Any) -> None:
@@ -100,6 +101,7 @@ class GradientReads(Watcher):
         self._alert = False
         self._hidden = False
         self._looks = self._look
+        self.on_read: Callable[[FrameType], None] | None = None
         self._until = 0  # the step after the latest that was recorded
 
     def install(self, patches: Patches) -> None:
@@ -163,6 +165,8 @@ class GradientReads(Watcher):
 
         def grad(tensor: torch.Tensor) -> torch.Tensor | None:
             """Return the gradient."""
+            if reads.on_read is not None and not is_dynamo_compiling():
+                reads.on_read(frame_of(1))
             if not is_dynamo_compiling() and id(tensor) in question:
                 # Asked for here: what is between this and the look varies, and takes long.
                 frame = frame_of(1)
@@ -247,7 +251,7 @@ class GradientReads(Watcher):
         measures = foreign(frame.f_code.co_filename)
         while inner is not None and not foreign(inner.f_code.co_filename):
             code = inner.f_code
-            if code.co_name in _SILENT_NAMES or _SILENT.search(code.co_filename):
+            if code.co_name in SILENT_NAMES or SILENT.search(code.co_filename):
                 if inner is frame:
                     self._silent.add(code)
                 return None
@@ -270,12 +274,12 @@ def _line_of(frame: FrameType) -> _Line | None:
     if code.co_name == "step" and isinstance(frame.f_locals.get("self"), torch.optim.Optimizer):
         return None
     text = linecache.getline(code.co_filename, row).strip()
-    if text.startswith("assert ") or _clears(code.co_filename, row):
+    if text.startswith("assert ") or is_clearing(code.co_filename, row):
         return None
     return _Line(f"{code.co_filename}:{row}", text)
 
 
-def _clears(file: str, row: int) -> bool:
+def is_clearing(file: str, row: int) -> bool:
     """Say whether a line, or one of the next inside the block that it opens, clears gradients."""
     text = linecache.getline(file, row).rstrip()
     if _CLEARS.search(text):

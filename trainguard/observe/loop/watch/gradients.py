@@ -27,9 +27,10 @@ class Gradients(Watcher):
 
     def after_backward(self, loss: torch.Tensor) -> None:
         """See which optimizers' parameters the backward reached."""
-        reached = [window for window in self.recorder.windows if window.count()]
-        for window in reached:
-            window.fresh = False
+        for window in self.recorder.windows:
+            window.reached = window.count()
+            window.fresh = window.fresh and not window.reached
+        reached = [window for window in self.recorder.windows if window.reached]
         for window in reached or self.recorder.windows:
             window.did("backward")
 

@@ -36,13 +36,15 @@ class TermGradients(Watcher):
     The gradient of each term is computed from the graph that the user's backward is about to use.
     That is left alone where it would be noticed: where a function of the graph is Python's, where
     activations are computed anew, where the user has hooks on tensors, in distributed runs.
+
+    noticed: whether the user has such hooks and would notice.
     """
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._due = 1
         self._tries = _TRIES
-        self._noticed = False  # whether the user would notice
+        self.noticed = False
 
     def install(self, patches: Patches) -> None:
         """Be told of hooks on tensors, and on what is saved of them, as checkpoints have."""
@@ -58,7 +60,7 @@ class TermGradients(Watcher):
         recorder = self.recorder
         if not recorder.probe or recorder.steps < self._due or len(self._terms.fresh) < 2:
             return
-        if self._noticed or loss.numel() != 1 or _is_distributed():
+        if self.noticed or loss.numel() != 1 or _is_distributed():
             return
         self._tries -= 1
         measured = self._measure_shares(loss)
@@ -77,7 +79,7 @@ class TermGradients(Watcher):
             """Do what the original does."""
             owners = [getattr(arg, "__module__", "") for arg in args[1:]]
             if not any(str(owner).startswith("trainguard.") for owner in owners):
-                self._noticed = True
+                self.noticed = True
             return original(*args, **kwargs)
 
         return wrapper

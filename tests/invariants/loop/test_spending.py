@@ -1,0 +1,26 @@
+"""Gradients that are cleared before anything used them."""
+
+import pytest
+
+
+def test_passes_in_vain_are_found(judged, steps) -> None:
+    """Seven of eight passes are cleared in each step, and the line that does it is named."""
+    run = steps(20, thrown=7, thrown_source="/home/me/train.py:9")
+    (finding,) = judged("gradients_are_spent", run)
+    assert finding.measured == "7 of 8 passes backward in vain, in 20 of 20 steps"
+    assert finding.source == "/home/me/train.py:9"
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({"thrown": lambda i: int(i % 3 == 0)}, []),
+        ({"thrown": lambda i: int(i < 2)}, []),
+        ({"thrown": 1, "norm": 0.0}, []),
+        ({"thrown": lambda i: int(i % 3 > 0)}, ["broken"]),
+    ],
+    ids=["a third", "twice", "another judgement has it", "most"],
+)
+def test_passes_in_vain_now_and_then(more: dict, expected: list, ranks, steps) -> None:
+    """A batch may be left out, but not most of them."""
+    assert ranks("gradients_are_spent", steps(20, **more)) == expected

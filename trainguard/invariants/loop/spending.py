@@ -1,0 +1,44 @@
+"""Judgement of what gradients are for: what a pass backward computes is used."""
+
+from collections.abc import Iterator
+
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding
+from trainguard.events.base import Event
+from trainguard.events.trace import Trace
+from trainguard.invariants.loop.wording import courses, middle, most_of, tally
+
+_LEAST_STEPS = 3  # a batch that is left out now and then, or a gradient that is looked at once
+
+
+@invariant("loop")
+def gradients_are_spent(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What a pass backward computes is used before it is cleared.
+
+    Judges: passes backward whose gradients, at every optimizer that they reached, were set to None
+        or zero before a step: in most of the steps, and in 3 of them or more.
+    Allows: gradients that a line of the user's code has read, that a hook has seen, or of which one
+        of several optimizers has made a step.
+    Misses: gradients whose reading changes nothing, such as for a log; runs with hooks on tensors.
+    Why: zero_grad inside the loop over micro-batches leaves the last of them to the step: the
+        others are computed for nothing, and the gradient is smaller by their number.
+    Source: bytetriper/RAE issue 67; tatsu-lab/alpaca_farm issue 57.
+    """
+    for course in courses(trace):
+        made = [step for step in course.steps if step.norm > 0]
+        vain = [step for step in made if step.thrown]
+        if len(vain) < _LEAST_STEPS or not most_of(vain, made):
+            continue
+        lost = middle(step.thrown for step in vain)
+        every = middle(step.thrown + max(1, len(step.losses)) for step in vain)
+        yield Finding(
+            f"`{trace.subject}` clears gradients that no step has used",
+            course.at(vain[0]),
+            f"{lost:g} of {every:g} passes backward in vain, in {tally(vain, made)}",
+            "0 passes backward in vain",
+            why="zero_grad may stand inside the loop over micro-batches; it belongs before the"
+            " first of them, or behind the step",
+            event=vain[0],
+            source=vain[0].thrown_source or vain[0].source,
+        )

@@ -1,0 +1,162 @@
+"""Watches what becomes of gradients: a step uses them, somebody reads them, or they are lost."""
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from trainguard.observe.loop.watch.gradient_reads import (
+    SILENT,
+    SILENT_NAMES,
+    GradientReads,
+    is_clearing,
+)
+from trainguard.observe.loop.watch.term_gradients import TermGradients
+from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.window import Window, gradient_of
+from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.user_line import caller, foreign
+
+_MOST_WAITING = 1024  # passes backward without a step, as in a run that only computes gradients
+
+
+@dataclass(slots=True)
+class _Arrival:
+    """
+    The gradients that one backward left at one optimizer: those of one parameter stand for all.
+
+    version: of the gradient, by which it is seen whether anything was done to it since.
+    """
+
+    window: Window
+    parameter: weakref.ref[torch.Tensor]
+    version: int
+    cleared: bool = False
+
+    def look(self) -> None:
+        """See whether the gradient was cleared: it is gone, or all zeros where it was edited."""
+        parameter = self.parameter()
+        gradient = None if parameter is None else gradient_of(parameter)
+        if gradient is None:
+            self.cleared = True
+        elif not self.cleared and gradient._version != self.version:  # noqa: SLF001 the only one
+            self.cleared = gradient.layout == torch.strided and not bool(gradient.any())
+
+
+class SpentGradients(Watcher):
+    """
+    The columns thrown and thrown_source: passes backward whose gradients were cleared unused.
+
+    Nothing is counted before gradients were cleared unused for the first time: from there on every
+    read of a gradient is looked at, and one by the user's code spends what is there.
+    """
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._waiting: list[list[_Arrival]] = []  # one list for each backward that nothing used
+        self._alert = False
+        self._thrown: dict[int, int] = {}
+        self._cleared_at = ""
+
+    def install(self, patches: Patches) -> None:
+        """Learn from where gradients are cleared, once that is of interest."""
+        patches.replace(Optimizer, "zero_grad", self._clearing)
+        patches.replace(nn.Module, "zero_grad", self._clearing)
+        self._reads = self.recorder.watcher(GradientReads)
+        self._terms = self.recorder.watcher(TermGradients)
+
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """Count the passes of which no optimizer has a gradient any more."""
+        if self._waiting:
+            self._look()
+
+    def after_backward(self, loss: torch.Tensor) -> None:
+        """Wait for what becomes of the gradients that have arrived; hooks may have used them."""
+        arrivals = [a for w in self.recorder.windows if w.reached and (a := _arrival_at(w))]
+        if arrivals and not self._terms.noticed:
+            self._waiting = [*self._waiting[1 - _MOST_WAITING :], arrivals]
+
+    def before_step(self, window: Window) -> Columns:
+        """Spend all that has arrived and is still there; a step by hand is not made yet."""
+        if self._waiting and window.optimizer is not None:
+            self._look()
+            self._spend(window)
+        return {}
+
+    def after_step(self, window: Window) -> Columns:
+        """Tell how many passes backward were in vain."""
+        self._spend(window)
+        thrown = self._thrown.pop(id(window), 0)
+        return {"thrown": thrown, "thrown_source": self._cleared_at} if thrown else {}
+
+    def _look(self) -> None:
+        """Drop the passes whose gradients are gone at all the optimizers that they reached."""
+        for arrivals in self._waiting[:]:
+            for arrival in arrivals:
+                arrival.look()
+            if all(arrival.cleared for arrival in arrivals):
+                self._waiting.remove(arrivals)
+                self._count(arrivals)
+
+    def _count(self, arrivals: list[_Arrival]) -> None:
+        """Count a pass in vain; after the first one, look at who reads gradients."""
+        for arrival in arrivals if self._alert else ():
+            key = id(arrival.window)
+            self._thrown[key] = self._thrown.get(key, 0) + 1
+        self._alert = True
+        self._reads.on_read = self._read
+
+    def _spend(self, window: Window) -> None:
+        """Forget the passes whose gradients a step of a window has used."""
+        self._waiting = [
+            each for each in self._waiting if all(a.window is not window for a in each)
+        ]
+
+    def _read(self, frame: FrameType) -> None:
+        """Take all that is there as used, where a line of the user's code reads a gradient."""
+        if self._waiting and _is_for_use(frame):
+            self._look()
+            self._waiting.clear()
+
+    def _clearing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a `zero_grad` that notes where it is called."""
+
+        @wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            """Do what the original does."""
+            if self._alert and self.recorder.patches.live and self._waiting:
+                self._cleared_at = caller(2)
+            return original(*args, **kwargs)
+
+        return wrapper
+
+
+def _is_for_use(frame: FrameType) -> bool:
+    """Say whether a gradient is read by the user's code, other than to clip or to clear it."""
+    inner: FrameType | None = frame
+    while inner is not None and not foreign(inner.f_code.co_filename):
+        code = inner.f_code
+        if code.co_name in SILENT_NAMES or SILENT.search(code.co_filename):
+            return False
+        if "clip_grad" in code.co_filename:
+            return False
+        inner = inner.f_back
+    return inner is not None and not is_clearing(inner.f_code.co_filename, inner.f_lineno)
+
+
+def _arrival_at(window: Window) -> _Arrival | None:
+    """Return what a backward left at an optimizer, unless a hook may have used it already."""
+    for parameter, (known, version) in zip(window.parameters, window.marks, strict=True):
+        gradient = gradient_of(parameter)
+        if gradient is None or (id(gradient), gradient._version) == (known, version):  # noqa: SLF001
+            continue
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):  # noqa: SLF001
+            return None
+        return _Arrival(window, weakref.ref(parameter), gradient._version)  # noqa: SLF001
+    return None
