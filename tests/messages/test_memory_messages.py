@@ -7,8 +7,8 @@ import pytest
 # pytester forgets modules that a run inside this process was the first to import, and torch
 # cannot be imported twice.
 import trainguard.observe.memory.observer
-import trainguard.observe.memory.saving
 import trainguard.observe.memory.scaling
+import trainguard.observe.memory.step
 import trainguard.observe.model.observer
 import trainguard.pytest_plugin.session  # noqa: F401
 

@@ -9,8 +9,7 @@ from trainguard.core.errors import DeclarationError, did_you_mean
 from trainguard.events.base import Plain
 from trainguard.subjects.budget import Budget
 from trainguard.subjects.budget_checks import check_budgeted
-from trainguard.subjects.domain import BATCH, Domain
-from trainguard.subjects.sizes import bounds_of, check_drawn, check_possible
+from trainguard.subjects.domain import BATCH, Domain, bounds_of, check_drawn, check_possible
 from trainguard.subjects.subject import (
     Subject,
     check_callable,

@@ -10,10 +10,9 @@ from trainguard.core.errors import DeclarationError
 from trainguard.events.base import Plain
 from trainguard.subjects.budget import Budget
 from trainguard.subjects.budget_checks import check_budgeted
-from trainguard.subjects.domain import BATCH, Domain
+from trainguard.subjects.domain import BATCH, Domain, check_sizes
 from trainguard.subjects.loss import DTYPES
 from trainguard.subjects.model_inputs import check_factory, check_inputs
-from trainguard.subjects.sizes import check_sizes
 from trainguard.subjects.subject import Subject, check_callable, check_word, is_strategy, parameters
 
 Range = tuple[float, float]

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from trainguard.core.errors import DeclarationError, did_you_mean
-from trainguard.subjects.domain import Domain
-from trainguard.subjects.sizes import check_drawn
+from trainguard.subjects.domain import Domain, check_drawn
 from trainguard.subjects.subject import is_strategy, parameters, required_names
 
 _ANY = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)

@@ -12,8 +12,7 @@ from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Trace, Usage
 from trainguard.invariants.memory.growth import memory_does_not_grow
-from trainguard.observe.memory.growth_report import Span, span
-from trainguard.observe.memory.host_memory import HostMemory, LineMemory
+from trainguard.observe.memory.growth_report import HostMemory, LineMemory, Span, span
 from trainguard.observe.memory.observer import MemoryObservation
 from trainguard.subjects.subject import Subject
 

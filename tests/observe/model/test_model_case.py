@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 import trainguard as tg
 from trainguard.core.settings import Settings
-from trainguard.observe.model.cases import draw
+from trainguard.observe.model.cases import call, draw
 from trainguard.observe.model.model_case import ModelCase
 from trainguard.observe.model.observer import observe
-from trainguard.observe.model.paste import call
 from trainguard.observe.tools.isolation import isolate
 
 X = tg.real("B 4", -1, 1)

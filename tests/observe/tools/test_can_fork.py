@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from trainguard.observe.tools.can_fork import forks, go_backward
+from trainguard.observe.tools.child_process import forks, go_backward
 
 FIRST = {
     "a fake tensor": "from trainguard.observe.memory.fake import fake_tensors\n"

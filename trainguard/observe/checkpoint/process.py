@@ -23,7 +23,7 @@ from traceback import format_exception
 
 from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.observe.loop.watchers import watchers
-from trainguard.observe.tools.can_fork import forks
+from trainguard.observe.tools.child_process import forks
 
 _TAIL = 8_192  # bytes of what a child printed that are shown
 _POLL = (0.002, 0.05)  # seconds between two looks at a child, at first and at most

@@ -23,7 +23,7 @@ from trainguard.observe.checkpoint.four_functions import FourFunctions
 from trainguard.observe.checkpoint.process import Ending, Printed, apart
 from trainguard.observe.checkpoint.recorder import Account, Order
 from trainguard.observe.checkpoint.state import State, living_optimizers
-from trainguard.observe.tools.can_fork import forks
+from trainguard.observe.tools.child_process import forks
 from trainguard.subjects.checkpoint import DIRECTORIES, RESUMES, Checkpoint, named_parameter
 
 _BEYOND = 2  # steps that a resumed run may make too many, to see that it does

@@ -20,8 +20,8 @@ from torch.optim.optimizer import (
 )
 
 from trainguard.observe.loop.watch.watcher import Columns
-from trainguard.observe.tools.dispatch_modes import is_abstract
 from trainguard.observe.tools.heap import kinds
+from trainguard.observe.tools.patches import is_abstract
 
 if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder

@@ -20,8 +20,8 @@ from trainguard.events.base import Event
 from trainguard.events.trace import Trace
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.script_process import observe_script
+from trainguard.observe.tools.child_process import FAILED, USAGE, failure, run_to_end
 from trainguard.observe.tools.isolation import seed_everything
-from trainguard.observe.tools.subprocess import FAILED, USAGE, failure, run_to_end
 from trainguard.subjects.loop import Loop, Run, Script
 
 

@@ -10,7 +10,7 @@ from trainguard.core.errors import SubjectError
 from trainguard.core.settings import Settings
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
-from trainguard.observe.tools.subprocess import failure, run_to_end
+from trainguard.observe.tools.child_process import failure, run_to_end
 from trainguard.subjects.loop import Script
 
 

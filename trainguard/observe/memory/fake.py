@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_iter
 
 from trainguard.observe.memory.allocation_log import TEMPORARIES, AllocationChange, AllocationLog
 from trainguard.observe.memory.kernel_scratch import KERNELS, Kernel
-from trainguard.observe.tools.can_fork import go_backward
+from trainguard.observe.tools.child_process import go_backward
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 

@@ -15,8 +15,14 @@ from trainguard.core.errors import Unjudged
 from trainguard.events.trace import Usage
 from trainguard.observe.memory.allocation_log import ModuleScopes
 from trainguard.observe.memory.declared_step import DeclaredStep
-from trainguard.observe.memory.growth_report import KIB, Growth, Span, growth_events, span
-from trainguard.observe.memory.host_memory import HostMemory
+from trainguard.observe.memory.growth_report import (
+    KIB,
+    Growth,
+    HostMemory,
+    Span,
+    growth_events,
+    span,
+)
 from trainguard.observe.memory.live_objects import (
     AutogradGraphs,
     LiveStorage,

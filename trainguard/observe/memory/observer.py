@@ -14,7 +14,7 @@ from trainguard.core.finding import Finding
 from trainguard.core.settings import Settings
 from trainguard.events.base import Plain
 from trainguard.events.trace import Trace, Usage
-from trainguard.observe.memory import device, leak_watch, saving, scaling, snapshot, step
+from trainguard.observe.memory import device, leak_watch, scaling, snapshot, step
 from trainguard.observe.tools.isolation import session
 from trainguard.observe.tools.traces import Traces
 from trainguard.subjects.budget import Budget
@@ -24,7 +24,7 @@ PROBES: dict[str, Any] = {
     "step": step.observe,
     "element": scaling.observe_element,
     "growth": leak_watch.observe,
-    "saving": saving.observe,
+    "saving": step.observe_saving,
     "scaling": scaling.observe_scaling,
     "device": device.observe,
     "snapshot": snapshot.observe,

@@ -26,7 +26,7 @@ from trainguard.observe.memory.fake import FakeAllocationLog, fake_tensors
 from trainguard.observe.memory.kernel_scratch import fill
 from trainguard.observe.memory.timeline import Rounding, Timeline, exact, in_blocks
 from trainguard.observe.memory.training import Training, train
-from trainguard.observe.tools.can_fork import forks
+from trainguard.observe.tools.child_process import forks
 
 _SHARE_OF_HOST = 0.5  # what a real step may take of the memory that is free
 R = TypeVar("R")

@@ -27,9 +27,8 @@ from trainguard.observe.model import (
     state,
     variants,
 )
-from trainguard.observe.model.cases import draw
+from trainguard.observe.model.cases import call, draw
 from trainguard.observe.model.model_case import ModelCase
-from trainguard.observe.model.paste import call
 from trainguard.observe.tools.isolation import session
 from trainguard.observe.tools.traces import Traces
 from trainguard.subjects.model import Model

@@ -24,8 +24,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.window import Forward
-from trainguard.observe.tools.dispatch_modes import ReadOnly
 from trainguard.observe.tools.module_names import unwrap
+from trainguard.observe.tools.patches import ReadOnly
 
 if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder
