@@ -121,6 +121,8 @@ def _record(order: RunRequest, program: Any) -> tuple[Any, BaseException | None]
                 raise
             finally:
                 if os.getpid() != owner:
+                    if recorder.leave is not None:
+                        recorder.leave(raised)
                     stack.pop_all()
     except BaseException as error:
         if error is not raised or is_ours(error):

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from trainguard.events.base import Event, Plain
 from trainguard.events.checkpoint import CHECKPOINT_EVENTS
+from trainguard.events.counterfactual import WhatIf
 from trainguard.events.curve import Kept
 from trainguard.events.loader import LOADER_EVENTS
 from trainguard.events.loop import LOOP_EVENTS
@@ -125,7 +126,8 @@ class Usage(Event):
 
 
 E = TypeVar("E", bound=Event)
-_KINDS = (Sample, Tick, Pass, Usage, Kept, *LOADER_EVENTS, *LOOP_EVENTS, *CHECKPOINT_EVENTS)
+_RUN_EVENTS = (*LOADER_EVENTS, *LOOP_EVENTS, *CHECKPOINT_EVENTS, WhatIf)
+_KINDS = (Sample, Tick, Pass, Usage, Kept, *_RUN_EVENTS)
 _EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in _KINDS}
 
 

@@ -18,4 +18,5 @@ from trainguard.invariants.loop import evaluations as evaluations  # isort: skip
 from trainguard.invariants.loop import terms as terms  # isort: skip
 from trainguard.invariants.loop import logged as logged  # isort: skip
 from trainguard.invariants.loop import probes as probes  # isort: skip
+from trainguard.invariants.loop import counterfactuals as counterfactuals  # isort: skip
 from trainguard.invariants.loop import curves as curves  # isort: skip

@@ -73,6 +73,8 @@ def _calls(recorder: "Recorder", call: Callable[..., Any]) -> Callable[..., Any]
             return call(module, *args, **kwargs)
         if recorder.nudge is not None:
             recorder.nudge.move_module(module)
+        if recorder.asks is not None:
+            recorder.asks(module, args, kwargs)
         inside.module, recorder.calling = module, not recorder.is_bare(module)
         try:
             output = call(module, *args, **kwargs)

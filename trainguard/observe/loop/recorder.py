@@ -7,11 +7,11 @@ tensor: a recorded run is bit for bit the run that it would have been.
 """
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from time import perf_counter
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import nn
@@ -27,7 +27,7 @@ from trainguard.observe.loop.thinning import Thinned
 from trainguard.observe.loop.ulp_perturbation import UlpPerturbation
 from trainguard.observe.loop.watch.conditions import Conditions
 from trainguard.observe.loop.watch.scaling import Scaling
-from trainguard.observe.loop.watch.watcher import Columns, Watcher, overrides
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, listeners
 from trainguard.observe.loop.watchers import watchers
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.module_names import ModuleNames
@@ -35,7 +35,6 @@ from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
 W = TypeVar("W", bound=Watcher)
-INSTANTS = ("forward", "before_backward", "after_backward", "before_step", "after_step")
 
 
 class Stopped(BaseException):
@@ -72,13 +71,12 @@ class Recorder:
         self.woken = False  # whether something is wrong in a step that would not be watched
         self.hand = ManualSteps(self)
         self.recent: list[Forward] = []  # the latest calls of outermost modules
+        self.asks: Callable[..., None] | None = None  # told before a module is called
+        self.leave: Callable[[BaseException | None], NoReturn] | None = None  # ends a child
         self.trace: Trace[Event] = Trace(name)
         self.watchers: list[Watcher] = [make(self) for make in watchers(nudge is not None)]
         self.scaling = self.watcher(Scaling)
-        self._told = {
-            instant: [getattr(w, instant) for w in self.watchers if overrides(w, instant)]
-            for instant in INSTANTS
-        }
+        self._told = listeners(self.watchers)
         self._by_optimizer: dict[int, Window] = {}
         self._kept: dict[tuple[type[Event], str], Thinned] = {}
         self._waiting: list[Columns] = []
@@ -106,6 +104,8 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> bool:
         """Put everything back and write the trace; an end that we asked for is no error."""
+        if self.leave is not None:
+            self.leave(error)
         seconds = perf_counter() - self._began
         stopped = isinstance(error, Stopped)
         if kind is not None:
@@ -116,6 +116,12 @@ class Recorder:
             self.patches.undo()
         self._write(seconds)
         return stopped
+
+    def tell_only(self, watcher: Watcher) -> None:
+        """In a forked child: go on for one watcher, which ends the child."""
+        self.watchers, self._told = [watcher], listeners([watcher])
+        self.limit = self.asks = None
+        self.patches.active = self.patches.watching = True
 
     def watcher(self, kind: type[W]) -> W:
         """Return the watcher of a class."""

@@ -1,5 +1,6 @@
 """The watchers of a recording, in the order in which they are told what happens."""
 
+from trainguard.observe.loop.counterfactual.asking import Counterfactuals
 from trainguard.observe.loop.watch.averaged_copies import AveragedCopies
 from trainguard.observe.loop.watch.batches import Batches
 from trainguard.observe.loop.watch.broadcast_losses import BroadcastLosses
@@ -50,6 +51,7 @@ _ALL: tuple[type[Watcher], ...] = (
     LoggedValues,
     GradientReads,
     SpentGradients,
+    Counterfactuals,
 )
 # Those that make the columns of curves: all that a run needs which is made for them alone.
 _OF_CURVES = {Conditions, Scaling, Gradients, Losses, Rates, UpdateNorms, TimeAndMemory}

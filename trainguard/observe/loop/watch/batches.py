@@ -41,6 +41,7 @@ class ServedBatch:
     number: of the batch in the run. batches: how many the loader has; 0 where that is unknown.
     samples: how many its data set has. turn: the number of the pass through a loader that it
     belongs to. tensors: the first few in it. paired: whether it is an input and its target.
+    iterator: of the loader.
     """
 
     number: int
@@ -49,6 +50,7 @@ class ServedBatch:
     turn: int
     tensors: "list[weakref.ref[torch.Tensor]]"
     paired: bool
+    iterator: "weakref.ref[Any]"
     source: str = ""
 
     def has(self, tensor: torch.Tensor) -> bool:
@@ -206,6 +208,7 @@ class Batches(Watcher):
             self._turns[iterator],
             [weakref.ref(tensor) for tensor in tensors],
             two,
+            weakref.ref(iterator),
             source,
         )
         self.recent.append(served)

@@ -7,7 +7,7 @@ nothing. Values that may live on an accelerator stay tensors of one element unti
 the recorder fetches those of a step together.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -60,6 +60,11 @@ class Watcher:
         return ()
 
 
-def overrides(watcher: Watcher, method: str) -> bool:
-    """Say whether a watcher defines a method itself."""
-    return getattr(type(watcher), method) is not getattr(Watcher, method)
+def listeners(watchers: Iterable[Watcher]) -> dict[str, list[Callable[..., Any]]]:
+    """Return the methods that watchers define themselves, by the instant they are called at."""
+    names = ("forward", "before_backward", "after_backward", "before_step", "after_step")
+    return {
+        name: [getattr(w, name) for w in watchers if getattr(type(w), name) is not base]
+        for name in names
+        if (base := getattr(Watcher, name)) is not None
+    }

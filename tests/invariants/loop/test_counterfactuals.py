@@ -1,0 +1,53 @@
+"""The judges of what a step would have done, had something been different."""
+
+import pytest
+
+from trainguard.core.finding import Rank
+from trainguard.events.counterfactual import WhatIf
+
+LINE = "/home/me/train.py:9"
+
+
+def asked(question, *measured, outcome="answered", **more) -> list[WhatIf]:
+    """Write the answers to a question, at steps 1, 2, ..."""
+    return [
+        WhatIf(question=question, outcome=outcome, measured=m, step=i + 1, source=LINE, **more)
+        for i, m in enumerate(measured)
+    ]
+
+
+def test_inputs_that_do_not_matter(judged, steps) -> None:
+    """All answers are the same to the last bit, and a matrix learns nothing."""
+    dead = {"reference": 3.0, "numbers": (1.0,), "label": "1 of 1 inputs in the opposite order"}
+    (finding,) = judged("inputs_matter", [*steps(9), *asked("inputs edited", 0.0, 0.0, **dead)])
+    assert finding.summary == "nothing that a model of `train` is shown changes its loss"
+    assert (finding.at, finding.source, finding.rank) == ("steps 1, 2", LINE, Rank.BROKEN)
+    for healthy in (
+        asked("inputs edited", 0.0, **dead),
+        asked("inputs edited", 0.0, 0.0, 1.0, **dead),
+        asked("inputs edited", 0.0, 0.0, **{**dead, "numbers": (0.0,)}),
+        asked("inputs edited", 0.0, 0.0, **dead, outcome="void"),
+    ):
+        assert judged("inputs_matter", [*steps(9), *healthy]) == []
+
+
+@pytest.mark.parametrize(("measured", "found"), [(0.1, 1), (1e-5, 0), (0.0, 0)])
+def test_padding_that_matters(judged, measured, found) -> None:
+    """More than rounding is a finding."""
+    run = asked("padding edited", measured, reference=1e-5, label="7 of 64 tokens")
+    findings = judged("padding_does_not_matter", run)
+    assert len(findings) == found
+    for finding in findings:
+        assert finding.summary == "padding changes the loss of `train`"
+        assert finding.at == "step 1, 7 of 64 tokens"
+
+
+def test_steps_that_harm(judged) -> None:
+    """Every step of at least three answers made it worse."""
+    row = {"reference": 8.0, "numbers": (1.0, 2.0)}
+    (finding,) = judged("steps_lower_the_loss", asked("the same batch again", 8.0, 8.0, 8.0, **row))
+    assert finding.summary == "each step of `train` makes the loss of its own batch higher"
+    assert finding.measured == "higher after 24 of 24 steps with one batch (1 -> 2)"
+    for healthy in ((8.0, 8.0), (8.0, 8.0, 8.0, 7.0), (0.0,)):
+        run = asked("the same batch again", *healthy, **row)
+        assert judged("steps_lower_the_loss", run) == []

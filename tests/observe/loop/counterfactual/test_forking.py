@@ -1,0 +1,202 @@
+"""A forked child answers, and whatever it does, nobody else can see it."""
+
+import ctypes
+import mmap
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import torch
+
+from trainguard.observe.loop.counterfactual import forking
+from trainguard.observe.loop.counterfactual.forking import Exit, fork
+
+SECONDS = 0.3
+
+
+def ask(act, seconds=SECONDS):
+    """Fork a child that does something and then answers; return what its parent is told."""
+
+    def become(way_out: Exit) -> None:
+        """Do it, and answer."""
+        way_out.report(value=act())
+
+    return fork(seconds, become)
+
+
+def test_an_answer_comes_back() -> None:
+    """Numbers, names and rows of them pass through the pipe, more than it holds at once."""
+    answer = ask(lambda: {"numbers": [1.5] * 100_000, "loss": float("inf")})
+    assert answer.report["value"]["loss"] == float("inf")
+    assert len(answer.report["value"]["numbers"]) == 100_000
+    assert (answer.trouble, answer.seconds > 0) == ("", True)
+
+
+def test_random_streams_are_those_of_the_parent() -> None:
+    """Python would seed its own generator anew; the parent's own streams stay where they are."""
+    states = random.getstate(), torch.get_rng_state()
+    answer = ask(lambda: (random.random(), torch.rand(()).item()))
+    assert (random.getstate(), torch.equal(torch.get_rng_state(), states[1])) == (states[0], True)
+    assert answer.report["value"] == (random.random(), torch.rand(()).item())
+
+
+def spin() -> None:
+    """Work for ever."""
+    while True:
+        pass
+
+
+def take_memory() -> None:
+    """Take 20 GB, piece by piece."""
+    pieces = []
+    while len(pieces) < 80:
+        pieces.append(torch.empty(1 << 26))
+
+
+def kill_itself() -> None:
+    """Go the way of a segmentation fault."""
+    ctypes.string_at(0)
+
+
+@pytest.mark.parametrize(
+    ("act", "trouble"),
+    [
+        (spin, "it took too long"),
+        (lambda: time.sleep(60), "it took too long"),
+        (lambda: os._exit(3), "it ended without an answer"),
+        (kill_itself, "it was ended by SIGSEGV"),
+        (take_memory, "can't allocate memory"),
+        (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
+        (os.fork, "it calls os.fork"),
+        (lambda: subprocess.run(["true"], check=False), "it calls subprocess.Popen of 'true'"),
+        (lambda: os.system("true"), "it calls os.system"),
+        (lambda: os.kill(os.getppid(), 0), "it calls os.kill"),
+        (lambda: socket.create_connection(("127.0.0.1", 9)), "it calls socket."),
+    ],
+)
+def test_a_child_that_goes_astray_is_given_up(act, trouble: str) -> None:
+    """One line says why, within seconds, and no process is left."""
+    answer = ask(act)
+    assert answer.report == {}
+    assert trouble in answer.trouble
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda path: path.write_text("child"),
+        lambda path: path.unlink(),
+        lambda path: path.rename(path.with_suffix(".b")),
+        lambda path: path.with_suffix(".d").mkdir(),
+        lambda path: torch.save(torch.ones(3), path),
+        lambda path: torch._C.PyTorchFileWriter(str(path)),
+        lambda path: ctypes.CDLL(None).unlink(str(path).encode()),
+        lambda path: ctypes.CDLL(None).creat(str(path).encode(), 0o600),
+    ],
+)
+def test_files_stay_as_they_are(act, tmp_path) -> None:
+    """Neither Python nor a library below it writes, deletes, renames or makes a file."""
+    path = tmp_path / "a.txt"
+    path.write_text("parent")
+    ask(lambda: act(path) and None)
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a.txt", "parent")]
+
+
+def test_open_files_stay_as_they_are(tmp_path) -> None:
+    """What is written to an open file is lost; reading on in one does not move the parent."""
+    path = tmp_path / "a.txt"
+    path.write_text("0123456789")
+    with path.open("rb", buffering=0) as read, path.open("ab", buffering=0) as written:
+        read.read(3)
+        answer = ask(lambda: (written.write(b"child"), read.read(3)))
+        assert answer.report["value"] == (5, b"345")
+        assert (read.read(3), path.read_text()) == (b"345", "0123456789")
+
+
+def test_pipes_and_sockets_lead_nowhere() -> None:
+    """Nothing reaches the other end, and nothing is taken from it."""
+    here, there = socket.socketpair()
+    with here, there:
+        there.sendall(b"first")
+        answer = ask(lambda: os.write(here.fileno(), b"child"))
+        assert (answer.report["value"], here.recv(99)) == (5, b"first")
+        there.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            there.recv(99)
+
+
+def test_shared_memory_is_copied() -> None:
+    """What other processes share with the parent is not written to by the child."""
+    shared = mmap.mmap(-1, mmap.PAGESIZE)
+    tensor = torch.zeros(4).share_memory_()
+
+    def write():
+        """Write to both, and read it back."""
+        shared[:5] = b"child"
+        tensor.fill_(1)
+        return shared[:5], tensor.sum().item()
+
+    assert ask(write).report["value"] == (b"child", 4.0)
+    assert (shared[:5], tensor.sum().item()) == (b"\0" * 5, 0.0)
+
+
+def test_nothing_is_printed(capfd) -> None:
+    """What the child prints, and its warnings, go nowhere."""
+    ask(lambda: print("child") or os.write(2, b"child"))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_exits_of_the_script_do_not_run(tmp_path) -> None:
+    """What was registered for the end of the process waits for the parent's end."""
+    code = """
+import atexit, pathlib
+from trainguard.observe.loop.counterfactual.forking import fork
+atexit.register(lambda: print("the end"))
+print(fork(5.0, lambda way_out: way_out.report(value=1)).report)
+print(fork(5.0, lambda way_out: 1 / 0).trouble)
+if fork(5.0, lambda way_out: None) is None:
+    raise SystemExit  # leaves as a script does that has nothing to report
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert ended.stdout.splitlines() == [
+        "{'value': 1}",
+        "ZeroDivisionError: division by zero",
+        "the end",
+    ]
+
+
+def test_threads_are_an_obstacle() -> None:
+    """A lock that another thread holds would stay locked in a child; a thread of ours sleeps."""
+    over = threading.Event()
+    for name, words in (("worker", "the script has 2 threads"), ("trainguard", "")):
+        thread = threading.Thread(target=over.wait, name=name)
+        thread.start()
+        try:
+            assert forking.obstacle() == words
+        finally:
+            over.set()
+            thread.join()
+            over.clear()
+
+
+def test_other_obstacles(monkeypatch) -> None:
+    """A kernel without Landlock, an accelerator, a lack of memory: said in words."""
+    assert forking.obstacle() == ""
+    for owner, name, value, words in (
+        (forking, "landlock_version", lambda: -1, "Landlock"),
+        (torch.cuda, "is_initialized", lambda: True, "accelerator"),
+        (torch.distributed, "is_initialized", lambda: True, "group of processes"),
+        (forking, "_memory_available", lambda: 1, "memory is short"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, value)
+            assert words in forking.obstacle()

@@ -1,0 +1,151 @@
+"""What is edited, and when an edit says nothing."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from trainguard.events.counterfactual import WhatIf
+from trainguard.observe.loop.recorder import Recorder
+
+
+class Reader(nn.Module):
+    """Classifies padded texts by a mean of their words; `looks` is what it does with the ids."""
+
+    def __init__(self, looks=lambda ids, mask: mask, module=None) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(20, 8), nn.Linear(8, 2)
+        self.looks, self.module = looks, module
+
+    def forward(self, ids, mask):
+        """Return the scores."""
+        kept = self.looks(ids, mask).float().unsqueeze(-1)
+        return self.head((self.words(ids) * kept).sum(1) / kept.sum(1))
+
+
+def texts(lengths, right=True):
+    """Return texts padded with 0, their masks and classes."""
+    place = torch.arange(8)
+    mask = place < lengths[:, None] if right else place >= 8 - lengths[:, None]
+    ids = torch.randint(1, 20, (64, 8)) * mask
+    return ids, mask, ids.sum(1) % 2
+
+
+def read(make, *, lengths=None, flip=False, right=True, **options) -> list[WhatIf]:
+    """Record the training of a reader, and return what it was asked about padding."""
+    torch.manual_seed(0)
+    lengths = torch.randint(3, 8, (64,)) if lengths is None else lengths
+    with Recorder("x") as recorder:
+        model = make()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for ids, mask, classes in DataLoader(TensorDataset(*texts(lengths, right)), 16):
+            optimizer.zero_grad()
+            given = mask if not flip else ~mask
+            F.cross_entropy(model(ids, given.to(**options)), classes).backward()
+            optimizer.step()
+    asked = (event for event in recorder.trace if isinstance(event, WhatIf))
+    return [event for event in asked if event.question == "padding edited"]
+
+
+@pytest.mark.parametrize("right", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.long, torch.float32])
+def test_padding_that_does_not_matter(right, dtype) -> None:
+    """On either side, by a mask of any dtype."""
+    (event,) = read(Reader, right=right, dtype=dtype)
+    assert (event.outcome, event.measured, event.reference > 0) == ("answered", 0.0, True)
+    assert event.label.endswith("tokens, marked as padding")
+
+
+@pytest.mark.parametrize(
+    ("looks", "flip"),
+    [(lambda ids, mask: mask, True), (lambda ids, mask: torch.ones_like(ids), False)],
+)
+def test_padding_that_matters(looks, flip) -> None:
+    """A mask upside down, and a mean over all positions."""
+    (event,) = read(lambda: Reader(looks), flip=flip)
+    assert event.outcome == "answered"
+    assert event.measured > event.reference
+
+
+@pytest.mark.parametrize(
+    "looks", [lambda ids, mask: ids != 0, lambda ids, mask: ids.view(16, -1).clone() > 0]
+)
+def test_a_step_that_looks_for_itself(looks) -> None:
+    """Where the step finds padding by the tokens, other tokens there are no padding."""
+    (event,) = read(lambda: Reader(looks))
+    assert event.outcome == "void"
+    assert event.reason.startswith("the step itself looks at the tokens")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lengths": torch.full((64,), 8)},
+        {"lengths": torch.full((64,), 5)},
+        {"make": lambda: Reader(module=nn.LSTM(8, 8))},
+        {"make": lambda: Reader(module=nn.Conv1d(8, 8, 3))},
+        {"make": lambda: Reader(module=nn.BatchNorm1d(8))},
+    ],
+)
+def test_what_is_not_asked(options) -> None:
+    """No padding, padding that may be anything, and models that look around themselves."""
+    assert read(**{"make": Reader, **options}) == []
+
+
+def cross_entropy(scores, classes) -> torch.Tensor:
+    """Return the loss, by the name that the recorder has put something in the place of."""
+    return F.cross_entropy(scores, classes)
+
+
+def repeat(
+    change=lambda parameters: None,
+    loss_of=cross_entropy,
+    **options,
+) -> list[WhatIf]:
+    """Record a training whose gradients are changed, and return what became of one batch."""
+    torch.manual_seed(0)
+    points = torch.randn(128, 6)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, **options)
+    with Recorder("x") as recorder:
+        for inputs, classes in DataLoader(TensorDataset(points, (points[:, 0] > 0).long()), 16):
+            optimizer.zero_grad()
+            loss_of(model(inputs), classes).backward()
+            change(model.parameters())
+            optimizer.step()
+    asked = (event for event in recorder.trace if isinstance(event, WhatIf))
+    return [event for event in asked if event.question == "the same batch again"]
+
+
+def negate(parameters) -> None:
+    """Turn the gradients round."""
+    for parameter in parameters:
+        parameter.grad.neg_()
+
+
+def test_steps_that_help() -> None:
+    """One answer with a lower loss is enough, whatever dropout draws."""
+    (event,) = repeat()
+    assert (event.outcome, event.measured, event.reference) == ("answered", 0.0, 8.0)
+    assert list(event.numbers) == sorted(event.numbers, reverse=True)
+
+
+def test_steps_that_harm() -> None:
+    """Asked three times, early and later."""
+    events = repeat(negate)
+    assert [event.step for event in events] == [1, 2, 5]
+    assert {(event.measured, event.reference) for event in events} == {(8.0, 8.0)}
+
+
+def test_what_goes_up_by_intention() -> None:
+    """A maximising optimizer is not asked; the negative of a loss may fall."""
+    assert repeat(maximize=True) == []
+    (event,) = repeat(loss_of=lambda scores, classes: -F.cross_entropy(scores, classes))
+    assert event.measured == 0
+
+
+def test_a_loss_by_hand_is_void() -> None:
+    """Where no loss function of torch was called, nobody knows which way it should go."""
+    events = repeat(loss_of=lambda scores, classes: scores.square().mean())
+    assert {event.outcome for event in events} == {"void"}

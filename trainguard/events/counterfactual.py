@@ -1,0 +1,31 @@
+"""What a run was asked: what a step would have done, had something been different."""
+
+from dataclasses import dataclass
+from math import nan
+
+from trainguard.events.base import Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf(Event):
+    """
+    One question to a training step, answered by a forked child that went on with an edit.
+
+    question: "nothing edited", "inputs edited", "padding edited", "the same batch again".
+    outcome: "answered", "void" (the edit says nothing here) or "given up".
+    measured, reference: the number that the answer is about, and what it is held against.
+    numbers: all of them, where the answer is a row (the losses of one batch, again and again).
+    step: optimizer steps that had been made; label: what was edited; source: the line of the call.
+    reason: why a question was void or given up; seconds: of processor time that it took.
+    """
+
+    question: str
+    outcome: str
+    measured: float = nan
+    reference: float = nan
+    numbers: tuple[float, ...] = ()
+    step: int = 0
+    label: str = ""
+    source: str = ""
+    reason: str = ""
+    seconds: float = 0.0

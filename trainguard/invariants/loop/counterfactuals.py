@@ -1,0 +1,107 @@
+"""Judgements of what a step would have done, had something been different."""
+
+from collections.abc import Iterator
+
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding
+from trainguard.events.base import Event
+from trainguard.events.counterfactual import WhatIf
+from trainguard.events.trace import Trace
+from trainguard.invariants.loop.wording import events
+from trainguard.invariants.wording import number
+
+_LEAST_INPUTS = 2  # answers: a guidance that drops its condition now and then does so in one
+_LEAST_STEPS = 3  # answers, of 8 steps each: a loss that overshoots for a while does not do so
+
+
+def _answers(trace: Trace[Event], question: str) -> list[WhatIf]:
+    """Return the answers to a question, without those that are void or were given up."""
+    asked = (event for event in events(trace, WhatIf) if event.question == question)
+    return [event for event in asked if event.outcome == "answered"]
+
+
+@invariant("loop")
+def inputs_matter(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A step depends on what its model is shown.
+
+    Judges: steps that a forked child made again, with the elements of every input of the model in
+        the opposite order, where the loss is one of torch and the model has a matrix that gets no
+        gradient in either case.
+    Allows: anything but the same loss, output and gradients to the last bit in every such step.
+    Misses: one of several inputs that does not matter; an influence that is merely tiny.
+    Why: where relus are dead, or a softmax runs over one number, every sample gets the same output,
+        and nothing can be learned.
+    Source: stats.stackexchange.com question 481881 (softmax over one output).
+    """
+    answers = _answers(trace, "inputs edited")
+    dead = [a for a in answers if a.measured == 0 and a.numbers == (1.0,)]
+    if len(dead) >= _LEAST_INPUTS and len(dead) == len(answers):
+        first = dead[0]
+        yield Finding(
+            f"nothing that a model of `{trace.subject}` is shown changes its loss",
+            f"steps {', '.join(str(answer.step) for answer in dead)}",
+            f"the same loss, output and gradients with {first.label}",
+            "another loss, output or gradient",
+            why="perhaps a softmax over a single output, or relus that are dead",
+            event=first,
+            source=first.source,
+        )
+
+
+@invariant("loop")
+def padding_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The loss does not depend on the tokens that a mask marks as padding.
+
+    Judges: a step that a forked child made again with other tokens there, where a mask of the
+        model's inputs marks one constant token at one end of rows of different lengths.
+    Allows: rounding, 1e-5 of the loss (1e-2 in dtypes of 8 to 11 bits).
+    Misses: padding without such a mask; models that convolve, recur or normalise over positions;
+        steps that look at the tokens for themselves, so that the edit would change more than
+        padding.
+    Why: a mask of the wrong polarity, or a mean over all positions, lets padding speak.
+    Source: InseeFrLab/torchTextClassifiers pull request 92; yg211/bert_nli pull request 3.
+    """
+    for answer in _answers(trace, "padding edited"):
+        if answer.measured > answer.reference:
+            yield Finding(
+                f"padding changes the loss of `{trace.subject}`",
+                f"step {answer.step}, {answer.label}",
+                f"changed by {number(answer.measured)}",
+                f"at most {number(answer.reference)}",
+                why="perhaps the mask has the wrong polarity (key_padding_mask: True is ignored),"
+                " or a mean runs over padding too",
+                event=answer,
+                source=answer.source,
+            )
+
+
+@invariant("loop")
+def steps_lower_the_loss(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Steps that are made with one batch lower its loss.
+
+    Judges: runs of 8 steps that a forked child made with one batch at one random state, early and
+        later in the training, where the loss is one of torch's and one optimizer makes the steps.
+    Allows: a single step of them after which the loss is lower.
+    Misses: batches that no loader of torch serves; steps with several backward passes.
+    Why: where the sign of the gradients is wrong, or the rate far too high, each step makes it
+        worse, whatever the curve of a noisy training looks like.
+    Source: nothinglo/Deep-Photo-Enhancer issue 57.
+    """
+    answers = _answers(trace, "the same batch again")
+    worse = [a for a in answers if a.measured == a.reference > 0]
+    if len(worse) >= _LEAST_STEPS and len(worse) == len(answers):
+        first = worse[0]
+        ends = f"{number(first.numbers[0])} -> {number(first.numbers[-1])}"
+        yield Finding(
+            f"each step of `{trace.subject}` makes the loss of its own batch higher",
+            f"steps {', '.join(str(answer.step) for answer in worse)}",
+            f"higher after {sum(a.measured for a in worse):.0f} of"
+            f" {sum(a.reference for a in worse):.0f} steps with one batch ({ends})",
+            "lower after one of them at least",
+            why="perhaps the sign of the update is wrong, or the rate far too high",
+            event=first,
+            source=first.source,
+        )

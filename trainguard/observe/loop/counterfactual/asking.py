@@ -1,0 +1,173 @@
+"""Asks questions of a few steps, within a budget, and believes none before the plainest one."""
+
+import math
+from collections.abc import Iterable
+from functools import partial
+from time import process_time
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainguard.events.base import Event
+from trainguard.events.counterfactual import WhatIf
+from trainguard.observe.loop.counterfactual import forking
+from trainguard.observe.loop.counterfactual.forking import Answer, Exit, Report
+from trainguard.observe.loop.counterfactual.inputs import InputsEdited
+from trainguard.observe.loop.counterfactual.padding import PaddingEdited
+from trainguard.observe.loop.counterfactual.question import ModuleCall, Question, Relation
+from trainguard.observe.loop.counterfactual.replay import BatchAgain
+from trainguard.observe.loop.counterfactual.witness import total
+from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.tools.user_line import caller
+
+STEPS = (1, 2, 5, 12, 30, 75, 200, 600, 2000)  # made before it is asked; the first is cold
+_CREDIT, _SHARE, _MOST = 0.5, 0.03, 30.0  # seconds at first; of the run's time; seconds at most
+_LEAST = 0.15  # seconds of processor time that must be left for a step to be asked
+_LONGEST = 10.0  # seconds that a child is given at most
+_PAUSE = 5  # steps to wait where time is spent
+_ROUNDING = 1e-4  # of a loss: the child has one thread, and its sums another order
+_PLAIN = "nothing edited"
+_REFUSALS = 3  # times that a question is given up before it is dropped
+
+
+class Counterfactuals(Watcher):
+    """The WhatIf events: questions to a few steps, which forked children answer."""
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._open: list[Question] = [InputsEdited(), PaddingEdited(), BatchAgain()]
+        self._told: list[WhatIf] = []
+        self._waiting: tuple[float, list[WhatIf]] | None = None  # until the parent's loss is known
+        self._steps = list(STEPS)
+        self._spent, self._began = 0.0, process_time()
+        self._is_late = False  # whether a question had to wait for time
+        if recorder.probe:
+            recorder.asks = self.ask
+
+    def ask(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """See that a module is about to be called; nothing of ours may reach its caller."""
+        try:
+            self._ask(ModuleCall(self.recorder, module, args, kwargs))
+        except Exception as error:  # noqa: BLE001 whatever it is, the training is not to know
+            self.recorder.asks = None
+            why = f"{type(error).__name__}: {error}"
+            self._told.append(self._event(_PLAIN, "given up", reason=why))
+
+    def _ask(self, call: ModuleCall) -> None:
+        """Ask what fits a call, at a few steps; in a child, return with it edited."""
+        recorder, module = self.recorder, call.module
+        if recorder.steps < self._steps[0] or not torch.is_grad_enabled():
+            return
+        if recorder.is_bare(module) or not any(p.requires_grad for p in module.parameters()):
+            return
+        self._is_late = self._left() < _LEAST
+        if self._is_late:
+            self._steps[0] = recorder.steps + _PAUSE
+            return
+        self._steps = [step for step in self._steps if step > recorder.steps]
+        fitting = [(q, label) for q in self._open if (label := q.fits(call))]
+        trouble = forking.obstacle() if fitting else ""
+        if trouble:
+            self._told.append(self._event(_PLAIN, "given up", reason=trouble))
+        elif fitting:
+            self._ask_all(call, fitting)
+        if recorder.asks is not None and (trouble or not self._steps or not self._open):
+            recorder.asks = None
+
+    def _ask_all(self, call: ModuleCall, fitting: list[tuple[Question, str]]) -> None:
+        """Ask for the step as it is, then each question; a child returns from here at once."""
+        plain = self._fork(call, Question())
+        if plain is None or plain.trouble:
+            self._tell_trouble(plain)
+            return
+        loss = plain.report["loss"]
+        told = [self._event(_PLAIN, "answered", measured=loss, seconds=plain.seconds)]
+        self._waiting = loss, told
+        for question, label in fitting:
+            answer = self._fork(call, question)
+            if answer is None:
+                return
+            told.append(self._judge_answer(question, label, plain.report, answer))
+
+    def _tell_trouble(self, answer: Answer | None) -> None:
+        """Note that a step could not be asked for as it is; children have nobody to tell."""
+        if answer is not None:
+            told = self._event(_PLAIN, "given up", reason=answer.trouble, seconds=answer.seconds)
+            self._told.append(told)
+            if sum(event.outcome == "given up" for event in self._told) >= _REFUSALS:
+                self._open = []
+
+    def _judge_answer(
+        self, question: Question, label: str, plain: Report, answer: Answer
+    ) -> WhatIf:
+        """Return what became of a question, and drop those that need no second answer."""
+        tell = partial(self._event, question.name, label=label, seconds=answer.seconds)
+        question.asks -= 1
+        if answer.trouble:
+            told, settled = tell("given up", reason=answer.trouble), False
+        else:
+            void = answer.report.get("void", "")
+            relation = Relation(void=void) if void else question.compare(plain, answer.report)
+            settled = bool(void) or (not relation.void and question.is_settled(relation))
+            told = tell(
+                "void" if relation.void else "answered",
+                measured=relation.measured,
+                reference=relation.reference,
+                numbers=relation.numbers,
+                reason=relation.void,
+            )
+        if settled or question.asks <= 0:
+            self._open.remove(question)
+        return told
+
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """Hold the child's loss against the parent's: where they differ, nothing is believed."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is None:
+            return
+        theirs, told = waiting
+        own = total(loss)
+        exact = torch.get_num_threads() == 1
+        if own == theirs or (not exact and math.isclose(own, theirs, rel_tol=_ROUNDING)):
+            self._told += told
+            return
+        why = f"the step as it is gave {theirs!r} in a child, and {own!r} here"
+        self._told.append(self._event(_PLAIN, "void", reason=why))
+        self.recorder.asks = None
+
+    def finish(self) -> Iterable[Event]:
+        """Return what was asked, and what was answered."""
+        yield from self._told
+        if self._is_late and self._open:
+            yield self._event(_PLAIN, "given up", reason="its share of the run's time was spent")
+
+    def _left(self) -> float:
+        """Return how many seconds of processor time may still be spent."""
+        earned = _CREDIT + _SHARE * (process_time() - self._began)
+        return min(_MOST, earned) - self._spent
+
+    def _fork(self, call: ModuleCall, question: Question) -> Answer | None:
+        """Fork for a question; in the child, return None."""
+        seconds = min(_LONGEST, max(_LEAST, self._left()))
+        answer = forking.fork(seconds, partial(_become, call, question))
+        if answer is not None:
+            self._spent += answer.seconds
+        return answer
+
+    def _event(self, question: str, outcome: str, **columns: Any) -> WhatIf:
+        """Return what is told of a question."""
+        return WhatIf(
+            question=question,
+            outcome=outcome,
+            step=self.recorder.steps,
+            source=caller(),
+            **columns,
+        )
+
+
+def _become(call: ModuleCall, question: Question, way_out: Exit) -> None:
+    """Make a child the witness of a step that is edited."""
+    witness = question.witness(call, way_out)
+    question.edit(call, way_out)
+    witness.take_over()

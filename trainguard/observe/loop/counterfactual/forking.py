@@ -1,0 +1,171 @@
+"""Fork a training: the child goes on in the user's code and reports, the parent waits for it."""
+
+import os
+import pickle
+import random
+import select
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from mmap import PAGESIZE
+from pathlib import Path
+from time import monotonic, process_time
+from typing import Any, NoReturn
+
+import torch
+
+from trainguard.observe.loop.counterfactual.sealing import landlock_version, seal
+
+Report = dict[str, Any]
+_REAL = 5.0  # seconds by the clock that are waited for each of the child's processor time
+_LARGEST = 4 * 2**30  # bytes of memory in use: the child may come to write to all of them
+_IDLE = ("TMonitor", "trainguard")  # threads that sleep: tqdm's, and our own
+_QUIET: Any = ("ignore", None, DeprecationWarning, None, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """
+    What became of a question.
+
+    report: what the child sent; empty where it was given up. trouble: why that was.
+    seconds: of processor time, the child's and the parent's.
+    """
+
+    report: Report = field(default_factory=dict)
+    trouble: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The way out of a child: what it reports ends it."""
+
+    pipe: int
+    owner: int = field(default_factory=os.getpid)
+
+    def report(self, **numbers: Any) -> NoReturn:
+        """Send numbers to the parent, and end."""
+        left = memoryview(pickle.dumps(numbers))
+        while left:
+            left = left[os.write(self.pipe, left) :]
+        os._exit(0)
+
+    def void(self, why: str) -> NoReturn:
+        """End with the answer that the question means nothing here, and why."""
+        self.report(void=why)
+
+    def give_up(self, why: str) -> NoReturn:
+        """End without an answer, and say why; a process that the child started only ends."""
+        if os.getpid() != self.owner:
+            os._exit(1)
+        self.report(trouble=why)
+
+
+def obstacle() -> str:
+    """Return why a child of this process could not train, or could do harm; nothing if it can."""
+    threads = [t for t in threading.enumerate() if not {type(t).__name__, t.name} & {*_IDLE}]
+    if sys.platform != "linux" or landlock_version() < 1:
+        return "this system cannot close off a child (Linux 5.13 or later, with Landlock, can)"
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return "an accelerator is in use"
+    if threads != [threading.main_thread()]:
+        return f"the script has {len(threads)} threads"
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return "the script is one of a group of processes"
+    if signal.getsignal(signal.SIGCHLD) != signal.SIG_DFL:
+        return "the script listens for the end of children"
+    if _memory_in_use() > min(_LARGEST, _memory_available() / 2):
+        return "memory is short"
+    return ""
+
+
+def fork(seconds: float, become: Callable[[Exit], None]) -> Answer | None:
+    """
+    Fork, and return the child's answer; in the child, return nothing.
+
+    seconds: of processor time for the child. become: makes the child what it is to be.
+    """
+    began = process_time()
+    streams = random.getstate()  # Python seeds its own generator anew in a child
+    reader, writer = os.pipe()
+    child = _fork_quietly()
+    if not child:
+        way_out = Exit(writer)
+        try:
+            seal(writer, seconds, way_out.give_up)
+            random.setstate(streams)
+            become(way_out)
+        except BaseException as error:  # noqa: BLE001 the child may not go on with what we raise
+            way_out.give_up(f"{type(error).__name__}: {error}")
+        return None
+    os.close(writer)
+    data = None
+    try:
+        data = _read_all(reader, _REAL * seconds + 2)
+    finally:
+        os.close(reader)
+        status, used = _end(child, patience=0.0 if data is None else 1.0)
+    report: Report = pickle.loads(data) if data else {}  # noqa: S301 our own child wrote it
+    trouble = report.pop("trouble", "" if report else _ending(status))
+    return Answer(report, trouble, used + process_time() - began)
+
+
+def _fork_quietly() -> int:
+    """Fork without Python's warning of threads, and without touching what warnings were shown."""
+    warnings.filters.insert(0, _QUIET)  # type: ignore[attr-defined]
+    try:
+        return os.fork()
+    finally:
+        warnings.filters.remove(_QUIET)  # type: ignore[attr-defined]
+
+
+def _read_all(reader: int, seconds: float) -> bytes | None:
+    """Read until the other end is closed; return None where time is over before that."""
+    parts: list[bytes] = []
+    until = monotonic() + seconds
+    while select.select([reader], [], [], max(0.0, until - monotonic()))[0]:
+        part = os.read(reader, 1 << 20)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+    return None
+
+
+def _end(child: int, patience: float) -> tuple[int, float]:
+    """End a child that does not end by itself; return its status and the processor time it took."""
+    handle = os.pidfd_open(child)
+    select.select([handle], [], [], patience)
+    os.close(handle)
+    try:
+        os.kill(child, signal.SIGKILL)  # not reaped yet, hence nobody else's
+        _, status, used = os.wait4(child, 0)
+    except (ChildProcessError, ProcessLookupError):
+        return 0, 0.0
+    return status, used.ru_utime + used.ru_stime
+
+
+def _ending(status: int) -> str:
+    """Say how a child ended that has reported nothing."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        if number in (signal.SIGPROF, signal.SIGALRM, signal.SIGKILL):
+            return "it took too long"
+        return f"it was ended by {signal.Signals(number).name}"
+    return "it ended without an answer"
+
+
+def _memory_in_use() -> int:
+    """Return how many bytes of this process are in memory."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * PAGESIZE
+
+
+def _memory_available() -> int:
+    """Return how many bytes the machine could still give."""
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0

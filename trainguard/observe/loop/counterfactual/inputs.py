@@ -1,0 +1,57 @@
+"""Inputs edited: whether anything of a step depends on what the model is shown."""
+
+import torch
+
+from trainguard.observe.loop.counterfactual.forking import Exit, Report
+from trainguard.observe.loop.counterfactual.question import (
+    ModuleCall,
+    Question,
+    Relation,
+    is_editable,
+)
+
+
+class InputsEdited(Question):
+    """
+    The elements of every input are put in the opposite order.
+
+    measured: how many of loss, output and gradients changed by a bit; reference: of how many. Where
+    no matrix of the model gets a gradient in either step, `numbers` is (1,), else (0,).
+    """
+
+    name = "inputs edited"
+
+    def fits(self, call: ModuleCall) -> str:
+        """Ask where all inputs that hold numbers can be edited, and one would be another then."""
+        numbers = [t for t in call.tensors() if t.dtype != torch.bool and t.dim()]
+        if not numbers or not all(map(is_editable, numbers)):
+            return ""
+        edited = sum(not torch.equal(t, _reverse(t)) for t in numbers)
+        return f"{edited} of {len(numbers)} inputs in the opposite order" if edited else ""
+
+    def edit(self, call: ModuleCall, way_out: Exit) -> None:
+        """Put the elements of each input in the opposite order."""
+        with torch.no_grad():
+            for tensor in call.tensors():
+                if tensor.dtype != torch.bool and tensor.dim():
+                    tensor.copy_(_reverse(tensor))
+
+    def compare(self, plain: Report, edited: Report) -> Relation:
+        """Count what changed; a target that was edited with the input is no matter."""
+        if not plain["given"]:
+            return Relation(void="no loss function of torch was called")
+        if not plain["output"]:
+            return Relation(void="the output cannot be compared")
+        kinds = ("loss", "output", "gradients")
+        changed = sum(plain[kind] != edited[kind] for kind in kinds)
+        dead = min(plain["idle"], edited["idle"]) > 0
+        return Relation(float(changed), float(len(kinds)), (float(dead),))
+
+    def is_settled(self, relation: Relation) -> bool:
+        """One change is enough, as is a matrix that learns."""
+        return relation.measured > 0 or relation.numbers == (0.0,)
+
+
+def _reverse(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a tensor with its elements in the opposite order."""
+    return tensor.detach().flatten().flip(0).view(tensor.shape)

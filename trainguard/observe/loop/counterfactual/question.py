@@ -1,0 +1,81 @@
+"""What a question is: an edit, and a relation between the step with it and the step without."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import nn
+
+from trainguard.observe.loop.counterfactual.forking import Exit, Report
+from trainguard.observe.loop.counterfactual.witness import Witness
+
+if TYPE_CHECKING:
+    from trainguard.observe.loop.recorder import Recorder
+
+MOST_ELEMENTS = 2**24  # of a tensor that is edited
+
+
+class Relation(NamedTuple):
+    """
+    What the two reports of a step say to a question.
+
+    measured, reference, numbers: as a WhatIf has them. void: why the edit says nothing here.
+    """
+
+    measured: float = 0.0
+    reference: float = 0.0
+    numbers: tuple[float, ...] = ()
+    void: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleCall:
+    """A call of an outermost module that is about to be made."""
+
+    recorder: "Recorder"
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Return the tensors among its arguments."""
+        given = (*self.args, *self.kwargs.values())
+        return [value for value in given if isinstance(value, torch.Tensor)]
+
+
+class Question:
+    """A question that is asked of a few steps, until it is settled."""
+
+    name = ""
+    costs = 1  # steps that its child makes
+    asks = 3  # times that it is answered
+
+    def fits(self, call: ModuleCall) -> str:
+        """Return what would be edited, or nothing where the question means nothing."""
+        raise NotImplementedError
+
+    def edit(self, call: ModuleCall, way_out: Exit) -> None:
+        """Edit what the step is made with; called in the child."""
+
+    def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
+        """Return who reports from the child."""
+        return Witness(call.recorder, way_out, call.module)
+
+    def compare(self, plain: Report, edited: Report) -> Relation:
+        """Hold the report of an edited step against that of the step as it is."""
+        raise NotImplementedError
+
+    def is_settled(self, relation: Relation) -> bool:
+        """Say whether an answer leaves nothing to be asked again."""
+        return False
+
+
+def is_editable(tensor: torch.Tensor) -> bool:
+    """Say whether the numbers of a tensor can be exchanged without breaking a graph."""
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.layout == torch.strided
+        and tensor.is_cpu
+        and not (tensor.requires_grad or tensor.is_inference() or tensor.is_complex())
+        and 1 < tensor.numel() <= MOST_ELEMENTS
+    )
