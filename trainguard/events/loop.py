@@ -279,7 +279,8 @@ class Probe(Event):
         (a later position edited), "target" (the target looked for in the input), "labels" (one
         input with different labels), "rerun" (the same run again), "processes" and
         "workers" (again in a new process, with other workers), "broadcast" (a loss over
-        every pair), "batches" (the same batch again).
+        every pair), "batches" (the same batch again), "matched" (a state that was loaded),
+        "restored" (a state that shares the memory of what it was loaded into).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
     """

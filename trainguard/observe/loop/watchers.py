@@ -11,6 +11,7 @@ from trainguard.observe.loop.watch.future_probe import FutureProbe
 from trainguard.observe.loop.watch.gradient_reads import GradientReads
 from trainguard.observe.loop.watch.gradients import Gradients
 from trainguard.observe.loop.watch.labels import Labels
+from trainguard.observe.loop.watch.loaded_states import LoadedStates
 from trainguard.observe.loop.watch.logged import LoggedValues
 from trainguard.observe.loop.watch.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.losses import Losses
@@ -45,6 +46,7 @@ _ALL: tuple[type[Watcher], ...] = (
     SharedLayers,
     Batches,
     Labels,
+    LoadedStates,
     AveragedCopies,
     Parameters,
     TimeAndMemory,

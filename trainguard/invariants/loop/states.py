@@ -1,0 +1,67 @@
+"""Judgements of states that are taken and loaded: they match, and they are copies."""
+
+from collections.abc import Iterator
+
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.events.trace import Trace
+from trainguard.invariants.loop.wording import events
+
+
+@invariant("loop")
+def loaded_state_matches(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A state that is loaded has something for the module.
+
+    Judges: each load_state_dict, how many names of the state were found in the module.
+    Allows: any number but none; an empty state; another try before the next step, with other names
+        or into another part of the module.
+    Misses: states of which little is found; names that are left out before the state is loaded.
+    Why: with strict=False, names that all begin with `module.` load nothing without a word, and
+        what was to be fine-tuned is trained from scratch, or frozen as it was drawn.
+    Source: pytorch/examples issue 1029; pytorch/pytorch issue 141256.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "matched" and probe.measured < 1 <= probe.reference:
+            yield Finding(
+                f"a state that `{trace.subject}` loads has nothing for its module",
+                f"step {probe.step}, {probe.label}",
+                f"{probe.measured:.0f} of {probe.reference:.0f} names found",
+                "all of them, or those that are meant",
+                why="strict=False leaves out what does not match; a prefix of the names has perhaps"
+                " to be added or removed",
+                event=probe,
+                source=probe.source,
+            )
+
+
+@invariant("loop")
+def kept_state_is_a_copy(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A state that is kept to be loaded later is a copy.
+
+    Judges: each load_state_dict of a module whose parameters all come from its own memory, where
+        steps or other loads came since `state_dict()` returned it. A note where none did.
+    Allows: copies, states read from files, states of other modules.
+    Misses: states of which every tensor was detached again; optimizers' states; files that such a
+        state is written to.
+    Why: state_dict() returns the live tensors, and training goes on in them: what is restored as
+        the best model is the last one.
+    Source: WenjieDu/PyPOTS issue 667; pytorch/tutorials pull request 188.
+    """
+    probes = [probe for probe in events(trace, Probe) if probe.probe == "restored"]
+    for probe in sorted(probes, key=lambda probe: -probe.measured)[:1]:
+        yield Finding(
+            f"a state that `{trace.subject}` loads is the model itself",
+            f"loaded at step {probe.step}, {probe.label}",
+            "the memory of the model" if probe.measured else "the model as it is",
+            "a copy of what it was" if probe.measured else "something else",
+            why="state_dict() returns the live tensors: keep copy.deepcopy(model.state_dict())"
+            if probe.measured
+            else "perhaps nothing of another state was put into it before it was loaded",
+            rank=Rank.BROKEN if probe.measured else Rank.NOTE,
+            event=probe,
+            source=probe.source,
+        )

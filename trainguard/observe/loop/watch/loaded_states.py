@@ -1,0 +1,181 @@
+"""Watches states that are taken of modules and loaded into them: whether loading does anything."""
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.user_line import caller
+
+_KEPT = 64  # states that somebody still has; more of them at once are hardly kept to be loaded
+_MOST = 64  # findings of a run
+
+
+@dataclass(slots=True)
+class _TakenState:
+    """
+    What `state_dict()` returned: which tensors, from where, and how far the training was.
+
+    version: of all tensors together. loads: how often the module had been loaded into.
+    """
+
+    tensors: "list[weakref.ref[torch.Tensor]]"
+    version: int
+    step: int
+    loads: int
+    source: str
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether somebody still has it; a look at the first tensor must do."""
+        return bool(self.tensors) and self.tensors[0]() is not None
+
+    def ids(self) -> set[int]:
+        """Return the ids of the tensors that are still alive."""
+        return {id(tensor) for ref in self.tensors if (tensor := ref()) is not None}
+
+
+class LoadedStates(Watcher):
+    """
+    The Probe events "matched" and "restored".
+
+    The first are of loads that found none of the names; the second of loads of tensors that are
+    the module's own: `measured` is 1 where they had moved since their state was taken.
+    """
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._taken: list[_TakenState] = []
+        self._loads: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+        self._found: list[Probe] = []
+        self._unmatched: list[tuple[weakref.ref[nn.Module], Probe]] = []
+
+    def install(self, patches: Patches) -> None:
+        """Listen to what takes and loads states."""
+        patches.replace(nn.Module, "state_dict", self._takes)
+        patches.replace(nn.Module, "load_state_dict", self._restores)
+
+    def finish(self) -> Iterable[Event]:
+        """Return what was found."""
+        self._taken.clear()
+        return [*self._found, *(probe for _, probe in self._unmatched)]
+
+    def _takes(self, take: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a `Module.state_dict` that remembers what an outermost call returned."""
+
+        @wraps(take)
+        def wrapper(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            """Take the state; a destination is given for the modules inside."""
+            state = take(module, *args, **kwargs)
+            if not args and not kwargs and self.recorder.patches.active:
+                loads = self._loads.get(module, 0)
+                tensors = _tensors(state).values()
+                refs, now = [weakref.ref(tensor) for tensor in tensors], self.recorder.steps
+                taken = _TakenState(refs, _version(tensors), now, loads, caller())
+                self._taken = [*(one for one in self._taken if one.is_alive), taken][-_KEPT:]
+            return state
+
+        return wrapper
+
+    def _restores(self, restore: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a `Module.load_state_dict` that tells what it has done."""
+
+        @wraps(restore)
+        def wrapper(module: nn.Module, state: Any, *args: Any, **kwargs: Any) -> Any:
+            """Load the state."""
+            live = self.recorder.patches.active and _is_live(module, state)
+            result = restore(module, state, *args, **kwargs)
+            if self.recorder.patches.active:
+                with suppress(Exception):  # whatever somebody's states do when they are looked at
+                    self._look(module, state, result, live=live)
+            return result
+
+        return wrapper
+
+    def _look(self, module: nn.Module, state: Any, result: Any, *, live: bool) -> None:
+        """See what a load has found, and whether it could change anything."""
+        if live:
+            self._restore_live(module, state)
+        self._loads[module] = self._loads.get(module, 0) + 1
+        inside, now = {id(part) for part in module.modules()}, self.recorder.steps
+        self._unmatched = [  # what is tried again is not told
+            (ref, probe)
+            for ref, probe in self._unmatched
+            if probe.step != now or (other := ref()) is None or not _overlap(other, module, inside)
+        ]
+        unexpected = getattr(result, "unexpected_keys", ())
+        if 0 < len(state) == len(unexpected) and len(self._unmatched) < _MOST:
+            names = _first(getattr(result, "missing_keys", ())), _first(unexpected)
+            label = "{} has {}, the state {}".format(type(module).__name__, *names)
+            size = float(len(state))
+            probe = Probe(
+                probe="matched",
+                measured=0.0,
+                reference=size,
+                step=now,
+                label=label,
+                source=caller(),
+            )
+            self._unmatched.append((weakref.ref(module), probe))
+
+    def _restore_live(self, module: nn.Module, state: Any) -> None:
+        """Tell of tensors that were loaded into themselves, and whether they had moved."""
+        given = {id(tensor) for tensor in _tensors(state).values()}
+        taken = next((one for one in self._taken if given <= one.ids()), None)
+        if taken is None or len(self._found) >= _MOST:
+            return
+        moved = self.recorder.steps > taken.step or self._loads.get(module, 0) > taken.loads
+        # Somebody may edit a state in place, and load it for good measure.
+        if not moved and _version(_tensors(state).values()) != taken.version + len(given):
+            return
+        name = self.recorder.names.module(module)
+        probe = Probe(
+            probe="restored",
+            measured=float(moved),
+            step=self.recorder.steps,
+            label=f"{name}, state of step {taken.step}",
+            source=taken.source,
+        )
+        self._found.append(probe)
+
+
+def _tensors(state: Any) -> dict[str, torch.Tensor]:
+    """Return the tensors of a state by their names."""
+    entries = dict(state) if isinstance(state, Mapping) else {}
+    return {key: value for key, value in entries.items() if isinstance(value, torch.Tensor)}
+
+
+def _version(tensors: Iterable[torch.Tensor]) -> int:
+    """Return how often tensors were written to, all together."""
+    return sum(tensor._version for tensor in tensors)  # noqa: SLF001
+
+
+def _is_live(module: nn.Module, state: Any) -> bool:
+    """Say whether each parameter of a module is to be loaded from its own memory."""
+    given = _tensors(state)
+    if not given:
+        return False
+    own = {name: p for name, p in module.named_parameters() if p.numel()}
+    return bool(own) and all(
+        (found := given.get(name)) is not None and found.data_ptr() == p.data_ptr()
+        for name, p in own.items()
+    )
+
+
+def _overlap(one: nn.Module, other: nn.Module, inside: set[int]) -> bool:
+    """Say whether one of two modules is the other, or part of it; `inside`: parts of the second."""
+    return id(one) in inside or any(part is other for part in one.modules())
+
+
+def _first(state: Any) -> str:
+    """Return the first name in a state, in backticks."""
+    return f"`{next(iter(state), 'nothing')}`"
