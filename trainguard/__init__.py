@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trainguard.core.catalogue import invariant
     from trainguard.core.errors import DeclarationError, SubjectError
     from trainguard.core.finding import Finding, Rank
+    from trainguard.core.measure import Measure, Place
     from trainguard.events.loop import Step
     from trainguard.events.trace import Sample, Tick, Trace, Usage
     from trainguard.subjects.budget import Budget
@@ -37,7 +38,9 @@ __all__ = [
     "Loader",
     "Loop",
     "Loss",
+    "Measure",
     "Model",
+    "Place",
     "Rank",
     "Sample",
     "Schedule",
@@ -63,6 +66,7 @@ _HOMES = {
     "core.catalogue": ("invariant",),
     "core.errors": ("DeclarationError", "SubjectError"),
     "core.finding": ("Finding", "Rank"),
+    "core.measure": ("Measure", "Place"),
     "events.loop": ("Step",),
     "events.trace": ("Sample", "Tick", "Trace", "Usage"),
     "api.check": ("Broken", "check"),

@@ -74,4 +74,4 @@ def test_a_defect_inside_a_framework_is_found(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stdout + done.stderr
     (found,) = json.loads((tmp_path / "out.json").read_text())["findings"]
     assert found["invariant"] == "gradients_start_empty"
-    assert Path(found["file"]).name == "train.py"
+    assert Path(found["at"]["file"]).name == "train.py"

@@ -1,11 +1,19 @@
 """The files of `trainguard run`: whole or not at all."""
 
+import json
 import os
 
 import pytest
 
+from trainguard.core.catalogue import catalogue
 from trainguard.core.errors import DeclarationError
-from trainguard.report.json import check_writable, write_whole
+from trainguard.core.finding import Finding
+from trainguard.core.measure import at_step, number
+from trainguard.events.trace import Trace
+from trainguard.judging.verdict import Config, Verdict
+from trainguard.report.json import check_writable, document, write_whole
+from trainguard.report.run_summary import summarize_run
+from trainguard.subjects.loop import Script
 
 
 def test_a_file_that_cannot_be_written_whole(tmp_path) -> None:
@@ -42,3 +50,38 @@ def test_where_a_file_can_be(tmp_path, monkeypatch) -> None:
         check_writable("--json", tmp_path / "taken")
     with pytest.raises(DeclarationError, match="there is no folder .*no. Make it first."):
         check_writable("--json", tmp_path / "no" / "out.json")
+
+
+def written(*findings: Finding) -> dict:
+    """Return the document of a script's run with some findings, read back."""
+    script = Script("train.py")
+    (made,) = (one for one in catalogue("loop") if one.name == "loss_is_finite")
+    told = summarize_run(Trace("train", (), {}))
+    verdict = Verdict(script, made, Config(), "broken", findings)
+    return json.loads(document(script, [verdict], told))
+
+
+def test_numbers_and_places_are_fields() -> None:
+    """Readers take the value and the step from fields, and the words are there too."""
+    found = Finding(
+        "it is slow",
+        at_step(7) + ", the first",
+        "took " + number(0.5, "s"),
+        "nothing",
+        elsewhere=(at_step(9),),
+        source="/a/train.py:3",
+    )
+    document = written(found)
+    (entry,) = document["findings"]
+    place = {"file": "/a/train.py", "line": 3, "step": 7, "rank": None, "coordinate": None}
+    assert (document["version"], entry["summary"]) == (2, "it is slow")
+    assert entry["at"] == {**place, "words": "step 7, the first"}
+    assert [(p["step"], p["file"]) for p in entry["elsewhere"]] == [(9, None)]
+    assert entry["measured"] == {"value": 0.5, "unit": "s", "words": "took 0.5 s"}
+    assert entry["allowed"] == {"value": None, "unit": "", "words": "nothing"}
+
+
+def test_a_number_that_json_does_not_have() -> None:
+    """What is not finite is null, and its words say what it is."""
+    (entry,) = written(Finding("it broke", "", number(float("nan"))))["findings"]
+    assert entry["measured"] == {"value": None, "unit": "", "words": "nan"}

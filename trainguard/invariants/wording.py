@@ -2,17 +2,16 @@
 
 from collections.abc import Iterator
 
+from trainguard.core.measure import Place, number
 from trainguard.events.trace import Sample, Trace
 
-
-def number(value: float) -> str:
-    """Write a number with four significant digits."""
-    return f"{value:.4g}"
+__all__ = ["coordinate", "number", "of", "share"]
 
 
-def coordinate(sample: Sample) -> str:
+def coordinate(sample: Sample) -> Place:
     """Write where in its inputs a sample was measured: `log_scales[0, 3]`."""
-    return f"{sample.input}[{', '.join(map(str, sample.index))}]" if sample.index else sample.input
+    index = f"[{', '.join(map(str, sample.index))}]" if sample.index else ""
+    return Place(f"{sample.input}{index}", coordinate=f"{sample.input}{index}")
 
 
 def share(sample: Sample) -> str:

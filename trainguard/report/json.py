@@ -8,11 +8,12 @@ from typing import Any
 
 from trainguard.core.errors import DeclarationError
 from trainguard.core.finding import Finding
+from trainguard.core.measure import Measure, Place
 from trainguard.judging.verdict import Verdict
-from trainguard.report.run_summary import RunSummary, as_plain
+from trainguard.report.run_summary import RunSummary, as_plain, finite
 from trainguard.subjects.loop import Script
 
-VERSION = 1
+VERSION = 2
 
 
 def document(subject: Script, verdicts: Iterable[Verdict], told: RunSummary) -> str:
@@ -79,17 +80,32 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 def _entry(verdict: Verdict, finding: Finding) -> dict[str, Any]:
     """Return one finding in plain values."""
-    file, _, line = finding.source.rpartition(":")
     return {
         "invariant": verdict.invariant.name,
         "family": verdict.invariant.family,
         "rank": finding.rank.value,
         "summary": finding.summary,
-        "at": finding.at,
-        "elsewhere": list(finding.elsewhere),
-        "measured": finding.measured,
-        "allowed": finding.allowed,
+        "at": _place(finding.at),
+        "elsewhere": [_place(place) for place in finding.elsewhere],
+        "measured": _measure(finding.measured),
+        "allowed": _measure(finding.allowed),
         "why": finding.why,
-        "file": file or None,
-        "line": int(line) if line.isdecimal() else None,
+    }
+
+
+def _measure(measure: Measure) -> dict[str, Any]:
+    """Return a number with its words; null where there is none, or none that JSON has."""
+    value = None if measure.value is None else finite(measure.value)
+    return {"value": value, "unit": measure.unit, "words": str(measure)}
+
+
+def _place(place: Place) -> dict[str, Any]:
+    """Return a place with its words; null stands for what is not known of it."""
+    return {
+        "file": place.file or None,
+        "line": place.line,
+        "step": place.step,
+        "rank": place.rank,
+        "coordinate": place.coordinate or None,
+        "words": str(place),
     }

@@ -9,7 +9,6 @@ RARE = "clipping_is_rare"
 
 FINDING = {
     *("invariant", "family", "rank", "summary", "at", "elsewhere", "measured", "allowed", "why"),
-    *("file", "line"),
 }
 
 
@@ -18,12 +17,15 @@ def test_a_finding(folder) -> None:
     folder.trains(zero="")
     assert folder.run("--json", "out.json", "train.py", "--x").returncode == 1
     document = folder.document()
-    assert (document["version"], document["script"], document["args"]) == (1, "train.py", ["--x"])
+    assert (document["version"], document["script"], document["args"]) == (2, "train.py", ["--x"])
     (finding,) = document["findings"]
     assert set(finding) == FINDING
     assert (finding["invariant"], finding["family"]) == (LEFT_OVER, "loop")
-    assert (finding["rank"], finding["line"]) == ("broken", 20)
-    assert finding["file"] == str(folder.path / "train.py")
+    at = finding["at"]
+    assert (finding["rank"], at["line"], at["step"], at["rank"]) == ("broken", 20, 1, None)
+    assert at["file"] == str(folder.path / "train.py")
+    assert at["words"].startswith("step 1, ")
+    assert set(finding["measured"]) == set(finding["allowed"]) == {"value", "unit", "words"}
     assert "`train.py`" in finding["summary"]
 
 
@@ -88,7 +90,7 @@ def test_an_old_file_is_replaced_in_one_move(folder) -> None:
     done = folder.run("--json", "out.json", "train.py")
     assert done.stdout.startswith("old\n")
     assert (folder.path / "out.json").is_symlink()
-    assert folder.document("results/kept.json")["version"] == 1
+    assert folder.document("results/kept.json")["version"] == 2
     assert {file.name for file in folder.path.iterdir()} == {"out.json", "results", "train.py"}
 
 
@@ -105,4 +107,4 @@ def test_a_device_is_written_to(folder, device) -> None:
     """A device is written to and stays one."""
     done = folder.run("--json", device, "train.py")
     assert done.returncode == 0
-    assert ('"version": 1' in done.stderr) == (device == "/dev/fd/2")
+    assert ('"version": 2' in done.stderr) == (device == "/dev/fd/2")

@@ -7,6 +7,7 @@ from math import inf, isfinite, isinf, isnan
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import join_places
 from trainguard.events.base import Event
 from trainguard.events.loop import Read, Step
 from trainguard.events.trace import Trace
@@ -118,11 +119,11 @@ def gradients_start_empty(trace: Trace[Event]) -> Iterator[Finding]:
         shares = middle(s.leftover / s.norm for s in stale if s.norm > 0)
         yield Finding(
             f"`{trace.subject}` steps with gradients that the last step had already used",
-            f"{course.at(stale[0])}, {stale[0].leftover_name}".rstrip(", "),
-            f"{number(shares)} of the step's gradient norm, in {tally(stale, later)}"
+            join_places(course.at(stale[0]), stale[0].leftover_name),
+            number(shares) + f" of the step's gradient norm, in {tally(stale, later)}"
             if isfinite(shares)
-            else f"{number(stale[0].leftover)} left over, in {tally(stale, later)}",
-            f"at most {number(least)} of it",
+            else number(stale[0].leftover) + f" left over, in {tally(stale, later)}",
+            "at most " + number(least) + " of it",
             why="zero_grad may be missing, come between backward and step, or be that of another"
             " optimizer or model",
             event=stale[0],

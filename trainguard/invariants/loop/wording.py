@@ -7,6 +7,7 @@ from math import isfinite, nan
 from statistics import median
 from typing import Any, TypeVar
 
+from trainguard.core.measure import Place, at_step
 from trainguard.events.base import Event
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
@@ -37,9 +38,9 @@ class Course:
         """Whether parameters moved without an optimizer, so that no rate is known."""
         return self.optimizer.startswith("by hand")
 
-    def at(self, step: Step) -> str:
+    def at(self, step: Step) -> Place:
         """Return where in the run a step is: "step 512", "step 512 of AdamW#2"."""
-        return f"step {step.step}" if self.alone else f"step {step.step} of {self.optimizer}"
+        return at_step(step.step) + ("" if self.alone else f" of {self.optimizer}")
 
 
 def events(trace: Trace[Any], kind: type[E]) -> tuple[E, ...]:

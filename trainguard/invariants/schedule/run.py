@@ -6,6 +6,7 @@ from itertools import groupby
 from math import isfinite
 
 from trainguard.core.finding import Finding
+from trainguard.core.measure import Place, at_step
 from trainguard.events.trace import Tick, Trace
 
 ROUNDING = 1e-6  # what chained multiplications may add up to, as a share of the rate
@@ -74,12 +75,11 @@ class ScheduleRun:
         warmup = self.promise("warmup")
         return self.crest if warmup is None else int(warmup)
 
-    def at(self, index: int, group: int | None = None) -> str:
+    def at(self, index: int, group: int | None = None) -> Place:
         """Return where in the run something is: `step 512, group 1`."""
         several = group is not None and len(self.ticks[0].rates) > 1
-        return f"{self.word('unit') or 'step'} {self.ticks[index].step}" + (
-            f", group {group}" if several else ""
-        )
+        step = at_step(self.ticks[index].step, self.word("unit") or "step")
+        return step + (f", group {group}" if several else "")
 
 
 def drives(trace: Trace[Tick], *phases: str) -> Iterator[ScheduleRun]:
