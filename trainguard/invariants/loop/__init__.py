@@ -7,6 +7,8 @@ from trainguard.invariants.loop import spending as spending  # isort: skip
 from trainguard.invariants.loop import clipping as clipping  # isort: skip
 from trainguard.invariants.loop import rates as rates  # isort: skip
 from trainguard.invariants.loop import schedulers as schedulers  # isort: skip
+from trainguard.invariants.loop import horizons as horizons  # isort: skip
+from trainguard.invariants.loop import plateaus as plateaus  # isort: skip
 from trainguard.invariants.loop import updates as updates  # isort: skip
 from trainguard.invariants.loop import parameters as parameters  # isort: skip
 from trainguard.invariants.loop import optimizer as optimizer  # isort: skip

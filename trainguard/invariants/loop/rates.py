@@ -22,6 +22,11 @@ from trainguard.invariants.wording import number
 _ROUNDING = 1e-6
 _FEW = 5
 _IDLE = 20
+_SPENT = 1e-3  # of the highest rate: usual schedules are below it in the last few steps only
+_DEAD = 1e-5  # of the highest rate: what moves nothing in any usual precision
+_LEAPS = 3  # rates between: fewer are set on purpose, as for fine-tuning
+_EACH = 0.9  # of the steps: a scheduler that is advanced so often is advanced in each
+_SEVERAL = 2  # epochs
 
 
 @invariant("loop")
@@ -73,6 +78,67 @@ def _negative(trace: Trace[Event], course: Course) -> Iterator[Finding]:
             event=below[0],
             source=below[0].source,
         )
+
+
+@invariant("loop")
+def rate_lasts_for_the_run(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A decay leaves most of the run a rate that can still change something.
+
+    Judges: the highest rate of each step after the highest of the run, where it has fallen little
+        by little in 20 steps or more. Broken where more than half of the steps are made below 1e-5
+        of it, or below 1e-3 of it by a scheduler that is advanced after each step of several
+        epochs; a note below 1e-3 (limit) otherwise.
+    Allows: 0.1 / t of the highest rate after t steps, which a decay of 1 / t keeps above; a rate
+        that is lowered in one or two leaps, as for fine-tuning; zeros, which have a judgement of
+        their own. A note where a plateau rule cuts the rate, since the model may be done.
+    Misses: decays that take up to half of the run.
+    Why: a factor that is meant for each epoch and taken in each step is gone within the first
+        epoch, and what follows trains nothing.
+    Source: Lightning-AI/pytorch-lightning issue 1476; the documentation of
+        torch.optim.lr_scheduler, where each scheduler is advanced once for each epoch.
+    """
+    level = trace.limit("rate_lasts_for_the_run", _SPENT)
+    for course in courses(trace):
+        own = [s for s in events(trace, Scheduler) if s.optimizer == course.optimizer]
+        low = _below(course, level)
+        if not most_of(low, course.steps):
+            continue
+        by_step = any(s.calls >= _EACH * count(course.every) for s in own)
+        epochs = _epochs(trace, course)
+        spent = most_of(_below(course, _DEAD), course.steps)
+        sure = spent or (by_step and epochs >= _SEVERAL)
+        yield Finding(
+            f"the learning rate of `{trace.subject}` is gone long before the run ends",
+            course.at(low[0]),
+            f"below {number(level)} of the highest rate in {tally(low, course.steps)}",
+            "at most half of them",
+            why="scheduler.step() is called after each step; once for each epoch may be meant"
+            if by_step
+            else "a factor may be taken in each step that is meant for each epoch",
+            rank=Rank.BROKEN if sure and not any(s.mode for s in own) else Rank.NOTE,
+            event=low[0],
+            source=own[0].source if own else low[0].source,
+        )
+
+
+def _below(course: Course, level: float) -> list[Step]:
+    """Return the steps after the highest rate that are far below it, of a gradual decay."""
+    rated = [(max(step.rates), step) for step in course.steps if any(step.rates)]
+    if count(course.steps) < _IDLE or not rated:
+        return []
+    peak = max(rate for rate, _ in rated)
+    top = next(step.step for rate, step in rated if rate == peak)
+    after = [(rate, step) for rate, step in rated if step.step > top]
+    low = [s for rate, s in after if rate < peak * min(level, 0.1 / (s.step - top))]
+    between = {rate for rate, _ in after if level * peak <= rate < peak}
+    return low if len(between) >= _LEAPS else []
+
+
+def _epochs(trace: Trace[Event], course: Course) -> float:
+    """Return how many times the loader was gone through, 0 where that is unknown."""
+    batches = trace.conditions.get("batches")
+    return count(course.every) / batches if isinstance(batches, int) and batches else 0.0
 
 
 @invariant("loop")

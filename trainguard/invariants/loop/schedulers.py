@@ -1,13 +1,20 @@
-"""Judgements of when a scheduler is advanced."""
+"""Judgements of when a scheduler is advanced, and of what its function returns."""
 
 from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding
+from trainguard.core.finding import Finding, Rank
 from trainguard.events.base import Event
 from trainguard.events.loop import Scheduler, Step
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import Course, count, courses, events, last_word, mostly
+from trainguard.invariants.wording import number
+
+_FEW_CALLS = 5
+_ROUNDING = 1e-6
+_TINY_FACTOR = 0.02  # no warmup or decay is at its highest so far below its base rate
+_USUAL_RATE = 0.05  # rates above it may be there only to be multiplied
+_LARGE_RATE = 0.5
 
 
 @invariant("loop")
@@ -68,3 +75,64 @@ def _leads(scheduler: Scheduler, course: Course) -> bool:
     windows = sum("schedule" in step.order for step in course.every)
     whole = count(course.every) == len(course.every)
     return whole and scheduler.early == 1 and scheduler.calls <= windows
+
+
+@invariant("loop")
+def lambda_returns_a_factor(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The function of a LambdaLR returns a factor of the base rate, not a rate.
+
+    Judges: a LambdaLR that is alone on its optimizer and advanced 5 times or more, by the largest
+        factor that the steps were made with: broken where that is the base rate itself, so that
+        the rate in force is its square; a note where it stays below 0.02 over a base rate below
+        0.05.
+    Allows: 1e-6 (limit) of the base rate; base rates of 0.5 and more, which a function that returns
+        rates may divide by; a factor that still rises when the run ends, as in a warmup.
+    Misses: functions that return a rate of another size than 0.02 times or 1 times the base rate.
+    Why: the rate is then a hundred or a thousand times too small, and training is merely slow.
+    Source: lhoyer/MIC issue 60; pytorch/pytorch issue 78917.
+    """
+    made = events(trace, Scheduler)
+    for course in courses(trace):
+        own = [each for each in made if each.optimizer == course.optimizer]
+        if len(own) != 1 or not own[0].base or own[0].calls < _FEW_CALLS:
+            continue
+        near = trace.limit("lambda_returns_a_factor", _ROUNDING)
+        for base, factors in _factors(own[0], course):
+            top = max(factors)
+            squared = base < _LARGE_RATE and abs(top - base) <= near * base
+            tiny = 0 < top <= _TINY_FACTOR and base <= _USUAL_RATE
+            if (squared or tiny) and not _rises_to_the_end(factors):
+                yield _not_a_factor(trace, own[0], base, top, Rank.BROKEN if squared else Rank.NOTE)
+                break
+
+
+def _factors(scheduler: Scheduler, course: Course) -> Iterator[tuple[float, list[float]]]:
+    """Yield the base rate of each parameter group, with the factors of it that were in force."""
+    for group, base in enumerate(scheduler.base):
+        rates = [step.rates[group] for step in course.steps if len(step.rates) > group]
+        if rates and base > 0:
+            yield base, [rate / base for rate in rates]
+
+
+def _rises_to_the_end(factors: list[float]) -> bool:
+    """Say whether the largest factor is the last one, and was reached only at the end."""
+    top = max(factors)
+    at_top = sum(factor == top for factor in factors)
+    return factors[-1] == top and 2 * at_top < len(factors)
+
+
+def _not_a_factor(
+    trace: Trace[Event], scheduler: Scheduler, base: float, top: float, rank: Rank
+) -> Finding:
+    """Return the finding about a function that seems to return rates."""
+    return Finding(
+        f"the function of a LambdaLR of `{trace.subject}` seems to return a rate, not a factor",
+        scheduler.name,
+        f"a rate of at most {number(top * base)}: {number(top)} times {number(base)}",
+        f"factors of about 1, for a rate of {number(base)}",
+        why="LambdaLR multiplies the optimizer's rate by what its function returns",
+        rank=rank,
+        event=scheduler,
+        source=scheduler.source,
+    )

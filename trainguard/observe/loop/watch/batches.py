@@ -18,6 +18,7 @@ from torch.utils.data import dataloader
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.locate_nonfinite import tensors_in
+from trainguard.observe.loop.watch.conditions import Conditions
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.fingerprint import fingerprint
@@ -160,6 +161,7 @@ class Batches(Watcher):
             return
         self._numbers.add(served.number)
         self._wholes.add(whole)
+        self.recorder.watcher(Conditions).seen.setdefault("batches", served.batches)
         if self._found is None:
             label = f"input of {forward.module}, {forward.samples} samples"
             reference = float(served.batches)

@@ -20,10 +20,10 @@ class Conditions(Watcher):
 
     def before_step(self, window: Window) -> Columns:
         """Look at the first step of the run, once."""
-        if not self.seen and window.parameters:
+        if "device" not in self.seen and window.parameters:
             device = window.parameters[0].device
             dtypes = {str(p.dtype).removeprefix("torch.") for p in window.parameters}
-            self.seen = {
+            self.seen |= {
                 "device": device.type,
                 "hardware": _hardware(device),
                 "dtype": _with_autocast(device.type, tuple(sorted(dtypes))),

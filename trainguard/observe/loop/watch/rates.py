@@ -2,18 +2,21 @@
 
 import linecache
 import re
+import sys
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Scheduler
+from trainguard.observe.loop.watch.loggers import number_of
+from trainguard.observe.loop.watch.schedule_plans import plan_length, told_expression
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.heap import kinds
@@ -21,6 +24,7 @@ from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
 _ADVANCE = re.compile(r"^[^#]*sched\w*\.step\(", re.IGNORECASE)
+_METRICS = 256  # of one scheduler
 
 
 @dataclass(slots=True)
@@ -29,6 +33,9 @@ class _SchedulerHistory:
     One scheduler: how often it was advanced, and how often before its optimizer's first step.
 
     full: whether the rates are those of the optimizer when it was made, as before any warmup.
+    plan: after how many advances its schedule is over, and the setting that says so.
+    base: the rates that it multiplies. placed: whether it was told at which epoch it is.
+    part: whether another scheduler is made of it. mode, expression, metrics: as in a Scheduler.
     """
 
     name: str
@@ -36,8 +43,15 @@ class _SchedulerHistory:
     window: Window | None
     source: str
     full: bool = False
+    plan: tuple[int, str] = (0, "")
+    base: tuple[float, ...] = ()
     calls: int = 0
     early: int = 0
+    placed: bool = False
+    part: bool = False
+    mode: str = ""
+    expression: str = ""
+    metrics: list[tuple[int, float]] = field(default_factory=list)
 
 
 class Rates(Watcher):
@@ -74,6 +88,12 @@ class Rates(Watcher):
                 calls=seen.calls,
                 early=seen.early,
                 conditional=seen.full and _advances(seen.source),
+                length=0 if seen.part or seen.placed else seen.plan[0],
+                setting=seen.plan[1],
+                base=seen.base,
+                mode=seen.mode,
+                expression=seen.expression,
+                metrics=tuple(seen.metrics),
                 source=seen.source,
             )
 
@@ -118,14 +138,17 @@ class Rates(Watcher):
         @wraps(step)
         def wrapper(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
             """Advance the scheduler."""
-            outermost = self._depth == 0 and self.recorder.patches.live
+            outermost = self._depth == 0 and self.recorder.patches.active
             self._depth += 1
             try:
                 result = step(scheduler, *args, **kwargs)
             finally:
                 self._depth -= 1
             if outermost:
-                self._count(scheduler)
+                seen = self._count(scheduler)
+                seen.placed |= bool(args or kwargs)
+                if args and isinstance(scheduler, ReduceLROnPlateau):
+                    self._take_metric(seen, scheduler, args[0])
             return result
 
         wrapper.__trainguard__ = True  # type: ignore[attr-defined]
@@ -142,6 +165,8 @@ class Rates(Watcher):
                 self._window_of(optimizer),
                 caller(3),
                 _begins_full(scheduler),
+                plan_length(scheduler),
+                _base_rates(scheduler),
             )
         return seen
 
@@ -150,22 +175,40 @@ class Rates(Watcher):
         inner = getattr(optimizer, "optimizer", optimizer)
         return self.recorder.window_of(inner) if isinstance(inner, Optimizer) else None
 
-    def _count(self, scheduler: Any) -> None:
+    def _take_metric(self, seen: _SchedulerHistory, scheduler: Any, metric: Any) -> None:
+        """Take down what a scheduler is told, and what the line that tells it calls that."""
+        if not seen.metrics:
+            seen.mode, seen.expression = scheduler.mode, told_expression(sys._getframe(2))  # noqa: SLF001
+        value = number_of(metric)
+        if isinstance(value, float) and len(seen.metrics) < _METRICS:
+            seen.metrics.append((self.recorder.tick(), value))
+
+    def _count(self, scheduler: Any) -> _SchedulerHistory:
         """Count an advance, for the scheduler and for those that it is made of."""
         seen = self._know(scheduler)
         if seen.window is not None:
             seen.window.did("schedule")
             seen.early += seen.window.index == 0
         for inner in getattr(scheduler, "_schedulers", ()):
-            self._know(inner).calls += 1
+            part = self._know(inner)
+            part.calls, part.part = part.calls + 1, True
         seen.calls += 1
         self._seen[id(scheduler)] = self._seen.pop(id(scheduler))  # the latest stands last
+        return seen
 
 
 def _begins_full(scheduler: Any) -> bool:
     """Say whether the rates that a scheduler began with are those that it was given."""
     given, begun = (getattr(scheduler, name, None) for name in ("base_lrs", "_last_lr"))
     return isinstance(given, list) and given == begun
+
+
+def _base_rates(scheduler: Any) -> tuple[float, ...]:
+    """Return the rates that the function of a LambdaLR multiplies, nothing for other kinds."""
+    if not isinstance(scheduler, LambdaLR):
+        return ()
+    rates = [number_of(rate) for rate in scheduler.base_lrs]
+    return tuple(rate for rate in rates if isinstance(rate, float))
 
 
 def _advances(source: str) -> bool:

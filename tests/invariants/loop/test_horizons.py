@@ -1,0 +1,156 @@
+"""The judges of a schedule's length, of what a LambdaLR multiplies and of a plateau's metric."""
+
+from math import cos, pi
+
+import pytest
+
+from trainguard.core.finding import Rank
+from trainguard.events.loop import Logged, Scheduler
+
+STOPPED = {"ended": "stopped"}
+EPOCHS = {"batches": 10}
+HALF = (0.5, 0.5)
+
+
+def plan(length: int, calls: int, **more) -> Scheduler:
+    """Write the scheduler of the only optimizer, with its length."""
+    row = {
+        "name": "CosineAnnealingLR",
+        "setting": "T_max",
+        "source": "/home/me/train.py:20",
+        **more,
+    }
+    return Scheduler(optimizer="SGD", length=length, calls=calls, **row)
+
+
+def test_a_schedule_in_steps_advanced_by_the_epoch_is_found(judged, steps) -> None:
+    """Its length is that of the run, in another unit than the calls."""
+    (finding,) = judged("schedule_fits_the_run", [*steps(60), plan(60, 6)])
+    assert finding.summary == "a schedule of `train` is hardly begun when the run ends"
+    assert (finding.measured, finding.allowed) == ("6 calls in 60 steps", "60 calls (T_max)")
+    assert (finding.rank, finding.source) == (Rank.BROKEN, "/home/me/train.py:20")
+
+
+@pytest.mark.parametrize(
+    ("length", "calls"),
+    [(600, 6), (40, 6), (60, 60), (60, 40), (6, 6), (1000, 60)],
+    ids=["longer", "shorter", "whole", "most", "epochs", "trial"],
+)
+def test_lengths_that_fit_or_say_nothing(length: int, calls: int, ranks, steps) -> None:
+    """Only the very length of the run tells that the unit is another."""
+    assert ranks("schedule_fits_the_run", [*steps(60), plan(length, calls)]) == []
+
+
+def test_a_schedule_is_judged_at_its_end(ranks, steps) -> None:
+    """A run that was stopped may have gone on; in few steps numbers agree by chance."""
+    assert ranks("schedule_fits_the_run", [*steps(60), plan(60, 6)], STOPPED) == []
+    assert ranks("schedule_fits_the_run", [*steps(12), plan(12, 3)]) == []
+
+
+def test_micro_batches_are_another_unit_than_steps(ranks, steps) -> None:
+    """A length in micro-batches is too long for steps, and one in steps too short for them."""
+    run = steps(40, losses=(0.5, 0.5, 0.5, 0.5))
+    assert ranks("schedule_fits_the_run", [*run, plan(160, 40)]) == ["broken"]
+    assert ranks("schedule_fits_the_run", [*run, plan(40, 160)]) == ["broken"]
+    assert ranks("schedule_fits_the_run", [*run, plan(160, 160)]) == []
+
+
+def test_a_schedule_in_epochs_advanced_by_the_step_is_found(ranks, steps) -> None:
+    """Where the loader was gone through as often as the schedule is long."""
+    assert ranks("schedule_fits_the_run", [*steps(60), plan(6, 60)], EPOCHS) == ["broken"]
+    assert ranks("schedule_fits_the_run", [*steps(60), plan(9, 60)], EPOCHS) == []
+
+
+def test_a_rate_that_climbs_again_is_found(ranks, steps) -> None:
+    """A function that knows its length is broken by it; a cosine of torch's may be meant."""
+    run = steps(60, rates=lambda i: (0.5 + 0.5 * cos(pi * i / 20),))
+    assert ranks("schedule_fits_the_run", [*run, plan(20, 60, base=(1.0,))]) == ["broken"]
+    assert ranks("schedule_fits_the_run", [*run, plan(20, 60)]) == ["note"]
+    leap = steps(60, rates=lambda i: (1 - i % 20 / 20,))
+    assert ranks("schedule_fits_the_run", [*leap, plan(20, 60, base=(1.0,))]) == []
+
+
+@pytest.mark.parametrize(
+    ("base", "factor", "calls", "rank"),
+    [
+        (0.01, lambda i: 0.01 / (1 + i), 60, ["broken"]),
+        (0.01, lambda i: 3e-4, 60, ["note"]),
+        (0.01, lambda i: 0.01 * min(1, (i + 1) / 100), 60, []),
+        (0.1, lambda i: 0.1 if i < 5 else 0.2, 60, []),
+        (1.0, lambda i: 1e-3 / (1 + i), 60, []),
+        (0.01, lambda i: 0.01, 1, []),
+    ],
+    ids=["squared", "tiny", "warmup", "rising", "base of one", "hardly called"],
+)
+def test_a_function_that_returns_a_rate(
+    base: float, factor, calls: int, rank, ranks, steps
+) -> None:
+    """The largest factor is told from a rate where it is the base rate, or a hundredth."""
+    run = steps(60, rates=lambda i: (base * factor(i),))
+    made = Scheduler(name="LambdaLR", optimizer="SGD", calls=calls, base=(base,))
+    assert ranks("lambda_returns_a_factor", [*run, made]) == rank
+
+
+def rule(mode: str, expression: str, values) -> Scheduler:
+    """Write a plateau rule that was told some values."""
+    told = tuple((100 * (n + 1) + 1, value) for n, value in enumerate(values))
+    row = {"name": "ReduceLROnPlateau", "optimizer": "SGD", "calls": len(told)}
+    return Scheduler(mode=mode, expression=expression, metrics=told, **row)
+
+
+@pytest.mark.parametrize(
+    ("mode", "expression", "values", "rank"),
+    [
+        ("min", "val_acc", (0.3, 0.4, 0.5), ["broken"]),
+        ("max", "metrics['val/loss']", (0.5, 0.4, 0.3), ["broken"]),
+        ("max", "val_acc", (0.3, 0.4, 0.5), []),
+        ("min", "val_loss", (0.3, 0.4, 0.5), []),
+        ("min", "score", (0.3, 0.4, 0.5), []),
+        ("min", "acc_loss", (0.3, 0.4, 0.5), []),
+        ("min", "acc", (0.5, 0.4, 0.3), []),
+        ("max", "loss", (-0.5, -0.4, -0.3), []),
+        ("min", "val_acc", (0.3, 0.4), []),
+    ],
+)
+def test_a_metric_improves_in_the_direction_of_the_mode(
+    mode: str, expression: str, values, rank, ranks, steps
+) -> None:
+    """By its name, unless that says both or its course says otherwise."""
+    assert ranks("plateau_metric_fits_mode", [*steps(40), rule(mode, expression, values)]) == rank
+
+
+def test_a_metric_is_known_by_what_the_script_says(ranks, steps) -> None:
+    """The numbers themselves are logged under a name that tells what they are."""
+    values = (0.3125, 0.4375, 0.5625)
+    said = [
+        Logged(name="val_acc", value=round(v, 2), step=1, rounding=0.005, clock=100 * (n + 1) + 5)
+        for n, v in enumerate(values)
+    ]
+    run = [*steps(40), rule("min", "score", values)]
+    assert ranks("plateau_metric_fits_mode", [*run, *said]) == ["broken"]
+    assert ranks("plateau_metric_fits_mode", [*run, *said[:2]]) == []
+
+
+def test_a_decay_that_is_over_in_a_moment_is_found(judged, steps) -> None:
+    """A factor for each epoch, taken in each step of several epochs."""
+    run = [*steps(200, rates=lambda i: (0.1 * 0.9**i,)), plan(0, 200, name="ExponentialLR")]
+    (finding,) = judged("rate_lasts_for_the_run", run, EPOCHS)
+    assert finding.summary == "the learning rate of `train` is gone long before the run ends"
+    assert (finding.at, finding.rank) == ("step 66", Rank.BROKEN)
+    assert finding.measured == "below 0.001 of the highest rate in 134 of 200 steps"
+
+
+@pytest.mark.parametrize(
+    ("rate", "rank"),
+    [
+        (lambda i: 0.96**i, ["note"]),
+        (lambda i: 1 / (1 + i), []),
+        (lambda i: 0.5 + 0.5 * cos(pi * i / 600), []),
+        (lambda i: 1.0 if i < 20 else 1e-6, []),
+        (lambda i: 0.97 ** (600 - i), []),
+    ],
+    ids=["unknown epochs", "inverse", "cosine", "leap", "range test"],
+)
+def test_decays_that_last_or_are_meant(rate, rank, ranks, steps) -> None:
+    """What falls slowly, in one leap, or not at all is left alone."""
+    assert ranks("rate_lasts_for_the_run", steps(400, rates=lambda i: (rate(i),))) == rank

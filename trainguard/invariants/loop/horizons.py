@@ -1,0 +1,164 @@
+"""Judgement of how far a schedule is laid out, against how far the run drives it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.loop import Scheduler
+from trainguard.events.trace import Trace
+from trainguard.invariants.loop.wording import Course, count, courses, events, middle
+
+_NEAR = 0.05  # of a number of steps: what drop_last, a remainder or an early end may take from it
+_HALF = 0.5  # of a schedule: a run that ends before it has another length than its schedule
+_AGAIN = 1.5  # times its length: past that a schedule is driven on purpose or by mistake
+_LOW, _HIGH = 0.1, 0.5  # of the peak: where a decay is as good as over, and where it has restarted
+_FEW = 20  # steps: in a shorter run numbers agree by chance
+_GRADUAL = 4  # different rates on the way up: a restart on purpose is one leap
+
+
+@invariant("loop")
+def schedule_fits_the_run(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A schedule is as long as the run that it is made for, in the same unit.
+
+    Judges: schedulers that know their length (OneCycleLR, CosineAnnealingLR, PolynomialLR, a
+        SequentialLR that ends with one, a LambdaLR whose function knows one number under a name
+        such as `total_steps`) by how often they are advanced: less than half of it in a run that
+        came to its end, where the length is the number of steps, or of micro-batches, of that run;
+        beyond 1.5 times of it where the length is the number of epochs and each step advances it,
+        or the number of steps and each micro-batch does, or where the rate of a LambdaLR climbs
+        back from below 0.1 to above 0.5 of its peak, little by little.
+    Allows: 5 % (limit) between those numbers; runs that are shorter than their schedule for
+        another reason, as a trial or a run that stops early; schedulers that restart by design,
+        and those that are told the epoch. A note for a cosine that climbs again for no such reason.
+    Misses: functions that know several lengths or none; a step_size, milestones and warmups;
+        epochs of data that no DataLoader serves.
+    Why: a schedule in steps that is advanced by the epoch never leaves its warmup; the reverse is
+        over in the first minutes, and a cosine then climbs back to its peak again and again.
+    Source: pytorch/pytorch issue 65417; Lightning-AI/pytorch-lightning issue 1476;
+        huggingface/accelerate issue 963; ivadomed/ivadomed issue 57.
+    """
+    by_name = {course.optimizer: course for course in courses(trace)}
+    for scheduler in events(trace, Scheduler):
+        course = by_name.get(scheduler.optimizer)
+        if course is not None and scheduler.length > 1 and scheduler.calls:
+            driven = _measure_drive(trace, scheduler, course)
+            yield from _too_long(trace, driven)
+            yield from _too_short(trace, driven)
+
+
+@dataclass(frozen=True, slots=True)
+class _Drive:
+    """
+    A scheduler, and what it was driven with.
+
+    steps, passes, epochs: how many steps its optimizer made, how many backward passes those had,
+        and how many times the loader was gone through, 0 where that is unknown.
+    near: by how much two of those numbers may differ.
+    """
+
+    scheduler: Scheduler
+    course: Course
+    steps: int
+    passes: int
+    epochs: float
+    near: float
+
+    @property
+    def calls(self) -> int:
+        """How often it was advanced."""
+        return self.scheduler.calls
+
+    @property
+    def length(self) -> int:
+        """After how many advances it is over."""
+        return self.scheduler.length
+
+    def is_about(self, number: float, other: float) -> bool:
+        """Say whether two numbers are the same, but for a remainder; small ones may be by luck."""
+        return self.steps >= _FEW and abs(number - other) <= self.near * other
+
+
+def _measure_drive(trace: Trace[Event], scheduler: Scheduler, course: Course) -> _Drive:
+    """Count what a scheduler was driven with."""
+    steps = count(course.every)
+    passes = round(steps * (middle(len(s.losses) for s in course.every if s.losses) or 1))
+    batches = trace.conditions.get("batches")
+    epochs = passes / batches if isinstance(batches, int) and batches > 1 else 0.0
+    near = trace.limit("schedule_fits_the_run", _NEAR)
+    return _Drive(scheduler, course, steps, passes, epochs, near)
+
+
+def _too_long(trace: Trace[Event], drive: _Drive) -> Iterator[Finding]:
+    """Yield a finding for a schedule that has the length of the run, in a unit of its own."""
+    finished = trace.conditions.get("ended") == "finished"
+    if not finished or drive.calls > _HALF * drive.length:
+        return
+    told = "optimizer.step()"
+    if drive.is_about(drive.length, drive.steps) and drive.calls <= _HALF * drive.steps:
+        unit = "steps"
+    elif drive.is_about(drive.length, drive.passes):
+        unit = "micro-batches"
+        told = "loss.backward(), or count the steps of the optimizer in its length"
+    else:
+        return
+    yield _make_finding(
+        drive,
+        f"a schedule of `{trace.subject}` is hardly begun when the run ends",
+        f"its length is the number of {unit}: call scheduler.step() after each {told}",
+    )
+
+
+def _too_short(trace: Trace[Event], drive: _Drive) -> Iterator[Finding]:
+    """Yield a finding for a schedule that was over long before the run."""
+    if drive.calls < _AGAIN * drive.length:
+        return
+    climbs = _climbs_again(drive.course)
+    every_step = drive.calls >= (1 - drive.near) * drive.steps
+    if drive.epochs > 1 and every_step and drive.is_about(drive.length, drive.epochs):
+        why = "its length is the number of epochs, and it is advanced after each step"
+    elif drive.passes > drive.steps and drive.is_about(drive.length, drive.steps):
+        why = "its length is the number of steps, and it is advanced after each micro-batch"
+    elif climbs:
+        why = f"`{drive.scheduler.setting}` may be in another unit than the calls, as epochs"
+    else:
+        return
+    certain = not why.startswith("`") or drive.scheduler.base
+    yield _make_finding(
+        drive,
+        f"a schedule of `{trace.subject}` is over long before the run"
+        + (", and its rate climbs again" if climbs else ""),
+        why,
+        Rank.BROKEN if certain else Rank.NOTE,
+    )
+
+
+def _climbs_again(course: Course) -> bool:
+    """Say whether the rate falls to almost nothing and climbs back, not in one leap."""
+    rates = [max(step.rates) for step in course.steps if step.rates]
+    peak, fallen, rises = 0.0, False, 0
+    for before, rate in pairwise(rates):
+        peak = max(peak, before)
+        fallen = fallen or rate <= _LOW * peak
+        rises = rises + 1 if rate > before else 0 if rate < before else rises
+        if fallen and rises >= _GRADUAL and rate >= _HIGH * peak:
+            return True
+    return False
+
+
+def _make_finding(drive: _Drive, summary: str, why: str, rank: Rank = Rank.BROKEN) -> Finding:
+    """Return the finding about a schedule of another length than the run."""
+    scheduler = drive.scheduler
+    return Finding(
+        summary,
+        scheduler.name,
+        f"{drive.calls} calls in {drive.steps} steps",
+        f"{drive.length} calls ({scheduler.setting})",
+        why=why,
+        rank=rank,
+        event=scheduler,
+        source=scheduler.source,
+    )

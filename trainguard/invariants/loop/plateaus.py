@@ -1,0 +1,98 @@
+"""Judgement of the metrics that a plateau rule is told: they improve the way that it waits for."""
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding
+from trainguard.events.base import Event
+from trainguard.events.loop import Logged, Scheduler
+from trainguard.events.trace import Trace
+from trainguard.invariants.loop.wording import events, finite, main_course, middle
+from trainguard.invariants.wording import number
+
+_FEW = 3
+_RISING = {
+    "acc", "accuracy", "acc1", "acc5", "top1", "top5", "f1", "auc", "auroc", "auprc", "iou", "miou",
+    "dice", "bleu", "psnr", "ssim", "r2", "kappa", "mcc", "ndcg", "mrr", "recall", "precision",
+    "reward",
+}  # fmt: skip
+_FALLING = {
+    "loss", "losses", "err", "error", "mse", "mae", "rmse", "nll", "ppl", "perplexity", "wer",
+    "cer", "fid", "bpd", "bpc", "cost",
+}  # fmt: skip
+
+
+@invariant("loop")
+def plateau_metric_fits_mode(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    ReduceLROnPlateau is told a metric that improves in the direction of its mode.
+
+    Judges: rules that were told 3 metrics or more: by the plain name in the call (`val_acc`), else
+        by the name under which a script says those very numbers: an accuracy and its like under
+        mode="min", a loss or an error under mode="max".
+    Allows: whatever is calculated in the call, as `-accuracy` or `1 - accuracy`; names that say
+        both or neither; an "accuracy" that falls as the training loss does, which is an error by
+        another name; a "loss" that is negative.
+    Misses: metrics that nothing names; a threshold that no improvement passes.
+    Why: each improvement then counts as a bad epoch, and the rate is cut to nothing while the
+        model still learns.
+    Source: md-mohaiminul/ViS4mer issue 4; FunctionLab/selene issue 115.
+    """
+    for scheduler in events(trace, Scheduler):
+        values = finite(value for _, value in scheduler.metrics)
+        name = _name(trace, scheduler)
+        if len(values) < _FEW or not _is_wrong(trace, scheduler.mode, name, values):
+            continue
+        other = "max" if scheduler.mode == "min" else "min"
+        yield Finding(
+            f"the plateau rule of `{trace.subject}` waits for its metric to improve the wrong way",
+            f"{scheduler.name}, told `{name}`",
+            f'mode="{scheduler.mode}", told {number(values[0])} to {number(values[-1])}',
+            f'mode="{other}"',
+            why="each improvement counts as a bad epoch, so that the rate is cut without a plateau",
+            event=scheduler,
+            source=scheduler.source,
+        )
+
+
+def _is_wrong(trace: Trace[Event], mode: str, name: str, values: list[float]) -> bool:
+    """Say whether a metric of this name is one that improves against the mode."""
+    words = set(re.findall(r"[a-z]+\d?", name.lower()))
+    rises, falls = bool(words & _RISING), bool(words & _FALLING)
+    if rises == falls or mode != ("min" if rises else "max"):
+        return False
+    return not _falls_like_the_loss(trace, values) if rises else min(values) >= 0
+
+
+def _falls_like_the_loss(trace: Trace[Event], values: list[float]) -> bool:
+    """Say whether a metric goes down while the training loss does."""
+    course = main_course(trace)
+    losses = finite(step.loss for step in course.steps) if course else []
+    third, part = max(1, len(losses) // 3), max(1, len(values) // 3)
+    learns = middle(losses[-third:]) < middle(losses[:third])
+    return learns and middle(values[-part:]) < middle(values[:part])
+
+
+def _name(trace: Trace[Event], scheduler: Scheduler) -> str:
+    """Return what a metric is called: in the call, else where the script says those numbers."""
+    words = set(re.findall(r"[a-z]+\d?", scheduler.expression.lower()))
+    if words & (_RISING | _FALLING):
+        return scheduler.expression
+    series: dict[str, list[Logged]] = {}
+    for one in events(trace, Logged):
+        series.setdefault(one.name, []).append(one)
+    agreeing = [name for name, said in series.items() if _says_all(said, scheduler.metrics)]
+    return agreeing[0] if len(agreeing) == 1 else ""
+
+
+def _says_all(said: list[Logged], metrics: tuple[tuple[int, float], ...]) -> bool:
+    """Say whether the numbers of one name are the metrics, each said just before or after it."""
+    clocks = [one.clock for one in said]
+    for clock, value in metrics:
+        at = bisect_left(clocks, clock)
+        near = said[max(0, at - 1) : at + 1]
+        if not any(abs(one.value - value) <= one.rounding + 1e-9 * abs(value) for one in near):
+            return False
+    return len({value for _, value in metrics}) >= _FEW

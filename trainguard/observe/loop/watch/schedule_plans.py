@@ -1,0 +1,86 @@
+"""How many advances a learning-rate scheduler is laid out for, from what it was made with."""
+
+import linecache
+import re
+from collections.abc import Iterator
+from functools import partial
+from types import FrameType, FunctionType
+from typing import Any
+
+from torch.optim import lr_scheduler
+
+from trainguard.observe.tools.user_line import user_frame
+
+# The attribute of each class of torch that says after how many advances its schedule is over.
+_LENGTHS = {
+    lr_scheduler.OneCycleLR: "total_steps",
+    lr_scheduler.CosineAnnealingLR: "T_max",
+    lr_scheduler.PolynomialLR: "total_iters",
+}
+# Names that a team gives to the length of a whole schedule, in a function of its own.
+_TOTAL = re.compile(
+    r"^(?:total|max|num|n|t)_?(?:total|train(?:ing)?|max)?_?(?:steps?|iters?|iterations?|updates?"
+    r"|epochs?)$|^(?:epochs|total|horizon|t_max|t_total)$",
+    re.IGNORECASE,
+)
+
+# A plain name, or an entry or attribute of one: what is calculated in the call is anything.
+_TOLD = re.compile(r"\.step\(\s*(?:metrics\s*=\s*)?([A-Za-z_][\w.\[\]'\"/-]*)\s*[,)]")
+_LONGEST = 1e12  # advances: more than any run makes
+
+
+def plan_length(scheduler: Any) -> tuple[int, str]:
+    """Return after how many advances a schedule is over, and the setting that says so."""
+    inner, milestones = getattr(scheduler, "_schedulers", ()), getattr(scheduler, "_milestones", ())
+    if isinstance(scheduler, lr_scheduler.SequentialLR) and inner and milestones:
+        length, setting = plan_length(inner[-1])
+        return (milestones[-1] + length, f"milestones and {setting}") if length else (0, "")
+    for kind, name in _LENGTHS.items():
+        if isinstance(scheduler, kind):
+            return _whole(getattr(scheduler, name, 0)), name
+    if isinstance(scheduler, lr_scheduler.LambdaLR):
+        return _named_length(getattr(scheduler, "lr_lambdas", ()))
+    return 0, ""
+
+
+def told_expression(frame: FrameType) -> str:
+    """Return what the running line of the user's code tells `step()`, where that is a name."""
+    user = user_frame(frame)
+    if user is None:
+        return ""
+    line = linecache.getline(user.f_code.co_filename, user.f_lineno, user.f_globals)
+    found = _TOLD.search(line)
+    return found[1] if found else ""
+
+
+def _named_length(functions: Any) -> tuple[int, str]:
+    """Return the one number that the functions of a LambdaLR know under the name of a length."""
+    found = {
+        (_whole(value), name)
+        for function in functions
+        for name, value in _known_values(function)
+        if _TOTAL.match(name) and _whole(value) > 1
+    }
+    return found.pop() if len(found) == 1 else (0, "")
+
+
+def _known_values(function: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values that a function was given or looks up when it is called."""
+    if isinstance(function, partial):
+        yield from function.keywords.items()
+        function = function.func
+    if isinstance(function, FunctionType):
+        for name, cell in zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=True
+        ):
+            try:
+                yield name, cell.cell_contents
+            except ValueError:  # a name that is not bound yet
+                continue
+        space = function.__globals__
+        yield from ((name, space[name]) for name in function.__code__.co_names if name in space)
+
+
+def _whole(value: Any) -> int:
+    """Return a number of advances, 0 for what is none."""
+    return int(value) if type(value) in (int, float) and 0 < value < _LONGEST else 0
