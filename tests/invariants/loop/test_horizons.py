@@ -5,7 +5,8 @@ from math import cos, pi
 import pytest
 
 from trainguard.core.finding import Rank
-from trainguard.events.loop import Logged, Scheduler
+from trainguard.events.loop import Logged
+from trainguard.events.scheduler import Scheduler
 
 STOPPED = {"ended": "stopped"}
 EPOCHS = {"batches": 10}

@@ -3,7 +3,8 @@
 import pytest
 
 from trainguard.core.finding import Rank
-from trainguard.events.loop import Scheduler, Step
+from trainguard.events.loop import Step
+from trainguard.events.scheduler import Scheduler
 
 STOPPED = {"ended": "stopped"}
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.events.base import Event
-from trainguard.events.loop import Scheduler
+from trainguard.events.scheduler import Scheduler
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import Course, count, courses, events, middle
 

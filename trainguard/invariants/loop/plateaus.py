@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
 from trainguard.events.base import Event
-from trainguard.events.loop import Logged, Scheduler
+from trainguard.events.loop import Logged
+from trainguard.events.scheduler import Scheduler
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import events, finite, main_course, middle
 from trainguard.invariants.wording import number

@@ -7,7 +7,8 @@ from math import inf, isfinite, log
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.events.base import Event
-from trainguard.events.loop import Scheduler, Step
+from trainguard.events.loop import Step
+from trainguard.events.scheduler import Scheduler
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import (
     Course,

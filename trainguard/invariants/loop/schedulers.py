@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.events.base import Event
-from trainguard.events.loop import Scheduler, Step
+from trainguard.events.loop import Step
+from trainguard.events.scheduler import Scheduler
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import Course, count, courses, events, last_word, mostly
 from trainguard.invariants.wording import number

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Scheduler
+from trainguard.events.scheduler import Scheduler
 from trainguard.observe.loop.watch.loggers import number_of
 from trainguard.observe.loop.watch.schedule_plans import plan_length, told_expression
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
