@@ -74,6 +74,9 @@ def run_script(
     no_probes: Annotated[
         bool, typer.Option("--no-probes", help="Only watch, try nothing out.")
     ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print what steps were asked, and the answers.")
+    ] = False,
     batch: Annotated[
         int | None, typer.Option(help="Promise: samples in each step.", metavar="N")
     ] = None,
@@ -120,6 +123,7 @@ def run_script(
             trace=_file("--trace", trace),
             command=shlex.join(["trainguard", *sys.argv[1:]]),
             judging=not record_only,
+            verbose=verbose,
         )
         raise typer.Exit(launch(order))
 

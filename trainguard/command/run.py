@@ -20,7 +20,7 @@ from trainguard.judging.judge import applicable, check_excuses_apply, check_step
 from trainguard.judging.verdict import Verdict
 from trainguard.report.json import document, write_whole
 from trainguard.report.progress import progress
-from trainguard.report.run_summary import as_rows, headline, summarize_run
+from trainguard.report.run_summary import as_rows, headline, questions_as_rows, summarize_run
 from trainguard.report.session_summary import OUTCOMES
 from trainguard.report.text import WIDTH, render_note, render_rows, render_traceback, render_verdict
 from trainguard.subjects.loop import Script
@@ -38,6 +38,7 @@ class RunRequest:
 
     module: whether the subject's path is the name of a module. command: the whole command line.
     judging: whether to judge what was recorded, and to report it.
+    verbose: whether to print what steps were asked, and what they answered.
     """
 
     subject: Script
@@ -48,6 +49,7 @@ class RunRequest:
     trace: Path | None = None
     command: str = ""
     judging: bool = True
+    verbose: bool = False
 
 
 def launch(order: RunRequest) -> int:
@@ -181,7 +183,8 @@ def _judge_and_report(
             _say(missing, err)
         return code or USAGE
     if order.judging and not _rank():
-        _say(_report(order, verdicts, headline(told, order.subject.name), as_rows(told)), out)
+        rows = as_rows(told) + (questions_as_rows(trace) if order.verbose else [])
+        _say(_report(order, verdicts, headline(told, order.subject.name), rows), out)
     # Where the first process reports for all, the others may not stop what it still has to do.
     found = any(v.fails for v in verdicts) and not _rank()
     return code or (FOUND if found else CLEAN if written else USAGE)

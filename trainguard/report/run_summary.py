@@ -6,10 +6,17 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from trainguard.events.counterfactual import WhatIf
 from trainguard.events.loop import Evaluation, Step
 from trainguard.events.trace import Trace
 
 _MOST = 4  # optimizers and parameter groups that are told apart
+_ANSWERS = {  # to a question, of a WhatIf
+    "nothing edited": "the same loss, {0.measured:.4g}",
+    "inputs edited": "{0.measured:.0f} of loss, output and gradients change",
+    "padding edited": "the loss changes by {0.measured:.4g}, rounding is {0.reference:.4g}",
+    "the same batch again": "its loss is higher after {0.measured:.0f} of {0.reference:.0f} steps",
+}
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -111,6 +118,19 @@ def as_rows(told: RunSummary) -> list[tuple[str, str]]:
         rows.append(("evaluated", f"{_times(told.evaluations)}{loss}"))
     if told.memory:
         rows.append(("memory", f"at most {size_text(told.memory)} in use"))
+    return rows
+
+
+def questions_as_rows(trace: Trace[Any]) -> list[tuple[str, str]]:
+    """Return what steps were asked and what they answered, or why they did not, a row for each."""
+    rows = []
+    for asked in trace:
+        if isinstance(asked, WhatIf):
+            edit = f"{asked.question} ({asked.label})" if asked.label else asked.question
+            said = f"{asked.outcome}: {asked.reason}"
+            if asked.outcome == "answered":
+                said = _ANSWERS.get(asked.question, "{0.measured:.4g}").format(asked)
+            rows.append(("what if", f"step {asked.step}, {edit}: {said}"))
     return rows
 
 

@@ -38,12 +38,12 @@ class InputsEdited(Question):
 
     def compare(self, plain: Report, edited: Report) -> Relation:
         """Count what changed; a target that was edited with the input is no matter."""
-        if not plain["given"]:
-            return Relation(void="no loss function of torch was called")
-        if not plain["output"]:
-            return Relation(void="the output cannot be compared")
         kinds = ("loss", "output", "gradients")
         changed = sum(plain[kind] != edited[kind] for kind in kinds)
+        if not changed and not plain["given"]:
+            return Relation(void="no loss function of torch was called")
+        if not changed and not plain["output"]:
+            return Relation(void="the output cannot be compared")
         dead = min(plain["idle"], edited["idle"]) > 0
         return Relation(float(changed), float(len(kinds)), (float(dead),))
 

@@ -1,0 +1,76 @@
+"""-v: what steps were asked, what they answered, and why they did not."""
+
+import pytest
+
+LOADER = """
+from torch.utils.data import DataLoader, TensorDataset
+net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+for x, y in DataLoader(TensorDataset(features, targets), 4):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(net(x), y).backward()
+    optimizer.step()
+"""
+
+
+def what_if(printed: str) -> list[str]:
+    """Return the rows of what was asked, without the label, a broken line as one."""
+    _, _, report = printed.partition(" trainguard ")
+    rows = " ".join(line.strip() for line in report.splitlines()).split("what if ")
+    return [row.strip() for row in rows[1:]]
+
+
+def test_questions_and_answers_are_printed(folder) -> None:
+    """A row for each, in order, with the step."""
+    folder.trains(before=LOADER, steps=0)
+    rows = what_if(folder.run("-v", "train.py").stdout)
+    assert [row.partition(":")[0] for row in rows] == [
+        "step 1, nothing edited",
+        "step 1, inputs edited (1 of 1 inputs in the opposite order)",
+        "step 1, the same batch again (one batch, 8 steps)",
+    ]
+    assert [row.partition(": ")[2].split(",")[0] for row in rows] == [
+        "the same loss",
+        "3 of loss",
+        "its loss is higher after 0 of 8 steps",
+    ]
+
+
+def test_they_are_not_printed_unasked(folder) -> None:
+    """A report without -v is as short as it was."""
+    folder.trains()
+    assert what_if(folder.run("train.py").stdout) == []
+
+
+HOOK = """
+import os, threading
+owner = os.getpid()
+def act(*_):
+    {act}
+net.register_forward_hook(act)
+"""
+
+
+@pytest.mark.parametrize(
+    ("act", "why"),
+    [
+        ("open('log', 'a').write('x')", "it opens 'log' for writing"),
+        ("os.path.exists('b') and os.remove('b'); open('b', 'w')", "it calls os.remove of 'b'"),
+        ("threading.Thread(target=over.wait).start()", "the script has 2 threads"),
+        ("os.getpid() != owner and os.abort()", "it was ended by SIGABRT"),
+        ("os.getpid() != owner and os._exit(0)", "it ended without an answer"),
+        ("while os.getpid() != owner: pass", "it took too long"),
+        ("net.calls = getattr(net, 'calls', 0) + 1", "the same loss"),
+    ],
+)
+def test_what_is_given_up_is_told_in_a_row(folder, act, why) -> None:
+    """The run itself goes on, and ends as it would have ended."""
+    once = "over = threading.Event()\n" + HOOK.format(act=act)
+    if "Thread" in act:
+        once = once.replace("net.register", "act(); #")
+    folder.trains(imports="import threading", before=once, after="over.set(); print('the end')")
+    run = folder.run("-v", "train.py")
+    rows = [row for row in what_if(run.stdout) if "nothing edited" in row]
+    assert "the end" in run.stdout
+    assert rows
+    assert why in rows[0]
