@@ -10,18 +10,18 @@ import pytest
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 SPARKLINE = re.compile(r"  curve +\S+")
 COUNTS = re.compile(r"\d+ of \d+ points")  # they follow the effort of the profile, not the finding
-# Each declaration of the README: its two files, the invariant that fails, and what the run ends in.
+# Each declaration of the README: its two files, and the one invariant that fails.
 DECLARATIONS = (
-    ("audio/losses.py", "guard_losses.py", "gradient_is_finite", "1 failed, 6 passed"),
-    ("text/model.py", "guard_models.py", "samples_do_not_mix", "1 failed, 10 passed"),
-    ("audio/loaders.py", "guard_loaders.py", "chunk_length_matches_split", "1 failed, 14 passed"),
-    ("vision/train.py", "guard_checkpoints.py", "checkpoint_is_complete", "1 failed, 5 passed"),
+    ("audio/losses.py", "guard_losses.py", "gradient_is_finite"),
+    ("text/model.py", "guard_models.py", "samples_do_not_mix"),
+    ("audio/loaders.py", "guard_loaders.py", "chunk_length_matches_split"),
+    ("vision/train.py", "guard_checkpoints.py", "checkpoint_is_complete"),
 )
 
 
-@pytest.mark.parametrize(("component", "guards", "invariant", "end"), DECLARATIONS)
+@pytest.mark.parametrize(("component", "guards", "invariant"), DECLARATIONS)
 def test_a_declaration_fails_as_printed(
-    component: str, guards: str, invariant: str, end: str, tmp_path: Path
+    component: str, guards: str, invariant: str, tmp_path: Path
 ) -> None:
     """What a declaration of the README gives is the README's message, but for its counts."""
     for name in (component, guards):
@@ -31,7 +31,7 @@ def test_a_declaration_fails_as_printed(
 
     (message,) = re.findall(rf"```\n({invariant}: .*?)```", README, re.S)
     assert COUNTS.sub("", message) in COUNTS.sub("", printed)
-    assert end in printed
+    assert re.search(r"= 1 failed, \d+ passed", printed)
 
 
 def test_a_curve_leaves_its_band_as_printed(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_curve_leaves_its_band_as_printed(tmp_path: Path) -> None:
         write(tmp_path, name)
     blessed = judged(tmp_path, "--snapshot-update")
     assert "1 snapshot generated." in blessed
-    assert "38 passed" in blessed
+    assert "failed" not in blessed
     train = tmp_path / "speech" / "train.py"
     (lost,) = re.findall(r"In a clean-up `(.*?)` is lost", README)
     train.write_text(train.read_text(encoding="utf-8").replace(f", {lost}", ""), encoding="utf-8")
@@ -49,7 +49,7 @@ def test_a_curve_leaves_its_band_as_printed(tmp_path: Path) -> None:
 
     (message,) = re.findall(r"```\n(curve_matches_snapshot: .*?)```", README, re.S)
     assert worded(SPARKLINE.sub("", message)) in worded(SPARKLINE.sub("", printed))
-    assert "1 failed, 37 passed" in printed
+    assert re.search(r"= 1 failed, \d+ passed", printed)
 
 
 def test_the_pictures_are_there() -> None:
