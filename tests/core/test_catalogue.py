@@ -1,8 +1,8 @@
 """The catalogue: every invariant explains itself, and the generated page is up to date."""
 
+import os
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -46,9 +46,18 @@ def test_every_family_has_invariants() -> None:
     assert {made.family for made in catalogue()} == set(FAMILIES)
 
 
-def test_names_are_unique() -> None:
-    """A family has each name once; what two families judge alike bears one name in both."""
-    assert Counter(made.key for made in catalogue()).most_common(1)[0][1] == 1
+@pytest.mark.parametrize("second", ["", "@invariant('loss')\ndef value_is_odd(trace): ..."])
+def test_a_name_is_taken_once(second: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second invariant of one name in a module is refused; a module that is reloaded is not."""
+    first = "from trainguard import invariant\n\n@invariant('loss')\ndef value_is_odd(trace): ..."
+    (tmp_path / "odd.py").write_text(f"{first}\n\n{second}\n", encoding="utf-8")
+    run = "import importlib, odd; importlib.reload(odd)"
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
+
+    done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, check=False)
+
+    assert ("loss.value_is_odd is registered twice, in odd and odd." in done.stderr) == bool(second)
+    assert (done.returncode == 0) == (not second)
 
 
 @by_key

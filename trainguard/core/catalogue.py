@@ -6,6 +6,8 @@ what is registered here: adding an invariant costs one function and one broken f
 """
 
 import inspect
+import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -98,15 +100,25 @@ def invariant(
             judge.__name__, family, judge, probe or _DEFAULT_PROBE[family], frozenset(needs), often
         )
         twin = _registered.get(made.key)
-        if twin is not None and twin.judge.__module__ != judge.__module__:
-            raise DeclarationError(
-                f"{made.key} is registered twice, in {twin.judge.__module__} and"
-                f" {judge.__module__}. Give one of them another name."
-            )
+        if twin is not None:
+            _check_twin(made, twin)
         _registered[made.key] = made
         return judge
 
     return register
+
+
+def _check_twin(made: Invariant, twin: Invariant) -> None:
+    """Raise DeclarationError for a name that is taken; a reloaded module may take its own."""
+    here, there = made.judge.__module__, twin.judge.__module__
+    try:
+        source = inspect.getsource(sys.modules[here])
+    except (KeyError, OSError, TypeError):  # of a prompt or a notebook there is none
+        source = ""
+    if here != there or len(re.findall(rf"^def {made.name}\(", source, re.MULTILINE)) > 1:
+        raise DeclarationError(
+            f"{made.key} is registered twice, in {there} and {here}. Give one of them another name."
+        )
 
 
 @cache
