@@ -59,12 +59,13 @@ def minimums(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style, types and the generated pages."""
+    """Check style, types and the generated pages, and print the figures of the house."""
     session.install(*CI, "-e", ".[test]", "mypy", "ruff")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
     session.run("python", "docs/make_catalogue.py", "--check")
+    session.run("python", "-m", "benchmarks.house")
 
 
 @nox.session
