@@ -1,6 +1,7 @@
 """The catalogue: every invariant explains itself, and the generated page is up to date."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 from trainguard.core.catalogue import FAMILIES, SECTIONS, Invariant, catalogue, find_invariants
 
 ROOT = Path(__file__).parents[2]
+# A thread, an address, a page of a known project, a paper or a book, a published weakness.
+OPENABLE = r"issues? \d|pull request|\.org|\.io|PyTorch|torch\.|/|documentation|\d{4}|CS231n"
 by_key = pytest.mark.parametrize("made", catalogue(), ids=lambda made: made.key)
 
 
@@ -33,6 +36,12 @@ def test_the_title_is_one_sentence(made: Invariant) -> None:
 def test_the_module_is_the_family(made: Invariant) -> None:
     """An invariant of ours stands in the module, or the folder, of its family."""
     assert made.judge.__module__.startswith(f"trainguard.invariants.{made.family}")
+
+
+@by_key
+def test_the_source_can_be_opened(made: Invariant) -> None:
+    """A source is a paper, a public thread or a page of documentation, not a document of ours."""
+    assert re.search(OPENABLE, made.section("Source"))
 
 
 @by_key

@@ -44,7 +44,8 @@ def checkpoint_is_complete(trace: Trace[Event]) -> Iterator[Finding]:
         run that goes on from an older checkpoint than the newest.
     Why: Adam without its moments takes steps of full size in all directions, an average that begins
         anew is worse for thousands of steps, and a plateau rule that forgets waits forever.
-    Source: multimodal-pipeline, row C9; multi-domain-vjepa3d, rows D8 and D10.
+    Source: huggingface/pytorch-image-models issue 871; PyTorch's tutorial on saving and loading
+        models (a general checkpoint has more than the model).
     """
     if not comparable(trace):
         return

@@ -61,7 +61,7 @@ def rotation_keeps_the_newest(trace: Trace[Event]) -> Iterator[Finding]:
         find in the folders made for it; what other processes delete.
     Why: `sorted(names)` puts step_10 before step_9, so that the newest is deleted at once and the
         run can only go on from an old one.
-    Source: multimodal-pipeline, row C8.
+    Source: huggingface/transformers issues 27138 and 26961; huggingface/accelerate issue 1163.
     """
     said: set[str] = set()
     for told in events(trace, Rotation):

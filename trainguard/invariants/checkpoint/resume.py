@@ -74,7 +74,8 @@ def resume_takes_the_newest(trace: Trace[Event]) -> Iterator[Finding]:
         only in a run that has both; files that are not opened by Python; names without a number.
     Why: names are put in alphabetical order, and the run falls back to an older state at each
         resume.
-    Source: multimodal-pipeline, row C8 (step_9 after step_10).
+    Source: allenai/open-instruct issue 542 (step_9000 after step_10000); Lightning-AI/litgpt pull
+        request 661.
     """
     told = resumption(trace)
     if comparable(trace) and 0 <= told.began < told.saved and told.newer:

@@ -29,7 +29,7 @@ def chunk_length_matches_split(trace: Trace[Event]) -> Iterator[Finding]:
     Misses: chunks of the right length from the wrong place; padding up to it.
     Why: a branch for 'eval' that knows neither 'val' nor 'test' falls back to the length that the
         training uses, so that memory and metrics are not those of the configuration.
-    Source: dml-audio-training, row A10 (section 7: validation used train_chunk_size).
+    Source: pytorch/examples, word_language_model (one bptt cuts the sequences of every split).
     """
     for split in each_split(trace):
         chunk = split.option("chunk")
@@ -88,8 +88,7 @@ def chunks_are_contiguous(trace: Trace[Event]) -> Iterator[Finding]:
     Misses: whole numbers without targets, and noise, in an order that is the same each epoch.
     Why: shuffling left on, or rows reshaped the wrong way, and the state that is carried belongs to
         another stream: training goes on, and learns to ignore it.
-    Source: gpu-memory, rows B4 and B5 (state and past chunks carried across batches); the
-        word-language-model example of PyTorch, whose batchify() this is about.
+    Source: the word-language-model example of PyTorch, whose batchify() this is about.
     """
     for serving in servings(trace, *_TORN):
         share = serving.measured / serving.reference
@@ -134,7 +133,8 @@ def padding_is_bounded(trace: Trace[Event]) -> Iterator[Finding]:
     Misses: padding that is no constant; sequences of which neither `T` nor a mask is known.
     Why: lengths rounded up to a power of two, or one long sample in a batch of short ones, and
         half of the memory and time go into positions that are thrown away.
-    Source: gpu-memory, row B7 (padding to a power of two).
+    Source: Krell et al., Efficient Sequence Packing without Cross-contamination (arXiv 2107.02027):
+        up to half of a batch is padding.
     """
     own = trace.promise("limit:padding_is_bounded")
     allowed = 0.4 if own is None else own
@@ -183,8 +183,8 @@ def padding_is_masked(trace: Trace[Event]) -> Iterator[Finding]:
         padding by repetition or reflection.
     Misses: a mask that is right and not used; padding of floating-point data that the mask keeps.
     Why: a model that attends to padding learns from how long the other samples are.
-    Source: transformers' troubleshooting page, "Incorrect output when padding tokens aren't
-        masked".
+    Source: transformers' troubleshooting page (huggingface.co/docs/transformers/troubleshooting),
+        "Incorrect output when padding tokens aren't masked".
     """
     allowed = trace.limit("padding_is_masked", 0.1)
     for serving in servings(trace, *_DISAGREE):

@@ -32,8 +32,7 @@ def settings_fit_the_machine(trace: Trace[Event]) -> Iterator[Finding]:
         data_keeps_up sees; machines other than this one.
     Why: with four times as many workers as cores they wait for each other; workers that open their
         files again in each epoch may take longer than they save.
-    Source: multimodal-pipeline, row C1; pytorch/pytorch issue 15849 (workers that are started anew
-        for each epoch).
+    Source: pytorch/pytorch issue 15849 (workers that are started anew for each epoch).
     """
     crowd = trace.limit("settings_fit_the_machine", _CROWD)
     told: set[str] = set()

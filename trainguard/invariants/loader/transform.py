@@ -29,8 +29,8 @@ def transform_round_trips(trace: Trace[Event]) -> Iterator[Finding]:
     Misses: errors below a step; transforms that are wrong in the same way as their inverse.
     Why: a decoder with another number of levels, or interleaved channels taken apart along another
         axis, gives plausible noise.
-    Source: gpu-memory, row B8; ibab/tensorflow-wavenet pull request 155 (mu-law encoded with an
-        offset that the decoder does not have).
+    Source: ibab/tensorflow-wavenet pull request 155 (mu-law encoded with an offset that the decoder
+        does not have).
     """
     yield from _spoilt(trace)
     promised = trace.promise("tolerance")

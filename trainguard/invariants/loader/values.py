@@ -24,7 +24,7 @@ def values_are_finite(trace: Trace[Event]) -> Iterator[Finding]:
     Allows: minus infinity in a mask that is added to attention scores; rounding at the ends.
     Misses: corrupted samples with plausible values; what later epochs draw.
     Why: one damaged file in a thousand makes the loss nan once in an epoch, at no fixed step.
-    Source: multi-domain-vjepa3d, row D13 (corrupted volumes end the run or slip through as nan).
+    Source: Breck et al., Data Validation for Machine Learning (MLSys 2019).
     """
     for field in fields(trace):
         if field.bad and field.role != "mask":
@@ -86,7 +86,8 @@ def modalities_share_a_scale(trace: Trace[Event]) -> Iterator[Finding]:
     Misses: scales that differ inside one field; what the model or the loss scales itself.
     Why: raw scanner units and integer codes turned into floats beside values of one: the squared
         error of the largest is millions of times that of the smallest, and alone is learned.
-    Source: flat-loss-autoencoder, rows E4 and E6 (raw scanner units; codes regressed as floats).
+    Source: scikit-learn's documentation, preprocessing: a feature of larger variance dominates the
+        others.
     """
     wanted = trace.promises.get("modalities")
     allowed = trace.limit("modalities_share_a_scale", 100.0)
@@ -145,8 +146,8 @@ def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
         time; what changes after the first 64 batches, or the first tenth, of the second epoch.
     Why: data shuffled by one permutation and labels by another, and nothing but the base rates can
         be learned.
-    Source: data sets that call randperm once for x and once more for y; see also the invariant of
-        the same name for training runs.
+    Source: Borda/kaggle_image-classify pull request 12; data sets that call randperm once for x and
+        once more for y.
     """
     declared = bool(trace.promises.get("labels"))
     allowed = trace.limit("labels_follow_inputs", 0.02)

@@ -36,7 +36,7 @@ def average_follows_model(trace: Trace[Event]) -> Iterator[Finding]:
         a frozen average in fewer than 10 steps.
     Why: an average with its weights exchanged is the model of one step ago, and a frozen one is
         easy to imitate: the loss falls either way.
-    Source: multi-domain-vjepa3d, row D10; huggingface/diffusers issue 1864.
+    Source: huggingface/diffusers issue 1864.
     """
     copies = _copies(trace)
     named = [copy for copy in copies if copy.looks[0].named]

@@ -109,7 +109,8 @@ def effective_batch_is_constant(trace: Trace[Event]) -> Iterator[Finding]:
     Misses: the number of processes; more than 63 passes; what is thinned out of a long run.
     Why: the rate is right for one batch size; a division that leaves a remainder, or a loader that
         keeps its old batch size, makes another one.
-    Source: multimodal-pipeline, rows C2 and C10; multi-domain-vjepa3d, row D9.
+    Source: Goyal et al., Accurate, Large Minibatch SGD (arXiv 1706.02677): the rate belongs to the
+        size of the batch.
     """
     promised = trace.promise("batch")
     for course in courses(trace):

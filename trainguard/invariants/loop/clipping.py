@@ -74,7 +74,7 @@ def clipping_takes_effect(trace: Trace[Event]) -> Iterator[Finding]:
         that is left out and small in the recorded steps; hand-written clipping.
     Why: the order is backward, unscale, clip, step: in any other, clipping does nothing, or takes
         almost everything away, and nothing complains.
-    Source: dml-audio-training, row A9; pytorch.org/docs/stable/notes/amp_examples.html.
+    Source: pytorch.org/docs/stable/notes/amp_examples.html.
     """
     for course in courses(trace):
         clips = [s for s in course.steps if s.clip]
@@ -147,7 +147,8 @@ def clipping_is_rare(trace: Trace[Event]) -> Iterator[Finding]:
     Misses: clipping by value, and by several calls.
     Why: where every step is clipped, each has the same length whatever the gradient says, and one
         part with huge gradients leaves nothing for the others.
-    Source: multi-domain-vjepa3d, row D12 (a limit of 0.01); flat-loss-autoencoder, row E9.
+    Source: Pascanu et al., On the difficulty of training recurrent neural networks (arXiv
+        1211.5063), section 3.2: the limit is chosen by the average norm.
     """
     least = trace.limit("clipping_is_rare", 0.9)
     for course in courses(trace):

@@ -39,8 +39,8 @@ def curve_matches_snapshot(trace: Trace[Event]) -> Iterator[Finding]:
     Misses: what changes a run by less than rounding is amplified to; with seeds, any change that
         is small against the spread of the seeds.
     Why: a rate, a reduction, a schedule or an order that changed by accident still trains.
-    Source: multimodal-pipeline, row C7; multi-domain-vjepa3d, rows D3 and D4 (rates that were not
-        what they seemed).
+    Source: Karpathy, "A Recipe for Training Neural Networks"
+        (karpathy.github.io/2019/04/25/recipe): a training fails silently.
     """
     for kept in events(trace, Kept):
         yield from _of(trace, kept)

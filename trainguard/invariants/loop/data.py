@@ -49,7 +49,7 @@ def data_keeps_up(trace: Trace[Event]) -> Iterator[Finding]:
     Allows: half of the time (limit: a share), and waits below 0.02 seconds.
     Misses: data that is prepared outside of a loader; bursts that the median does not see.
     Why: a device that waits is paid for; a projection of 32 days was taken for granted.
-    Source: flat-loss-autoencoder, row E11.
+    Source: PyTorch's performance tuning guide, on asynchronous data loading.
     """
     course = main_course(trace)
     steps = [s for s in (course.every[1:] if course else ()) if s.seconds > 0 and not isnan(s.wait)]

@@ -40,7 +40,7 @@ def gradients_are_finite(trace: Trace[Event]) -> Iterator[Finding]:
         next gradients are then finite. Not 40 skipped ones in a row to the end.
     Misses: gradients that are not finite and that no optimizer used.
     Why: the loss of that step is still a number; the next one, and every one after it, is not.
-    Source: multi-domain-vjepa3d, row D5; pytorch/pytorch issue 10729.
+    Source: pytorch/pytorch issue 10729.
     """
     end = min(
         (s.clock for s in events(trace, Step) if has_nonfinite_loss(s) and not s.skipped),
@@ -142,7 +142,7 @@ def gradient_norm_is_measured_before_zeroing(trace: Trace[Event]) -> Iterator[Fi
     Misses: a line that sees them at other times too, in another call of the same function.
     Why: a norm that is taken after zero_grad is 0.0 for ever, and the explosion that it should
         have shown is not seen.
-    Source: multi-domain-vjepa3d, row D1.
+    Source: Lightning-AI/pytorch-lightning issue 272.
     """
     for read in events(trace, Read):
         if read.full or read.empty < 2 or "assert" in read.code or _WRITES.search(read.code):
@@ -172,7 +172,7 @@ def gradient_norm_is_positive(trace: Trace[Event]) -> Iterator[Finding]:
     Misses: parts of a model whose gradient is zero while another part learns.
     Why: zero_grad between backward and step, a clamp that is always active or units that are all
         dead leave a run that only pretends.
-    Source: multi-domain-vjepa3d, "always verify grad_norm > 0 in the first 100 steps".
+    Source: Lu et al., Dying ReLU and Initialization (arXiv 1903.06733).
     """
     for course in courses(trace):
         ran = [s for s in course.steps if s.losses or "backward" in s.order]

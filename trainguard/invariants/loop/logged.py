@@ -41,8 +41,7 @@ def logged_values_are_true(trace: Trace[Event]) -> Iterator[Finding]:
     Misses: values that match nothing, as smoothed ones and norms of another order do; names of
         their own; steps that are thinned out of a long run.
     Why: the one number that should warn of an explosion is nothing, and nobody knows.
-    Source: multi-domain-vjepa3d, rows D1 and D11; dml-audio-training, row A9;
-        Lightning-AI/pytorch-lightning issue 272.
+    Source: Lightning-AI/pytorch-lightning issue 272.
     """
     near = trace.limit("logged_values_are_true", 2e-3)
     every = courses(trace)

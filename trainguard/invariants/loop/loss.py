@@ -45,7 +45,7 @@ def loss_is_finite(trace: Trace[Event]) -> Iterator[Finding]:
     Misses: losses that no backward pass started from; micro-batches after the 64th of a step.
     Why: one nan makes every parameter nan in one step, and the run goes on for days as if nothing
         had happened.
-    Source: multi-domain-vjepa3d, row D5 (nan at step 512).
+    Source: PyTorch, torch.autograd.detect_anomaly, which looks for the same thing.
     """
     found = [
         (s, c) for c in courses(trace) if (s := first(c.steps, has_nonfinite_loss)) is not None
@@ -144,7 +144,8 @@ def loss_falls(trace: Trace[Event]) -> Iterator[Finding]:
     Misses: without a promise, a loss whose noise hides that it does not fall, losses of any sign,
         several optimizers, and runs with teachers or rollouts, whose losses may rise.
     Why: a run can cost weeks before somebody looks at the scale of the axis.
-    Source: flat-loss-autoencoder, row E1; dml-audio-training, row A8.
+    Source: Karpathy, "A Recipe for Training Neural Networks"
+        (karpathy.github.io/2019/04/25/recipe): overfit one batch.
     """
     course = main_course(trace)
     steps = [] if course is None else [s for s in course.every if isfinite(_level(s))]

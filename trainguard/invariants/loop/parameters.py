@@ -33,7 +33,7 @@ def every_trainable_parameter_moves(trace: Trace[Event]) -> Iterator[Finding]:
         for all: learning_rate_is_positive.
     Misses: parameters that move and do not learn; single rows or heads that stand still.
     Why: what is in the model and in the optimizer and stands still is missed by every loss curve.
-    Source: multimodal-pipeline, row C11 (parameters frozen per mode are never thawed).
+    Source: microsoft/nni issue 4521 (layers replaced after the optimizer).
     """
     globs, parameters = _globs(trace, "trainable"), events(trace, Parameter)
     yield from _nameless(trace, "trainable", globs, parameters)
@@ -240,7 +240,7 @@ def frozen_parameters_stay(trace: Trace[Event]) -> Iterator[Finding]:
     Misses: buffers, such as batch statistics; frozen parameters that are edited by hand, unless
         they are declared.
     Why: a gradient that is zeroed and not removed keeps momentum and weight decay at work.
-    Source: multimodal-pipeline, row C11; facebookresearch/fairseq issue 4702.
+    Source: facebookresearch/fairseq issue 4702.
     """
     globs, parameters = _globs(trace, "frozen"), events(trace, Parameter)
     yield from _nameless(trace, "frozen", globs, parameters)

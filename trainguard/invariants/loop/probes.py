@@ -142,7 +142,7 @@ def run_is_reproducible(trace: Trace[Event]) -> Iterator[Finding]:
     Allows: nothing: the losses agree to the last bit.
     Misses: what differs later, or on another device or with other threads.
     Why: without it no difference between two runs can be put down to a change of the code.
-    Source: issues 3 and 6; open-mmlab/mmdetection issue 2034.
+    Source: PyTorch's notes on reproducibility; open-mmlab/mmdetection issue 2034.
     """
     for probe in _of(trace, "processes"):
         yield _differs(

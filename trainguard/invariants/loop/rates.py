@@ -43,7 +43,7 @@ def learning_rate_is_positive(trace: Trace[Event]) -> Iterator[Finding]:
     Misses: rates that are above zero and far too small; runs without gradients.
     Why: a schedule that is switched off leaves the optimizer at the start of its warmup, which
         is often zero: everything runs and nothing moves. A negative rate climbs.
-    Source: multi-domain-vjepa3d, row D3.
+    Source: EleutherAI/gpt-neox issue 1373; facebookresearch/barlowtwins issue 45.
     """
     every = courses(trace)
     for course in every:
@@ -160,7 +160,7 @@ def rate_follows_schedule(trace: Trace[Event]) -> Iterator[Finding]:
         its full rate behind a switch that is off.
     Why: somebody else writes the rate, and the schedule in the configuration and in the log is
         not the one that the model is trained with.
-    Source: multi-domain-vjepa3d, fix v3 (a rate set by hand beside a scheduler).
+    Source: SPOClab-ca/dn3 issue 6 (an added scheduler leaves the rate at its default).
     """
     made = events(trace, Scheduler)
     every = courses(trace)

@@ -25,7 +25,7 @@ def components_are_balanced(trace: Trace[Event]) -> Iterator[Finding]:
         that pull at nothing at all, which may be switched off.
     Misses: terms that are added up before a loss function is called, or are none of torch's.
     Why: with equal weights and unequal scales the largest term is the only one that is learned.
-    Source: flat-loss-autoencoder, row E5.
+    Source: Chen et al., GradNorm (arXiv 1711.02257).
     """
     ratio = trace.limit("components_are_balanced", 1e3)
     pulls = {

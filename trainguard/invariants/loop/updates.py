@@ -36,7 +36,7 @@ def layer_gradients_are_balanced(trace: Trace[Event]) -> Iterator[Finding]:
         1e-6, which is meant; imbalance that weights of one dimension would show.
     Why: sigmoids in a row, or weights that are too large, make a stack of which only one end
         learns.
-    Source: flat-loss-autoencoder, row E7.
+    Source: Glorot and Bengio, 2010 (proceedings.mlr.press/v9/glorot10a.html).
     """
     least = trace.limit("layer_gradients_are_balanced", _BROKEN)
     for course in courses(trace):
@@ -95,7 +95,7 @@ def update_ratio_is_healthy(trace: Trace[Event]) -> Iterator[Finding]:
         losses of any sign, of several optimizers; single layers.
     Why: an update below the resolution of its weights is rounded off: with bfloat16 weights and a
         small rate nothing moves. One as large as the weights forgets what was learned.
-    Source: Karpathy, "Neural Networks: Zero to Hero" (about 1e-3 is usual).
+    Source: Stanford CS231n, notes on learning, "Ratio of weights:updates" (about 1e-3 is usual).
     """
     most = trace.limit("update_ratio_is_healthy", _LARGE)
     for course in courses(trace):

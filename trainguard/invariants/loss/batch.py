@@ -20,7 +20,7 @@ def samples_do_not_mix(trace: Trace[Sample]) -> Iterator[Finding]:
     Misses: mixing that cancels in the value.
     Why: a reduction over the wrong dimension, or a normalisation over the batch, makes a sample's
         gradient depend on its neighbours, and the loss on the batch size.
-    Source: flat-loss-autoencoder, section 4; common in broadcasting (N, 1) against (N,).
+    Source: pytorch/pytorch issue 16045 (broadcasting (N, 1) against (N,)).
     """
     for sample in of(trace, "mixing"):
         tolerance = trace.limit("samples_do_not_mix", 1e-3)
@@ -47,7 +47,7 @@ def padding_is_ignored(trace: Trace[Sample]) -> Iterator[Finding]:
     Allows: a change of 1e-5 * (1 + |loss|), and gradients of exactly zero.
     Misses: masks that are not declared with tg.mask.
     Why: padding that counts dilutes the loss of short samples and teaches the model to pad.
-    Source: common in losses that average over the padded length.
+    Source: PyTorch, torch.nn.CrossEntropyLoss (ignore_index, which its mean leaves out).
     """
     for sample in of(trace, "padding"):
         allowed = trace.limit("padding_is_ignored", 1e-5) * (1 + abs(sample.reference))
@@ -83,7 +83,7 @@ def components_are_balanced(trace: Trace[Sample]) -> Iterator[Finding]:
     Allows: the strongest at most 1000 times the weakest that has a gradient.
     Misses: imbalances that only the model's own outputs show.
     Why: with equal weights and unequal scales the largest one is the only one that is learned.
-    Source: flat-loss-autoencoder, sections 3 and 4.
+    Source: Chen et al., GradNorm (arXiv 1711.02257).
     """
     pulls = {s.label: s for s in of(trace, "component") if isfinite(s.measured) and s.measured > 0}
     if len(pulls) < 2:
@@ -113,7 +113,8 @@ def likelihood_sums_to_one(trace: Trace[Sample]) -> Iterator[Finding]:
     Misses: a loss in bits or averaged over more than the declared dimensions.
     Why: with a wrong bin width or wrong edge bins the loss is no likelihood: it can be lowered
         without predicting better, and its value cannot be compared.
-    Source: dml-audio-training; the 0.999 edges of the original code are wrong at 16 bits.
+    Source: Salimans et al., PixelCNN++ (arXiv 1701.05517), section 2.1; the 0.999 edges of its code
+        are wrong at 16 bits.
     """
     for sample in of(trace, "likelihood"):
         tolerance = trace.limit("likelihood_sums_to_one", 1e-3)

@@ -18,7 +18,8 @@ def call_leaves_no_trace(trace: Trace[Sample]) -> Iterator[Finding]:
     Misses: what is changed outside PyTorch; what only some inputs bring about.
     Why: an input edited in place changes the model's output behind its back, and a seed set in a
         loss makes every augmentation draw the same numbers.
-    Source: dml-audio-training, solution 2B: clamp_ and exp_ on the head's output.
+    Source: PyTorch's notes on autograd, in-place operations
+        (docs.pytorch.org/docs/stable/notes/autograd.html).
     """
     for sample in trace:
         told, where, measured, allowed, why = _CONDUCT[sample.quantity]

@@ -22,7 +22,7 @@ def low_precision_agrees(trace: Trace[Sample]) -> Iterator[Finding]:
     Misses: errors that only build up over many steps; noise close to the minimum.
     Why: subtracting two nearly equal numbers, or dividing by a small one, makes rounding large, and
         the step follows noise. Computing such a loss in float32 inside costs little.
-    Source: multi-domain-vjepa3d, mixed precision considerations.
+    Source: Micikevicius et al., Mixed Precision Training (arXiv 1710.03740).
     """
     for sample in of(trace, "precision"):
         dtype = str(trace.conditions.get("dtype"))

@@ -20,7 +20,8 @@ def gradient_is_alive(trace: Trace[Sample]) -> Iterator[Finding]:
         An input that no gradient ever reaches is a note: it may be detached on purpose.
     Misses: gradients that are tiny and not zero; zeros of float32 that float64 does not have.
     Why: behind a clamp the loss does not change, so a parameter that gets there stays there.
-    Source: dml-audio-training, section 1A and fix 3; multimodal-pipeline, section 4.
+    Source: openai/pixel-cnn, pixel_cnn_pp/nn.py (log_scales are cut off at -7, where their gradient
+        is zero).
     """
     silent = {s.input for s in of(trace, "unreached") if s.points and s.bad == s.points}
     for name in sorted(silent):
@@ -58,7 +59,7 @@ def gradient_is_continuous(trace: Trace[Sample]) -> Iterator[Finding]:
         Kinks are allowed: |x| and max(x, 0) have them on purpose.
     Misses: jumps so narrow that no line met them; branches that meet in value but not in slope.
     Why: branches of torch.where that do not meet make the loss jump where no gradient says so.
-    Source: dml-audio-training, section 1A: nested torch.where conditions.
+    Source: openai/pixel-cnn, pixel_cnn_pp/nn.py: nested tf.where conditions.
     """
     for sample in of(trace, "jump"):
         allowed = 1e-3 * (1 + abs(sample.reference)) + 10 * sample.scale

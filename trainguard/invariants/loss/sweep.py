@@ -18,7 +18,7 @@ def value_is_finite(trace: Trace[Sample]) -> Iterator[Finding]:
     Allows: no nan and no infinity.
     Misses: points inside the ranges that the sweep did not meet.
     Why: one nan in a batch makes every parameter nan in one step.
-    Source: dml-audio-training, section 1A; multi-domain-vjepa3d, problem 2.
+    Source: PyTorch, torch.nn.BCEWithLogitsLoss (stable where a sigmoid and a BCELoss are not).
     """
     for sample in of(trace, "value"):
         if not isfinite(sample.measured):
@@ -41,7 +41,7 @@ def gradient_is_finite(trace: Trace[Sample]) -> Iterator[Finding]:
     Misses: points inside the ranges that the sweep did not meet.
     Why: torch.where computes both branches, and nan times zero is nan: the branch that was not
         taken leaks into the gradient. A norm or a square root has no slope at zero.
-    Source: dml-audio-training, section 1A; pytorch/pytorch issue 10729.
+    Source: pytorch/pytorch issue 10729.
     """
     for sample in of(trace, "gradient"):
         if not isfinite(sample.measured):
@@ -71,7 +71,8 @@ def gradient_is_bounded(trace: Trace[Sample]) -> Iterator[Finding]:
     Misses: explosions below that size that are still too large for the learning rate.
     Why: an exp(-log_scale) without a lower clamp, or a division by a norm that can be tiny, turns
         one sample into a step that undoes the training.
-    Source: dml-audio-training, section 1A; multimodal-pipeline, section 4.
+    Source: PyTorch, torch.nn.BCELoss (its logarithms are clamped, since their gradients are
+        infinite at 0).
     """
     for sample in of(trace, "largest_gradient"):
         allowed = trace.limit("gradient_is_bounded", 1e4 * _magnitude(trace, sample.input))

@@ -21,7 +21,8 @@ def headroom_is_kept(trace: Trace[Usage]) -> Iterator[Finding]:
         every machine without CUDA, where it is skipped.
     Why: a longer recording, another order of batches or a checkpoint that is saved takes a little
         more, and a step that fills the device to the brim dies of it after a day.
-    Source: a post-mortem: 1.50 GiB were asked for where 1.22 GiB were free.
+    Source: PyTorch's notes on CUDA, memory management
+        (docs.pytorch.org/docs/stable/notes/cuda.html).
     """
     promised = trace.promise("budget:headroom")
     for seen in of(trace, "headroom"):

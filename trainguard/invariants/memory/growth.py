@@ -29,7 +29,8 @@ def memory_does_not_grow(trace: Trace[Usage]) -> Iterator[Finding]:
         what grows in less than three of four steps.
     Why: a list of losses, a state that is carried on or a cache without bound ends a training after
         hours, in a line that has nothing to do with it.
-    Source: a post-mortem: state and chunks of context were kept across batches.
+    Source: PyTorch's frequently asked questions (docs.pytorch.org/docs/stable/notes/faq.html):
+        don't accumulate history across your training loop.
     """
     allowed = trace.promise("budget:growth_per_step") or 0.0
     yield from _graphs(trace, allowed)
@@ -123,7 +124,8 @@ def memory_scales_at_most(trace: Trace[Usage]) -> Iterator[Finding]:
         of a sequence length shows from some hundreds on. The step of the optimizer.
     Why: twice the length should cost twice the memory; a mask, a table of relative positions or
         attention written out costs four times, and the run dies on its longest recording.
-    Source: a post-mortem: stereo doubled the sequence, and the memory with it.
+    Source: Dao et al., FlashAttention (arXiv 2205.14135): attention written out is quadratic in the
+        length.
     """
     for name in dict.fromkeys(seen.place for seen in of(trace, "size")):
         seen = sorted((s for s in of(trace, "size") if s.place == name), key=lambda s: s.measured)

@@ -33,7 +33,8 @@ def peak_is_within_budget(trace: Trace[Usage]) -> Iterator[Finding]:
     Misses: the scratch space of kernels, the context of the device, buffers of collectives, and
         the fragmentation of the allocator: leave them some room, 1 to 2 GiB on CUDA.
     Why: a step that does not fit is found by crashing, after the queue and hours into the run.
-    Source: a post-mortem: 22 GiB were used where 8 to 12 had been estimated.
+    Source: PyTorch, Understanding CUDA Memory Usage
+        (docs.pytorch.org/docs/stable/torch_cuda_memory.html).
     """
     limit, stop = trace.promise("budget:peak"), find_stop(trace)
     for seen in of(trace, "peak"):
@@ -74,8 +75,7 @@ def category_is_within_budget(trace: Trace[Usage]) -> Iterator[Finding]:
         own counts as an activation or as something temporary.
     Why: a total says that memory is short, a breakdown says of what: 2 GiB of activations that
         should be 200 MiB are an attention matrix or a cast that nobody meant to keep.
-    Source: post-mortems: an estimate without a breakdown; an averaged copy of all parameters; an
-        embedding with a row for each of 65,536 values.
+    Source: Rajbhandari et al., ZeRO (arXiv 1910.02054), section 3: where did all the memory go?
     """
     stop, found = find_stop(trace), False
     for seen in of(trace, "category"):
@@ -138,7 +138,7 @@ def loss_memory_per_element_is_bounded(trace: Trace[Usage]) -> Iterator[Finding]
     Why: a float32 intermediate is 4 bytes for each element, and a likelihood written out in a
         dozen lines keeps a dozen of them until the backward pass: more than the model that feeds
         it, at the length of a recording.
-    Source: a post-mortem: a mixture loss held full-size intermediates for every component.
+    Source: Wijmans et al., Cut Your Losses in Large-Vocabulary Language Models (arXiv 2411.09009).
     """
     limit = trace.promise("budget:per_element")
     for seen in of(trace, "element"):
@@ -171,7 +171,7 @@ def saving_is_real(trace: Trace[Usage]) -> Iterator[Finding]:
     Misses: what is saved or spent outside of the step, and the time that it costs.
     Why: a switch that reaches none of the layers changes nothing and says nothing; 30 to 50 % are
         quoted for activation checkpointing, and hold for what activations are most of.
-    Source: a post-mortem: 30 to 50 % promised, and 18 outputs in place of 65,536, never measured.
+    Source: Chen et al., Training Deep Nets with Sublinear Memory Cost (arXiv 1604.06174).
     """
     promised = trace.promise("budget:saving")
     for seen in of(trace, "saving"):

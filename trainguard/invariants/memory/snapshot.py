@@ -23,7 +23,8 @@ def memory_matches_snapshot(trace: Trace[Usage]) -> Iterator[Finding]:
     Misses: growth that comes in steps smaller than the share and is blessed each time.
     Why: memory is lost a little at a time, to a tensor that is kept for a plot or a cast that was
         added: no budget is broken, and half a year later nothing fits.
-    Source: a post-mortem: nobody could say since when 22 GiB were used.
+    Source: PyTorch, Understanding CUDA Memory Usage
+        (docs.pytorch.org/docs/stable/torch_cuda_memory.html).
     """
     share = trace.promise("budget:snapshot")
     yield from _incomparable(trace)

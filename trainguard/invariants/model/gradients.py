@@ -37,8 +37,7 @@ def every_parameter_receives_gradient(trace: Trace[Pass]) -> Iterator[Finding]:
         rows are used; gradients that are too small to matter.
     Why: a branch that was detached, a module that forward forgot, or two factors that both start
         at zero stay as they were initialised, while the loss falls without them.
-    Source: torch.nn.parallel.DistributedDataParallel (find_unused_parameters exists for it);
-        flat-loss-autoencoder, row E7.
+    Source: torch.nn.parallel.DistributedDataParallel (find_unused_parameters exists for it).
     """
     passes = _merge_cases(trace)
     chosen = {_open(seen.place) for seen in passes.values() if 0 < seen.count < seen.of}
@@ -127,7 +126,7 @@ def layer_gradients_are_balanced(trace: Trace[Pass]) -> Iterator[Finding]:
         registered in another order than they are used in; imbalance that comes with training.
     Why: sigmoids in a row, or weights that are too large, make a stack of which only one end
         learns.
-    Source: flat-loss-autoencoder, row E7; Glorot and Bengio, 2010.
+    Source: Glorot and Bengio, 2010.
     """
     least = trace.limit("layer_gradients_are_balanced", _BROKEN)
     for case in sorted({seen.case for seen in trace}):

@@ -29,7 +29,7 @@ def outputs_are_finite(trace: Trace[Pass]) -> Iterator[Finding]:
         loss is declared; overflow in a lower precision, which low_precision_agrees has.
     Why: a division by a norm or a standard deviation of zero, a softmax over nothing, the root or
         logarithm of what an untrained layer gives.
-    Source: multi-domain-vjepa3d, row D5; pytorch/pytorch issue 41508 (a fully masked row).
+    Source: pytorch/pytorch issue 41508 (a fully masked row).
     """
     for seen in worst(of(trace, "output"), lambda seen: seen.count):
         if seen.count:
@@ -68,8 +68,8 @@ def initial_loss_is_expected(trace: Trace[Pass]) -> Iterator[Finding]:
         likelihoods about which nothing is promised.
     Why: a head that starts far off spends its first thousand steps on unlearning its own scale,
         or overflows; a loss far below a guess has seen the target.
-    Source: dml-audio-training, row A7; row E8 (initialisation unknown); Karpathy, "A Recipe for
-        Training Neural Networks" (verify the loss at initialisation).
+    Source: Karpathy, "A Recipe for Training Neural Networks"
+        (karpathy.github.io/2019/04/25/recipe): verify the loss at initialisation.
     """
     expected = trace.promise("initial_loss")
     if expected is None:
@@ -129,7 +129,8 @@ def initial_outputs_are_in_range(trace: Trace[Pass]) -> Iterator[Finding]:
     Misses: outputs that are all at one place inside it, which components_are_distinct may have.
     Why: scales, means and logits of a mixture that start far from the data cost the likelihood
         thousands of nats at the first step, and saturate where the gradient is zero.
-    Source: dml-audio-training, rows A7 and A13.
+    Source: Karpathy, "A Recipe for Training Neural Networks"
+        (karpathy.github.io/2019/04/25/recipe): initialise the final layer well.
     """
     ranges = {
         name.removeprefix("range:"): bounds
@@ -176,7 +177,8 @@ def components_are_distinct(trace: Trace[Pass]) -> Iterator[Finding]:
         model without a loss; activations other than ReLU.
     Why: a mixture whose rows are filled with one constant is one component for ever: rows that
         are the same get the same gradient.
-    Source: dml-audio-training, row A13.
+    Source: Goodfellow et al., Deep Learning, section 8.4: initial parameters must break the
+        symmetry (deeplearningbook.org).
     """
     yield from _twins(trace)
     for seen in of(trace, "components"):

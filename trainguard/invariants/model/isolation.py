@@ -49,7 +49,8 @@ def future_does_not_leak(trace: Trace[Pass]) -> Iterator[Finding]:
     Misses: outputs that are shorter or longer than the inputs; what has no gradient; the loss, and
         with it targets that are not shifted.
     Why: a model that sees what it is to predict learns to copy, with a wonderful loss.
-    Source: Karpathy, "A Recipe for Training Neural Networks" (use backprop to chart dependencies).
+    Source: Karpathy, "A Recipe for Training Neural Networks"
+        (karpathy.github.io/2019/04/25/recipe): use backprop to chart dependencies.
     """
     yield from _dependent(
         trace,
@@ -73,7 +74,8 @@ def padding_is_ignored(trace: Trace[Pass]) -> Iterator[Finding]:
     Misses: the loss; outputs whose length is not that of the mask; the statistics of training mode.
     Why: a mean over the padded length, or attention without the mask, makes a prediction depend on
         how long the other samples of the batch are.
-    Source: gpu-memory, row B7: up to half of what a model is given may be padding.
+    Source: PyTorch, torch.nn.MultiheadAttention (key_padding_mask); transformers' troubleshooting
+        page, "Incorrect output when padding tokens aren't masked".
     """
     yield from _dependent(
         trace,

@@ -98,7 +98,7 @@ def copies_are_independent(trace: Trace[Pass]) -> Iterator[Finding]:
         training mode only.
     Why: a function kept in an attribute, such as lambda x: self.head(x), is not copied but goes on
         calling the original, so that an average follows its student exactly.
-    Source: multi-domain-vjepa3d, row D10; gpu-memory, row B6 (the average is a second copy).
+    Source: PyTorch, torch.optim.swa_utils.AveragedModel, which is a deep copy of the model.
     """
     yield from _find_shared_memory(trace)
     limit = trace.limit("copies_are_independent", _ROUNDING)

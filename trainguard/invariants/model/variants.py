@@ -27,7 +27,7 @@ def checkpointing_keeps_gradients(trace: Trace[Pass]) -> Iterator[Finding]:
         autocast or on several devices.
     Why: dropout that is drawn anew in the recomputation, or a reentrant checkpoint whose inputs
         need no gradient, trains on gradients of another function, or not at all.
-    Source: gpu-memory, row B12; PyTorch, torch.utils.checkpoint (preserve_rng_state).
+    Source: PyTorch, torch.utils.checkpoint (preserve_rng_state).
     """
     yield from _without_checkpointing_only(trace)
     yield from _other_gradients(trace)
@@ -126,7 +126,7 @@ def low_precision_agrees(trace: Trace[Pass]) -> Iterator[Finding]:
     Misses: gradients that underflow in float16; errors that build up in training.
     Why: positions, counts and differences that are taken in the type of the input are exact in
         float32, and off by whole steps where three digits are left.
-    Source: multi-domain-vjepa3d, row D7 and its considerations on mixed precision.
+    Source: Micikevicius et al., Mixed Precision Training (arXiv 1710.03740).
     """
     dtype = str(trace.conditions.get("dtype"))
     for seen in list(of(trace, "precision fails"))[:1]:

@@ -22,7 +22,8 @@ def decay_never_rises(trace: Trace[Tick]) -> Iterator[Finding]:
     Allows: rounding, 1e-6 of the peak; any rise in the other shapes.
     Misses: a restart that comes after the promised total.
     Why: a cosine that restarts climbs back to its peak in the middle of a run that had settled.
-    Source: multi-domain-vjepa3d, row D2; multimodal-pipeline, row C7.
+    Source: automl/Auto-PyTorch issue 211 (a schedule of epochs that is advanced with each batch
+        starts anew).
     """
     yield from once(f for run in sound_runs(trace) for f in _rises(run))
 
@@ -61,7 +62,7 @@ def floor_is_kept(trace: Trace[Tick]) -> Iterator[Finding]:
     Allows: 1 % below the floor (limit).
     Misses: a floor that is never reached, because the decay ends above it.
     Why: the last part of a run is spent at a rate too small to change anything.
-    Source: multimodal-pipeline, row C7.
+    Source: PyTorch, torch.optim.lr_scheduler.CosineAnnealingLR (eta_min).
     """
     yield from once(f for run in sound_runs(trace) for f in _below_floor(run))
 
@@ -95,7 +96,8 @@ def horizon_matches_units(trace: Trace[Tick]) -> Iterator[Finding]:
         3 steps, of less than 20 where their length is drawn.
     Why: lengths in epochs and steps by the step end the decay in the first minutes; the reverse
         keeps the run in its warmup for days.
-    Source: multi-domain-vjepa3d, row D4.
+    Source: A4Bio/PiFold issue 6; ivadomed/ivadomed pull request 55 (advanced with each batch
+        instead of each epoch).
     """
     yield from once(f for run in sound_runs(trace) for f in _wrong_horizon(run))
 

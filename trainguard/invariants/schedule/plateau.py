@@ -33,7 +33,8 @@ def plateau_waits_for_patience(trace: Trace[Tick]) -> Iterator[Finding]:
     Misses: improvements smaller than the rule's threshold; noise; the size of the cut.
     Why: a threshold of `best * 0.99` is turned around when the loss is negative, and a best that
         has become nan is never beaten.
-    Source: multimodal-pipeline, row C9.
+    Source: facebookresearch/fairseq pull request 4071 (a resumed run had lost its count of bad
+        epochs).
     """
     yield from once(f for run in drives(trace, *STANDING, *IMPROVING) for f in _wrong_cuts(run))
 

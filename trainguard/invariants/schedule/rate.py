@@ -22,7 +22,7 @@ def rate_is_finite_and_positive(trace: Trace[Tick]) -> Iterator[Finding]:
         turns negative where no total is promised is a note.
     Misses: a rate that is positive and far too small.
     Why: with a rate of zero nothing is learned and nothing complains; a negative one climbs.
-    Source: multi-domain-vjepa3d, row D3.
+    Source: LINCellularNeuroscience/VAME issue 26 (a gamma of 0 ends the training after 100 epochs).
     """
     yield from once(f for run in drives(trace, "run") for f in _bad_rates(run))
 
@@ -87,7 +87,7 @@ def first_step_learns(trace: Trace[Tick]) -> Iterator[Finding]:
         not where the unit is an epoch, in which a whole epoch is lost.
     Misses: a first rate that is positive and too small to matter.
     Why: a warmup of `step / warmup` begins at zero: the first batch, or epoch, teaches nothing.
-    Source: multimodal-pipeline, row C7; multi-domain-vjepa3d, row D3.
+    Source: EleutherAI/gpt-neox issue 1373; facebookresearch/barlowtwins issue 45.
     """
     yield from once(f for run in sound_runs(trace) for f in _lost_steps(run))
 
@@ -128,8 +128,8 @@ def rate_changes_smoothly(trace: Trace[Tick]) -> Iterator[Finding]:
     Misses: a tenfold rise spread over several steps; a leap to a new highest rate where neither a
         warmup nor a constant or plateau shape is promised, which cannot be told from a warmup.
     Why: a model that has settled at a low rate and loss is thrown out of it by the old rate.
-    Source: multi-domain-vjepa3d, row D6 and problem 2 (the rate rose tenfold before the loss
-        became nan).
+    Source: Goyal et al., Accurate, Large Minibatch SGD (arXiv 1706.02677), section 2.2: an abrupt
+        transition after the warmup makes the error spike.
     """
     yield from once(f for run in sound_runs(trace) for f in _leaps(run))
 
@@ -169,7 +169,8 @@ def constant_rate_is_kept(trace: Trace[Tick]) -> Iterator[Finding]:
     Allows: rounding, 1e-6 of the rate (limit).
     Misses: a rate that is constant and not the one that was meant, unless a peak is promised.
     Why: a schedule that was thought to be switched off goes on changing the rate.
-    Source: multi-domain-vjepa3d, fix v3 (a constant rate set by hand beside a scheduler).
+    Source: LINCellularNeuroscience/VAME issue 26 (a scheduler that was switched off, and multiplied
+        by 0).
     """
     yield from once(f for run in sound_runs(trace) for f in _moves(run))
 
@@ -203,7 +204,8 @@ def reported_rate_is_in_force(trace: Trace[Tick]) -> Iterator[Finding]:
     Misses: several schedulers, of which it is not known whose report is logged; rates that are
         computed for a log in some other way.
     Why: the curve in the log is then not the one that the model was trained with.
-    Source: warmup-scheduler 0.3, whose report freezes when the warmup is over.
+    Source: pytorch/pytorch issue 22107; warmup-scheduler 0.3, whose report freezes when the warmup
+        is over.
     """
     yield from once(f for run in sound_runs(trace) for f in _false_reports(run))
 

@@ -23,7 +23,7 @@ def resume_continues_the_schedule(trace: Trace[Tick]) -> Iterator[Finding]:
     Misses: checkpoints that leave the schedule out; loading under `weights_only=True`; state that
         matters at other steps only, or more than 20,000 steps after the one it was saved at.
     Why: a forgotten counter restarts the warmup or the patience at every preemption.
-    Source: multimodal-pipeline, row C9 (the state of the plateau rule is not saved).
+    Source: huggingface/pytorch-image-models issue 871 (the state of the plateau rule is not saved).
     """
     yield from once(_discontinuities(trace))
 
@@ -79,7 +79,8 @@ def schedulers_do_not_fight(trace: Trace[Tick]) -> Iterator[Finding]:
     Misses: schedulers inside another one; what is lost at a few steps only, or after 20,000; rates
         set by hand.
     Why: the scheduler that is stepped last writes its own rate over what the others did.
-    Source: flat-loss-autoencoder, row E3.
+    Source: PyTorch, torch.optim, on chaining schedulers: each works on the rate that the others
+        leave.
     """
     yield from once(_undone(trace))
 

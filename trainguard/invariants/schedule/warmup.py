@@ -21,7 +21,7 @@ def warmup_rises(trace: Trace[Tick]) -> Iterator[Finding]:
     Allows: rounding, 1e-6 of the rate; steps of equal rate; a warmup of one step that is flat.
     Misses: a warmup that rises too fast or in one leap.
     Why: a warmup that is missing, or that falls, gives the largest updates to the rawest weights.
-    Source: multi-domain-vjepa3d, row D3 (the rate stays at the warmup's start).
+    Source: Goyal et al., Accurate, Large Minibatch SGD (arXiv 1706.02677), section 2.2.
     """
     yield from once(f for run in sound_runs(trace) for f in _falls_in_warmup(run))
 
@@ -63,7 +63,8 @@ def warmup_reaches_peak(trace: Trace[Tick]) -> Iterator[Finding]:
     Allows: 1 % below the promised peak (limit); a warmup that outlasts the run.
     Misses: groups of lower rate, since the peak is promised for the highest.
     Why: steps taken for epochs, or the reverse, leave the run at a fraction of the rate it needs.
-    Source: flat-loss-autoencoder, row E2 (15 % of the rate after the warmup should be over).
+    Source: Goyal et al., Accurate, Large Minibatch SGD (arXiv 1706.02677), section 2.2;
+        facebookresearch/ParlAI pull request 4384 (a warmup that never ended).
     """
     yield from once(f for run in sound_runs(trace) for f in _short_of_peak(run))
 
@@ -97,7 +98,8 @@ def peak_is_not_exceeded(trace: Trace[Tick]) -> Iterator[Finding]:
     Allows: 1 % above the promised peak (limit).
     Misses: rates above the peak after the promised total.
     Why: a rate scaled twice, by the batch size or by a second schedule, ends in nan.
-    Source: multi-domain-vjepa3d, problem 2 (a base rate of 1.5e-3 where 5e-4 was stable).
+    Source: Goyal et al., Accurate, Large Minibatch SGD (arXiv 1706.02677), section 2.1: the rate is
+        scaled with the batch, and beyond 8,192 that no longer holds.
     """
     yield from once(f for run in sound_runs(trace) for f in _above_peak(run))
 
@@ -128,7 +130,8 @@ def warmup_is_short(trace: Trace[Tick]) -> Iterator[Finding]:
         Lengths that are drawn are not judged: they are the property's range, not a choice.
     Misses: a warmup that is short and still too long for what the run costs.
     Why: at 95 minutes an epoch, ten epochs of warmup are sixteen hours at a fraction of the rate.
-    Source: flat-loss-autoencoder, row E2.
+    Source: Goyal et al., Accurate, Large Minibatch SGD (arXiv 1706.02677), section 2.2: 5 epochs of
+        90.
     """
     yield from once(f for run in sound_runs(trace) for f in _late_peaks(run))
 
