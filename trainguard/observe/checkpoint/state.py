@@ -6,8 +6,6 @@ with the one that was not interrupted, part by part.
 """
 
 import gc
-import random
-import sys
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -20,6 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from trainguard.observe.tools.fingerprint import checksums
+from trainguard.observe.tools.isolation import checksum_streams
 
 _WATCHED = (nn.Module, Optimizer, ReduceLROnPlateau, torch.amp.GradScaler)
 _TABLES = (dict, list, OrderedDict)
@@ -77,7 +76,7 @@ def state_now(
         optimizer=_checksums_by_name(own, _slots),
         scaler=_checksums_by_name(_of(news, torch.amp.GradScaler), _scale),
         plateau=_checksums_by_name(_of(news, ReduceLROnPlateau), _patience),
-        generator={name: {"state": state} for name, state in _generators()},
+        generator={name: {"state": state} for name, state in checksum_streams().items()},
         averages={name: sums for name, sums in averaged.items() if sums in candidates},
         candidates=candidates,
     )
@@ -154,19 +153,6 @@ def _patience(scheduler: Any) -> Iterator[tuple[str, Any]]:
     """Yield what a plateau rule waits with."""
     for name in ("best", "num_bad_epochs", "cooldown_counter"):
         yield name, float(getattr(scheduler, name, 0.0))
-
-
-def _generators() -> Iterator[tuple[str, int]]:
-    """Yield the state of each global generator."""
-    yield "torch", crc32(torch.default_generator.get_state().numpy().data)
-    yield "random", crc32(repr(random.getstate()).encode())
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        _, keys, *rest = numpy.random.get_state()
-        yield "numpy", crc32(repr(rest).encode(), crc32(keys.tobytes()))
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        for device, state in enumerate(torch.cuda.get_rng_state_all()):
-            yield f"cuda:{device}", crc32(state.numpy().data)
 
 
 def _candidates(

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from trainguard.observe.loader.fingerprints import likeness
+from trainguard.observe.tools.isolation import checksum_streams
 from trainguard.observe.tools.user_line import foreign
 
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
@@ -79,11 +80,7 @@ def put_back(generator: Any, state: Any) -> None:
 
 def streams(*roots: object) -> dict[str, int]:
     """Return a number for the state of each generator: the global ones, and those held."""
-    states = {
-        "the global generator of torch": torch.default_generator.get_state(),
-        "the global generator of random": random.getstate(),
-        "the global generator of numpy": np.random.get_state(),
-    }
+    states = {f"the global generator of {name}": s for name, s in checksum_streams().items()}
     held = {f"the generator `{name}`": state_of(each) for name, each in generators(*roots).items()}
     return {name: likeness(state) for name, state in {**states, **held}.items()}
 

@@ -12,15 +12,12 @@ as at the start of a process.
 """
 
 import pickle
-import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple
 
-import numpy as np
-import torch
 from torch.utils.data import DataLoader
 
 from trainguard.core.errors import SubjectError, Unjudged, is_ours
@@ -30,7 +27,7 @@ from trainguard.observe.loader.iterate import record_draws, serving, told_length
 from trainguard.observe.loader.layout import laid_out, read
 from trainguard.observe.loader.reachable_state import reachable
 from trainguard.observe.loader.splits import Loaders, is_train, parts_of, set_epoch
-from trainguard.observe.tools.isolation import seed_everything
+from trainguard.observe.tools.isolation import read_streams, seed_everything, write_streams
 
 _ENDLESS = 30  # batches
 _MOST = 400
@@ -38,8 +35,6 @@ _EPOCHS = 3
 _METHODS = ("state_dict", "load_state_dict")
 _SHORTEST = 3  # batches of an epoch that can be interrupted
 _BEYOND = 2  # batches that are looked for after the end of the epoch
-
-Streams = tuple[Any, Any, Any]
 
 
 class ServedEpoch(NamedTuple):
@@ -178,7 +173,7 @@ class _Interruption:
         self,
         loader: Any,
         epoch: int,
-        streams: Streams | None = None,
+        streams: dict[str, Any] | None = None,
         when: str = "never",
         most: int | None = None,
     ) -> ServedEpoch:
@@ -186,12 +181,12 @@ class _Interruption:
         if self.loaders.subject.set_epoch:
             set_epoch(loader, epoch)
         if streams is not None and when == "before":
-            _set_streams(streams)
+            write_streams(streams)
         bound = most or self._limit_for(loader)
         watched = _dataloader(loader) if self.watched else None
         with record_draws(watched) as draws, serving(loader, self.split) as batches:
             if streams is not None and when == "after":
-                _set_streams(streams)
+                write_streams(streams)
             served = [likeness(batch) for batch in islice(batches, bound)]
             complete = len(served) < bound or next(batches, None) is None
             indices = list(draws.draws) if draws is not None else []
@@ -201,7 +196,7 @@ class _Interruption:
         """Return how many batches of an epoch are looked at."""
         return self.loaders.subject.batches or (_MOST if told_length(loader) >= 0 else _ENDLESS)
 
-    def _save(self, epoch: int, place: int) -> tuple[bytes, Streams]:
+    def _save(self, epoch: int, place: int) -> tuple[bytes, dict[str, Any]]:
         """Run up to a place in an epoch, and return the state there and the generators'."""
         loader = self._make()
         for earlier in range(epoch):
@@ -212,7 +207,7 @@ class _Interruption:
             for _ in islice(batches, place):
                 pass
             save, _ = self._ways(loader)
-            return _pickle(_try_state(lambda: save(loader))), _streams()
+            return _pickle(_try_state(lambda: save(loader))), read_streams()
 
     def _load(self, loader: Any, state: bytes) -> None:
         """Give a loader a state that was saved."""
@@ -273,15 +268,3 @@ def _pickle(state: Any) -> bytes:
         return pickle.dumps(state)
     except Exception as error:
         raise _Stateless(f"{type(error).__name__}: {error}") from error
-
-
-def _streams() -> Streams:
-    """Return the states of the global generators."""
-    return torch.default_generator.get_state(), random.getstate(), np.random.get_state()
-
-
-def _set_streams(streams: Streams) -> None:
-    """Set the global generators."""
-    torch.default_generator.set_state(streams[0])
-    random.setstate(streams[1])
-    np.random.set_state(streams[2])

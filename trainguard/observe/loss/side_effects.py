@@ -1,13 +1,10 @@
 """The probe `conduct`: what a call does besides returning a loss."""
 
 import io
-import random
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,12 +13,13 @@ from trainguard.core.errors import SubjectError
 from trainguard.events.trace import Sample
 from trainguard.observe.loss.call import Component, Tensors, check_attached
 from trainguard.observe.tools import call_code
-from trainguard.observe.tools.isolation import Expired
+from trainguard.observe.tools.isolation import Expired, checksum_streams
 from trainguard.observe.tools.points import Box, plain
 from trainguard.observe.tools.structure import Structure
 from trainguard.subjects.loss import Loss
 
 _SEED = 20
+_MODULE_OF = {"numpy": "numpy.random"}  # of a random stream
 
 
 @dataclass(frozen=True)
@@ -75,15 +73,15 @@ def _watch_calls(component: Component, point: Tensors, case: int) -> Iterator[Sa
         warnings.simplefilter("always")
         first = check_attached(component.total(given, _SEED))
         second = component.total(make_copies(component.loss, point), _SEED)
-        before = _streams()
+        before = checksum_streams()
         component.total(make_copies(component.loss, point), _SEED + 1)
-        after = _streams()
+        after = checksum_streams()
     _check_repeats(first.detach(), second.detach())
     edited = [n for n, t in given.items() if t._version != versions[n] or not _same(t, point[n])]  # noqa: SLF001
     seen = {
         "mutated": [(name, "") for name in edited],
         "changed": [(name, f"from {was} to {now}") for name, was, now in component.changed],
-        "reseeded": [(n, "") for n in after if _alike(before.get(n), after[n])],
+        "reseeded": [(_MODULE_OF.get(n, n), "") for n in after if before.get(n) == after[n]],
         "printed": [("", line) for line in printed.getvalue().splitlines()[:1]],
         "warned": [("", f"{w.category.__name__}: {w.message}") for w in warned[:1]],
     }
@@ -100,19 +98,6 @@ def _check_repeats(first: Tensor, second: Tensor) -> None:
             "let it draw from torch, numpy or random, and keep no state between calls; for a loss"
             " that keeps state on purpose, declare a function that builds it anew",
         )
-
-
-def _streams() -> dict[str, Any]:
-    """Return the state of every global random stream, by the module that seeds it."""
-    streams: dict[str, Any] = {"torch": torch.get_rng_state(), "random": random.getstate()}
-    if "numpy" in sys.modules:
-        streams["numpy.random"] = sys.modules["numpy"].random.get_state()[1].tolist()
-    return streams
-
-
-def _alike(a: Any, b: Any) -> bool:
-    """Say whether a stream is in the same state after calls that began with different seeds."""
-    return torch.equal(a, b) if isinstance(b, Tensor) else a == b
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from types import FrameType
 from typing import Any
+from zlib import crc32
 
 import torch
 
@@ -87,6 +88,53 @@ def seed_everything(seed: int) -> None:
         sys.modules["numpy"].random.seed(seed % 2**32)
 
 
+def read_streams() -> dict[str, Any]:
+    """Return the state of every global random stream, by the module that seeds it."""
+    streams = {"torch": torch.default_generator.get_state(), "random": random.getstate()}
+    if "numpy" in sys.modules:
+        streams["numpy"] = sys.modules["numpy"].random.get_state()
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        states = enumerate(torch.cuda.get_rng_state_all())
+        streams |= {f"cuda:{device}": state for device, state in states}
+    return streams
+
+
+def write_streams(streams: dict[str, Any]) -> None:
+    """Put random streams back to the states that were read."""
+    for name, state in streams.items():
+        match name.partition(":"):
+            case "torch", _, _:
+                torch.default_generator.set_state(state)
+            case "random", _, _:
+                random.setstate(state)
+            case "numpy", _, _:
+                sys.modules["numpy"].random.set_state(state)
+            case _, _, device:
+                torch.cuda.set_rng_state(state, int(device))
+
+
+def checksum_streams() -> dict[str, int]:
+    """Return a checksum of the state of every global random stream."""
+    states = read_streams()
+    if "numpy" in states:
+        _, keys, *rest = states["numpy"]
+        states["numpy"] = (keys.tobytes(), rest)
+    return {
+        name: crc32(state.numpy().data if isinstance(state, torch.Tensor) else repr(state).encode())
+        for name, state in states.items()
+    }
+
+
+@contextmanager
+def keep_streams() -> Iterator[None]:
+    """Put every global random stream back after a block."""
+    streams = read_streams()
+    try:
+        yield
+    finally:
+        write_streams(streams)
+
+
 def flushes_denormals() -> bool:
     """Say whether this thread takes the smallest floating-point numbers for zero."""
     return _SMALLEST_NORMAL / 2 == 0.0
@@ -104,11 +152,8 @@ def isolate(seed: int = 0) -> Iterator[None]:
     second thread costs more than it brings (measured 2 to 12 times).
     """
     before = settings_now()
-    streams = random.getstate()
-    numpy = sys.modules.get("numpy")
-    numpy_streams = numpy.random.get_state() if numpy else None
     flushed = flushes_denormals()
-    with torch.random.fork_rng():
+    with keep_streams(), torch.random.fork_rng():
         torch.set_num_threads(1)
         torch.set_grad_enabled(True)
         torch.set_flush_denormal(False)
@@ -118,9 +163,6 @@ def isolate(seed: int = 0) -> Iterator[None]:
         finally:
             restore(before)
             torch.set_flush_denormal(flushed)
-            random.setstate(streams)
-            if numpy is not None:
-                numpy.random.set_state(numpy_streams)
 
 
 @contextmanager
