@@ -24,8 +24,9 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.networks import Checkpointed, Transformer, UNet, ViT
 from benchmarks.report import conditions, row
 from trainguard.observe.memory.allocation_log import AllocationLog
-from trainguard.observe.memory.predict import apart, predict_step
+from trainguard.observe.memory.predict import predict_step
 from trainguard.observe.memory.training import Training, train
+from trainguard.observe.tools.child_process import call_in_child
 from trainguard.observe.tools.isolation import isolate
 from trainguard.subjects.units import format_bytes
 
@@ -165,7 +166,7 @@ def cost() -> None:
 
         how = "bfloat16" if low else "float32"
         against = {
-            "real, wall time (at most 3)": lambda real=real: apart(real),
+            "real, wall time (at most 3)": lambda real=real: call_in_child(real),
             "real where it was made before": real,
         }
         for what, step in against.items():

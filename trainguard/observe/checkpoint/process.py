@@ -9,10 +9,8 @@ started; what is handed to it must then be something that pickle can name.
 import multiprocessing
 import os
 import pickle
-import signal
 import sys
 import time
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,7 +21,7 @@ from traceback import format_exception
 
 from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.observe.loop.watchers import watchers
-from trainguard.observe.tools.child_process import forks
+from trainguard.observe.tools.child_process import end_child, fork_child, forks
 
 _TAIL = 8_192  # bytes of what a child printed that are shown
 _POLL = (0.002, 0.05)  # seconds between two looks at a child, at first and at most
@@ -62,7 +60,7 @@ def apart(work: Callable[[], object], folder: Path, seconds: float) -> Ending:
     try:
         code = _wait(process, seconds)
     finally:
-        _end(process)
+        end_child(process)
     printed = log.read_bytes()[-_TAIL:].decode(errors="replace") if log.exists() else ""
     return Ending(code, printed.rstrip())
 
@@ -71,12 +69,7 @@ def _fork(work: Callable[[], object], log: Path) -> int:
     """Start a child of this process; it never comes back from here."""
     import_module("torch._dynamo")  # as the first optimizer would, in each child: two seconds
     watchers()  # imports what each child would import
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which the child has not
-        process = os.fork()
-    if process == 0:
-        os._exit(_child(work, log))
-    return process
+    return fork_child(lambda: _child(work, log))
 
 
 def _spawn(work: Callable[[], object], log: Path) -> int:
@@ -154,12 +147,3 @@ def _wait(process: int, seconds: float) -> int:
             )
         time.sleep(pause)
         pause = min(2 * pause, _POLL[1])
-
-
-def _end(process: int) -> None:
-    """End whatever a child has left behind: workers of its loaders, or itself."""
-    for end in (os.killpg, os.kill):
-        with suppress(OSError):
-            end(process, signal.SIGKILL)
-    with suppress(ChildProcessError):
-        os.waitpid(process, os.WNOHANG)

@@ -30,11 +30,11 @@ from trainguard.observe.memory.live_objects import (
     Mark,
     Place,
 )
-from trainguard.observe.memory.predict import apart
 from trainguard.observe.memory.run_call import call_of, run_silently, silence
 from trainguard.observe.memory.step_counter import StepCounter, StopFollowing
 from trainguard.observe.memory.training import Training
 from trainguard.observe.model.model_case import backward
+from trainguard.observe.tools.child_process import call_in_child
 from trainguard.subjects.loop import Run
 from trainguard.subjects.loss import Loss
 from trainguard.subjects.model import Model
@@ -163,7 +163,7 @@ def observe(observation: "MemoryObservation") -> Iterator[Usage]:
                 _steps(declared.training(), follower)
 
     import_module("torch._dynamo")  # which optimizers load at their first step, in each child else
-    events = apart(lambda: _events(train))
+    events = call_in_child(lambda: _events(train))
     steps = events[0].count
     if steps < _LEAST:
         raise Unjudged(f"{steps} steps were made: growth is told from {_LEAST} on")

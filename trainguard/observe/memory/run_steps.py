@@ -27,11 +27,12 @@ from trainguard.observe.memory.allocation_log import AllocationChange, Allocatio
 from trainguard.observe.memory.events import Stop, stop_of
 from trainguard.observe.memory.fake import FakeAllocationLog, fake_tensors, fake_twin
 from trainguard.observe.memory.kernel_scratch import fill
-from trainguard.observe.memory.predict import FollowedStep, apart
+from trainguard.observe.memory.predict import FollowedStep
 from trainguard.observe.memory.run_call import call_of, run_silently
 from trainguard.observe.memory.step_tracker import StepTracker
 from trainguard.observe.memory.timeline import Timeline, exact, in_blocks
 from trainguard.observe.memory.training import INPUTS
+from trainguard.observe.tools.child_process import call_in_child
 from trainguard.observe.tools.patches import Patches
 from trainguard.subjects.loop import Run
 
@@ -50,10 +51,10 @@ def of_run(run: Run, target: str, most: float, at: Mapping[str, Any]) -> Followe
     FakeTensorMode()  # what torch imports for the first one need not be imported in each child
     rounding = in_blocks if target == "cuda" else exact
     try:
-        entries, changes, told, stop = apart(lambda: _predict(call, target))
+        entries, changes, told, stop = call_in_child(lambda: _predict(call, target))
         how = f"predicted for {target} on fake tensors"
     except SubjectError as fault:
-        entries, changes, told, stop = apart(lambda: _measure(call, target, most))
+        entries, changes, told, stop = call_in_child(lambda: _measure(call, target, most))
         how, told = "measured on cpu", f"as on fake tensors {fault.sentence}"
     ledger = AllocationLog()
     ledger.entries, ledger.changes = entries, changes

@@ -1,13 +1,16 @@
-"""Child processes: whether one can be forked and train, and commands that run to their end."""
+"""Child processes: whether one can be forked and train; calls and commands that run in one."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
 
 import torch
 
@@ -18,6 +21,7 @@ from trainguard.observe.tools.isolation import present
 # fails, where trainguard fails.
 USAGE, FAILED, OURS = 2, 3, 4
 _MOST = 40  # lines of stderr that are shown
+R = TypeVar("R")
 _TAIL = 16_384  # bytes of it that are looked at
 
 
@@ -47,7 +51,9 @@ def run_to_end(command: Sequence[str], folder: Path, errors: Path, seconds: floa
                 "make it return, end it with steps=<count>, or give it more with timeout=<seconds>",
             ) from None
         finally:
-            _end(process)
+            if process.poll() is None:
+                end_child(process.pid) if hasattr(os, "killpg") else process.kill()
+                process.wait()
 
 
 def failure(code: int, call: str, errors: Path) -> SubjectError:
@@ -69,17 +75,6 @@ def failure(code: int, call: str, errors: Path) -> SubjectError:
         fault = SubjectError(f"it ended with exit code {code}: {last}", call=call)
     fault.__cause__ = Stderr("\n".join(["", *lines[-_MOST:]]))
     return fault
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process with its workers, where it has not ended by itself."""
-    if process.poll() is not None:
-        return
-    if hasattr(os, "killpg"):
-        os.killpg(process.pid, signal.SIGKILL)
-    else:
-        process.kill()
-    process.wait()
 
 
 def forks() -> bool:
@@ -107,13 +102,80 @@ def go_backward() -> None:
 def _goes_backward_in_a_child() -> bool:
     """Try it once: fake tensors of other code, such as torch.compile, may have come before."""
     go_backward()
+    child = fork_child(go_backward)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def fork_child(work: Callable[[], int | None]) -> int:
+    """Fork a child that exits with what `work` returns, and return its process number."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Python 3.12: nothing that holds a lock is used
         child = os.fork()
     if not child:
+        code: int | None = 1
         try:
-            go_backward()
-            os._exit(0)
-        except BaseException:  # noqa: BLE001 whatever it is, it does not go
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            code = work()
+        finally:
+            os._exit(code or 0)
+    return child
+
+
+def end_child(child: int) -> None:
+    """End a child with whatever it has started, and let the system forget it."""
+    for end in (os.killpg, os.kill):
+        with suppress(OSError):
+            end(child, signal.SIGKILL)
+    with suppress(ChildProcessError):
+        os.waitpid(child, 0)
+
+
+def call_in_child(function: Callable[[], R]) -> R:
+    """
+    Return what the function returns in a forked child; in this process where none can be forked.
+
+    What it raises is raised as a SubjectError in the words of the exception: its traceback stays
+    in the child.
+    """
+    if not forks():
+        return function()
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        with suppress(AttributeError, ValueError, OSError):  # there is none, or it is closed
+            stream.flush()  # type: ignore[union-attr]  # the child would write it a second time
+    reading, writing = os.pipe()
+    child = fork_child(lambda: _answer(function, reading, writing))
+    os.close(writing)
+    try:
+        with os.fdopen(reading, "rb") as pipe:
+            returned, fault = _receive(pipe)
+    finally:
+        end_child(child)
+    if fault is not None:
+        raise fault
+    result: R = returned
+    return result
+
+
+def _answer(function: Callable[[], Any], reading: int, writing: int) -> None:
+    """Be the child: call the function, and write what became of it."""
+    answer: tuple[Any, SubjectError | None]
+    os.close(reading)
+    try:
+        torch.set_num_threads(1)  # threads of the parent's pool do not exist here
+        answer = function(), None
+    except SubjectError as fault:
+        answer = None, SubjectError(fault.sentence, fault.remedy)
+    except BaseException as error:  # noqa: BLE001 whatever it is, the parent decides
+        told = ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
+        answer = None, SubjectError(f"it raised {told}", "run it on real tensors to see where")
+    with os.fdopen(writing, "wb") as pipe:
+        pickle.dump(answer, pipe)
+
+
+def _receive(pipe: BinaryIO) -> tuple[Any, SubjectError | None]:
+    """Read what the child wrote; one that died before it could is a fault of what it ran."""
+    try:
+        answer: tuple[Any, SubjectError | None] = pickle.load(pipe)  # noqa: S301 our own child's
+    except EOFError:
+        remedy = "look at what it calls outside of Python"
+        return None, SubjectError("it ended the process that predicts its memory", remedy)
+    return answer
