@@ -262,7 +262,11 @@ class Probe(Event):
         input with different labels), "rerun" (the same run again), "processes" and
         "workers" (again in a new process, with other workers), "broadcast" (a loss over
         every pair), "batches" (the same batch again), "matched" (a state that was loaded),
-        "restored" (a state that shares the memory of what it was loaded into).
+        "restored" (a state that shares the memory of what it was loaded into), "order" (passes
+        through a loader in the order of an earlier one), "reach" (different samples of a pass,
+        against those drawn; step is the size of the data set), "sorted" (labels that rise through
+        each epoch), "random" (steps that drew the numbers of an earlier one), "statistics" (those
+        of batches, which never moved).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
     """

@@ -1,4 +1,4 @@
-"""Judgements of states that are taken and loaded: they match, and they are copies."""
+"""Judgements of what a model holds beside its parameters: states that are loaded, statistics."""
 
 from collections.abc import Iterator
 
@@ -65,3 +65,32 @@ def kept_state_is_a_copy(trace: Trace[Event]) -> Iterator[Finding]:
             event=probe,
             source=probe.source,
         )
+
+
+@invariant("loop")
+def statistics_follow_the_data(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The batch statistics that an evaluation uses are those of some data.
+
+    Judges: layers of batch normalisation in an evaluation: whether their mean is still 0 and their
+        variance 1 although they have seen batches, or although they belong to an average that
+        follows its model, whose own statistics moved.
+    Allows: evaluations before the first step, models that never ran in training mode.
+    Misses: statistics that follow too slowly, or that stand still later on.
+    Why: an average of the parameters alone leaves the buffers as they were made, and a momentum of
+        zero never moves them: the evaluation normalises by numbers that have to do with nothing.
+    Source: CuriousAI/mean-teacher issue 9; Stack Overflow question 47167409.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "statistics" and probe.reference > 0:
+            yield Finding(
+                f"an evaluation of `{trace.subject}` uses batch statistics that never moved",
+                f"step {probe.step}, {probe.label}",
+                f"mean 0 and variance 1, {probe.measured:.0f} batches seen",
+                "the statistics of some data",
+                why="perhaps the momentum is zero: in torch it is the share of the new batch"
+                if probe.measured
+                else "the average follows the parameters: copy the buffers of its model too",
+                event=probe,
+                source=probe.source,
+            )

@@ -2,14 +2,17 @@
 
 from trainguard.observe.loop.counterfactual.asking import Counterfactuals
 from trainguard.observe.loop.watch.averaged_copies import AveragedCopies
+from trainguard.observe.loop.watch.batch_statistics import BatchStatistics
 from trainguard.observe.loop.watch.batches import Batches
 from trainguard.observe.loop.watch.broadcast_losses import BroadcastLosses
 from trainguard.observe.loop.watch.clipping import Clipping
 from trainguard.observe.loop.watch.conditions import Conditions
+from trainguard.observe.loop.watch.epoch_orders import EpochOrders
 from trainguard.observe.loop.watch.forwards import Forwards
 from trainguard.observe.loop.watch.future_probe import FutureProbe
 from trainguard.observe.loop.watch.gradient_reads import GradientReads
 from trainguard.observe.loop.watch.gradients import Gradients
+from trainguard.observe.loop.watch.label_order import LabelOrder
 from trainguard.observe.loop.watch.labels import Labels
 from trainguard.observe.loop.watch.loaded_states import LoadedStates
 from trainguard.observe.loop.watch.logged import LoggedValues
@@ -17,6 +20,7 @@ from trainguard.observe.loop.watch.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.losses import Losses
 from trainguard.observe.loop.watch.mixing_probe import MixingProbe
 from trainguard.observe.loop.watch.parameters import Parameters
+from trainguard.observe.loop.watch.random_numbers import RandomNumbers
 from trainguard.observe.loop.watch.rates import Rates
 from trainguard.observe.loop.watch.repeat_probe import RepeatProbe
 from trainguard.observe.loop.watch.scaling import Scaling
@@ -46,8 +50,12 @@ _ALL: tuple[type[Watcher], ...] = (
     SharedLayers,
     Batches,
     Labels,
+    LabelOrder,
+    EpochOrders,
+    RandomNumbers,
     LoadedStates,
     AveragedCopies,
+    BatchStatistics,
     Parameters,
     TimeAndMemory,
     LoggedValues,

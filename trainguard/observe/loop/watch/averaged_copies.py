@@ -76,6 +76,10 @@ class AveragedCopies(Watcher):
         """Return the copies that are watched: name, copy, and whether it is called an average."""
         return [(one.name, one.copy, one.named) for one in self._followed]
 
+    def moves(self) -> list[tuple[AveragedCopy, bool]]:
+        """Return the copies that are watched, and whether each was seen to move."""
+        return [(one.copy, one.moved) for one in self._followed]
+
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look at each copy whose optimizer has stepped, where a look is due."""
         for one in self._followed:

@@ -73,13 +73,14 @@ class Batches(Watcher):
     The columns wait, batch and fingerprints, and the Probe event "batches".
 
     recent: the latest batches that loaders have served.
-    given: the input of the latest pass that may learn.
+    given: the input of the latest pass that may learn. served_by: the iterator of the latest batch.
     """
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self.recent: deque[ServedBatch] = deque(maxlen=_RECENT)
         self.given: weakref.ref[torch.Tensor] | None = None
+        self.served_by: Callable[[], Any] = lambda: None
         self._thread = threading.get_ident()
         self._inside = False
         self._count = 0
@@ -197,6 +198,7 @@ class Batches(Watcher):
     def _serves(self, iterator: Any, batch: Any) -> None:
         """Remember a batch for as long as somebody has it."""
         self._count += 1
+        self.served_by = weakref.ref(iterator)
         batches, samples = _sizes(iterator) if self._count <= _SIZED else (0, 0)
         source = caller() if self._count <= _PLACED else ""
         if getattr(iterator, "_num_yielded", 1) == 1 or iterator not in self._turns:

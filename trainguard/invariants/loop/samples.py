@@ -1,0 +1,134 @@
+"""Judgements of the order in which samples come, and of the numbers that are drawn for them."""
+
+from collections.abc import Iterator
+
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.events.trace import Trace
+from trainguard.invariants.loop.wording import events, percent
+
+_FEW = 2  # passes that repeat an order: two may be one run that was made again
+_OFTEN = 20  # times that each sample reached is drawn in one pass, or that the data are larger
+_DRAWN = 64  # samples of a pass, at least
+_STEPS = 4  # that repeat the numbers of another
+
+
+@invariant("loop")
+def epochs_are_reshuffled(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A loader that shuffles has another order in each epoch.
+
+    Judges: the passes through loaders with a sampler of torch that draws an order, from which one
+        optimizer learned: how many began as an earlier one did.
+    Allows: half of the passes, and one. Loaders that do not shuffle; samplers of the user's own;
+        a training that begins again with another optimizer; a single batch of all samples.
+    Misses: orders that are drawn outside of loaders; runs of two epochs.
+    Why: DistributedSampler needs set_epoch(), and a generator that is made or seeded anew draws the
+        same order: the model sees the same batches over and over.
+    Source: kan-bayashi/ParallelWaveGAN issue 177; pytorch/pytorch issue 31771.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe != "order" or probe.measured < _FEW:
+            continue
+        if 2 * probe.measured >= probe.reference - 1:
+            distributed = "Distributed" in probe.label
+            yield Finding(
+                f"the epochs of `{trace.subject}` have the same order although they are shuffled",
+                f"a loader with a {probe.label}",
+                f"{probe.measured:.0f} of {probe.reference:.0f} passes repeat an earlier order",
+                "another order in each",
+                why="sampler.set_epoch(epoch) is to be called before each epoch"
+                if distributed
+                else "perhaps a seed is set, or a generator is made, anew in each epoch",
+                event=probe,
+                source=probe.source,
+            )
+
+
+@invariant("loop")
+def sampler_reaches_the_data(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A pass through a loader does not draw a few samples over and over.
+
+    Judges: passes that were learned from, of 64 samples or more: how many different ones.
+    Allows: anything above a 20th (limit: one in so many) of what was drawn, or of the data set.
+    Misses: samples that are never drawn while many others are.
+    Why: a WeightedRandomSampler takes one weight for each sample; given one for each class, it only
+        ever draws the first few samples.
+    Source: deep-voice/soundbay pull request 49.
+    """
+    often = trace.limit("sampler_reaches_the_data", _OFTEN)
+    for probe in events(trace, Probe):
+        if probe.probe != "reach" or probe.reference < _DRAWN:
+            continue
+        if probe.measured * often <= min(probe.reference, probe.step):
+            yield Finding(
+                f"the loader of `{trace.subject}` draws a few samples over and over",
+                f"a pass of {probe.reference:.0f} samples, drawn by a {probe.label}",
+                f"{probe.measured:.0f} different samples",
+                f"more than {min(probe.reference, probe.step) / often:.0f} of {probe.step}",
+                why="a weighted sampler takes one weight for each sample, not for each class",
+                event=probe,
+                source=probe.source,
+            )
+
+
+@invariant("loop")
+def labels_are_not_sorted(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The classes do not come one after the other.
+
+    Judges: the labels of each line that calls a loss function of classes, over whole epochs of 4
+        steps and 32 rows or more: none may fall within an epoch.
+    Allows: labels that fall once; a single epoch; classes that come in turns of a few batches.
+    Misses: classes that come one after the other in no order; soft labels.
+    Why: files are often sorted by class. Without shuffling, each batch has one class, and the model
+        forgets the others.
+    Source: Stack Overflow question 39525358, as in DeepLocalize (ICSE 2021).
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "sorted" and probe.measured > 1:
+            yield Finding(
+                f"the labels of `{trace.subject}` are sorted, and not shuffled",
+                "labels of each batch, in order",
+                f"{probe.label}, which only rise, in each of {probe.measured:.0f} epochs",
+                "an order that mixes the classes",
+                why="perhaps shuffle=True is missing, and the data are stored class by class",
+                event=probe,
+                source=probe.source,
+            )
+
+
+@invariant("loop")
+def random_numbers_do_not_recur(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    No step draws the random numbers of an earlier step.
+
+    Judges: the states of the global generators of torch, numpy and Python at the steps that come
+        after a seed was set in the course of a training: those that drew what an earlier step of
+        the same optimizer had drawn.
+    Allows: half of the steps that draw, and 3. What is drawn for an evaluation, and for the order
+        of an epoch; states that are put back, as by fork_rng; a training that begins again with
+        another optimizer; a line that seeds by several numbers, as where data are drawn by index.
+    Misses: generators of the user's own; states that are restored; steps by hand; the 257th step
+        and later ones.
+    Why: a seed that is set for an evaluation, or in the loop, rewinds noise, dropout and
+        augmentation too: what should differ in each step is the same over and over.
+    Source: huggingface/diffusers issue 7991 and pull request 8223.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe != "random" or probe.measured < _STEPS:
+            continue
+        if 2 * probe.measured >= probe.reference:
+            yield Finding(
+                f"steps of `{trace.subject}` draw the random numbers of earlier steps",
+                f"the global generator of {probe.label}",
+                f"{percent(probe.measured / probe.reference)} of {probe.reference:.0f} steps",
+                "none",
+                why="a seed is set again and again: give evaluations a generator of their own, or"
+                " set the seed once",
+                event=probe,
+                source=probe.source,
+            )

@@ -1,0 +1,98 @@
+"""Watches the classes that loss functions get: whether they come sorted, epoch after epoch."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.watch.loss_calls import LossCalls
+from trainguard.observe.loop.watch.loss_functions import LossFunctions
+from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.tools.patches import Patches
+
+_LOSSES = {
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "cross_entropy",
+    "multi_margin_loss",
+    "nll_loss",
+}
+_CALLS = 4096  # calls from one line that are looked at
+_STEPS = 4  # of an epoch, at least: passes over one class in turns are no order
+_ROWS = 32  # of an epoch, at least: fewer labels are sorted by chance now and then
+
+
+@dataclass(slots=True)
+class _SortedRuns:
+    """
+    The labels from one line so far, as long as they only rise and begin again.
+
+    runs: each stretch that rises: the steps that were made of it, its rows, its first label and
+    its last. step: the one that the latest batch belongs to.
+    """
+
+    runs: list[tuple[int, int, float, float]] = field(default_factory=list)
+    calls: int = 0
+    sorted: bool = True
+    step: int = -1
+
+    def add(self, labels: list[float], step: int) -> None:
+        """Take in the labels of a batch."""
+        self.calls += 1
+        is_new, self.step = step != self.step, step
+        self.sorted = self.calls < _CALLS and labels == sorted(labels)
+        if self.runs and labels[0] >= self.runs[-1][3]:
+            steps, rows, first, _ = self.runs[-1]
+            self.runs[-1] = (steps + is_new, rows + len(labels), first, labels[-1])
+        else:
+            self.runs.append((1, len(labels), labels[0], labels[-1]))
+
+    @property
+    def is_sorted(self) -> bool:
+        """Whether every epoch had the same rising labels; the last one may have been cut short."""
+        steps, rows, first, last = self.runs[0]
+        whole = self.runs[:-1] and all(run == self.runs[0] for run in self.runs[:-1])
+        long = steps >= _STEPS and rows >= max(_ROWS, 2 * steps) and first < last
+        return bool(whole and long and self.runs[-1][0] <= steps)
+
+
+class LabelOrder(Watcher):
+    """The Probe event "sorted": lines whose labels rise through each epoch."""
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._lines: dict[str, _SortedRuns] = {}
+
+    def install(self, patches: Patches) -> None:
+        """Ask to be told of the calls of loss functions."""
+        self.recorder.watcher(LossFunctions).listeners.append(self._on_loss)
+
+    def finish(self) -> Iterable[Event]:
+        """Return what came sorted."""
+        for source, line in self._lines.items():
+            if line.runs and line.sorted and line.is_sorted:
+                steps, rows, _, _ = line.runs[0]
+                yield Probe(
+                    probe="sorted",
+                    measured=float(len(line.runs)),
+                    reference=float(steps),
+                    label=f"{rows} labels in {steps} steps",
+                    source=source,
+                )
+
+    def _on_loss(
+        self, tally: LossCalls, _scores: torch.Tensor, target: torch.Tensor, value: torch.Tensor
+    ) -> None:
+        """Look at the labels of a loss that is learned from, until some are not sorted."""
+        if tally.function not in _LOSSES or not value.requires_grad:
+            return
+        line = self._lines.setdefault(tally.source, _SortedRuns())
+        if line.sorted and isinstance(target, torch.Tensor):
+            one_each = target.device.type == "cpu" and target.numel() == len(target) > 0
+            if one_each and not target.requires_grad:
+                line.add(target.reshape(-1).tolist(), self.recorder.steps)
+            else:
+                line.sorted = False

@@ -1,0 +1,131 @@
+"""Watches seeds that are set in the course of a training: whether its random numbers come back."""
+
+import random
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial, wraps
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.watch.batches import Batches
+from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.window import DENSE, Forward, Window
+from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.user_line import caller
+
+_PART = 256  # bytes of torch's state: its place in a block of numbers, and the first of the block
+_MOST = 65536  # draws that are told apart
+Draw = tuple[str, int, int]  # the generator, its state before and after
+
+
+class RandomNumbers(Watcher):
+    """
+    The Probe event "random": steps made with random numbers that an earlier step was made with.
+
+    Nothing is looked at until somebody sets a seed after the first step. From then on the states of
+    the generators that were seeded are looked at after each pass that may learn and at each step:
+    where the same state changes into the same other state again, the same numbers were drawn.
+    What is drawn around evaluations, and for the order of an epoch, is not counted. Nor is a
+    generator that one line seeds by several numbers: data may be drawn by their index.
+    """
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._states: dict[str, int | None] = {}  # of each generator that was seeded
+        self._sources: dict[str, str] = {}
+        self._given: dict[tuple[str, str], Any] = {}  # the seed that each line gives
+        self._varied: set[str] = set()  # generators that a line seeds by several numbers
+        self._draws: set[Draw] = set()  # since the last step
+        self._seen: dict[int, set[Draw]] = {}  # of each window, in all its steps
+        self._counts: dict[int, tuple[int, int]] = {}  # of each window: steps that drew, repeated
+        self._again = ""  # the generator that came back first
+        self._pass = 0  # through a loader, that the latest batch belongs to
+
+    def install(self, patches: Patches) -> None:
+        """Listen to what sets the seeds of the global generators."""
+        self._batches = self.recorder.watcher(Batches)
+        for owner, name in ((torch, "manual_seed"), (torch.random, "manual_seed")):
+            patches.replace(owner, name, partial(self._seeds, "torch"))
+        patches.replace(np.random, "seed", partial(self._seeds, "numpy"))
+        patches.replace(random, "seed", partial(self._seeds, "random"))
+
+    def forward(
+        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
+    ) -> None:
+        """See what was drawn before and in a pass that may learn; forget what others drew."""
+        if self._states:
+            served = self._batches.recent[-1] if self._batches.recent else None
+            begins = served is not None and served.turn != self._pass
+            self._pass = served.turn if served is not None else 0
+            self._look(counts=forward.gradients and not begins)
+
+    def before_step(self, window: Window) -> Columns:
+        """See what was drawn since the last look, and whether an earlier step drew the same."""
+        if not self._states:
+            return {}
+        # Of steps that are thinned out it is not known what they drew.
+        self._look(counts=window.index < DENSE)
+        draws, self._draws = self._draws, set()
+        if draws and window.optimizer is not None:
+            seen = self._seen.setdefault(id(window), set())
+            again = draws & seen
+            steps, repeated = self._counts.get(id(window), (0, 0))
+            self._counts[id(window)] = steps + 1, repeated + bool(again)
+            self._again = self._again or next((kind for kind, _, _ in again), "")
+            if len(seen) < _MOST:
+                seen |= draws
+        return {}
+
+    def finish(self) -> Iterable[Event]:
+        """Return how many steps drew what an earlier one had drawn."""
+        steps, repeated = max(self._counts.values(), key=lambda count: count[1], default=(0, 0))
+        if repeated and self._again not in self._varied:
+            yield Probe(
+                probe="random",
+                measured=float(repeated),
+                reference=float(steps),
+                label=self._again,
+                source=self._sources[self._again],
+            )
+
+    def _seeds(self, kind: str, seed: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that sets a seed and tells of it."""
+
+        @wraps(seed)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            """Set the seed."""
+            result = seed(*args, **kwargs)
+            if self.recorder.patches.active and self.recorder.steps:
+                source, given = caller(), next(iter([*args, *kwargs.values()]), None)
+                if self._given.setdefault((kind, source), given) != given:
+                    self._varied.add(kind)
+                self._sources.setdefault(kind, source)
+                self._states[kind] = _state(kind)
+            return result
+
+        return wrapper
+
+    def _look(self, *, counts: bool) -> None:
+        """See which generators have moved since the last look."""
+        for kind, before in self._states.items():
+            now = _state(kind)
+            if counts and before is not None and now is not None and now != before:
+                self._draws.add((kind, before, now))
+            self._states[kind] = now
+
+
+def _state(kind: str) -> int | None:
+    """Return a number for the state of a global generator; None where it cannot be read."""
+    with suppress(Exception):  # generators of other kinds may have been put in their place
+        if kind == "torch":
+            return hash(torch.default_generator.get_state().numpy()[:_PART].tobytes())
+        if kind == "numpy":
+            state: Any = np.random.get_state()
+            return hash((state[1][:8].tobytes(), state[2]))
+        return hash(random.getstate())
+    return None
