@@ -106,14 +106,14 @@ def number(value: float, unit: str = "", form: str = ".4g") -> Measure:
     return Measure(f"{value:{form}} {unit}".rstrip(), value, unit)
 
 
+def integer(value: float, unit: str = "") -> Measure:
+    """Write a number that is counted, without a fraction: "12 steps"."""
+    return number(value, unit, ".0f")
+
+
 def portion(part: float, whole: float, unit: str = "") -> Measure:
     """Write how many of how many, in whole numbers: "3 of 10 batches"."""
     return Measure(f"{part:.0f} of {whole:.0f} {unit}".rstrip(), part, unit)
-
-
-def percent(share: float, form: str = ".3g") -> Measure:
-    """Write a share as a percentage with three significant digits: 0.975 as "97.5 %"."""
-    return number(100 * share, "%", form)
 
 
 def at_step(step: int, word: str = "step") -> Place:

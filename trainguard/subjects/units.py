@@ -7,6 +7,7 @@ from math import log2
 from typing import Final
 
 from trainguard.core.errors import DeclarationError, did_you_mean
+from trainguard.core.measure import Measure
 
 _UNITS = {
     "B": 1,
@@ -53,12 +54,12 @@ def share(option: str, value: str | float) -> float:
     return float(number)
 
 
-def format_bytes(size: float) -> str:
+def format_bytes(size: float) -> Measure:
     """Write an amount of memory with the unit that suits it: 1610612736 as "1.50 GiB"."""
     for unit, name in _SHOWN:
         if abs(size) >= unit:
-            return f"{size / unit:,.2f} {name}"
-    return f"{size:,.0f} B"
+            return Measure(f"{size / unit:,.2f} {name}", size, "B")
+    return Measure(f"{size:,.0f} B", size, "B")
 
 
 def _near(unit: str) -> str:

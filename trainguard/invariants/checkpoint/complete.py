@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import at_step, integer
 from trainguard.events.base import Event
 from trainguard.events.checkpoint import Load, Part
 from trainguard.events.trace import Trace
@@ -56,7 +57,7 @@ def checkpoint_is_complete(trace: Trace[Event]) -> Iterator[Finding]:
     if rate is not None and not any(part.kind == "optimizer" for part in lost):  # it has the rates
         yield Finding(
             f"`{trace.subject}` does not get its learning rate back",
-            f"step {rate.step}, after a resume",
+            at_step(rate.step) + ", after a resume",
             number(rate.measured),
             number(rate.reference),
             why="perhaps the scheduler is made anew and begins at its first step",
@@ -106,9 +107,9 @@ def _make_finding(trace: Trace[Event], part: Part) -> Finding:
     place = f"{part.name}: {part.first}" if part.first else part.name
     return Finding(
         f"`{trace.subject}` {_SENTENCES[part.kind]}",
-        f"{place}, resumed after step {resumption(trace).saved}",
-        f"{part.count}{total} differ" if part.count else "another one",
-        f"0{total} differ" if part.count else "the one that was saved",
+        f"{place}, resumed after " + at_step(resumption(trace).saved),
+        integer(part.count) + f"{total} differ" if part.count else "another one",
+        integer(0) + f"{total} differ" if part.count else "the one that was saved",
         why=_WHY[part.kind],
         event=part,
     )

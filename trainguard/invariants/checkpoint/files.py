@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import at_step, integer
 from trainguard.events.base import Event
 from trainguard.events.checkpoint import Resumption, Rotation
 from trainguard.events.trace import Trace
@@ -36,7 +37,7 @@ def checkpoint_write_is_atomic(trace: Trace[Event]) -> Iterator[Finding]:
         if told.error or told.began == 0 or not told.made:
             yield Finding(
                 f"a save of `{trace.subject}` that is interrupted leaves nothing to go on from",
-                f"killed in the save that follows the one after step {told.saved}",
+                "killed in the save that follows the one after " + at_step(told.saved),
                 f"it raised {told.error}" if told.error else "it begins anew",
                 f"the parameters of step {told.saved}",
                 why=f"{told.limit} of {told.size} bytes were written under the final name: write to"
@@ -83,8 +84,8 @@ def _wrongly_deleted(trace: Trace[Event], told: Rotation) -> Finding | None:
     return Finding(
         f"`{trace.subject}` deletes a newer checkpoint and keeps an older one",
         f"{told.name}, {told.at}",
-        f"{told.older} older and {told.newer} newer kept",
-        f"the {told.keep} newest kept" if told.keep else "the newest kept",
+        integer(told.older) + f" older and {told.newer} newer kept",
+        "the " + integer(told.keep) + " newest kept" if told.keep else "the newest kept",
         why="perhaps the time of writing decides, which a copy of the folder changes"
         if told.touched
         else _TEXT,

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
+from trainguard.core.measure import at_step, integer, number
 from trainguard.events.base import Event
 from trainguard.events.checkpoint import Departure, Part, Resumption
 from trainguard.events.trace import Trace
@@ -43,16 +44,16 @@ def resume_continues_the_run(trace: Trace[Event]) -> Iterator[Finding]:
     elif not told.made:
         yield Finding(
             f"`{trace.subject}` makes no step after a resume",
-            f"resumed after step {told.saved}",
-            "0 steps",
+            "resumed after " + at_step(told.saved),
+            integer(0, "steps"),
             format_count(told.left, "step"),
             why="perhaps it counts to a total that it takes for reached",
         )
     elif began_anew(trace):
         yield Finding(
             f"`{trace.subject}` begins anew instead of going on",
-            f"resumed after step {told.saved}",
-            "the parameters of step 0",
+            "resumed after " + at_step(told.saved),
+            "the parameters of step " + integer(0),
             f"the parameters of step {told.saved}",
             why="perhaps the checkpoint is not looked for where it was written, or not loaded",
         )
@@ -81,7 +82,7 @@ def resume_takes_the_newest(trace: Trace[Event]) -> Iterator[Finding]:
     if comparable(trace) and 0 <= told.began < told.saved and told.newer:
         yield Finding(
             f"`{trace.subject}` does not go on from its newest checkpoint",
-            f"resumed after step {told.saved}, where {told.newer} stands",
+            "resumed after " + at_step(told.saved) + f", where {told.newer} stands",
             f"the parameters of step {told.began}",
             f"the parameters of step {told.saved}",
             why="perhaps names are compared as text, where step_9 comes after step_10",
@@ -94,7 +95,7 @@ def _make_refusal_finding(trace: Trace[Event], told: Resumption) -> Finding:
     unsafe = "weights_only" in told.error or "WeightsUnpickler" in told.error
     return Finding(
         f"`{trace.subject}` cannot be resumed",
-        f"resumed after step {told.saved}{after}",
+        "resumed after " + at_step(told.saved) + f"{after}",
         f"it raised {told.error}",
         format_count(told.left, "step"),
         why="torch.load takes tensors and plain values only, and what was saved holds others: the"
@@ -122,7 +123,7 @@ def _different(trace: Trace[Event], told: Resumption) -> Iterator[Finding]:
     elif moved is not None:
         yield Finding(
             f"`{trace.subject}` updates its parameters otherwise after a resume",
-            f"step {moved.step}, the {_ordinal(moved.after)} after the resume",
+            at_step(moved.step) + f", the {_ordinal(moved.after)} after the resume",
             "other parameters, from the same loss",
             "the same parameters",
             why=_generators(trace) or "perhaps a setting of the optimizer is not restored",
@@ -130,7 +131,7 @@ def _different(trace: Trace[Event], told: Resumption) -> Iterator[Finding]:
     elif told.ended and told.made != told.left:
         yield Finding(
             f"`{trace.subject}` makes another number of steps after a resume",
-            f"resumed after step {told.saved}",
+            "resumed after " + at_step(told.saved),
             format_count(told.made, "step"),
             format_count(told.left, "step"),
             why="perhaps the counter of its steps or epochs is not restored",
@@ -142,9 +143,9 @@ def _other_batch(trace: Trace[Event], batch: Departure) -> Finding:
     known = batch.measured >= 0
     return Finding(
         f"`{trace.subject}` is given other batches after a resume",
-        f"step {batch.step}, the {_ordinal(batch.after)} after the resume",
-        f"the batch of step {batch.measured:.0f}" if known else "a batch of no step",
-        f"the batch of step {batch.reference:.0f}",
+        at_step(batch.step) + f", the {_ordinal(batch.after)} after the resume",
+        "the batch of step " + integer(batch.measured) if known else "a batch of no step",
+        "the batch of step " + integer(batch.reference),
         why=_generators(trace)
         or (
             "perhaps the epoch is begun again, and the place in it is not restored"
@@ -158,9 +159,9 @@ def _other_loss(trace: Trace[Event], loss: Departure) -> Finding:
     """Return the finding of a loss that the run would not have had at that step."""
     return Finding(
         f"`{trace.subject}` has other losses after a resume",
-        f"step {loss.step}, the {_ordinal(loss.after)} after the resume",
-        f"{loss.measured:.9g}",
-        f"{loss.reference:.9g}",
+        at_step(loss.step) + f", the {_ordinal(loss.after)} after the resume",
+        number(loss.measured, "", ".9g"),
+        number(loss.reference, "", ".9g"),
         why=_generators(trace) or "something that the loss depends on is not restored",
     )
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TypeVar
 
+from trainguard.core.measure import Measure
 from trainguard.events.base import Event
 from trainguard.events.checkpoint import Departure, Part, Resumption
 from trainguard.events.trace import Trace
@@ -43,6 +44,6 @@ def comparable(trace: Trace[Event]) -> bool:
     return not told.error and told.made > 0 and not began_anew(trace)
 
 
-def format_count(count: int, word: str) -> str:
+def format_count(count: int, word: str) -> Measure:
     """Write a number of things."""
-    return f"{count} {word}{'' if count == 1 else 's'}"
+    return Measure(f"{count} {word}{'' if count == 1 else 's'}", count, f"{word}s")

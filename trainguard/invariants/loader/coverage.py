@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import Measure, integer
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
 from trainguard.invariants.loader.wording import (
@@ -61,8 +62,8 @@ def _other_length(split: Split) -> Iterator[Finding]:
         yield Finding(
             f"`{split.trace.subject}` has another length than it says",
             f"split {split.name!r}",
-            f"{epoch.batches} batches served",
-            f"{epoch.said} batches, as len() says",
+            integer(epoch.batches, "batches") + " served",
+            integer(epoch.said, "batches") + ", as len() says",
             why="schedules and progress that count on its length end too early or too late",
             event=epoch,
         )
@@ -78,7 +79,7 @@ def _find_repeats(split: Split) -> Iterator[Finding]:
         yield Finding(
             f"an epoch of `{split.trace.subject}` visits samples more than once",
             f"split {split.name!r}, sample {again[0]} of the dataset",
-            f"{len(one.indices)} samples, of which {len(counted)} are different",
+            integer(len(one.indices), "samples") + f", of which {len(counted)} are different",
             "each sample once",
             why="the sampler draws with replacement" if one.epoch.replaces else "",
             rank=Rank.BROKEN if split.option("once") else Rank.NOTE,
@@ -105,8 +106,8 @@ def _left_out(split: Split) -> Iterator[Finding]:
     yield Finding(
         f"an epoch of `{split.trace.subject}` leaves samples out",
         f"split {split.name!r}",
-        f"{due - missing} of {samples(due)} visited",
-        f"{samples(due - (dropped if rank is Rank.BROKEN else 0))}",
+        f"{due - missing} of " + samples(due) + " visited",
+        samples(due - (dropped if rank is Rank.BROKEN else 0)),
         why="drop_last=True leaves out what does not fill a batch" if epoch.drops else "",
         rank=rank,
         event=epoch,
@@ -127,7 +128,7 @@ def _unlike(split: Split) -> Iterator[Finding]:
         yield Finding(
             f"an epoch of `{split.trace.subject}` visits samples more than once",
             f"split {split.name!r}",
-            f"{len(whole[0].prints)} samples, of which {len(one)} are different",
+            integer(len(whole[0].prints), "samples") + f", of which {len(one)} are different",
             "each sample once",
             why=f"{len(differ)} of them come more often in one epoch than in the next",
             event=whole[0].epoch,
@@ -173,11 +174,12 @@ def _find_overlap(
     if not based and share <= 2 * repeated:
         return
     batch, row = _place(second, common, based)
+    told = f"{len(common)} of {len(theirs)} different samples ({percent(share)})"
     yield Finding(
         f"two splits of `{trace.subject}` share samples",
         f"splits {one.name!r} and {other.name!r}, batch {batch}, sample {row} of {other.name!r}",
-        f"{len(common)} of {len(theirs)} different samples ({percent(share)})",
-        "0 samples" if based else percent(allowed),
+        Measure(told, len(common), "samples") if based else Measure(told, 100 * share, "%"),
+        integer(0, "samples") if based else percent(allowed),
         why="both are subsets of one dataset, and their indices overlap" if based else "",
         rank=Rank.BROKEN if based or (share > allowed and len(common) > 1) else Rank.NOTE,
         event=second.epoch,
@@ -258,7 +260,7 @@ def _find_odd_end(split: Split) -> Iterator[Finding]:
         yield Finding(
             f"`{split.trace.subject}` drops a last batch that should be served",
             f"split {split.name!r}, after batch {final.index}",
-            f"{samples(one.epoch.samples)} served",
+            samples(one.epoch.samples) + " served",
             samples(one.epoch.due),
             event=final,
         )

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import integer
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
 from trainguard.invariants.loader.wording import Split, each_split, percent, servings
@@ -65,8 +66,8 @@ def _length_finding(
     return Finding(
         f"`{trace.subject}` does not cut the sequences of a split to the declared length",
         f"split {split.name!r}, batch {index}",
-        f"{length} steps",
-        f"{chunk} steps",
+        integer(length, "steps"),
+        integer(chunk, "steps"),
         why=f"it is the length declared for {whose!r}: perhaps the name of the split is not one"
         " that the code tells apart"
         if whose
@@ -98,8 +99,8 @@ def chunks_are_contiguous(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 f"the chunks of `{trace.subject}` do not continue the ones before them",
                 f"split {serving.split!r}, {serving.at}",
-                f"{serving.measured:.0f} of {serving.reference:.0f} seams ({percent(share)})",
-                f"{percent(allowed)} of them" if allowed else "every seam holds",
+                f"{serving.measured:.0f} of {serving.reference:.0f} seams (" + percent(share) + ")",
+                percent(allowed) + " of them" if allowed else "every seam holds",
                 why=_HOW[serving.quantity],
                 event=serving,
             )
@@ -114,8 +115,10 @@ def _needless_resets(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 f"`{trace.subject}` declares resets where the stream goes on",
                 f"split {serving.split!r}, {serving.at}",
-                f"{serving.measured:.0f} of {serving.reference:.0f} resets ({percent(share)})",
-                f"{percent(0.5)} of them",
+                f"{serving.measured:.0f} of {serving.reference:.0f} resets ("
+                + percent(share)
+                + ")",
+                percent(0.5) + " of them",
                 why="what was carried so far is thrown away in the middle of a sequence",
                 rank=Rank.NOTE,
                 event=serving,
@@ -144,7 +147,7 @@ def padding_is_bounded(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 f"`{trace.subject}` serves much padding",
                 f"split {serving.split!r}" + (f", {serving.at}" if serving.at else ""),
-                f"{percent(share)} of {serving.reference:.0f} positions, {serving.detail}",
+                percent(share) + f" of {serving.reference:.0f} positions, {serving.detail}",
                 percent(allowed),
                 why="batches of like lengths, or padding to the longest sample of a batch, need"
                 " less",
@@ -194,8 +197,8 @@ def padding_is_masked(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 summary.format(trace.subject),
                 f"split {serving.split!r}, first at {serving.at}",
-                f"{percent(share)} of {serving.reference:.0f} rows: {rows}",
-                f"{percent(allowed)} of them",
+                percent(share) + f" of {serving.reference:.0f} rows: {rows}",
+                percent(allowed) + " of them",
                 why=why,
                 rank=Rank.BROKEN if serving.detail == "declared" else Rank.NOTE,
                 event=serving,

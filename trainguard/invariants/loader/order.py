@@ -5,6 +5,7 @@ from math import factorial
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
 from trainguard.invariants.loader.wording import Split, each_split, percent
@@ -37,7 +38,7 @@ def epochs_are_reshuffled(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 f"every epoch of `{trace.subject}` comes in the same order",
                 f"split {split.name!r}, {len(split.passes)} epochs",
-                f"{len(split.first.order)} samples in one order",
+                integer(len(split.first.order), "samples") + " in one order",
                 "another order in each epoch",
                 why=_why(split),
                 rank=rank,
@@ -138,7 +139,8 @@ def _find_new_samples(split: Split) -> Iterator[Finding]:
         yield Finding(
             f"`{split.trace.subject}` evaluates on other inputs each time",
             f"split {split.name!r}, sample {changed[0]} of the dataset",
-            f"{len(changed)} of {len(now)} samples differ ({percent(len(changed) / len(now))})",
+            portion(len(changed), len(now), "samples")
+            + f" differ ({percent(len(changed) / len(now))})",
             "the same inputs in each epoch",
             why="perhaps the random augmentation of the training is left on",
             rank=Rank.NOTE,

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
+from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loader import Serving
 from trainguard.events.trace import Trace
@@ -80,7 +81,6 @@ def resume_continues_the_epoch(trace: Trace[Event]) -> Iterator[Finding]:
 
 def _make_finding(trace: Trace[Event], event: Serving) -> Finding:
     """Return the finding of one thing that goes wrong after a resume."""
-    measured, reference = f"{event.measured:.0f}", f"{event.reference:.0f}"
     summary, was, allowed, why = {
         "state": (
             f"the state of `{trace.subject}` cannot be saved and loaded",
@@ -90,14 +90,14 @@ def _make_finding(trace: Trace[Event], event: Serving) -> Finding:
         ),
         "rest": (
             f"`{trace.subject}` does not continue its epoch after a resume",
-            f"{measured} of {reference} batches as without the interruption",
-            f"{reference} of {reference} batches",
+            portion(event.measured, event.reference, "batches") + " as without the interruption",
+            portion(event.reference, event.reference, "batches"),
             _RESUMED.get(event.detail, ""),
         ),
         "next": (
             f"the epoch after a resume of `{trace.subject}` has another length",
-            f"{measured} batches",
-            f"{reference} batches",
+            integer(event.measured, "batches"),
+            integer(event.reference, "batches"),
             "perhaps what was served before the resume is skipped once more",
         ),
     }[event.quantity]

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import Measure, integer
 from trainguard.events.base import Event
 from trainguard.events.loader import Serving
 from trainguard.events.trace import Trace
@@ -65,8 +66,8 @@ def _find_crowding(trace: Trace[Event], event: Serving, crowd: float) -> Finding
     return Finding(
         f"`{trace.subject}` has more workers than this machine can run",
         f"split {event.split!r}",
-        f"{event.measured:.0f} workers",
-        f"{most:.0f} workers on {event.reference:.0f} cores",
+        integer(event.measured, "workers"),
+        integer(most, "workers") + f" on {event.reference:.0f} cores",
         why="workers that wait for each other cost memory and bring nothing; the training may run"
         " on a larger machine",
         rank=Rank.NOTE,
@@ -82,8 +83,8 @@ def _slow(trace: Trace[Event], event: Serving) -> Finding | None:
     return Finding(
         f"the batches of `{trace.subject}` are made in the training process, and slowly",
         f"split {event.split!r}",
-        f"{event.measured:.2f} s for a batch",
-        f"{_SLOW:.2f} s for a batch",
+        number(event.measured, "s", ".2f") + " for a batch",
+        number(_SLOW, "s", ".2f") + " for a batch",
         why="with num_workers=0 the training stands still meanwhile; workers would make batches"
         " ahead of it",
         rank=Rank.NOTE,
@@ -98,8 +99,8 @@ def _find_restarts(trace: Trace[Event], event: Serving) -> Finding | None:
     return Finding(
         f"the workers of `{trace.subject}` take longer to start than to serve an epoch",
         f"split {event.split!r}",
-        f"{event.measured:.2f} s to start",
-        f"{event.reference:.2f} s, as the rest of the epoch",
+        number(event.measured, "s", ".2f") + " to start",
+        number(event.reference, "s", ".2f") + ", as the rest of the epoch",
         why="they are started anew for each epoch, and perhaps load or open something first;"
         " persistent_workers=True keeps them",
         rank=Rank.NOTE,
@@ -114,8 +115,8 @@ def _find_prefetching(trace: Trace[Event], event: Serving) -> Finding | None:
     return Finding(
         f"the batches that `{trace.subject}` prefetches do not fit into shared memory",
         f"split {event.split!r}",
-        f"{number(event.measured / _LARGE)} MiB",
-        f"{number(event.reference / _LARGE)} MiB",
+        _mebibytes(event.measured),
+        _mebibytes(event.reference),
         why="workers die of a bus error when it is full; fewer workers, a lower prefetch_factor,"
         " or more of it (docker run --shm-size)",
         rank=Rank.NOTE,
@@ -130,9 +131,14 @@ def _find_unpinned_memory(trace: Trace[Event], event: Serving) -> Finding | None
     return Finding(
         f"the batches of `{trace.subject}` are large and not pinned",
         f"split {event.split!r}",
-        f"{number(event.measured / _LARGE)} MiB for a batch",
-        "1 MiB for a batch that is not pinned",
+        _mebibytes(event.measured) + " for a batch",
+        _mebibytes(_LARGE) + " for a batch that is not pinned",
         why="the copy to the accelerator cannot overlap with its work; pin_memory=True lets it",
         rank=Rank.NOTE,
         event=event,
     )
+
+
+def _mebibytes(size: float) -> Measure:
+    """Write an amount of memory in MiB."""
+    return Measure(f"{number(size / _LARGE)} MiB", size, "B")

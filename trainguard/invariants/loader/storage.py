@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import portion
 from trainguard.events.base import Event
 from trainguard.events.loader import Serving
 from trainguard.events.trace import Trace
@@ -51,8 +52,8 @@ def _make_lost_finding(trace: Trace[Event], event: Serving) -> Finding:
     return Finding(
         f"batches of `{trace.subject}` are overwritten by later ones",
         f"split {event.split!r}, {event.at}",
-        f"{event.measured:.0f} of {event.reference:.0f} batches changed",
-        f"0 of {event.reference:.0f} batches changed",
+        portion(event.measured, event.reference, "batches") + " changed",
+        portion(0, event.reference, "batches") + " changed",
         why="perhaps the collate function fills the same buffer each time and returns it;"
         " return a copy, or make a new one",
         event=event,
@@ -64,8 +65,8 @@ def _make_edited_finding(trace: Trace[Event], event: Serving) -> Finding:
     return Finding(
         f"serving batches changes the data set of `{trace.subject}`",
         f"split {event.split!r}, array {event.at}" if event.at else f"split {event.split!r}",
-        f"{event.measured:.0f} of {event.reference:.0f} elements changed",
-        f"0 of {event.reference:.0f} elements changed",
+        portion(event.measured, event.reference, "elements") + " changed",
+        portion(0, event.reference, "elements") + " changed",
         why=_EDITED.get(event.detail, ""),
         rank=Rank.NOTE if event.detail == "in workers" else Rank.BROKEN,
         event=event,

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loader import Serving
 from trainguard.events.trace import Trace
@@ -59,8 +60,8 @@ def _spoilt(trace: Trace[Event]) -> Iterator[Finding]:
         yield Finding(
             f"`{trace.subject}` does not come back from its transform as finite numbers",
             bad[0].at,
-            f"{bad[0].measured:.0f} of {bad[0].reference:.0f} values not finite",
-            f"0 of {bad[0].reference:.0f} values not finite",
+            portion(bad[0].measured, bad[0].reference, "values") + " not finite",
+            portion(0, bad[0].reference, "values") + " not finite",
             why="the declared range may be wider than what the transform is made for",
             event=bad[0],
         )
@@ -80,8 +81,8 @@ def _find_spoilt_codes(trace: Trace[Event]) -> Iterator[Finding]:
         yield Finding(
             f"few different values of `{trace.subject}` come back from its transform",
             "",
-            f"{levels[0].measured:.0f} different values",
-            f"{_FEW} different values",
+            integer(levels[0].measured) + " different values",
+            integer(_FEW) + " different values",
             why="perhaps the values are made whole numbers before they are scaled",
             rank=Rank.NOTE,
             event=levels[0],
@@ -96,8 +97,8 @@ def _one_sided(trace: Trace[Event]) -> Iterator[Finding]:
         yield Finding(
             f"`{trace.subject}` comes back from its transform on one side of what it was",
             worst.at,
-            f"{number(worst.measured)} ({worst.detail})",
-            f"{number(worst.reference)}, half a step of the codes there",
+            number(worst.measured) + f" ({worst.detail})",
+            number(worst.reference) + ", half a step of the codes there",
             why="perhaps the codes are cut off, not rounded, and decoded at their edge: a constant"
             " offset of half a step",
             rank=Rank.NOTE,
@@ -115,7 +116,7 @@ def _far(trace: Trace[Event], over: Sequence[Serving], allowed: str) -> Iterator
     yield Finding(
         f"`{trace.subject}` does not come back from its transform",
         worst.at,
-        f"{number(worst.measured)} ({worst.detail.removesuffix(', moved')})",
+        number(worst.measured) + f" ({worst.detail.removesuffix(', moved')})",
         allowed,
         why="all values are there, at other places: perhaps taken apart along another axis than"
         " they were put together"

@@ -6,6 +6,7 @@ from math import isfinite, sqrt
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import Measure, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loader import Field
 from trainguard.events.trace import Trace
@@ -31,8 +32,8 @@ def values_are_finite(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 f"a field of `{trace.subject}` holds values that are not finite",
                 f"field {field.field!r} of {field.split!r}, first at {field.at}",
-                f"{field.bad} of {field.count} values",
-                "0 values",
+                portion(field.bad, field.count, "values"),
+                integer(0, "values"),
                 why="perhaps a sample is damaged, or scaled by a range or deviation of zero",
                 rank=Rank.NOTE if field.role == "label" else Rank.BROKEN,
                 event=field,
@@ -64,12 +65,14 @@ def _outside(trace: Trace[Event], field: Field, summary: str) -> Finding:
     named = field.field.rpartition(".")[2]
     low = trace.promises.get(f"low:{named}") if low is None else low
     high = trace.promises.get(f"high:{named}") if high is None else high
+    ends = [end for end in (low, high) if isinstance(end, int | float)]
+    nearest = min(ends, key=lambda end: abs(end - field.first), default=None)
     return Finding(
         summary.format(trace.subject),
         f"field {field.field!r} of {field.split!r}, first at {field.at}",
-        f"{number(field.first)} ({field.outside} values, {number(field.low)} to"
-        f" {number(field.high)})",
-        f"{low} to {high}",
+        number(field.first)
+        + f" ({field.outside} values, {number(field.low)} to {number(field.high)})",
+        Measure(f"{low} to {high}", nearest),
         event=field,
     )
 
@@ -110,8 +113,8 @@ def _scale_finding(
     return Finding(
         f"the modalities of `{trace.subject}` are of very different sizes",
         f"{field.field!r} against {smallest.field!r}, split {field.split!r}",
-        f"{number(size / least)} times as large ({number(size)} against {number(least)})",
-        f"{number(allowed)} times",
+        number(size / least, "times") + f" as large ({number(size)} against {number(least)})",
+        number(allowed, "times"),
         why="its values are whole numbers: codes stand as floats, and are no amounts"
         if field.whole and field.high > 1
         else "it is perhaps not normalised",
@@ -172,8 +175,8 @@ def _between_epochs(split: Split, allowed: float, declared: bool) -> Iterator[Fi
         yield Finding(
             f"inputs of `{split.trace.subject}` change their labels",
             f"split {split.name!r}, epoch 1, {place}, against epoch 0",
-            f"{percent(len(differ) / len(common))} of {len(common)} inputs",
-            f"{percent(allowed)} of them",
+            percent(len(differ) / len(common)) + f" of {len(common)} inputs",
+            percent(allowed) + " of them",
             why="inputs and labels are perhaps shuffled apart",
             rank=Rank.BROKEN if declared else Rank.NOTE,
             event=split.passes[1].epoch,
@@ -191,8 +194,8 @@ def _between_splits(one: Split, other: Split) -> Iterator[Finding]:
         yield Finding(
             f"the same inputs have other labels in another split of `{one.trace.subject}`",
             f"{place} of {other.name!r}, against {one.name!r}",
-            f"{len(differ)} of {len(common)} shared inputs",
-            "0 inputs",
+            portion(len(differ), len(common)) + " shared inputs",
+            integer(0, "inputs"),
             why="perhaps each split numbers the classes by itself",
             rank=Rank.NOTE,
             event=other.first.epoch,

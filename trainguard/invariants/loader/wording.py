@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
+from trainguard.core.measure import Measure, integer, number
 from trainguard.events.base import Event, Plain
 from trainguard.events.loader import Batch, Epoch, Field, Serving
 from trainguard.events.trace import Trace
@@ -108,11 +109,11 @@ def fields(trace: Trace[Event]) -> Iterator[Field]:
     return events(trace, Field)
 
 
-def percent(share: float) -> str:
+def percent(share: float) -> Measure:
     """Write a share as a percentage."""
-    return f"{100 * share:.3g} %"
+    return number(100 * share, "%", ".3g")
 
 
-def samples(count: float) -> str:
+def samples(count: float) -> Measure:
     """Write a number of samples."""
-    return "1 sample" if count == 1 else f"{count:.0f} samples"
+    return Measure("1 sample", 1, "samples") if count == 1 else integer(count, "samples")

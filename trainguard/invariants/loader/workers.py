@@ -5,6 +5,7 @@ from itertools import combinations
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loader import Batch, Serving
 from trainguard.events.trace import Trace
@@ -78,8 +79,8 @@ def _unheard(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 f"the workers of `{trace.subject}` are not told the epoch",
                 f"split {event.split!r}",
-                f"{event.reference:.0f} of {event.measured:.0f} epochs known to the workers",
-                f"{event.measured:.0f} of {event.measured:.0f} epochs known to the workers",
+                portion(event.reference, event.measured, "epochs") + " known to the workers",
+                portion(event.measured, event.measured, "epochs") + " known to the workers",
                 why="set_epoch reaches the data set of the training process, and persistent"
                 " workers keep the copy that they started with; share the epoch with them",
                 event=event,
@@ -118,8 +119,8 @@ def _drawn_alike(trace: Trace[Event], first: Batch, epoch: int, draws: int) -> F
     return Finding(
         f"the workers of `{trace.subject}` draw the same random numbers",
         f"split {first.split!r}, epoch {epoch}, workers 0 and 1",
-        f"{draws} of {draws} draws alike",
-        f"0 of {draws} draws alike",
+        portion(draws, draws, "draws") + " alike",
+        portion(0, draws, "draws") + " alike",
         why=_cause(shared),
         rank=Rank.BROKEN if shared else Rank.NOTE,
         event=first,
@@ -146,8 +147,8 @@ def _drawn_again(trace: Trace[Event], first: Batch, draws: int) -> Finding:
     return Finding(
         f"the workers of `{trace.subject}` draw the same random numbers in each epoch",
         f"split {first.split!r}, epochs 0 and 1",
-        f"{draws} of {draws} draws alike",
-        f"0 of {draws} draws alike",
+        portion(draws, draws, "draws") + " alike",
+        portion(0, draws, "draws") + " alike",
         why="workers are started anew for each epoch, and seeded with a fixed number and their own;"
         " seed them with torch.initial_seed(), or keep them with persistent_workers=True",
         rank=Rank.NOTE,
@@ -197,8 +198,8 @@ def _finding(trace: Trace[Event], event: Serving) -> Finding:
     return Finding(
         summary.format(who=event.detail, subject=trace.subject),
         f"split {event.split!r}, {event.at}",
-        f"{event.measured:.0f} {unit}",
-        f"{_limit_for(event):.0f} {unit}",
+        integer(event.measured) + f" {unit}",
+        integer(_limit_for(event)) + f" {unit}",
         why=why.format(who=event.detail, forgotten=forgotten),
         event=event,
     )
@@ -209,8 +210,8 @@ def _uneven(trace: Trace[Event], event: Serving) -> Finding:
     return Finding(
         f"the ranks of `{trace.subject}` serve different numbers of batches",
         f"split {event.split!r}, {event.at}",
-        f"{event.reference:.0f} to {event.reference + event.measured:.0f} batches",
-        f"{event.reference:.0f} batches on each rank",
+        integer(event.reference) + f" to {event.reference + event.measured:.0f} batches",
+        integer(event.reference, "batches") + " on each rank",
         why="the ranks that are done first leave the others waiting for their gradients",
         rank=Rank.NOTE,
         event=event,

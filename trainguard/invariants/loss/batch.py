@@ -5,6 +5,7 @@ from math import isfinite
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
+from trainguard.core.measure import integer
 from trainguard.events.trace import Sample, Trace
 from trainguard.invariants.wording import coordinate, number, of
 
@@ -30,8 +31,8 @@ def samples_do_not_mix(trace: Trace[Sample]) -> Iterator[Finding]:
                 f"samples of a batch mix in `{trace.subject}`",
                 at="a batch of 3",
                 measured=number(sample.measured),
-                allowed=f"{number(sample.reference)} within {number(allowed)}, what its samples"
-                " give one by one",
+                allowed=number(sample.reference)
+                + f" within {number(allowed)}, what its samples give one by one",
                 why="perhaps a reduction over the wrong dimension, or a count over the batch",
                 event=sample,
             )
@@ -56,8 +57,8 @@ def padding_is_ignored(trace: Trace[Sample]) -> Iterator[Finding]:
                 f"`{trace.subject}` depends on what stands in padded positions",
                 at=f"{sample.input} where {sample.label} marks padding",
                 measured=number(sample.measured),
-                allowed=f"{number(sample.reference)} within {number(allowed)}, as with"
-                f" {number(sample.scale)} there",
+                allowed=number(sample.reference)
+                + f" within {number(allowed)}, as with {number(sample.scale)} there",
                 why="perhaps the mask is applied after a reduction, or not to this input",
                 event=sample,
             )
@@ -65,9 +66,9 @@ def padding_is_ignored(trace: Trace[Sample]) -> Iterator[Finding]:
         if sample.measured > 0:
             yield Finding(
                 f"`{trace.subject}` sends a gradient into padded positions",
-                at=f"{coordinate(sample)} where {sample.label} marks padding",
+                at=coordinate(sample) + f" where {sample.label} marks padding",
                 measured=number(sample.measured),
-                allowed="0",
+                allowed=integer(0),
                 why="perhaps the mask is applied after a reduction, or only to the value",
                 event=sample,
             )
@@ -97,8 +98,8 @@ def components_are_balanced(trace: Trace[Sample]) -> Iterator[Finding]:
             f"one component of `{trace.subject}` drowns another",
             at=f"{strongest.label} against {weakest.label}",
             measured=f"{number(strongest.measured)} against {number(weakest.measured)}, "
-            f"{number(ratio)} times",
-            allowed=f"at most {number(allowed)} times",
+            + number(ratio, "times"),
+            allowed="at most " + number(allowed, "times"),
             why="perhaps inputs of different scales, or weights that do not make up for them",
         )
 
@@ -123,7 +124,7 @@ def likelihood_sums_to_one(trace: Trace[Sample]) -> Iterator[Finding]:
                 f"the probabilities of `{trace.subject}` do not sum to one",
                 at=f"every value of {sample.input}",
                 measured=number(sample.measured),
-                allowed=f"1 within {number(tolerance)}",
+                allowed=integer(1) + f" within {number(tolerance)}",
                 why="perhaps the bin width, the edge bins, or an approximation used too far",
                 event=sample,
             )

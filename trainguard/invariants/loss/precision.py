@@ -30,8 +30,8 @@ def low_precision_agrees(trace: Trace[Sample]) -> Iterator[Finding]:
         if sample.measured > allowed:
             yield Finding(
                 f"the {dtype} gradient of `{trace.subject}` is far from the exact one",
-                measured=f"relative error {number(sample.measured)}",
-                allowed=f"at most {number(allowed)}",
+                measured="relative error " + number(sample.measured),
+                allowed="at most " + number(allowed),
                 why="perhaps a difference of nearly equal numbers; compute it in float32 inside",
                 event=sample,
             )
@@ -53,7 +53,7 @@ def devices_agree(trace: Trace[Sample]) -> Iterator[Finding]:
         if sample.measured > allowed:
             yield Finding(
                 f"the gradient of `{trace.subject}` differs between cpu and {sample.label}",
-                measured=f"relative error {number(sample.measured)}",
-                allowed=f"at most {number(allowed)}",
+                measured="relative error " + number(sample.measured),
+                allowed="at most " + number(allowed),
                 event=sample,
             )

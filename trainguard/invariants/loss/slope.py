@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import integer
 from trainguard.events.trace import Sample, Trace
 from trainguard.invariants.wording import coordinate, number, of
 
@@ -28,7 +29,7 @@ def gradient_is_alive(trace: Trace[Sample]) -> Iterator[Finding]:
         yield Finding(
             f"no gradient of `{trace.subject}` ever reaches `{name}`",
             at=name,
-            measured="0 at every point",
+            measured=integer(0) + " at every point",
             allowed="a gradient somewhere, or tg.real(..., grad=False)",
             why="it is detached, or the loss does not depend on it",
             rank=Rank.NOTE,
@@ -42,8 +43,8 @@ def gradient_is_alive(trace: Trace[Sample]) -> Iterator[Finding]:
         yield Finding(
             f"{'every' if whole else 'a'} gradient of `{trace.subject}` is dead",
             at="all inputs" if whole else coordinate(sample),
-            measured=f"gradient 0, while the loss can fall by {number(sample.measured)}",
-            allowed=f"a gradient wherever it can fall by more than {number(_fall(trace, sample))}",
+            measured="gradient 0, while the loss can fall by " + number(sample.measured),
+            allowed="a gradient wherever it can fall by more than " + number(_fall(trace, sample)),
             why=f"perhaps a clamp of the {'loss' if whole else 'input'}: behind it nothing changes",
             event=sample,
         )
@@ -68,8 +69,8 @@ def gradient_is_continuous(trace: Trace[Sample]) -> Iterator[Finding]:
             yield Finding(
                 f"`{trace.subject}` jumps between two neighbouring numbers",
                 at=coordinate(sample),
-                measured=f"a jump of {number(sample.measured)}",
-                allowed=f"at most {number(allowed)}",
+                measured="a jump of " + number(sample.measured),
+                allowed="at most " + number(allowed),
                 why="perhaps two branches of torch.where that do not meet, or a rounding",
                 event=sample,
             )
@@ -98,8 +99,8 @@ def gradient_matches_finite_difference(trace: Trace[Sample]) -> Iterator[Finding
             yield Finding(
                 f"the gradient of `{trace.subject}` is not the slope of its value",
                 at=coordinate(sample),
-                measured=f"{number(sample.measured)} from autograd",
-                allowed=f"{number(sample.reference)} within {number(allowed)}, from a difference",
+                measured=number(sample.measured) + " from autograd",
+                allowed=number(sample.reference) + f" within {number(allowed)}, from a difference",
                 why=(
                     "perhaps the backward of a custom autograd.Function"
                     if custom

@@ -24,7 +24,7 @@ def value_is_finite(trace: Trace[Sample]) -> Iterator[Finding]:
         if not isfinite(sample.measured):
             yield Finding(
                 f"the value of `{trace.subject}` is not finite",
-                measured=f"{number(sample.measured)}  {share(sample)}",
+                measured=number(sample.measured) + f"  {share(sample)}",
                 allowed="finite wherever the inputs are inside their declared ranges",
                 why="look for a log, a division or an exp of something that can be 0 or large",
                 event=sample,
@@ -49,7 +49,7 @@ def gradient_is_finite(trace: Trace[Sample]) -> Iterator[Finding]:
             yield Finding(
                 f"the gradient of `{trace.subject}` is not finite",
                 at=coordinate(sample),
-                measured=f"{number(sample.measured)}  {share(sample)}",
+                measured=number(sample.measured) + f"  {share(sample)}",
                 allowed="finite wherever the inputs are inside their declared ranges",
                 why=(
                     "perhaps a torch.where branch that was not taken, or a norm or root at zero"
@@ -81,7 +81,7 @@ def gradient_is_bounded(trace: Trace[Sample]) -> Iterator[Finding]:
                 f"the gradient of `{trace.subject}` explodes",
                 at=coordinate(sample),
                 measured=number(sample.measured),
-                allowed=f"at most {number(allowed)}",
+                allowed="at most " + number(allowed),
                 why="perhaps an exp without a clamp, or a division by something that can be tiny",
                 event=sample,
             )

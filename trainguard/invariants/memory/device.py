@@ -35,9 +35,9 @@ def headroom_is_kept(trace: Trace[Usage]) -> Iterator[Finding]:
                 if not seen.count
                 else f"{step(trace)} runs out of memory",
                 where(seen),
-                f"{percent(free / seen.reference)} free: {format_bytes(seen.measured)} of"
+                percent(free / seen.reference) + f" free: {format_bytes(seen.measured)} of"
                 f" {format_bytes(seen.reference)} reserved, {seen.how}",
-                f"{percent(promised)} free or more",
+                percent(promised) + " free or more",
                 why=seen.detail,
                 event=seen,
             )

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import Measure, number, portion
 from trainguard.events.trace import Trace, Usage
 from trainguard.invariants.memory.wording import amounts, describe_source, of, step
 from trainguard.subjects.units import SIZES, TOLERANCE, exceeds, fit_power, format_bytes
@@ -55,8 +56,10 @@ def _graphs(trace: Trace[Usage], allowed: float) -> Iterator[Finding]:
         yield Finding(
             f"`{trace.subject}` keeps the graphs of steps that are over",
             f"output of `{seen.place}`" if seen.place else "the loss",
-            f"graphs of {seen.count} of {seen.of} steps, {format_bytes(seen.measured)} per step",
-            f"graphs of 0 of {seen.of} steps",
+            "graphs of "
+            + portion(seen.count, seen.of, "steps")
+            + f", {format_bytes(seen.measured)} per step",
+            "graphs of " + portion(0, seen.of, "steps"),
             why=f"{held}use `.item()` for a number, `.detach()` for a state",
             event=seen,
             source=seen.source,
@@ -74,7 +77,7 @@ def _tensors(
     return Finding(
         f"every step of `{trace.subject}` leaves tensors behind",
         f"made in `{most.place}`" if most.place else "made outside of modules",
-        f"{measured}, {most.how}",
+        measured + f", {most.how}",
         limit,
         why=f"{held}{end}",
         rank=rank,
@@ -91,7 +94,7 @@ def _host(trace: Trace[Usage], seen: Usage, allowed: float, rank: Rank) -> Findi
     return Finding(
         f"every step of `{trace.subject}` leaves memory of Python or NumPy behind",
         "",
-        f"{measured}, {seen.how}",
+        measured + f", {seen.how}",
         limit,
         why=history if seen.quantity.startswith("kept objects") else cache,
         rank=rank,
@@ -100,13 +103,13 @@ def _host(trace: Trace[Usage], seen: Usage, allowed: float, rank: Rank) -> Findi
     )
 
 
-def _per_step(grown: float, allowed: float) -> tuple[str, str]:
+def _per_step(grown: float, allowed: float) -> tuple[Measure, Measure]:
     """Write the growth and what is allowed of it."""
     if allowed < _LEAST:
         measured, limit = amounts(grown, _LEAST)
-        return f"{measured} per step", f"less than {limit} per step"
+        return measured + " per step", "less than " + limit + " per step"
     measured, limit = amounts(grown, allowed)
-    return f"{measured} per step", f"{limit} per step, the budget's growth_per_step"
+    return measured + " per step", limit + " per step, the budget's growth_per_step"
 
 
 @invariant("memory", probe="scaling", needs=("powers",))
@@ -138,9 +141,11 @@ def memory_scales_at_most(trace: Trace[Usage]) -> Iterator[Finding]:
         yield Finding(
             f"{step(trace)} takes memory that grows with a higher power of `{name}` than declared",
             ", ".join([f"{name} = {sizes}", *(f"{n}={size}" for n, size in last[-1].sizes)]),
-            f"power {power:.2f}: {', '.join(format_bytes(one.reference) for one in last)},"
+            "power "
+            + number(power, "", ".2f")
+            + f": {', '.join(format_bytes(one.reference) for one in last)},"
             f" {describe_source(last[-1])}",
-            f"power {allowed:.2f}, and {TOLERANCE:.2f} more",
+            "power " + number(allowed, "", ".2f") + f", and {TOLERANCE:.2f} more",
             why=_why(trace, name),
             source=next((one.source for one in of(trace, "grown") if one.place == name), ""),
             event=last[-1],

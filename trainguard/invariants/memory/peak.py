@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import number
 from trainguard.events.trace import Trace, Usage
 from trainguard.invariants.memory.wording import (
     amounts,
@@ -47,15 +48,15 @@ def peak_is_within_budget(trace: Trace[Usage]) -> Iterator[Finding]:
         held = f"at the peak: {largest(trace, 'category')}"
         what = "takes more memory than its budget"
         if stop is not None:
-            measured = f"at least {measured}"
+            measured = "at least " + measured
         if stop is not None and stop.count:
             what = "runs out of memory"
             held = f"{_describe_refusal(stop)}; {held}"
         yield Finding(
             f"{step(trace)} {what}",
             where(seen),
-            f"{measured}, {describe_source(seen)}",
-            f"{allowed}, the budget's peak",
+            measured + f", {describe_source(seen)}",
+            allowed + ", the budget's peak",
             why=held,
             source=seen.source,
             event=seen,
@@ -87,8 +88,8 @@ def category_is_within_budget(trace: Trace[Usage]) -> Iterator[Finding]:
         yield Finding(
             f"the {_pluralize(seen.place)} of {step(trace)} take more memory than their budget",
             where(seen),
-            f"{'at least ' if stop else ''}{measured}, {describe_source(seen)}",
-            f"{allowed}, the budget's {seen.place}",
+            ("at least " if stop else "") + measured + f", {describe_source(seen)}",
+            allowed + f", the budget's {seen.place}",
             why=_parts(trace, seen.place),
             event=seen,
         )
@@ -147,9 +148,10 @@ def loss_memory_per_element_is_bounded(trace: Trace[Usage]) -> Iterator[Finding]
             yield Finding(
                 f"{step(trace)} holds more memory for each element than its budget",
                 where(seen),
-                f"{measured:.1f} B for each of {seen.of:,} elements of `{seen.place}`,"
+                number(measured, "B", ".1f")
+                + f" for each of {seen.of:,} elements of `{seen.place}`,"
                 f" {describe_source(seen)}",
-                f"{limit:.1f} B, the budget's per_element",
+                number(limit, "B", ".1f") + ", the budget's per_element",
                 why=f"it holds {format_bytes(seen.count)} above its inputs;"
                 " a float32 intermediate of that size is 4 B for each element",
                 source=seen.source,
@@ -186,9 +188,12 @@ def saving_is_real(trace: Trace[Usage]) -> Iterator[Finding]:
             if switch
             else f"{step(trace)} does not take as much less memory than {seen.place} as promised",
             where(seen),
-            f"{percent(saved / seen.reference)} less: {format_bytes(seen.measured)} instead of"
-            f" {format_bytes(seen.reference)}, {describe_source(seen)}",
-            f"{percent(promised)} less or more",
+            percent(saved / seen.reference)
+            + (
+                f" less: {format_bytes(seen.measured)} instead of "
+                f"{format_bytes(seen.reference)}, {describe_source(seen)}"
+            ),
+            percent(promised) + " less or more",
             why=_why(trace, seen, beyond_reach),
             rank=Rank.NOTE if small else Rank.BROKEN,
             event=seen,

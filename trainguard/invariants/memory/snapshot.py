@@ -36,8 +36,8 @@ def memory_matches_snapshot(trace: Trace[Usage]) -> Iterator[Finding]:
         yield Finding(
             f"{step(trace)} takes more memory than its snapshot",
             where(seen),
-            f"{measured}, {percent(more)} more, {seen.how}",
-            f"{kept} and {percent(share)} more, in {seen.place}",
+            measured + f", {percent(more)} more, {seen.how}",
+            kept + f" and {percent(share)} more, in {seen.place}",
             why=_list_growth(trace),
             event=seen,
         )

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from trainguard.core.errors import Unjudged
+from trainguard.core.measure import Measure, number
 from trainguard.events.trace import Trace, Usage
 from trainguard.subjects.units import format_bytes
 
@@ -41,11 +42,11 @@ def where(seen: Usage) -> str:
     return ", ".join(part for part in (seen.at, sizes) if part)
 
 
-def amounts(measured: float, allowed: float) -> tuple[str, str]:
+def amounts(measured: float, allowed: float) -> tuple[Measure, Measure]:
     """Write two amounts in one unit, with the bytes where they would look alike."""
     left, right = format_bytes(measured), format_bytes(allowed)
     if left == right or left.split()[-1] != right.split()[-1]:
-        return f"{left} ({measured:,.0f} B)", f"{right} ({allowed:,.0f} B)"
+        return left + f" ({measured:,.0f} B)", right + f" ({allowed:,.0f} B)"
     return left, right
 
 
@@ -62,6 +63,6 @@ def largest(trace: Trace[Usage], quantity: str) -> str:
     return ", ".join(f"{seen.place} {format_bytes(getattr(seen, key))}" for seen in parts)
 
 
-def percent(share: float) -> str:
+def percent(share: float) -> Measure:
     """Write a share: 0.304 as "30.4 %"."""
-    return f"{100 * share:.1f} %"
+    return number(100 * share, "%", ".1f")

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import integer
 from trainguard.events.trace import Pass, Trace
 from trainguard.invariants.model.wording import format_place, of, sizes, worst
 from trainguard.invariants.wording import number
@@ -31,8 +32,8 @@ def evaluation_is_deterministic(trace: Trace[Pass]) -> Iterator[Finding]:
             yield Finding(
                 f"an evaluation of `{trace.subject}` gives another output each time",
                 f"{format_place(seen)}, {sizes(seen)}",
-                f"differs by {number(seen.measured)} of the largest output",
-                f"differs by {number(limit)} of the largest output",
+                "differs by " + number(seen.measured) + " of the largest output",
+                "differs by " + number(limit) + " of the largest output",
                 why="perhaps F.dropout without training=self.training"
                 if dropout
                 else f"numbers are drawn by {seen.detail or 'the forward pass'} in evaluation too",
@@ -77,8 +78,8 @@ def evaluation_changes_nothing(trace: Trace[Pass]) -> Iterator[Finding]:
             yield Finding(
                 f"an output of `{trace.subject}` depends on the calls before",
                 f"{format_place(seen)}, {sizes(seen)}",
-                f"differs by {number(seen.measured)} of the largest output",
-                f"differs by {number(limit)} of the largest output",
+                "differs by " + number(seen.measured) + " of the largest output",
+                "differs by " + number(limit) + " of the largest output",
                 why="a state or a cache is carried from one call to the next",
                 rank=Rank.NOTE,
                 event=seen,
@@ -90,8 +91,8 @@ def _make_finding(trace: Trace[Pass], seen: Pass, word: str) -> Finding:
     return Finding(
         f"an evaluation of `{trace.subject}` changes {word}",
         f"{format_place(seen)}, {sizes(seen)}",
-        f"moved by {number(seen.measured)} of its largest element",
-        "moved by 0 of its largest element",
+        "moved by " + number(seen.measured) + " of its largest element",
+        "moved by " + integer(0) + " of its largest element",
         why="perhaps statistics that are updated whatever the mode is: ask self.training",
         rank=Rank.NOTE if seen.quantity == "counter" else Rank.BROKEN,
         event=seen,
@@ -104,8 +105,8 @@ def _around(trace: Trace[Pass]) -> Iterator[Finding]:
         yield Finding(
             f"an evaluation of `{trace.subject}` edits its input",
             f"{format_place(seen)}, {sizes(seen)}",
-            f"moved by {number(seen.measured)} of its largest element",
-            "moved by 0 of its largest element",
+            "moved by " + number(seen.measured) + " of its largest element",
+            "moved by " + integer(0) + " of its largest element",
             why="an operation in place, such as x += 1 or x.clamp_(), works on the caller's batch",
             event=seen,
         )

@@ -7,6 +7,7 @@ from statistics import correlation
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import portion
 from trainguard.events.trace import Pass, Trace
 from trainguard.invariants.model.wording import of
 from trainguard.invariants.wording import number
@@ -51,8 +52,8 @@ def every_parameter_receives_gradient(trace: Trace[Pass]) -> Iterator[Finding]:
         yield Finding(
             f"a parameter of `{trace.subject}` receives no gradient",
             place,
-            f"in 0 of {seen.of} passes",
-            f"in at least 1 of {seen.of} passes",
+            "in " + portion(0, seen.of, "passes"),
+            "in at least " + portion(1, seen.of, "passes"),
             why=_REASONS[seen.detail],
             event=seen,
         )
@@ -140,8 +141,8 @@ def layer_gradients_are_balanced(trace: Trace[Pass]) -> Iterator[Finding]:
             yield Finding(
                 f"the gradients of `{trace.subject}` {verb} toward its first layers",
                 f"{low.place} against {high.place}",
-                f"ratio {number(ratio)}",
-                f"ratio {number(least if ratio < least else _NOTED)}",
+                "ratio " + number(ratio),
+                "ratio " + number(least if ratio < least else _NOTED),
                 why="perhaps activations that saturate, or an initialisation of the wrong size",
                 rank=Rank.BROKEN if ratio < least else Rank.NOTE,
                 event=low,

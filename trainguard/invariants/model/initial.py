@@ -7,6 +7,7 @@ from statistics import fmean, stdev
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import integer, portion
 from trainguard.events.trace import Pass, Trace
 from trainguard.invariants.model.wording import format_place, of, sizes, worst
 from trainguard.invariants.wording import number
@@ -36,8 +37,8 @@ def outputs_are_finite(trace: Trace[Pass]) -> Iterator[Finding]:
             yield Finding(
                 f"an output of `{trace.subject}` is not finite",
                 f"{format_place(seen)}, {seen.at}, {sizes(seen)}",
-                f"{seen.count} of {seen.of} elements",
-                f"0 of {seen.of} elements",
+                portion(seen.count, seen.of, "elements"),
+                portion(0, seen.of, "elements"),
                 why=f"the first came from {seen.detail}" if seen.detail else "",
                 event=seen,
             )
@@ -87,7 +88,7 @@ def initial_loss_is_expected(trace: Trace[Pass]) -> Iterator[Finding]:
             f"the loss of `{trace.subject}` before training is not the expected one",
             f"mean of {len(losses)} seeds, {sizes(losses[0])}",
             number(mean),
-            f"{number(expected)} +- {number(allowed)}",
+            number(expected) + f" +- {number(allowed)}",
             why="the head may start too confident: a weight of a smaller scale, or a bias at the"
             " statistics of the data"
             if mean > expected
@@ -110,7 +111,7 @@ def _worse_than_a_guess(trace: Trace[Pass]) -> Iterator[Finding]:
                 f"the loss of `{trace.subject}` before training is far above that of a guess",
                 f"{place}, mean of {len(taken)} seeds",
                 number(mean),
-                f"{number(guess)} for a guess, {number(most)} at most",
+                number(guess) + f" for a guess, {number(most)} at most",
                 why="the logits start too large: embeddings of unit variance that are tied to the"
                 " head, or a head of too large a scale",
                 rank=Rank.NOTE,
@@ -155,7 +156,7 @@ def _outside(trace: Trace[Pass], own: list[Pass], low: float, high: float) -> It
                 f"an output of `{trace.subject}` is out of its range before training",
                 f"{format_place(seen)}, {seen.at}, {sizes(seen)}",
                 number(beyond),
-                f"{number(low)} to {number(high)}",
+                number(low) + f" to {number(high)}",
                 why="the weight of the head may be too large, or filled so that its output"
                 " follows the size of its input; a small weight and a bias set the start",
                 event=seen,
@@ -186,8 +187,8 @@ def components_are_distinct(trace: Trace[Pass]) -> Iterator[Finding]:
             yield Finding(
                 f"components of `{trace.subject}` are the same",
                 f"{format_place(seen)}, {seen.at}",
-                f"{seen.count} of {seen.of} components have a twin",
-                f"0 of {seen.of} components have a twin",
+                portion(seen.count, seen.of, "components") + " have a twin",
+                portion(0, seen.of, "components") + " have a twin",
                 why="they start the same and get the same gradient, so no training parts them: a"
                 " random weight, or biases spread over the data, would",
                 event=seen,
@@ -204,8 +205,8 @@ def _twins(trace: Trace[Pass]) -> Iterator[Finding]:
             if several
             else f"all rows of a weight in `{trace.subject}` are the same and stay so",
             format_place(seen),
-            f"{seen.count} different rows of {seen.of}",
-            f"{seen.of} different rows of {seen.of}",
+            integer(seen.count) + f" different rows of {seen.of}",
+            integer(seen.of) + f" different rows of {seen.of}",
             why="they are filled alike and got the same gradient in every step: what they compute"
             " is computed many times over",
             rank=Rank.NOTE if several else Rank.BROKEN,
@@ -220,8 +221,8 @@ def _silent(trace: Trace[Pass]) -> Iterator[Finding]:
             yield Finding(
                 f"a ReLU of `{trace.subject}` is silent before training",
                 f"{format_place(seen)}, {sizes(seen)}",
-                f"{seen.count} of {seen.of} elements above zero",
-                f"at least {int(_ACTIVE * seen.of)} of {seen.of} elements above zero",
+                portion(seen.count, seen.of, "elements") + " above zero",
+                "at least " + portion(int(_ACTIVE * seen.of), seen.of, "elements") + " above zero",
                 why="a bias or an input far below zero leaves its units dead from the start",
                 rank=Rank.NOTE,
                 event=seen,

@@ -98,8 +98,8 @@ def _dependent(
         yield Finding(
             summary.format(trace.subject),
             f"{format_place(seen)}, {seen.at}, {sizes(seen)}",
-            f"changed by {number(seen.measured)} of the largest output",
-            f"changed by {number(limit)} of the largest output",
+            "changed by " + number(seen.measured) + " of the largest output",
+            "changed by " + number(limit) + " of the largest output",
             why=f"{why}; first seen in {seen.detail}" if seen.detail else why,
             event=seen,
             elsewhere=tuple(map(format_place, found[1:])),

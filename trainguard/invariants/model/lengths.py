@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
+from trainguard.core.measure import portion
 from trainguard.events.trace import Pass, Trace
 from trainguard.invariants.model.wording import format_place, of, sizes, worst
 from trainguard.invariants.wording import number
@@ -59,8 +60,8 @@ def _off(trace: Trace[Pass]) -> Iterator[Finding]:
             yield Finding(
                 f"an output of `{trace.subject}` for one sample is another one than in a batch",
                 f"{format_place(seen)}, {seen.at}, {sizes(seen)}",
-                f"differs by {number(seen.measured)} of the largest output",
-                f"differs by {number(limit)} of the largest output",
+                "differs by " + number(seen.measured) + " of the largest output",
+                "differs by " + number(limit) + " of the largest output",
                 why="perhaps squeeze() without a dimension, and a broadcast after it",
                 event=seen,
             )
@@ -101,8 +102,8 @@ def longer_inputs_work(trace: Trace[Pass]) -> Iterator[Finding]:
             yield Finding(
                 f"an output of `{trace.subject}` is not finite for a longer input",
                 f"{format_place(seen)}, {seen.at}",
-                f"{seen.count} of {seen.of} elements",
-                f"0 of {seen.of} elements",
+                portion(seen.count, seen.of, "elements"),
+                portion(0, seen.of, "elements"),
                 event=seen,
             )
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
+from trainguard.core.measure import integer
 from trainguard.events.trace import Pass, Trace
 from trainguard.invariants.model.wording import format_place, of, worst
 from trainguard.invariants.wording import number
@@ -44,8 +45,8 @@ def state_dict_round_trips(trace: Trace[Pass]) -> Iterator[Finding]:
             yield Finding(
                 f"`{trace.subject}` is another model after its state dict is loaded",
                 f"{format_place(seen)}, {seen.at}",
-                f"differs by {number(seen.measured)} of the largest output",
-                f"differs by {number(limit)} of the largest output",
+                "differs by " + number(seen.measured) + " of the largest output",
+                "differs by " + number(limit) + " of the largest output",
                 why=f"`{seen.detail}` differs and is not in the state dict"
                 if seen.detail
                 else "something that differs is not in the state dict",
@@ -68,8 +69,8 @@ def _entries(trace: Trace[Pass]) -> Iterator[Finding]:
         yield Finding(
             f"a value of `{trace.subject}` is lost when its state dict is loaded",
             f"{format_place(seen)}, {seen.at}",
-            f"differs by {number(seen.measured)} of its largest element",
-            "differs by 0 of its largest element",
+            "differs by " + number(seen.measured) + " of its largest element",
+            "differs by " + integer(0) + " of its largest element",
             why="perhaps a state_dict or load_state_dict of its own drops or changes it",
             event=seen,
         )
@@ -115,8 +116,8 @@ def copies_are_independent(trace: Trace[Pass]) -> Iterator[Finding]:
                 yield Finding(
                     summary.format(trace.subject),
                     format_place(seen),
-                    f"differs by {number(seen.measured)} of the largest output",
-                    f"differs by {number(limit)} of the largest output",
+                    "differs by " + number(seen.measured) + " of the largest output",
+                    "differs by " + number(limit) + " of the largest output",
                     why=why,
                     event=seen,
                 )

@@ -5,6 +5,7 @@ from math import isinf
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import Measure, integer
 from trainguard.events.trace import Pass, Trace
 from trainguard.invariants.model.wording import format_place, of, sizes, worst
 from trainguard.invariants.wording import number
@@ -58,8 +59,8 @@ def _other_gradients(trace: Trace[Pass]) -> Iterator[Finding]:
             f"{format_place(seen)}, {sizes(seen)}",
             "a gradient on one side only"
             if isinf(seen.measured)
-            else f"differs by {number(seen.measured)} of its norm",
-            f"differs by {number(limit)} of its norm",
+            else "differs by " + number(seen.measured) + " of its norm",
+            "differs by " + number(limit) + " of its norm",
             why="perhaps preserve_rng_state=False with dropout, or use_reentrant=True with inputs"
             " that need no gradient",
             event=seen,
@@ -74,8 +75,8 @@ def _nothing_saved(trace: Trace[Pass]) -> Iterator[Finding]:
             yield Finding(
                 f"checkpointing saves nothing in `{trace.subject}`",
                 sizes(seen),
-                f"{seen.measured:.0f} tensors kept for backward",
-                f"fewer than {seen.reference:.0f} tensors kept for backward",
+                integer(seen.measured, "tensors") + " kept for backward",
+                "fewer than " + integer(seen.reference, "tensors") + " kept for backward",
                 why="perhaps the switch is not read, or not in this mode",
                 rank=Rank.NOTE,
                 event=seen,
@@ -148,7 +149,7 @@ def low_precision_agrees(trace: Trace[Pass]) -> Iterator[Finding]:
                 f"the {dtype} outputs of `{trace.subject}` are far from the float32 ones",
                 f"{format_place(seen)}, {sizes(seen)}",
                 _relative(seen.measured),
-                f"relative error {number(allowed)}",
+                "relative error " + number(allowed),
                 why="perhaps positions, counts or differences in the low precision, or numbers"
                 " that overflow in it; compute them in float32",
                 event=seen,
@@ -199,12 +200,14 @@ def _noisier(
                 summary.format(trace.subject),
                 at,
                 _relative(seen.measured),
-                f"relative error {number(allowed)}",
+                "relative error " + number(allowed),
                 why=why,
                 event=seen,
             )
 
 
-def _relative(measured: float) -> str:
+def _relative(measured: float) -> Measure:
     """Write a relative error, which is infinite where something is not finite."""
-    return "not finite" if isinf(measured) else f"relative error {number(measured)}"
+    if isinf(measured):
+        return Measure("not finite", measured)
+    return "relative error " + number(measured)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
+from trainguard.core.measure import integer, portion
 from trainguard.events.trace import Tick, Trace
 from trainguard.invariants.schedule.run import ROUNDING, ScheduleRun, once, sound_runs
 from trainguard.invariants.wording import number
@@ -44,8 +45,8 @@ def _rises(run: ScheduleRun) -> Iterator[Finding]:
             yield Finding(
                 f"the rate of `{run.trace.subject}` rises again after it has decayed",
                 run.at(rise, group),
-                f"{number(rates[rise - 1])} to {number(rates[rise])},"
-                f" later {number(max(rates[rise:]))}",
+                number(rates[rise - 1])
+                + f" to {number(rates[rise])}, later {number(max(rates[rise:]))}",
                 "no rise after the warmup",
                 why='it restarts, or goes on past its own end; shape="restarts" allows it',
                 event=run.ticks[rise],
@@ -78,8 +79,8 @@ def _below_floor(run: ScheduleRun) -> Iterator[Finding]:
             yield Finding(
                 f"the rate of `{run.trace.subject}` falls below its floor",
                 run.at(below[0], group),
-                f"{number(rates[below[0]])}, later {number(min(rates[i] for i in below))}",
-                f">= {number(least)}",
+                number(rates[below[0]]) + f", later {number(min(rates[i] for i in below))}",
+                ">= " + number(least),
                 event=run.ticks[below[0]],
             )
 
@@ -110,8 +111,8 @@ def _wrong_horizon(run: ScheduleRun) -> Iterator[Finding]:
         yield Finding(
             f"`{run.trace.subject}` ends before the run does",
             run.at(last),
-            f"{len(run.ticks)} {run.word('unit') or 'step'}s",
-            f"{total}",
+            integer(len(run.ticks)) + f" {run.word('unit') or 'step'}s",
+            integer(total),
             why=_unit_hint(run, len(run.ticks)),
             event=run.ticks[last],
         )
@@ -131,7 +132,7 @@ def _wrong_decay(run: ScheduleRun, total: int) -> Iterator[Finding]:
             f"`{run.trace.subject}` has hardly decayed when the run ends",
             run.at(len(rates) - 1),
             number(rates[-1]),
-            f"<= {number(top - 0.05 * way)}",
+            "<= " + number(top - 0.05 * way),
             why=_unit_hint(run, total),
             event=run.ticks[-1],
         )
@@ -142,8 +143,8 @@ def _wrong_decay(run: ScheduleRun, total: int) -> Iterator[Finding]:
         yield Finding(
             f"the decay of `{run.trace.subject}` is over long before the run is",
             run.at(end),
-            f"over after {end} of {total} {run.word('unit') or 'step'}s",
-            f"not before {share * total:.0f}",
+            "over after " + portion(end, total) + f" {run.word('unit') or 'step'}s",
+            "not before " + integer(share * total),
             why=_unit_hint(run, end),
             event=run.ticks[end],
         )

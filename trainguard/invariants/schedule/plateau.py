@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import integer, number
 from trainguard.events.trace import Tick, Trace
 from trainguard.invariants.schedule.run import ROUNDING, ScheduleRun, drives, once
 
@@ -53,8 +54,8 @@ def _wrong_cuts(run: ScheduleRun) -> Iterator[Finding]:
         yield Finding(
             f"`{subject}` does not cut the rate when the metric {STANDING[phase]}",
             run.at(len(rates) - 1),
-            f"no cut after {bad} metrics without improvement",
-            f"a cut after {patience} of them, or little more",
+            "no cut after " + integer(bad, "metrics") + " without improvement",
+            "a cut after " + integer(patience) + " of them, or little more",
             why=_why_blind(phase),
             rank=rank,
             event=run.ticks[-1],
@@ -69,8 +70,10 @@ def _wrong_cuts(run: ScheduleRun) -> Iterator[Finding]:
                 else "before its patience is over"
             ),
             run.at(cuts[0]),
-            f"a cut after {cuts[0]} metrics, the last {run.ticks[cuts[0] - 1].metric:.4g}",
-            "no cut" if phase in IMPROVING else f"no cut in the first {patience + 1}",
+            "a cut after "
+            + integer(cuts[0], "metrics")
+            + f", the last {number(run.ticks[cuts[0] - 1].metric)}",
+            "no cut" if phase in IMPROVING else "no cut in the first " + integer(patience + 1),
             why=_why_blind(phase),
             rank=rank,
             event=run.ticks[cuts[0]],

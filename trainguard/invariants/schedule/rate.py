@@ -5,6 +5,7 @@ from math import isfinite
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import Measure, integer
 from trainguard.events.trace import Tick, Trace
 from trainguard.invariants.schedule.run import ROUNDING, ScheduleRun, drives, once, sound_runs
 from trainguard.invariants.wording import number
@@ -34,8 +35,8 @@ def _bad_rates(run: ScheduleRun) -> Iterator[Finding]:
         yield Finding(
             f"the rate of `{subject}` is zero throughout",
             run.at(len(run.ticks) - 1),
-            "0",
-            "> 0",
+            integer(0),
+            "> " + integer(0),
             why="the schedule may never be advanced, or its factor may be zero",
             event=run.ticks[-1],
         )
@@ -51,7 +52,7 @@ def _bad_rates(run: ScheduleRun) -> Iterator[Finding]:
             f"the rate of `{subject}` is {sign}",
             run.at(wrong, group),
             number(rates[wrong]),
-            "> 0 and finite",
+            "> " + integer(0) + " and finite",
             why="the run may end before: promise total=..." if open_end else "",
             rank=Rank.NOTE if open_end else Rank.BROKEN,
             event=run.ticks[wrong],
@@ -71,8 +72,8 @@ def _zeros_inside(run: ScheduleRun, group: int) -> Iterator[Finding]:
         yield Finding(
             f"the rate of `{run.trace.subject}` is zero before the end",
             run.at(zeros[0], group),
-            f"0 at {len(zeros)} of {len(rates)} steps",
-            "> 0 until the last step",
+            integer(0) + f" at {len(zeros)} of {len(rates)} steps",
+            "> " + integer(0) + " until the last step",
             event=run.ticks[zeros[0]],
         )
 
@@ -106,8 +107,8 @@ def _lost_steps(run: ScheduleRun) -> Iterator[Finding]:
             if lost == 1
             else f"the rate of `{run.trace.subject}` starts at zero and stays there",
             run.at(0, group),
-            f"0 for {lost} {unit}{'s' * (lost > 1)}",
-            f"> 0 from {unit} 0 on",
+            integer(0) + f" for {lost} {unit}{'s' * (lost > 1)}",
+            "> " + integer(0) + f" from {unit} 0 on",
             why=f"a warmup of {unit} / warmup begins at zero; ({unit} + 1) / warmup does not"
             if lost == 1
             else "the schedule may never be advanced, or its warmup may begin too late",
@@ -151,8 +152,8 @@ def _leaps(run: ScheduleRun) -> Iterator[Finding]:
                 yield Finding(
                     f"the rate of `{run.trace.subject}` leaps upwards",
                     run.at(index, group),
-                    f"{number(before)} to {number(after)}",
-                    f"at most {number(most)} times the rate of the step before",
+                    Measure(f"{number(before)} to {number(after)}", after / before, "times"),
+                    "at most " + number(most, "times") + " the rate of the step before",
                     why="a restart, a resumed run or a second schedule may have put the rate back",
                     rank=Rank.BROKEN if shape else Rank.NOTE,
                     event=run.ticks[index],
@@ -187,7 +188,7 @@ def _moves(run: ScheduleRun) -> Iterator[Finding]:
             worst = max(moved, key=lambda i: moved[i])
             yield Finding(
                 f"the rate of `{run.trace.subject}` does not stay constant",
-                f"{run.at(worst, group)}, since {run.at(min(moved))}",
+                run.at(worst, group) + f", since {run.at(min(moved))}",
                 number(rates[worst]),
                 number(rates[start]),
                 event=run.ticks[worst],
@@ -224,9 +225,9 @@ def _false_reports(run: ScheduleRun) -> Iterator[Finding]:
         tick = run.ticks[index]
         yield Finding(
             f"`{run.trace.subject}` reports a rate that is not in force",
-            f"{run.at(index, group)}, since {run.at(min(false)[0])}",
-            f"{number(tick.reported[group])} reported",
-            f"{number(tick.rates[group])} in the optimizer",
+            run.at(index, group) + f", since {run.at(min(false)[0])}",
+            number(tick.reported[group]) + " reported",
+            number(tick.rates[group]) + " in the optimizer",
             why="get_last_lr() is not updated when the rate is",
             event=tick,
         )

@@ -56,9 +56,9 @@ def _first_difference(run: ScheduleRun, resumed: ScheduleRun, most: float) -> It
             if isfinite(was) and not abs(was - now) <= most * max(abs(was), abs(now)):
                 yield Finding(
                     f"`{run.trace.subject}` does not continue after a resume",
-                    f"{resumed.at(index, group)}, {resumed.label}",
+                    resumed.at(index, group) + f", {resumed.label}",
                     number(now),
-                    f"{number(was)}, as without the interruption",
+                    number(was) + ", as without the interruption",
                     why="it has no state_dict, so a checkpoint forgets where it stood"
                     if forgotten
                     else "a part of its state is not saved, or not restored",
@@ -101,8 +101,8 @@ def _undone(trace: Trace[Tick]) -> Iterator[Finding]:
         yield Finding(
             f"the work of {name} in `{trace.subject}` is undone by another scheduler",
             together[case].at(index),
-            f"it changes the rate by {100 * left:.2g} %",
-            f"{100 * own:.2g} % as on its own",
+            "it changes the rate by " + number(100 * left, "%", ".2g"),
+            number(100 * own, "%", ".2g") + " as on its own",
             why="the scheduler stepped after it sets the rate without regard to what it finds;"
             " SequentialLR or ChainedScheduler combine them",
             event=together[case].ticks[index],

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import integer
 from trainguard.events.trace import Tick, Trace
 from trainguard.invariants.schedule.run import ROUNDING, ScheduleRun, once, sound_runs
 from trainguard.invariants.wording import number
@@ -39,7 +40,7 @@ def _falls_in_warmup(run: ScheduleRun) -> Iterator[Finding]:
             yield Finding(
                 f"the rate of `{run.trace.subject}` falls during its warmup",
                 run.at(fall, group),
-                f"{number(rates[fall - 1])} to {number(rates[fall])}",
+                number(rates[fall - 1]) + f" to {number(rates[fall])}",
                 f"no fall before {run.word('unit') or 'step'} {warmup}",
                 event=run.ticks[fall],
             )
@@ -47,7 +48,7 @@ def _falls_in_warmup(run: ScheduleRun) -> Iterator[Finding]:
             yield Finding(
                 f"the rate of `{run.trace.subject}` does not rise during its warmup",
                 run.at(len(rates) - 1, group),
-                f"{number(rates[0])} to {number(rates[-1])}",
+                number(rates[0]) + f" to {number(rates[-1])}",
                 "a rise",
                 why="the warmup is missing, or the schedule is never advanced",
                 event=run.ticks[len(rates) - 1],
@@ -81,7 +82,7 @@ def _short_of_peak(run: ScheduleRun) -> Iterator[Finding]:
             f"`{run.trace.subject}` has not reached its peak when the warmup is over",
             run.at(warmup),
             number(reached),
-            f">= {number(least)}",
+            ">= " + number(least),
             why="the warmup may be counted in steps and advanced once per epoch"
             if run.word("unit") == "epoch"
             else "",
@@ -114,7 +115,7 @@ def _above_peak(run: ScheduleRun) -> Iterator[Finding]:
             f"the rate of `{run.trace.subject}` exceeds its peak",
             run.at(index, rates.index(max(rates))),
             number(max(rates)),
-            f"<= {number(most)}",
+            "<= " + number(most),
             event=run.ticks[index],
         )
 
@@ -155,10 +156,10 @@ def _late_peaks(run: ScheduleRun) -> Iterator[Finding]:
         if never
         else f"the warmup of `{run.trace.subject}` takes a large part of the run",
         run.at(index),
-        f"{number(max(run.highest))} at most"
+        number(max(run.highest)) + " at most"
         if never
-        else f"{100 * index / total:.0f} % of the total",
-        f"{number(run.top)}" if never else f"{100 * allowed:.0f} % of the total",
+        else integer(100 * index / total, "%") + " of the total",
+        number(run.top) if never else integer(100 * allowed, "%") + " of the total",
         rank=Rank.NOTE if note else Rank.BROKEN,
         event=run.ticks[index],
     )
