@@ -7,6 +7,7 @@ from math import isfinite
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import Measure, integer, number
 from trainguard.events.base import Event
 from trainguard.events.loop import Average
 from trainguard.events.trace import Trace
@@ -50,8 +51,8 @@ def average_follows_model(trace: Trace[Event]) -> Iterator[Finding]:
     elif max((count(course.steps) for course in courses(trace)), default=0) >= _FEW:
         yield Finding(
             f"`{trace.subject}` promises an average, and no copy of its model was found",
-            measured="0 copies",
-            allowed=f"1 copy with a decay of {promised:.6g}",
+            measured=integer(0, "copies"),
+            allowed=Measure(f"1 copy with a decay of {promised:.6g}", 1, "copies"),
             why="a copy that is kept outside of a module, as a list of tensors, is not seen",
             rank=Rank.NOTE,
         )
@@ -143,8 +144,9 @@ def _common(trace: Trace[Event], copy: _CopyHistory, rank: Rank) -> Iterator[Fin
         yield _make_finding(
             copy,
             f"an average in `{trace.subject}` is moved by something else than its model",
-            f"{middle(finite(look.residual for look in copy.moves)):.3g} of its moves unexplained",
-            f"{_FOREIGN:.3g}",
+            number(middle(finite(look.residual for look in copy.moves)), "", ".3g")
+            + " of its moves unexplained",
+            number(_FOREIGN, "", ".3g"),
             "perhaps an optimizer holds its parameters too",
             rank,
         )
@@ -159,8 +161,8 @@ def _faults(trace: Trace[Event], copy: _CopyHistory, promised: float) -> Iterato
         yield _make_finding(
             copy,
             f"the average of `{trace.subject}` does not move",
-            f"no move at {copy.frozen_looks} looks in {copy.watched_steps} steps",
-            f"a decay of {promised:.6g}",
+            f"no move at {copy.frozen_looks} looks in " + integer(copy.watched_steps, "steps"),
+            "a decay of " + number(promised, "", ".6g"),
             "perhaps the update is never called, or works on a copy of its state",
             Rank.BROKEN if copy.watched_steps >= _RARE else Rank.NOTE,
         )
@@ -185,8 +187,8 @@ def _wrong_decay(
         f"the average of `{trace.subject}` is only ever copied"
         if copied
         else f"the average of `{trace.subject}` does not have its decay",
-        f"{decay:.6g} (median of {len(copy.decays)} looks)",
-        f"{promised:.6g} within {tolerance:.2g}",
+        number(decay, "", ".6g") + f" (median of {len(copy.decays)} looks)",
+        number(promised, "", ".6g") + f" within {tolerance:.2g}",
         "perhaps it has not begun yet"
         if copied
         else "the weights of the average and of the model may be exchanged"
@@ -205,7 +207,7 @@ def _odd(trace: Trace[Event], copy: _CopyHistory) -> Iterator[Finding]:
         yield _make_finding(
             copy,
             f"an average in `{trace.subject}` does not move",
-            f"no move at {copy.frozen_looks} looks in {copy.watched_steps} steps",
+            f"no move at {copy.frozen_looks} looks in " + integer(copy.watched_steps, "steps"),
             "a move",
             "perhaps the update is never called; a teacher may also be frozen on purpose",
             Rank.NOTE,
@@ -217,7 +219,8 @@ def _odd(trace: Trace[Event], copy: _CopyHistory) -> Iterator[Finding]:
 def _odd_decay(trace: Trace[Event], copy: _CopyHistory) -> Iterator[Finding]:
     """Yield what is wrong with a decay: it leads away from the model, or keeps hardly anything."""
     away = [decay for decay in copy.decays if not -0.05 <= decay <= 1.01]
-    measured = f"decay {middle(away or copy.decays):.6g} (median of {len(copy.decays)} looks)"
+    told = number(middle(away or copy.decays), "", ".6g")
+    measured = "decay " + told + f" (median of {len(copy.decays)} looks)"
     if 2 * len(away) > len(copy.decays):
         yield _make_finding(
             copy,
@@ -231,7 +234,7 @@ def _odd_decay(trace: Trace[Event], copy: _CopyHistory) -> Iterator[Finding]:
             copy,
             f"an average in `{trace.subject}` keeps hardly anything of itself",
             measured,
-            f"decay {_HARDLY:.6g} or more",
+            "decay " + number(_HARDLY, "", ".6g") + " or more",
             "the weights of the average and of the model may be exchanged",
             Rank.NOTE,
         )

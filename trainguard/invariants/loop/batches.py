@@ -6,6 +6,7 @@ from itertools import groupby, pairwise
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import integer
 from trainguard.events.base import Event
 from trainguard.events.loop import Step, Term
 from trainguard.events.trace import Trace
@@ -51,9 +52,10 @@ def accumulation_equals_full_batch(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 f"the micro-batches of `{trace.subject}` are added up and not averaged",
                 course.at(heavy[0]),
-                f"weights that sum to {number(sum(heavy[0].weights))}, in"
-                f" {tally(heavy, course.steps)}",
-                "weights that sum to 1",
+                "weights that sum to "
+                + number(sum(heavy[0].weights))
+                + f", in {tally(heavy, course.steps)}",
+                "weights that sum to " + integer(1),
                 why="the loss is not divided by the number of micro-batches; the rate may make up"
                 " for it",
                 rank=Rank.NOTE,
@@ -86,9 +88,9 @@ def _light(
         step = light[0]
         yield Finding(
             f"the shorter accumulation windows of `{trace.subject}` weigh too little",
-            f"{course.at(step)}, {len(step.weights)} of {full} micro-batches",
-            f"weights that sum to {number(sum(step.weights))}",
-            f"weights that sum to 1 within {number(near)}",
+            course.at(step) + f", {len(step.weights)} of {full} micro-batches",
+            "weights that sum to " + number(sum(step.weights)),
+            "weights that sum to " + integer(1) + f" within {number(near)}",
             why="the loss of what is left at the end of an epoch is divided by the length of a"
             " full window",
             event=step,
@@ -147,9 +149,9 @@ def _off(
         size = Counter(sum(step.batch) for step in wrong).most_common(1)[0][0]
         yield Finding(
             f"the steps of `{trace.subject}` are not made from the batch that it promises",
-            f"{course.at(row[0])}, {len(row[0].batch)} micro-batches",
-            f"{size} samples, in {tally(wrong, steps)}",
-            f"{promised:.0f} samples",
+            course.at(row[0]) + f", {len(row[0].batch)} micro-batches",
+            integer(size, "samples") + f", in {tally(wrong, steps)}",
+            integer(promised, "samples"),
             why="perhaps the product of micro-batch, accumulation and processes is another one;"
             " samples are counted along the first dimension of the input",
             event=row[0],
@@ -168,9 +170,9 @@ def _drifts(trace: Trace[Event], course: Course, steps: Sequence[Step]) -> Itera
         if len(one.batch) != len(other.batch) and sum(one.batch) != sum(other.batch):
             yield Finding(
                 f"the number of samples in a step of `{trace.subject}` drifts",
-                f"{course.at(other)}, {len(one.batch)} micro-batches, then {len(other.batch)}",
-                f"{sum(other.batch)} samples",
-                f"{sum(one.batch)} samples, as before",
+                course.at(other) + f", {len(one.batch)} micro-batches, then {len(other.batch)}",
+                integer(sum(other.batch), "samples"),
+                integer(sum(one.batch), "samples") + ", as before",
                 why="perhaps the loader keeps its batch size, or a division leaves a remainder",
                 rank=Rank.NOTE,
                 event=other,

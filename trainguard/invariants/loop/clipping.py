@@ -5,6 +5,7 @@ from math import isfinite, sqrt
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import Measure, join_places
 from trainguard.events.base import Event
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
@@ -122,13 +123,13 @@ def _clips_wrongly(
     most = trace.limit("clipping_takes_effect", _EXCEEDS)
     return Finding(
         f"`{trace.subject}` {what}",
-        f"{course.at(step)}, {step.unclipped}" if partial and step.unclipped else course.at(step),
-        f"norm {number(middle(s.norm for s in bad))} in the step, {tally(bad, clips)}"
+        join_places(course.at(step), step.unclipped if partial else ""),
+        "norm " + number(middle(s.norm for s in bad)) + f" in the step, {tally(bad, clips)}"
         if partial
         else tally(bad, clips),
-        f"at most {number(most)} times {number(step.clip_limit)}"
+        Measure(f"at most {number(most)} times {number(step.clip_limit)}", most * step.clip_limit)
         if partial
-        else f"at most half of {count(clips)} steps",
+        else Measure(f"at most half of {count(clips)} steps", count(clips) / 2, "steps"),
         why=why,
         event=step,
         source=step.clip_source or step.source,
@@ -163,9 +164,9 @@ def clipping_is_rare(trace: Trace[Event]) -> Iterator[Finding]:
         yield Finding(
             what.format(trace.subject),
             course.at(bound[0]),
-            f"{percent(count(bound) / count(clips))} of steps, median norm {number(ratio)} times"
-            " the limit",
-            f"at most {percent(least)} of steps",
+            percent(count(bound) / count(clips))
+            + f" of steps, median norm {number(ratio)} times the limit",
+            "at most " + percent(least) + " of steps",
             why=why,
             rank=Rank.NOTE,
             event=bound[0],

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
+from trainguard.core.measure import at_step, portion
 from trainguard.events.base import Event
 from trainguard.events.counterfactual import WhatIf
 from trainguard.events.trace import Trace
@@ -67,9 +68,9 @@ def padding_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
         if answer.measured > answer.reference:
             yield Finding(
                 f"padding changes the loss of `{trace.subject}`",
-                f"step {answer.step}, {answer.label}",
-                f"changed by {number(answer.measured)}",
-                f"at most {number(answer.reference)}",
+                at_step(answer.step) + f", {answer.label}",
+                "changed by " + number(answer.measured),
+                "at most " + number(answer.reference),
                 why="perhaps the mask has the wrong polarity (key_padding_mask: True is ignored),"
                 " or a mean runs over padding too",
                 event=answer,
@@ -98,8 +99,9 @@ def steps_lower_the_loss(trace: Trace[Event]) -> Iterator[Finding]:
         yield Finding(
             f"each step of `{trace.subject}` makes the loss of its own batch higher",
             f"steps {', '.join(str(answer.step) for answer in worse)}",
-            f"higher after {sum(a.measured for a in worse):.0f} of"
-            f" {sum(a.reference for a in worse):.0f} steps with one batch ({ends})",
+            "higher after "
+            + portion(sum(a.measured for a in worse), sum(a.reference for a in worse), "steps")
+            + f" with one batch ({ends})",
             "lower after one of them at least",
             why="perhaps the sign of the update is wrong, or the rate far too high",
             event=first,

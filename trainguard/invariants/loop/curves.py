@@ -5,6 +5,7 @@ from math import isfinite, log10
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import Measure, at_step
 from trainguard.curves.curve import Curve, Unreadable, noun
 from trainguard.curves.tolerance import ENVELOPES, FALSE_ALARMS, CurveDeparture, departs
 from trainguard.events.base import Event
@@ -118,13 +119,20 @@ def _unequal(what: str, kept: Kept, away: CurveDeparture) -> Finding:
     unit = "step" if length else "seed"
     return Finding(
         f"{what} has {'another length' if length else 'other seeds'} than its snapshot",
-        measured=f"{away.found:.0f} {unit}{'s' * (away.found != 1)}",
-        allowed=f"{away.kept:.0f} {unit}{'s' * (away.kept != 1)}",
+        measured=Measure(
+            f"{away.found:.0f} {unit}{'s' * (away.found != 1)}", away.found, f"{unit}s"
+        ),
+        allowed=Measure(f"{away.kept:.0f} {unit}{'s' * (away.kept != 1)}", away.kept, f"{unit}s"),
         why=f"{_list_changes(away)}what both have agrees; if it is meant, {_UPDATE}"
         if length
         else f"what is compared as distributions is blessed as such: {_UPDATE}",
         event=kept,
     )
+
+
+def _count(value: float, unit: str) -> Measure:
+    """Write a number of steps or seeds."""
+    return Measure(f"{value:.0f} {unit}{'s' * (value != 1)}", value, f"{unit}s")
 
 
 def _make_departure_finding(what: str, kept: Kept, away: CurveDeparture, seeds: int) -> Finding:
@@ -133,10 +141,10 @@ def _make_departure_finding(what: str, kept: Kept, away: CurveDeparture, seeds: 
     of = f"a mean of {seeds} seeds" if seeds > 1 else "the value"
     return Finding(
         f"{what} left the band of its snapshot",
-        f"step {away.step}, and up to step {away.last}",
-        f"{number(away.size)} of {of} ({away.kept:.7g} then, {away.found:.7g} now),"
+        at_step(away.step) + f", and up to step {away.last}",
+        number(away.size) + f" of {of} ({away.kept:.7g} then, {away.found:.7g} now),"
         f" {number(away.final)} at step {away.last}",
-        f"{number(away.allowed)} of {of}{rate}",
+        number(away.allowed) + f" of {of}{rate}",
         curve=f"{sparkline(away.excess)}  difference over band, by powers of ten",
         why=f"{_list_changes(away)}{_likely(kept.column, away)}; if it is meant, {_UPDATE}",
         event=kept,

@@ -5,6 +5,7 @@ from math import isnan
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import Measure, integer
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
@@ -31,8 +32,8 @@ def batches_differ(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 f"every step of `{trace.subject}` sees the same batch",
                 probe.label,
-                f"1 batch in {made} steps",
-                f"{probe.reference:.0f} batches, as its loader has",
+                Measure(f"1 batch in {made} steps", 1, "batches"),
+                integer(probe.reference, "batches") + ", as its loader has",
                 why="perhaps next(iter(loader)) is called in each step",
                 event=probe,
                 source=probe.source,
@@ -59,9 +60,9 @@ def data_keeps_up(trace: Trace[Event]) -> Iterator[Finding]:
         slow = max(steps, key=lambda s: s.wait)
         yield Finding(
             f"`{trace.subject}` waits for its data most of the time",
-            f"median of {len(steps)} steps, longest at {course.at(slow)}",
-            f"{percent(share)} of {number(middle(s.seconds for s in steps))} s per step",
-            f"{percent(allowed)}",
+            f"median of {len(steps)} steps, longest at " + course.at(slow),
+            percent(share) + f" of {number(middle(s.seconds for s in steps))} s per step",
+            percent(allowed),
             why="more workers, or less work per sample, would shorten each step",
             rank=Rank.NOTE,
             event=slow,

@@ -9,6 +9,7 @@ from struct import pack
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
+from trainguard.core.measure import at_step
 from trainguard.events.base import Event
 from trainguard.events.loop import Evaluation, Logged, Parameter, Step
 from trainguard.events.trace import Trace
@@ -191,8 +192,8 @@ def _finding(trace: Trace[Event], series: _LossSeries, fault: str) -> Finding:
     summary, allowed, why = _FAULTS[fault]
     return Finding(
         summary.format(trace.subject),
-        f"{series.name}, step {series.steps[0]} to step {series.steps[-1]}",
-        f"{number(series.values[0])} in {len(series.values)} of {len(series.values)} evaluations",
+        f"{series.name}, " + at_step(series.steps[0]) + f" to step {series.steps[-1]}",
+        number(series.values[0]) + f" in {len(series.values)} of {len(series.values)} evaluations",
         allowed,
         why=why,
         event=series.event,

@@ -7,7 +7,7 @@ from math import inf, isfinite, isinf, isnan
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
-from trainguard.core.measure import join_places
+from trainguard.core.measure import Measure, integer, join_places, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Read, Step
 from trainguard.events.trace import Trace
@@ -53,7 +53,7 @@ def gradients_are_finite(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 f"the gradients of `{trace.subject}` are not finite",
                 course.at(step),
-                f"norm {number(step.norm)}",
+                "norm " + number(step.norm),
                 "finite",
                 why=f"the first value that is not finite: {step.culprit}"
                 if step.culprit
@@ -86,9 +86,9 @@ def _skipped_for_good(trace: Trace[Event], course: Course) -> Iterator[Finding]:
     if count(ending) >= _FOR_GOOD:
         yield Finding(
             f"the gradients of `{trace.subject}` are never finite again and its steps are skipped",
-            f"{course.at(ending[-1])} and all after it",
-            f"{count(ending)} steps skipped in a row",
-            f"fewer than {_FOR_GOOD}",
+            course.at(ending[-1]) + " and all after it",
+            integer(count(ending), "steps") + " skipped in a row",
+            Measure(f"fewer than {_FOR_GOOD}", _FOR_GOOD, "steps"),
             why=f"the first value that is not finite: {ending[-1].culprit}"
             if ending[-1].culprit
             else "no factor of a scaler is at fault after so many: the run learns nothing more",
@@ -151,8 +151,8 @@ def gradient_norm_is_measured_before_zeroing(trace: Trace[Event]) -> Iterator[Fi
         yield Finding(
             f"`{trace.subject}` reads gradients where they are cleared",
             read.code.strip().partition("\n")[0][:60] or read.source,
-            f"gradients at 0 of {read.empty} reads",
-            f"at least 1 of {read.empty}",
+            "gradients at " + portion(0, read.empty, "reads"),
+            "at least " + portion(1, read.empty),
             why="a norm or a histogram that is taken after zero_grad is always zero or nothing",
             rank=Rank.NOTE if asks else Rank.BROKEN,
             event=read,
@@ -184,8 +184,8 @@ def gradient_norm_is_positive(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 f"the gradients of `{trace.subject}` are zero",
                 course.at(dead[0]),
-                f"norm 0 in {tally(dead, ran)}",
-                "above 0",
+                "norm " + integer(0) + f" in {tally(dead, ran)}",
+                "above " + integer(0),
                 why="perhaps a clamp that is always active, dead units, or a factor of zero",
                 event=dead[0],
                 source=dead[0].source,
@@ -206,8 +206,8 @@ def _nothing_left(
     return Finding(
         f"the gradients of `{trace.subject}` are cleared before the step that should use them",
         course.at(cleared[0]),
-        f"norm 0 in {tally(cleared, ran)}",
-        "above 0",
+        "norm " + integer(0) + f" in {tally(cleared, ran)}",
+        "above " + integer(0),
         why="zero_grad comes between backward and step",
         event=cleared[0],
         source=cleared[0].source,

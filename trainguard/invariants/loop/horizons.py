@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import integer
 from trainguard.events.base import Event
 from trainguard.events.scheduler import Scheduler
 from trainguard.events.trace import Trace
@@ -155,8 +156,8 @@ def _make_finding(drive: _Drive, summary: str, why: str, rank: Rank = Rank.BROKE
     return Finding(
         summary,
         scheduler.name,
-        f"{drive.calls} calls in {drive.steps} steps",
-        f"{drive.length} calls ({scheduler.setting})",
+        integer(drive.calls, "calls") + f" in {drive.steps} steps",
+        integer(drive.length, "calls") + f" ({scheduler.setting})",
         why=why,
         rank=rank,
         event=scheduler,

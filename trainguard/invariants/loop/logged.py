@@ -230,8 +230,8 @@ def _finding(
     return Finding(
         f"the {_WORDS[series.kind]} that `{trace.subject}` logs {told}",
         f"{said.name} ({said.channel}), after {said.step} steps",
-        f"{number(said.value)} ({len(bad)} of {among} times)",
-        f"{number(bad[0].truth)}",
+        number(said.value) + f" ({len(bad)} of {among} times)",
+        number(bad[0].truth),
         why=why,
         rank=Rank.NOTE if fault == "clipped" else Rank.BROKEN,
         event=said,

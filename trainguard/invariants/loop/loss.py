@@ -6,6 +6,7 @@ from math import isfinite, isinf
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import Measure, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Evaluation, Step
 from trainguard.events.trace import Trace
@@ -79,9 +80,9 @@ def _skipped_for_good(trace: Trace[Event]) -> Iterator[Finding]:
         if count(ending) >= FOR_GOOD:
             yield Finding(
                 f"the loss of `{trace.subject}` is never finite again and its steps are skipped",
-                f"{course.at(ending[-1])} and all after it",
-                f"{count(ending)} steps skipped in a row",
-                f"fewer than {FOR_GOOD}",
+                course.at(ending[-1]) + " and all after it",
+                integer(count(ending), "steps") + " skipped in a row",
+                Measure(f"fewer than {FOR_GOOD}", FOR_GOOD, "steps"),
                 why="a scaler hides a loss that is lost: the run goes on and learns nothing",
                 event=ending[-1],
                 source=ending[-1].source,
@@ -111,9 +112,9 @@ def loss_depends_on_parameters(trace: Trace[Event]) -> Iterator[Finding]:
         others = any(step.received for other in every for step in other.every)
         yield Finding(
             f"the loss of `{trace.subject}` reaches no parameter of its optimizer",
-            f"{course.at(steps[0])} and all after it",
-            f"0 of {steps[0].held} parameters have a gradient",
-            f"at least 1 of {steps[0].held}",
+            course.at(steps[0]) + " and all after it",
+            portion(0, steps[0].held, "parameters") + " have a gradient",
+            "at least " + portion(1, steps[0].held),
             why="the loss may be wrapped in a new tensor, detached, or of another model",
             rank=Rank.NOTE if others and count(steps) < FOR_GOOD else Rank.BROKEN,
             event=steps[0],
@@ -181,9 +182,9 @@ def _falls_short(
         fall = (before - after) / abs(before) if before else 0.0
         yield Finding(
             f"the loss of `{trace.subject}` does not fall as promised",
-            f"{course.at(steps[0])} to {steps[-1].step}",
-            f"{percent(fall)}  (from {number(before)} to {number(after)})",
-            f"at least {percent(falls)}",
+            course.at(steps[0]) + f" to {steps[-1].step}",
+            percent(fall) + f"  (from {number(before)} to {number(after)})",
+            "at least " + percent(falls),
             why="perhaps a rate unfit for the loss, or parameters that the loss does not reach",
             event=steps[-1],
             source=steps[-1].source,
@@ -213,9 +214,9 @@ def _flat(trace: Trace[Event], course: Course, steps: Sequence[Step]) -> Iterato
     if spread <= most and noise <= most and begun <= 10 * most:
         yield Finding(
             f"the loss of `{trace.subject}` is flat",
-            f"{course.at(steps[0])} to {steps[-1].step}",
-            f"{percent(spread)} between the quarters of the run",
-            f"more than {percent(most)}",
+            course.at(steps[0]) + f" to {steps[-1].step}",
+            percent(spread) + " between the quarters of the run",
+            "more than " + percent(most),
             why="perhaps one term drowns the others, clipping takes the gradient away, or the rate"
             " is far too low",
             rank=Rank.NOTE,
@@ -233,9 +234,9 @@ def _rises(trace: Trace[Event], course: Course, steps: Sequence[Step]) -> Iterat
     if after > allowed * before and after > start:
         yield Finding(
             f"the loss of `{trace.subject}` rises",
-            f"{course.at(steps[0])} to {steps[-1].step}",
-            f"{number(after / before)} times  (from {number(before)} to {number(after)})",
-            f"at most {number(allowed)} times",
+            course.at(steps[0]) + f" to {steps[-1].step}",
+            number(after / before, "times") + f"  (from {number(before)} to {number(after)})",
+            "at most " + number(allowed, "times"),
             why="perhaps a rate that is too high, or a sign that is turned",
             rank=Rank.NOTE,
             event=steps[-1],

@@ -6,6 +6,7 @@ from itertools import groupby, pairwise
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import at_step, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Evaluation, Parameter, Step
 from trainguard.events.trace import Trace
@@ -83,8 +84,8 @@ def _never_awake(trace: Trace[Event], course: Course) -> Finding:
     step = course.steps[0]
     return Finding(
         f"`{trace.subject}` trains a model in evaluation mode",
-        f"{course.at(step)}, {_names(step.asleep)}",
-        f"asleep in {tally(course.steps, course.steps)}",
+        course.at(step) + f", {_names(step.asleep)}",
+        "asleep in " + tally(course.steps, course.steps),
         "awake",
         why="pretrained models are often loaded in evaluation mode; model.train() is missing",
         rank=Rank.NOTE,
@@ -100,8 +101,8 @@ def _left_asleep(trace: Trace[Event], course: Course, left: Sequence[_Switch]) -
     asleep = [step for switch in left for step in switch.row]
     return Finding(
         f"`{trace.subject}` goes on training in evaluation mode",
-        f"{course.at(step)}{by}, {_names(step.asleep)}",
-        f"asleep in {tally(asleep, course.steps)}",
+        course.at(step) + f"{by}, {_names(step.asleep)}",
+        "asleep in " + tally(asleep, course.steps),
         "awake, as before",
         why="model.train() is missing after the evaluation" if before else "",
         rank=Rank.BROKEN if before else Rank.NOTE,
@@ -155,8 +156,8 @@ def evaluation_mode_is_on(trace: Trace[Event]) -> Iterator[Finding]:
     if 2 * len(awake) > len(judged):
         yield Finding(
             f"`{trace.subject}` measures a loss in training mode",
-            f"step {awake[0].step}, {_names(awake[0].awake)}",
-            f"awake in {len(awake)} of {len(judged)} evaluations",
+            at_step(awake[0].step) + f", {_names(awake[0].awake)}",
+            "awake in " + portion(len(awake), len(judged), "evaluations"),
             "asleep",
             why="model.eval() is missing before the evaluation",
             event=awake[0],
@@ -194,8 +195,8 @@ def evaluation_leaves_no_trace(trace: Trace[Event]) -> Iterator[Finding]:
         first = touched[0]
         yield Finding(
             f"an evaluation changes the model of `{trace.subject}`",
-            f"step {first.step}, {_names(sure or first.touched)}",
-            f"changed by {len(touched)} of {len(still)} evaluations",
+            at_step(first.step) + f", {_names(sure or first.touched)}",
+            "changed by " + portion(len(touched), len(still), "evaluations"),
             "as before the evaluation",
             why="" if sure else "perhaps a cache that is filled at the first call",
             rank=Rank.BROKEN if sure else Rank.NOTE,
@@ -211,8 +212,8 @@ def _idle_graphs(trace: Trace[Event], judged: Sequence[Evaluation]) -> Iterator[
     if 2 * len(graphs) > len(judged):
         yield Finding(
             f"an evaluation of `{trace.subject}` builds a graph that nothing uses",
-            f"step {graphs[0].step}, {graphs[0].module}",
-            f"a graph in {len(graphs)} of {len(judged)} evaluations",
+            at_step(graphs[0].step) + f", {graphs[0].module}",
+            "a graph in " + portion(len(graphs), len(judged), "evaluations"),
             "no graph",
             why="torch.no_grad() or torch.inference_mode() is missing",
             rank=Rank.NOTE,

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import Measure, integer
 from trainguard.events.base import Event
 from trainguard.events.loop import Parameter
 from trainguard.events.trace import Trace
@@ -68,7 +69,7 @@ def _make_finding(
         f"the optimizers of `{trace.subject}` {told}",
         _names(left_out),
         _measure_share(left_out, reached),
-        "0 %",
+        integer(0, "%"),
         why=why,
         rank=rank,
         event=left_out[0],
@@ -87,7 +88,7 @@ def _make_replaced_finding(
         " and leave out others that get gradients",
         f"{_names(left_out)}; held: {_names(gone)}",
         _measure_share(left_out, reached),
-        "0 %",
+        integer(0, "%"),
         why="perhaps a layer, or the model, was replaced after the optimizer was built",
         event=left_out[0],
     )
@@ -117,10 +118,10 @@ def _elements(parameters: Sequence[Parameter]) -> int:
     return sum(max(1, p.elements) for p in parameters)
 
 
-def _measure_share(left_out: Sequence[Parameter], reached: Sequence[Parameter]) -> str:
+def _measure_share(left_out: Sequence[Parameter], reached: Sequence[Parameter]) -> Measure:
     """Write the share of the elements with gradient that is left out."""
     share = _elements(left_out) / _elements(reached)
-    return f"{percent(share)} of the elements that get gradients"
+    return percent(share) + " of the elements that get gradients"
 
 
 def _names(parameters: Sequence[Parameter]) -> str:

@@ -5,6 +5,7 @@ from math import sqrt
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Parameter
 from trainguard.events.trace import Trace
@@ -82,8 +83,8 @@ def _nameless(
             yield Finding(
                 f"`{trace.subject}` has no parameter that its promise `{word}` names",
                 f"{glob!r}",
-                f"0 of {len(parameters)} parameters",
-                "1 or more",
+                portion(0, len(parameters), "parameters"),
+                integer(1) + " or more",
                 why=f"names are such as {parameters[0].name!r}; perhaps a layer was renamed",
             )
 
@@ -107,8 +108,8 @@ def _still(trace: Trace[Event], parameters: Sequence[Parameter]) -> Finding:
     return Finding(
         f"parameters that `{trace.subject}` promises to train do not move",
         _names(parameters),
-        f"no move in {_count_steps(trace)} steps",
-        f"a move within {_LEAST_STEPS} steps",
+        "no move in " + integer(_count_steps(trace), "steps"),
+        "a move within " + integer(_LEAST_STEPS, "steps"),
         why=next((told for told, true in reasons.items() if true), ""),
         event=one,
     )
@@ -147,9 +148,10 @@ def _standing(trace: Trace[Event], parameters: Iterable[Parameter]) -> Iterator[
             yield Finding(
                 summary.format(trace.subject),
                 _names(found),
-                f"no move in {_count_steps(trace)} steps, gradients up to"
-                f" {number(max(p.gradient for p in found))}",
-                f"a move within {_LEAST_STEPS} steps",
+                "no move in "
+                + integer(_count_steps(trace), "steps")
+                + f", gradients up to {number(max(p.gradient for p in found))}",
+                "a move within " + integer(_LEAST_STEPS, "steps"),
                 why=why,
                 rank=rank,
                 event=found[0],
@@ -194,9 +196,10 @@ def _all_standing(trace: Trace[Event], parameters: Iterable[Parameter]) -> Itera
         if stepped
         else f"no parameter of `{trace.subject}` moves",
         _names(stuck),
-        f"no move in {_count_steps(trace)} steps, gradients up to"
-        f" {number(max(p.gradient for p in stuck))}",
-        f"a move within {_LEAST_STEPS} steps",
+        "no move in "
+        + integer(_count_steps(trace), "steps")
+        + f", gradients up to {number(max(p.gradient for p in stuck))}",
+        "a move within " + integer(_LEAST_STEPS, "steps"),
         why="perhaps a state of before is loaded at the end"
         if stepped
         else "perhaps gradients are cleared between backward and step",
@@ -221,8 +224,8 @@ def _find_unreached(trace: Trace[Event], parameters: Iterable[Parameter]) -> Ite
         yield Finding(
             f"no gradient reaches a module of `{trace.subject}` that is called",
             (idle[0][0].module or idle[0][0].name) + (f" and {more} more" if more else ""),
-            f"0 gradients in {_count_steps(trace)} steps",
-            "1 or more",
+            integer(0, "gradients") + f" in {_count_steps(trace)} steps",
+            integer(1) + " or more",
             why="perhaps its output is detached, or nothing uses it",
             rank=Rank.NOTE,
             event=idle[0][0],
@@ -256,8 +259,8 @@ def frozen_parameters_stay(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 summary,
                 _names(found),
-                f"{len(found)} of {len(parameters)} parameters moved",
-                f"0 of {len(parameters)}",
+                portion(len(found), len(parameters), "parameters") + " moved",
+                portion(0, len(parameters)),
                 why=_why_moved(found[0]),
                 event=found[0],
             )

@@ -50,7 +50,7 @@ def plateau_metric_fits_mode(trace: Trace[Event]) -> Iterator[Finding]:
         yield Finding(
             f"the plateau rule of `{trace.subject}` waits for its metric to improve the wrong way",
             f"{scheduler.name}, told `{name}`",
-            f'mode="{scheduler.mode}", told {number(values[0])} to {number(values[-1])}',
+            f'mode="{scheduler.mode}", told ' + number(values[0]) + f" to {number(values[-1])}",
             f'mode="{other}"',
             why="each improvement counts as a bad epoch, so that the rate is cut without a plateau",
             event=scheduler,

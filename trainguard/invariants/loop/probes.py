@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import Measure, integer
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
@@ -39,8 +40,8 @@ def target_is_not_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 f"the target of `{trace.subject}` stands in its input",
                 _at(probe),
-                f"equal in {percent(probe.measured)} of the rows",
-                f"less than {percent(least)}",
+                "equal in " + percent(probe.measured) + " of the rows",
+                "less than " + percent(least),
                 why="perhaps the column of the target was not dropped from the features",
                 event=probe,
                 source=probe.source,
@@ -50,8 +51,8 @@ def target_is_not_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 f"an earlier output of `{trace.subject}` depends on a later input",
                 _at(probe),
-                f"changed by {number(probe.measured)}",
-                f"at most {number(probe.reference)}",
+                "changed by " + number(probe.measured),
+                "at most " + number(probe.reference),
                 why="perhaps a causal mask is missing, or padding on the wrong side",
                 event=probe,
                 source=probe.source,
@@ -74,8 +75,8 @@ def samples_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 f"samples of a batch mix in a model of `{trace.subject}`",
                 _at(probe),
-                f"changed by {number(probe.measured)}",
-                f"at most {number(probe.reference)}",
+                "changed by " + number(probe.measured),
+                "at most " + number(probe.reference),
                 why="perhaps a softmax, a mean or a view over the batch dimension",
                 event=probe,
                 source=probe.source,
@@ -98,8 +99,8 @@ def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 f"the labels of `{trace.subject}` do not follow their inputs",
                 _at(probe),
-                f"another label in {percent(probe.measured)} of the repeated inputs",
-                f"at most {percent(probe.reference)}",
+                "another label in " + percent(probe.measured) + " of the repeated inputs",
+                "at most " + percent(probe.reference),
                 why="perhaps inputs and labels are shuffled apart from each other",
                 event=probe,
                 source=probe.source,
@@ -122,8 +123,8 @@ def evaluation_is_deterministic(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 f"an evaluation of `{trace.subject}` gives another output each time",
                 _at(probe),
-                f"differs by {number(probe.measured)}",
-                f"at most {number(probe.reference)}",
+                "differs by " + number(probe.measured),
+                "at most " + number(probe.reference),
                 why="perhaps F.dropout without training=self.training, or noise that is drawn in"
                 " the forward pass",
                 event=probe,
@@ -173,8 +174,8 @@ def _differs(probe: Probe, summary: str, why: str, rank: Rank = Rank.BROKEN) -> 
     return Finding(
         summary,
         ", ".join(part for part in (f"step {probe.measured:.0f}", probe.label) if part),
-        f"the same losses in {probe.measured:.0f} steps",
-        f"in {probe.reference:.0f} steps",
+        "the same losses in " + integer(probe.measured, "steps"),
+        "in " + integer(probe.reference, "steps"),
         why=why,
         rank=rank,
         event=probe,
@@ -198,8 +199,8 @@ def layers_are_distinct(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 f"a model of `{trace.subject}` holds one layer at several places of a list",
                 probe.label,
-                f"{probe.measured:.0f} places",
-                "1 place",
+                integer(probe.measured, "places"),
+                Measure("1 place", 1, "places"),
                 why="[layer] * n repeats one layer; [make_layer() for _ in range(n)] makes several",
                 rank=Rank.NOTE,
                 event=probe,

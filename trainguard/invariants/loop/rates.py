@@ -6,6 +6,7 @@ from math import inf, isfinite, log
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import Measure, integer
 from trainguard.events.base import Event
 from trainguard.events.loop import Step
 from trainguard.events.scheduler import Scheduler
@@ -57,8 +58,8 @@ def learning_rate_is_positive(trace: Trace[Event]) -> Iterator[Finding]:
         yield Finding(
             f"the learning rate of `{trace.subject}` is zero",
             course.at(still[0]),
-            f"0 in {tally(still, judged)}",
-            "above 0",
+            integer(0) + f" in {tally(still, judged)}",
+            "above " + integer(0),
             why="the schedule may be switched off, or never advanced, or driven past its end",
             rank=Rank.NOTE if others else Rank.BROKEN,
             event=still[0],
@@ -73,8 +74,8 @@ def _negative(trace: Trace[Event], course: Course) -> Iterator[Finding]:
         yield Finding(
             f"the learning rate of `{trace.subject}` is negative",
             course.at(below[0]),
-            f"{number(min(below[0].rates))} in {tally(below, course.steps)}",
-            "above 0",
+            number(min(below[0].rates)) + f" in {tally(below, course.steps)}",
+            "above " + integer(0),
             why="a schedule that falls along a line may be driven past its end",
             event=below[0],
             source=below[0].source,
@@ -112,8 +113,8 @@ def rate_lasts_for_the_run(trace: Trace[Event]) -> Iterator[Finding]:
         yield Finding(
             f"the learning rate of `{trace.subject}` is gone long before the run ends",
             course.at(low[0]),
-            f"below {number(level)} of the highest rate in {tally(low, course.steps)}",
-            "at most half of them",
+            f"below {number(level)} of the highest rate in " + tally(low, course.steps),
+            Measure("at most half of them", count(course.steps) / 2, "steps"),
             why="scheduler.step() is called after each step; once for each epoch may be meant"
             if by_step
             else "a factor may be taken in each step that is meant for each epoch",
@@ -190,8 +191,8 @@ def _overwritten(
     yield Finding(
         f"the learning rate of `{trace.subject}` is not the one that its scheduler set",
         course.at(step),
-        f"{number(true)} in force, in {tally(false, told)}",
-        f"{number(said)} by the scheduler",
+        number(true) + f" in force, in {tally(false, told)}",
+        number(said) + " by the scheduler",
         why="something writes the rate of the parameter groups after the scheduler did",
         rank=Rank.NOTE if fixed else Rank.BROKEN,
         event=step,
@@ -229,8 +230,8 @@ def _never_advanced(trace: Trace[Event], course: Course, scheduler: Scheduler) -
         yield Finding(
             f"a scheduler of `{trace.subject}` is never advanced",
             scheduler.name,
-            f"0 calls in {steps} steps",
-            "at least 1",
+            integer(0, "calls") + f" in {steps} steps",
+            "at least " + integer(1),
             why="scheduler.step() may be missing, or behind a switch that is off",
             rank=Rank.NOTE,
             event=scheduler,
@@ -246,8 +247,8 @@ def _in_vain(trace: Trace[Event], made: Sequence[Scheduler]) -> Iterator[Finding
             yield Finding(
                 f"a scheduler of `{trace.subject}` drives an optimizer that never steps",
                 scheduler.name,
-                f"0 steps in {scheduler.calls} calls",
-                "at least 1",
+                integer(0, "steps") + f" in {scheduler.calls} calls",
+                "at least " + integer(1),
                 why="the optimizer may have been built again after the scheduler",
                 rank=Rank.NOTE if useful else Rank.BROKEN,
                 event=scheduler,

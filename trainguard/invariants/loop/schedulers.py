@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Step
 from trainguard.events.scheduler import Scheduler
@@ -44,9 +45,9 @@ def scheduler_follows_optimizer(trace: Trace[Event]) -> Iterator[Finding]:
             step = course.every[0]
             yield Finding(
                 f"a scheduler of `{trace.subject}` is advanced before its optimizer steps",
-                f"{course.at(step)}, {scheduler.name}",
-                f"{scheduler.early} of {scheduler.calls} calls before the first step",
-                f"0 of {scheduler.calls}",
+                course.at(step) + f", {scheduler.name}",
+                portion(scheduler.early, scheduler.calls, "calls") + " before the first step",
+                portion(0, scheduler.calls),
                 why="scheduler.step() stands before optimizer.step(): the first rate is skipped",
                 event=scheduler,
                 source=scheduler.source or step.source,
@@ -130,8 +131,8 @@ def _not_a_factor(
     return Finding(
         f"the function of a LambdaLR of `{trace.subject}` seems to return a rate, not a factor",
         scheduler.name,
-        f"a rate of at most {number(top * base)}: {number(top)} times {number(base)}",
-        f"factors of about 1, for a rate of {number(base)}",
+        "a rate of at most " + number(top * base) + f": {number(top)} times {number(base)}",
+        "factors of about 1, for a rate of " + number(base),
         why="LambdaLR multiplies the optimizer's rate by what its function returns",
         rank=rank,
         event=scheduler,

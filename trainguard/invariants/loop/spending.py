@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
+from trainguard.core.measure import Measure, integer
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import courses, middle, most_of, tally
@@ -35,8 +36,9 @@ def gradients_are_spent(trace: Trace[Event]) -> Iterator[Finding]:
         yield Finding(
             f"`{trace.subject}` clears gradients that no step has used",
             course.at(vain[0]),
-            f"{lost:g} of {every:g} passes backward in vain, in {tally(vain, made)}",
-            "0 passes backward in vain",
+            Measure(f"{lost:g} of {every:g} passes", lost, "passes")
+            + f" backward in vain, in {tally(vain, made)}",
+            integer(0, "passes") + " backward in vain",
             why="zero_grad may stand inside the loop over micro-batches; it belongs before the"
             " first of them, or behind the step",
             event=vain[0],

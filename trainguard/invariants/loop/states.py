@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import at_step, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
@@ -27,8 +28,8 @@ def loaded_state_matches(trace: Trace[Event]) -> Iterator[Finding]:
         if probe.probe == "matched" and probe.measured < 1 <= probe.reference:
             yield Finding(
                 f"a state that `{trace.subject}` loads has nothing for its module",
-                f"step {probe.step}, {probe.label}",
-                f"{probe.measured:.0f} of {probe.reference:.0f} names found",
+                at_step(probe.step) + f", {probe.label}",
+                portion(probe.measured, probe.reference) + " names found",
                 "all of them, or those that are meant",
                 why="strict=False leaves out what does not match; a prefix of the names has perhaps"
                 " to be added or removed",
@@ -55,7 +56,7 @@ def kept_state_is_a_copy(trace: Trace[Event]) -> Iterator[Finding]:
     for probe in sorted(probes, key=lambda probe: -probe.measured)[:1]:
         yield Finding(
             f"a state that `{trace.subject}` loads is the model itself",
-            f"loaded at step {probe.step}, {probe.label}",
+            "loaded at " + at_step(probe.step) + f", {probe.label}",
             "the memory of the model" if probe.measured else "the model as it is",
             "a copy of what it was" if probe.measured else "something else",
             why="state_dict() returns the live tensors: keep copy.deepcopy(model.state_dict())"

@@ -5,6 +5,7 @@ from math import isfinite, prod
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe, Term
 from trainguard.events.trace import Trace
@@ -39,9 +40,9 @@ def components_are_balanced(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 f"a term of the loss of `{trace.subject}` is drowned by another",
                 term.function,
-                f"{number(max(shares))} of the largest term's gradient, at most in"
-                f" {len(shares)} steps",
-                f"{number(1 / ratio)}",
+                number(max(shares))
+                + f" of the largest term's gradient, at most in {len(shares)} steps",
+                number(1 / ratio),
                 why="perhaps inputs of different scales, or weights that do not make up for them",
                 rank=Rank.NOTE,
                 event=term,
@@ -68,7 +69,7 @@ def logits_are_not_normalised_twice(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 f"{term.function} of `{trace.subject}` is given {measured}",
                 f"input of shape {term.input}" if term.input else "",
-                f"{measured} in {term.calls} of {term.calls} calls",
+                f"{measured} in " + portion(term.calls, term.calls, "calls"),
                 allowed,
                 why=_WHY.get(term.function, ""),
                 event=term,
@@ -132,8 +133,8 @@ def loss_inputs_do_not_broadcast(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 f"the loss of `{trace.subject}` compares all outputs with all targets",
                 probe.label,
-                f"{probe.measured:.0f} elements in the mean",
-                f"{probe.reference:.0f} elements, as many as outputs",
+                integer(probe.measured, "elements") + " in the mean",
+                integer(probe.reference, "elements") + ", as many as outputs",
                 why="perhaps (N, 1) against (N,); squeeze the one, or unsqueeze the other",
                 event=probe,
                 source=probe.source,

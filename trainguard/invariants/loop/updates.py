@@ -51,9 +51,9 @@ def layer_gradients_are_balanced(trace: Trace[Event]) -> Iterator[Finding]:
         verb = "vanish" if _slope(step) > 0 else "explode"
         yield Finding(
             f"the gradients of `{trace.subject}` {verb} toward its first layers",
-            f"{course.at(step)}, {low} against {high}",
-            f"ratio {number(ratio)}, median of {len(surveyed)} steps",
-            f"ratio {number(least if ratio < least else _NOTED)}",
+            course.at(step) + f", {low} against {high}",
+            "ratio " + number(ratio) + f", median of {len(surveyed)} steps",
+            "ratio " + number(least if ratio < least else _NOTED),
             why="perhaps activations that saturate, or an initialisation of the wrong size",
             rank=Rank.BROKEN if ratio < least else Rank.NOTE,
             event=step,
@@ -102,12 +102,12 @@ def update_ratio_is_healthy(trace: Trace[Event]) -> Iterator[Finding]:
         surveyed = [s for s in course.steps if s.update >= 0 and s.weight > 0 and s.norm > 0]
         late = [s.update / s.weight for s in surveyed[len(surveyed) // 2 :]]
         if len(surveyed) >= 5 and middle(late) > most and _gains_nothing(course):
-            yield _odd(trace, course, surveyed[-1], middle(late), f"at most {number(most)}")
+            yield _odd(trace, course, surveyed[-1], middle(late), most)
         top = max((max(s.rates, default=0.0) for s in course.steps), default=0.0)
         driven = [s for s in surveyed if top > 0 and max(s.rates, default=0.0) >= 0.1 * top]
         largest = max((s.update / s.weight for s in driven), default=1.0)
         if len(driven) >= 2 and largest < _SMALL:
-            yield _odd(trace, course, driven[0], largest, f"at least {number(_SMALL)}")
+            yield _odd(trace, course, driven[0], largest, _SMALL)
 
 
 def _gains_nothing(course: Course) -> bool:
@@ -123,16 +123,16 @@ def _median_loss(steps: Sequence[Step], low: float, high: float) -> float:
     return middle(step.loss for step in stretch(steps, low, high))
 
 
-def _odd(trace: Trace[Event], course: Course, step: Step, ratio: float, allowed: str) -> Finding:
+def _odd(trace: Trace[Event], course: Course, step: Step, ratio: float, limit: float) -> Finding:
     """Return the note for updates of an unhealthy size."""
-    large = allowed.startswith("at most")
+    large = ratio > limit
     return Finding(
         f"the updates of `{trace.subject}` are as large as its parameters"
         if large
         else f"the updates of `{trace.subject}` are lost in its parameters",
         course.at(step),
-        f"{number(ratio)} of the parameters' norm",
-        allowed,
+        number(ratio) + " of the parameters' norm",
+        ("at most " if large else "at least ") + number(limit),
         why="the rate may be too high for this model"
         if large
         else "the rate may be far too low, or the parameters of a type too coarse for it",

@@ -7,7 +7,7 @@ from math import isfinite, nan
 from statistics import median
 from typing import Any, TypeVar
 
-from trainguard.core.measure import Place, at_step
+from trainguard.core.measure import Measure, Place, at_step, number, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
@@ -115,14 +115,14 @@ def middle(values: Iterable[float]) -> float:
     return median(kept) if kept else nan
 
 
-def tally(steps: Iterable[Step], among: Iterable[Step], noun: str = "steps") -> str:
+def tally(steps: Iterable[Step], among: Iterable[Step], noun: str = "steps") -> Measure:
     """Write how many of the steps: "212 of 240 steps"."""
-    return f"{count(steps)} of {count(among)} {noun}"
+    return portion(count(steps), count(among), noun)
 
 
-def percent(part: float) -> str:
+def percent(part: float) -> Measure:
     """Write a share as a percentage with three significant digits: "97.5 %"."""
-    return f"{100 * part:.3g} %"
+    return number(100 * part, "%", ".3g")
 
 
 def last_word(step: Step, word: str) -> int:
