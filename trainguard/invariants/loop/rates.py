@@ -126,7 +126,9 @@ def rate_lasts_for_the_run(trace: Trace[Event]) -> Iterator[Finding]:
 
 def _below(course: Course, level: float) -> list[Step]:
     """Return the steps after the highest rate that are far below it, of a gradual decay."""
-    rated = [(max(step.rates), step) for step in course.steps if any(step.rates)]
+    rated = [
+        (max(s.rates), s) for s in course.steps if any(s.rates) and all(map(isfinite, s.rates))
+    ]
     if count(course.steps) < _IDLE or not rated:
         return []
     peak = max(rate for rate, _ in rated)
