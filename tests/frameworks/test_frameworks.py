@@ -15,6 +15,7 @@ NEEDS = {
     "mnist.py": ((), 48),
     "nanogpt.py": ((), 41),
     "compiled.py": ((), 40),
+    "sharded.py": ((), 12),
     "trainer.py": (("transformers", "accelerate"), 24),
     "lightning_module.py": (("lightning",), 32),
     "accelerated.py": (("accelerate",), 32),

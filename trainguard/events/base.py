@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 Plain = None | bool | int | float | str | tuple["Plain", ...]
 
+EVERYTHING = "*"  # among what is not known of a run: all columns and events
+
 
 @dataclass(frozen=True, slots=True)
 class Event:

@@ -128,7 +128,7 @@ class Usage(Event):
 E = TypeVar("E", bound=Event)
 _RUN_EVENTS = (*LOADER_EVENTS, *LOOP_EVENTS, *CHECKPOINT_EVENTS, WhatIf)
 _KINDS = (Sample, Tick, Pass, Usage, Kept, *_RUN_EVENTS)
-_EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in _KINDS}
+EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in _KINDS}
 
 
 @dataclass(frozen=True)  # without slots: with them Trace[Sample](...) raises on Python 3.11
@@ -203,7 +203,7 @@ def _plain(value: Any) -> Any:
 
 def _event(row: dict[str, Any]) -> Event:
     """Build the event that a line of JSON describes."""
-    kind = _EVENTS.get(row.pop("event", ""))
+    kind = EVENTS.get(row.pop("event", ""))
     if kind is None or set(row) - {column.name for column in fields(kind)}:
         raise ValueError(f"not an event of this version of trainguard: {row}")
     return kind(**row)

@@ -14,8 +14,10 @@ from trainguard.core.catalogue import Invariant, Judge, check_globs, matches, of
 from trainguard.core.errors import DeclarationError, SubjectError, Unjudged
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.settings import Settings
+from trainguard.events.base import EVERYTHING
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
+from trainguard.judging.lost import explain_loss, hide_lost
 from trainguard.judging.verdict import Config, Verdict, configs, observed_as
 from trainguard.subjects.loop import Run
 from trainguard.subjects.subject import Subject
@@ -130,7 +132,7 @@ def verdict(
     started = perf_counter()
     judged = Verdict(subject, invariant, config, "passed", rerun=rerun, silence=silence)
     try:
-        trace = observations.trace(subject, config, invariant)
+        trace = hide_lost(observations.trace(subject, config, invariant))
         found = _merge_findings(invariant.judge(trace))
     except Unjudged as why:
         return replace(judged, outcome="skipped", reason=str(why))
@@ -206,7 +208,14 @@ def judge_run(
 
 
 def check_steps(run: Run, trace: Trace[Any]) -> None:
-    """Raise SubjectError for a trace without a training step: it would pass everything."""
+    """Raise SubjectError for a trace with nothing to judge: it would pass everything."""
+    lost = trace.conditions.get("lost")
+    if isinstance(lost, tuple) and EVERYTHING in lost:
+        raise SubjectError(
+            f"`{run.name}` made {trace.conditions.get('steps')} training steps that were counted"
+            " and cannot be judged",
+            f"{explain_loss(trace)[:1].upper()}{explain_loss(trace)[1:]}.",
+        )
     if not any(isinstance(event, Step) for event in trace):
         raise SubjectError(
             f"`{run.name}` made no training step, so that there is nothing to judge",

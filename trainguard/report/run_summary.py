@@ -31,6 +31,7 @@ class RunSummary:
     norm: the median of the gradient norms; clipped: the same after any clipping.
     rates: {optimizer: (rates of its groups in its first step, in its last)}.
     memory: the most bytes in use; evaluations: how many; evaluated: their first and last loss.
+    faults: what trainguard itself failed at, one line each.
     ended: "finished", "stopped", "failed" or "interrupted".
     """
 
@@ -46,6 +47,7 @@ class RunSummary:
     memory: int
     evaluations: int
     evaluated: tuple[float, float] | None
+    faults: tuple[str, ...]
     ended: str
     torch: str
     events: int
@@ -72,10 +74,17 @@ def summarize_run(trace: Trace[Any], ended: str = "") -> RunSummary:
         memory=max((step.memory for step in steps), default=0),
         evaluations=len(evaluations),
         evaluated=_ends(event.loss for event in evaluations if event.measures),
+        faults=_faults(trace),
         ended=ended or str(trace.conditions.get("ended", "finished")),
         torch=str(trace.conditions.get("torch", "")),
         events=len(trace),
     )
+
+
+def _faults(trace: Trace[Any]) -> tuple[str, ...]:
+    """Return what trainguard itself failed at."""
+    told = trace.conditions.get("faults")
+    return tuple(map(str, told)) if isinstance(told, tuple) else ()
 
 
 def as_plain(told: RunSummary) -> dict[str, Any]:
@@ -96,6 +105,7 @@ def as_plain(told: RunSummary) -> dict[str, Any]:
         "memory": told.memory,
         "evaluations": told.evaluations,
         "evaluation_loss": _plain_ends(told.evaluated),
+        "faults": list(told.faults),
         "ended": told.ended,
         "torch": told.torch,
         "events": told.events,
@@ -118,7 +128,7 @@ def as_rows(told: RunSummary) -> list[tuple[str, str]]:
         rows.append(("evaluated", f"{_times(told.evaluations)}{loss}"))
     if told.memory:
         rows.append(("memory", f"at most {size_text(told.memory)} in use"))
-    return rows
+    return [*rows, *(("fault", line) for line in told.faults)]
 
 
 def questions_as_rows(trace: Trace[Any]) -> list[tuple[str, str]]:

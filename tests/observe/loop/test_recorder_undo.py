@@ -137,10 +137,10 @@ def test_a_run_inside_a_run_leaves_the_outer_one(untouched) -> None:
 
 
 def test_an_error_while_hooks_are_installed_leaves_nothing(untouched, monkeypatch) -> None:
-    """Where the recording cannot begin, what was replaced so far is put back."""
+    """Where a watcher cannot begin, what was replaced so far is put back in the end."""
     recorder = Recorder("x")
     monkeypatch.setattr(recorder.watchers[-1], "install", lambda _: 1 / 0)
-    with pytest.raises(ZeroDivisionError), recorder:
+    with recorder:
         train()
 
 

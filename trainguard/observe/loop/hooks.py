@@ -19,7 +19,9 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.watcher import Columns
+from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.heap import kinds
 from trainguard.observe.tools.patches import is_abstract
 
@@ -47,18 +49,13 @@ def install(recorder: "Recorder") -> None:
         recorder.patches.on_undo(register(hook).remove)
 
 
-def settle(recorder: "Recorder") -> None:
-    """See whether a last step was made by hand after the last backward."""
-    recorder.limit = None
-    recorder.hand.look()
-
-
 def _calls(recorder: "Recorder", call: Callable[..., Any]) -> Callable[..., Any]:
     """Return a `Module.__call__` that tells of the outermost calls and of what they called."""
     inside = threading.local()
     called = recorder.called
     patches = recorder.patches
-    compiling = torch.compiler.is_compiling
+    compiling, elsewhere = torch.compiler.is_compiling, recorder.thread.is_elsewhere
+    bare = recorder.is_bare
 
     @wraps(call)
     def wrapper(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -66,7 +63,7 @@ def _calls(recorder: "Recorder", call: Callable[..., Any]) -> Callable[..., Any]
         if compiling():
             return call(module, *args, **kwargs)
         inner = getattr(inside, "module", None) is not None or recorder.backward  # a checkpoint's
-        if inner or not patches.live:
+        if inner or not patches.live or elsewhere():
             called.add(id(module))
             return call(module, *args, **kwargs)
         if is_abstract():
@@ -74,13 +71,14 @@ def _calls(recorder: "Recorder", call: Callable[..., Any]) -> Callable[..., Any]
         if recorder.nudge is not None:
             recorder.nudge.move_module(module)
         if recorder.asks is not None:
-            recorder.asks(module, args, kwargs)
-        inside.module, recorder.calling = module, not recorder.is_bare(module)
+            recorder.faults.look(recorder.asks, module, args, kwargs)
+        inside.module, recorder.calling = module, not recorder.faults.look(bare, module)
         try:
             output = call(module, *args, **kwargs)
         finally:
             inside.module, recorder.calling = None, False
-        if type(module).__name__ != "GraphModule":  # the inside of a compiled module
+        if type(module).__name__ != "GraphModule" and not _is_meta(output):
+            # Not the inside of a compiled module, and nothing without values.
             called.add(id(module))
             recorder.forward_ends(module, (*args, *kwargs.values()), output, tuple(kwargs))
         return output
@@ -90,22 +88,25 @@ def _calls(recorder: "Recorder", call: Callable[..., Any]) -> Callable[..., Any]
 
 def _backwards(recorder: "Recorder", backward: Callable[..., Any]) -> Callable[..., Any]:
     """Return a `torch.autograd.backward` that tells before and after it."""
+    patches = recorder.patches
 
     @wraps(backward)
     def wrapper(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         """Run backward; one inside another (of a checkpoint) is part of it."""
-        if recorder.backward or not recorder.patches.active or is_abstract():
+        if not patches.active or patches.blind or recorder.backward or is_abstract():
+            return backward(tensors, *args, **kwargs)
+        if not recorder.thread.claim():
+            recorder.faults.stop_looking("several threads train at once")
             return backward(tensors, *args, **kwargs)
         if not isinstance(tensors, torch.Tensor):
             tensors = tuple(tensors)  # a generator could not be read twice
         loss = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
-        if not isinstance(loss, torch.Tensor):
+        if not isinstance(loss, torch.Tensor) or loss.is_meta:
             return backward(tensors, *args, **kwargs)
-        if not recorder.patches.watching and not _is_alarming(loss):
+        if not patches.watching and not recorder.faults.look(_is_alarming, loss):
             return backward(tensors, *args, **kwargs)
-        recorder.woken = recorder.woken or not recorder.patches.watching
-        recorder.patches.watching = True
-        recorder.hand.look()
+        recorder.woken = recorder.woken or not patches.watching
+        patches.watching = True
         recorder.backward_begins(loss)
         recorder.backward = True
         try:
@@ -113,7 +114,6 @@ def _backwards(recorder: "Recorder", backward: Callable[..., Any]) -> Callable[.
         finally:
             recorder.backward = False
         recorder.backward_ends(loss)
-        recorder.hand.wait()
         return result
 
     return wrapper
@@ -135,11 +135,17 @@ def _makes(recorder: "Recorder", make: Callable[..., None]) -> Callable[..., Non
         """Make the optimizer, and open its window."""
         make(optimizer, *args, **kwargs)
         if recorder.patches.active:
-            recorder.window_of(optimizer)
+            recorder.faults.look(recorder.window_of, optimizer)
             if recorder.nudge is not None:
                 recorder.nudge.move_optimizer(optimizer)
 
     return wrapper
+
+
+def _is_meta(output: Any) -> bool:
+    """Say whether a module has returned a tensor that has only a shape."""
+    first = output if isinstance(output, torch.Tensor) else next(tensors_in(output), None)
+    return first is not None and first.is_meta
 
 
 class _Steps:
@@ -147,26 +153,70 @@ class _Steps:
 
     def __init__(self, recorder: "Recorder") -> None:
         self.recorder = recorder
-        self._running: list[tuple[Optimizer, Columns, list[bool]]] = []
+        self._local = threading.local()
 
     def before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Measure what the step will be made with: now, or after the closure that computes it."""
-        if not self.recorder.patches.active or torch.compiler.is_compiling() or is_abstract():
+        recorder, columns = self.recorder, Columns()
+        if not recorder.patches.active or torch.compiler.is_compiling() or is_abstract():
             return None
-        columns: Columns = {}
-        self._running.append((optimizer, columns, []))
-        if not self.recorder.patches.watching:
+        self._running().append((optimizer, columns, []))
+        window = recorder.faults.look(self._open, optimizer) if recorder.is_looking() else None
+        if window is None:
             return None
-        window = self.recorder.window_of(optimizer)
-        if not (window.is_watched or self.recorder.woken):
-            return None
-        window.hold()
         # Bound to the class: the hook is called with `self` in front.
         rest = args[1:] if args and args[0] is optimizer else args
         closure = kwargs.get("closure", rest[0] if rest else None)
         if not callable(closure):
-            columns.update(self.recorder.step_begins(window))
+            columns.update(recorder.step_begins(window))
             return None
+        wrapper = self._wrap_closure(closure, window, columns)
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": wrapper}
+        return (*args[: len(args) - len(rest)], wrapper, *rest[1:]), kwargs
+
+    def after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        """Record the step, unless it only passed on what an optimizer inside it did."""
+        recorder, running = self.recorder, self._running()
+        while running:
+            stepping, columns, inner = running.pop()
+            if stepping is optimizer:  # one that raised half-way is still on the list
+                break
+        else:
+            return
+        if running:
+            running[-1][2].append(True)
+        if inner or not recorder.patches.active:
+            return
+        if recorder.patches.blind or recorder.thread.is_elsewhere():
+            recorder.count_step()
+        elif columns:
+            recorder.step_ends(recorder.window_of(optimizer), columns)
+        else:
+            recorder.step_passes(recorder.window_of(optimizer))
+
+    def _running(self) -> list[tuple[Optimizer, Columns, list[bool]]]:
+        """Return the optimizers that step in this thread, the innermost last."""
+        running: list[tuple[Optimizer, Columns, list[bool]]] | None
+        running = getattr(self._local, "running", None)
+        if running is None:
+            running = self._local.running = []
+        return running
+
+    def _open(self, optimizer: Optimizer) -> Window | None:
+        """Return the window of an optimizer whose step is to be recorded."""
+        window = self.recorder.window_of(optimizer)
+        if any(p.is_meta for p in window.parameters[:1]):
+            return None
+        if not (window.is_watched or self.recorder.woken):
+            return None
+        window.hold()
+        return window
+
+    def _wrap_closure(
+        self, closure: Callable[..., Any], window: Window, columns: Columns
+    ) -> Callable[..., Any]:
+        """Return a closure after which what the step is made with is measured."""
         first: list[list[Any]] = []
 
         @wraps(closure)
@@ -179,24 +229,4 @@ class _Steps:
             columns.update(self.recorder.step_begins(window))
             return value
 
-        if "closure" in kwargs:
-            return args, {**kwargs, "closure": wrapper}
-        return (*args[: len(args) - len(rest)], wrapper, *rest[1:]), kwargs
-
-    def after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        """Record the step, unless it only passed on what an optimizer inside it did."""
-        while self._running:
-            running, columns, inner = self._running.pop()
-            if running is optimizer:  # one that raised half-way is still on the list
-                break
-        else:
-            return
-        if self._running:
-            self._running[-1][2].append(True)
-        if inner or not self.recorder.patches.active:
-            return
-        window = self.recorder.window_of(optimizer)
-        if columns:
-            self.recorder.step_ends(window, columns)
-        else:
-            self.recorder.step_passes(window)
+        return wrapper

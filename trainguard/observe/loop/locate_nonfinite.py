@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from trainguard.observe.tools.local_values import local_values
+
 if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder
 
@@ -53,8 +55,8 @@ def tensors_in(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
 
 def _finite(tensor: torch.Tensor) -> bool:
     """Say whether every element of a tensor is a finite number; integers always are."""
-    dense = tensor.detach()
-    if not dense.is_floating_point() or dense.is_sparse or dense.is_meta:
+    dense = local_values(tensor)
+    if dense is None or not dense.is_floating_point() or dense.layout != torch.strided:
         return True
     return bool(torch.isfinite(dense).all())
 

@@ -9,6 +9,7 @@ from torch import nn
 from trainguard.observe.loop.watch.losses import Losses
 from trainguard.observe.loop.watch.watcher import Columns
 from trainguard.observe.loop.window import Window, gradient_of
+from trainguard.observe.tools.local_values import local_values
 
 if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder
@@ -59,7 +60,7 @@ class ManualSteps:
         before, self._before = self._before, []
         if self.window is None or not before:
             return
-        if any(not torch.equal(_sample(p), old) for p, old in before):
+        if self.recorder.faults.look(_have_moved, before):
             self.recorder.step_ends(self.window, self._columns)
 
     def _loose(self) -> list[nn.Parameter]:
@@ -77,6 +78,12 @@ class ManualSteps:
         return [p for p in free if p is not None and gradient_of(p) is not None]
 
 
+def _have_moved(before: list[tuple[torch.Tensor, torch.Tensor]]) -> bool:
+    """Say whether some parameters differ from what they were."""
+    return any(not torch.equal(_sample(p), old) for p, old in before)
+
+
 def _sample(parameter: torch.Tensor) -> torch.Tensor:
-    """Return the first few elements of a parameter."""
-    return parameter.detach().reshape(-1)[:_SAMPLED]
+    """Return the first few elements of a parameter; none of one without memory."""
+    values = local_values(parameter)
+    return torch.empty(0) if values is None else values.reshape(-1)[:_SAMPLED]

@@ -9,6 +9,7 @@ tensor: a recorded run is bit for bit the run that it would have been.
 import weakref
 from collections.abc import Callable, Mapping
 from itertools import count
+from threading import Lock
 from time import perf_counter
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar
@@ -18,12 +19,12 @@ from torch import nn
 from torch.optim import Optimizer
 
 from trainguard.events.base import Event, Plain
-from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
 from trainguard.observe.loop import hooks
-from trainguard.observe.loop.deferred import fetch, on_accelerator
+from trainguard.observe.loop.event_store import EventStore
+from trainguard.observe.loop.faults import Faults
 from trainguard.observe.loop.manual_steps import ManualSteps
-from trainguard.observe.loop.thinning import Thinned
+from trainguard.observe.loop.training_thread import TrainingThread
 from trainguard.observe.loop.ulp_perturbation import UlpPerturbation
 from trainguard.observe.loop.watch.conditions import Conditions
 from trainguard.observe.loop.watch.scaling import Scaling
@@ -47,8 +48,7 @@ class Recorder:
 
     steps: after so many optimizer steps the training is stopped; None lets it go on.
     probe: whether watchers may copy live objects and try them out.
-    nudge: what moves the parameters a little before the first step; the one change ever made.
-        Such a run is made for its curves, and nothing else is watched.
+    nudge: what moves the parameters a little before the first step, for a run of curves alone.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class Recorder:
         self.called: set[int] = set()  # ids of modules called, outermost or inside
         self.calling = self.backward = False  # whether an outermost call or a backward is going on
         self.woken = False  # whether something is wrong in a step that would not be watched
+        self.thread = TrainingThread()
         self.hand = ManualSteps(self)
         self.recent: list[Forward] = []  # the latest calls of outermost modules
         self.asks: Callable[..., None] | None = None  # told before a module is called
@@ -76,10 +77,11 @@ class Recorder:
         self.trace: Trace[Event] = Trace(name)
         self.watchers: list[Watcher] = [make(self) for make in watchers(nudge is not None)]
         self.scaling = self.watcher(Scaling)
+        self.faults = Faults(self.watchers, self.patches)
         self._told = listeners(self.watchers)
+        self._counting = Lock()
         self._by_optimizer: dict[int, Window] = {}
-        self._kept: dict[tuple[type[Event], str], Thinned] = {}
-        self._waiting: list[Columns] = []
+        self._store = EventStore(self.faults)
         self._bare: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
         self._clock = count()
         self._began = 0.0
@@ -91,9 +93,9 @@ class Recorder:
         """Install every hook and patch."""
         self.patches.active = True
         try:
-            hooks.install(self)
+            self.faults.look(hooks.install, self)
             for watcher in self.watchers:
-                watcher.install(self.patches)
+                self.faults.call(watcher, watcher.install, self.patches)
         except BaseException:
             self.patches.undo()
             raise
@@ -111,7 +113,8 @@ class Recorder:
         if kind is not None:
             self._ended = "stopped" if stopped else "failed"
         try:
-            hooks.settle(self)
+            self.limit = None  # the last step may turn out only now to have been one, by hand
+            self.hand.look()
         finally:
             self.patches.undo()
         self._write(seconds)
@@ -123,17 +126,13 @@ class Recorder:
         self.limit = self.asks = None
         self.patches.active = self.patches.watching = True
 
+    def is_looking(self) -> bool:
+        """Say whether what happens now, in this thread, is to be recorded."""
+        return self.patches.live and not self.thread.is_elsewhere()
+
     def watcher(self, kind: type[W]) -> W:
         """Return the watcher of a class."""
         return next(watcher for watcher in self.watchers if isinstance(watcher, kind))
-
-    def scale_of(self, loss: torch.Tensor) -> torch.Tensor | float:
-        """Return the factor that a gradient scaler has multiplied a loss by, 1 without one."""
-        return self.scaling.of(loss)
-
-    def scale_at(self, window: Window) -> torch.Tensor | float:
-        """Return the factor that the gradients of a window are still scaled by."""
-        return self.scaling.at(window)
 
     def tick(self) -> int:
         """Return the next number of the run's clock."""
@@ -141,12 +140,7 @@ class Recorder:
 
     def keep(self, event: Event) -> None:
         """Take an event into the trace, which stays bounded in a long run."""
-        # Each optimizer's steps by themselves: thinned together, two in turns would lose one.
-        key = (type(event), event.optimizer if isinstance(event, Step) else "")
-        kept = self._kept.get(key)
-        if kept is None:
-            kept = self._kept[key] = Thinned(_kind_of_step)
-        kept.add(event)
+        self._store.keep(event)
 
     # What happens
 
@@ -158,9 +152,15 @@ class Recorder:
         keywords: tuple[str, ...] = (),
     ) -> None:
         """Tell that an outermost module was called; one without parameters is part of the loss."""
+        self.hand.look()
+        self.faults.look(self._take_forward, module, inputs, output, keywords)
+
+    def _take_forward(
+        self, module: nn.Module, inputs: tuple[Any, ...], output: Any, keywords: tuple[str, ...]
+    ) -> None:
+        """Make a Forward of a call, and tell the watchers of it."""
         if self.is_bare(module):
             return
-        self.hand.look()
         seen = Forward(
             self.names.add(module, renames=not self.steps),
             self.tick(),
@@ -175,39 +175,52 @@ class Recorder:
             window.did(word)
             if len(window.forwards) < 64:
                 window.forwards.append(seen)
-        for tell in self._told["forward"]:
-            tell(seen, module, inputs, output)
+        self._tell("forward", seen, module, inputs, output)
 
     def backward_begins(self, loss: torch.Tensor) -> None:
         """Tell that something is handed to backward."""
+        self.hand.look()
+        self.faults.look(self._take_loss, loss)
+
+    def _take_loss(self, loss: torch.Tensor) -> None:
+        """Remember what the gradients are before a backward, and tell the watchers of it."""
         for window in self.windows:
             window.hold()
             window.mark()
-        for tell in self._told["before_backward"]:
-            tell(loss)
+        self._tell("before_backward", loss)
 
     def backward_ends(self, loss: torch.Tensor) -> None:
         """Tell that gradients have arrived."""
-        for tell in self._told["after_backward"]:
-            tell(loss)
+        self.faults.look(self._tell, "after_backward", loss)
+        self.faults.look(self.hand.wait)
 
     def step_begins(self, window: Window) -> Columns:
         """Ask the watchers about the step that is about to be made."""
-        columns: Columns = {}
         with torch.no_grad():
-            for tell in self._told["before_step"]:
-                columns.update(tell(window))
-        return columns
+            return self.faults.look(self._tell, "before_step", window) or {}
 
     def step_ends(self, window: Window, columns: Columns, skipped: bool = False) -> None:
-        """Make a Step of what the watchers saw."""
+        """Make a Step of what the watchers saw, and count it."""
+        self.faults.look(self._make_step, window, columns, skipped)
+        self.step_passes(window, skipped)
+
+    def _tell(self, instant: str, *what: Any) -> Columns:
+        """Tell the watchers what happens, and return the columns that they answer with."""
+        columns: Columns = {}
+        for watcher, tell in self._told[instant]:
+            answer = self.faults.call(watcher, tell, *what)
+            if answer:
+                columns |= answer
+        return columns
+
+    def _make_step(self, window: Window, columns: Columns, skipped: bool) -> None:
+        """Make a Step of what the watchers saw before it, and see now."""
         if window.is_surveyed:
-            window.source = caller(2)
+            window.source = caller(4)
         optimizer = window.optimizer() if window.optimizer is not None else None
         window.name = window.name or self.names.unique(type(optimizer).__name__)
         with torch.no_grad():
-            for tell in self._told["after_step"]:
-                columns.update(tell(window))
+            columns |= self._tell("after_step", window)
         columns |= {
             "step": window.index,
             "optimizer": window.name,
@@ -217,22 +230,22 @@ class Recorder:
             "skipped": skipped,
             "order": tuple(window.order),
         }
-        self._drain()
-        if on_accelerator(columns):
-            self._waiting.append(columns)  # fetched one step later, when it is surely there
-        else:
-            self.keep(Step(**fetch(columns)))
-        self.step_passes(window, skipped)
+        self._store.keep_step(columns)
 
     def step_passes(self, window: Window, skipped: bool = False) -> None:
-        """Count a step, watched or not; raises Stopped once it was the last wanted one."""
+        """Close the window of a step, watched or not, and count it."""
         if self.nudge is not None:
             self.nudge.move_parameters(window.parameters)
         window.close()
-        stepping = [each for each in self.windows if each.index]
         self.woken = False
-        self.patches.watching = self.hand.window is not None or any(w.is_watched for w in stepping)
+        watched = any(w.index and w.is_watched for w in self.windows)
+        self.patches.watching = self.hand.window is not None or watched
         if not skipped:
+            self.count_step()
+
+    def count_step(self) -> None:
+        """Count a step, of whatever thread; raises Stopped once it was the last wanted one."""
+        with self._counting:
             self.steps += 1
         if self.limit is not None and self.steps >= self.limit:
             raise Stopped(f"{self.steps} steps were asked for")
@@ -258,18 +271,10 @@ class Recorder:
 
     # The end
 
-    def _drain(self) -> None:
-        """Make Steps of what was still on its way from an accelerator."""
-        waiting, self._waiting = self._waiting, []
-        for columns in waiting:
-            self.keep(Step(**fetch(columns)))
-
     def _write(self, seconds: float) -> None:
         """Make the trace of all that was kept and of what the watchers add up."""
-        self._drain()
-        added = [event for watcher in self.watchers for event in watcher.finish()]
-        kept = [event for events in self._kept.values() for event in events]
-        ordered = sorted(kept, key=lambda event: getattr(event, "clock", 0))
+        self.faults.look(self._store.drain)
+        added = [event for watcher in self.watchers for event in self.faults.finish(watcher)]
         conditions: dict[str, Plain] = {
             "torch": torch.__version__,
             "threads": torch.get_num_threads(),
@@ -280,15 +285,14 @@ class Recorder:
             "probe": self.probe,
             **self.watcher(Conditions).seen,
         }
-        self.trace = Trace(self.name, (*ordered, *added), conditions, self.promises)
+        if self.faults.told:
+            conditions |= {
+                "faults": tuple(self.faults.told),
+                "lost": tuple(sorted(self.faults.lost)),
+            }
+        self.trace = Trace(self.name, (*self._store.in_order(), *added), conditions, self.promises)
         # The recorder may be kept for its trace: nothing of the training is kept with it.
         self.windows, self.watchers, self.recent = [], [], []
         self._by_optimizer, self._told, self.hand = {}, {}, ManualSteps(self)
-
-
-def _kind_of_step(event: Event) -> object:
-    """Return what makes a step unlike others: the words in it, not its numbers."""
-    if not isinstance(event, Step):
-        return None
-    sound = event.loss - event.loss == 0 and event.norm - event.norm == 0
-    return (event.optimizer, sound, event.skipped, event.clip, event.training, event.culprit != "")
+        self.faults = Faults((), self.patches)
+        self._store = EventStore(self.faults)

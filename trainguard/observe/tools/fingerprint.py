@@ -1,10 +1,11 @@
 """Checksums and fingerprints of tensors: whether a bit has changed, without keeping a copy."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 from zlib import crc32
 
 import torch
+
+from trainguard.observe.tools.local_values import local_values
 
 _WHOLE = 2**20  # bytes that are hashed as a whole; of a larger tensor, some elements are
 _ELEMENTS = 65536
@@ -27,8 +28,8 @@ def fingerprint(tensors: Iterable[torch.Tensor]) -> int:
 def bytes_of(tensor: torch.Tensor) -> memoryview | None:
     """Return the bytes of a tensor, of a large one a part; None where it is on another device."""
     try:
-        values = tensor.detach()
-        if values.device.type != "cpu" or values.layout != torch.strided:
+        values = local_values(tensor)
+        if values is None or values.device.type != "cpu" or values.layout != torch.strided:
             return None
         if values.numel() * values.element_size() > _WHOLE:
             values = sample_elements(values, _ELEMENTS)
@@ -60,10 +61,9 @@ def checksums(tensors: Sequence[torch.Tensor]) -> list[int | None]:
 
 def sample_elements(tensor: torch.Tensor, elements: int) -> torch.Tensor:
     """Return so many elements of a tensor at most, evenly spread, as a vector; no graph is kept."""
-    values = tensor.detach()
-    local: Any = getattr(values, "to_local", None)
-    if local is not None:
-        values = local()
+    values = local_values(tensor)
+    if values is None:
+        return torch.empty(0, dtype=tensor.dtype)
     if values.layout != torch.strided or values.numel() <= elements:
         return values if values.layout != torch.strided else values.reshape(-1)
     # An odd stride, so that it does not stay in one column.
@@ -93,10 +93,8 @@ def _sum(tensor: torch.Tensor) -> torch.Tensor | None:
 
 def _words(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return a view of a tensor's bits as integers; of the local part of a distributed one."""
-    bits: Any = tensor.detach()
-    local = getattr(bits, "to_local", None)
-    bits = bits if local is None else local()
-    if bits.layout != torch.strided or bits.is_meta:
+    bits = local_values(tensor)
+    if bits is None or bits.layout != torch.strided:
         return None
     bits = bits.int_repr() if bits.is_quantized else bits
     bits = torch.view_as_real(bits.resolve_conj()) if bits.is_complex() else bits

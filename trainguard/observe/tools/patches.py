@@ -23,6 +23,7 @@ class Patches:
 
     active: whether to record; a forked child of the process that began it does not.
     watching: whether this step is one of those that are recorded; in a long run not all are.
+    blind: whether nothing may be looked at any more, so that steps are only counted.
 
     Where somebody replaced an attribute again on top of ours, theirs is left in place: our
     replacement underneath looks at `active` and then does nothing but call the original.
@@ -31,6 +32,7 @@ class Patches:
     def __init__(self) -> None:
         self.active = False
         self.watching = True
+        self.blind = False
         _EVERY.add(self)
         self._replaced: list[tuple[Any, str, Any, Any]] = []
         self._removals: list[Callable[[], object]] = []
@@ -38,7 +40,7 @@ class Patches:
     @property
     def live(self) -> bool:
         """Whether to record what happens now."""
-        return self.active and self.watching
+        return self.active and self.watching and not self.blind
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Put `make(original)` in the place of an attribute, where the owner has it."""

@@ -26,7 +26,7 @@ class Listening:
         )
         self.heard: list[tuple[str, float, int]] = []
         self.lines = LineParser(self.recorder, lambda: self.recorder.patches.active, self.tell)
-        self.stream = Tee(self.file, self.lines)
+        self.stream = Tee(self.file, self.lines, LineParser.take)
 
     def tick(self) -> int:
         """Count."""

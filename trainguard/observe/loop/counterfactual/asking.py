@@ -34,6 +34,8 @@ _REFUSALS = 3  # times that a question is given up before it is dropped
 class Counterfactuals(Watcher):
     """The WhatIf events: questions to a few steps, which forked children answer."""
 
+    makes = ("WhatIf",)
+
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._open: list[Question] = [InputsEdited(), PaddingEdited(), BatchAgain()]

@@ -59,6 +59,8 @@ class AveragedCopies(Watcher):
     begins: two looks that are one step apart tell its decay.
     """
 
+    makes = ("Average",)
+
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self.ids: set[int] = set()

@@ -19,7 +19,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.conditions import Conditions
-from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.fingerprint import fingerprint
 from trainguard.observe.tools.patches import Patches
@@ -75,6 +75,9 @@ class Batches(Watcher):
     recent: the latest batches that loaders have served.
     given: the input of the latest pass that may learn. served_by: the iterator of the latest batch.
     """
+
+    makes = ("wait", "batch", "fingerprints", "Probe:batches")
+    relies_on = ("Forwards",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -195,6 +198,7 @@ class Batches(Watcher):
 
         return wrapper
 
+    @shielded
     def _serves(self, iterator: Any, batch: Any) -> None:
         """Remember a batch for as long as somebody has it."""
         self._count += 1

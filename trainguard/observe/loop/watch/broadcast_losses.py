@@ -41,6 +41,8 @@ class BroadcastLosses(Watcher):
     by adding a dimension. Differences in which both sides learn are rankings.
     """
 
+    makes = ("Probe:broadcast",)
+
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._outputs: dict[int, str] = {}  # sizes of outputs in this window: the module's name

@@ -11,8 +11,9 @@ from torch.nn.utils import clip_grad
 
 from trainguard.observe.loop.deferred import Deferred
 from trainguard.observe.loop.watch.gradients import global_norm
-from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
+from trainguard.observe.tools.local_values import is_sharded, local_values
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
@@ -37,6 +38,9 @@ class Clip:
 
 class Clipping(Watcher):
     """The columns norm_before, clip, clip_limit, clip_source, clip_share and unclipped."""
+
+    makes = ("norm_before", "clip", "clip_limit", "clip_source", "clip_share", "unclipped", "order")
+    relies_on = ("Scaling", "Gradients")
 
     def install(self, patches: Patches) -> None:
         """Listen to torch's functions, inside them where there is something inside."""
@@ -76,7 +80,7 @@ class Clipping(Watcher):
             """Scale the gradients down."""
             held = _as_list(parameters)
             clip(held, max_norm, total_norm, *args, **kwargs)
-            self._saw(held, float(max_norm), total_norm)
+            self._saw(held, max_norm, total_norm)
 
         return wrapper
 
@@ -88,7 +92,7 @@ class Clipping(Watcher):
             """Scale the gradients down, and return their norm."""
             held = _as_list(parameters)
             total = clip(held, max_norm, *args, **kwargs)
-            self._saw(held, float(max_norm), total)
+            self._saw(held, max_norm, total)
             return total
 
         return wrapper
@@ -101,21 +105,26 @@ class Clipping(Watcher):
             """Cut the elements of the gradients."""
             held = _as_list(parameters)
             clip(held, clip_value, *args, **kwargs)
-            self._saw(held, float(clip_value), None)
+            self._saw(held, clip_value, None)
 
         return wrapper
 
+    @shielded
     def _saw(self, parameters: list[torch.Tensor], limit: float, total: Any) -> None:
         """Note one call of clipping in the windows that it concerns; measuring alone is none."""
-        if not self.recorder.patches.live or limit == inf:
+        limit = float(limit)
+        if not self.recorder.is_looking() or limit == inf:
             return
         ids = {id(parameter) for parameter in parameters}
         windows = self.recorder.windows
         concerned = [w for w in windows if ids & {id(p) for p in w.parameters}]
+        if isinstance(total, torch.Tensor) and is_sharded(total):
+            return
+        total = local_values(total) if isinstance(total, torch.Tensor) else total
         for window in concerned if parameters else windows[-1:]:
             clip = window.clip = window.clip or Clip(limit, caller(3))
             window.did("clip")
-            clip.word = _word(window, ids, self.recorder.scale_at(window))
+            clip.word = _word(window, ids, self.recorder.scaling.at(window))
             clip.by_norm = clip.by_norm and total is not None
             if total is not None and ids - clip.seen:
                 clip.totals.append(total)

@@ -14,6 +14,8 @@ from trainguard.observe.loop.window import Window
 class Conditions(Watcher):
     """No column: `seen` is what the first step of the run was made under."""
 
+    makes = ()
+
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self.seen: dict[str, Plain] = {}

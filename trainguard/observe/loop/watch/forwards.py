@@ -14,6 +14,7 @@ from trainguard.events.loop import Evaluation
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Forward, Window
+from trainguard.observe.tools.local_values import has_memory
 from trainguard.observe.tools.user_line import caller
 
 _PENDING = 256
@@ -37,6 +38,9 @@ class _Segment:
 
 class Forwards(Watcher):
     """The columns trained, training and asleep, and the Evaluation events."""
+
+    makes = ("trained", "training", "asleep", "Evaluation")
+    relies_on = ("LossFunctions",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -163,7 +167,7 @@ class Forwards(Watcher):
             sums = {
                 f"{name}.{key}": float(buffer.double().sum().nan_to_num())
                 for key, buffer in module.named_buffers()
-                if buffer.numel() <= _SMALL and not buffer.is_complex() and not buffer.is_meta
+                if buffer.numel() <= _SMALL and not buffer.is_complex() and has_memory(buffer)
             }
         return sums | {f"{name}.{key}": p._version for key, p in module.named_parameters()}  # noqa: SLF001
 

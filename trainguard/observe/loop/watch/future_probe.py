@@ -8,6 +8,7 @@ from trainguard.observe.loop.watch.loss_calls import LossCalls
 from trainguard.observe.loop.watch.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.module_copy import CopyableCall, Inputs, Run, difference
 from trainguard.observe.loop.watch.probe import ModuleProbe, Seen, steady
+from trainguard.observe.loop.watch.watcher import shielded
 from trainguard.observe.tools.patches import Patches
 
 _LEAST_LENGTH = 4
@@ -25,6 +26,9 @@ class FutureProbe(ModuleProbe):
     Only where the targets of a loss function are the next tokens of one input, given that input and
     no other that holds them as well, and where there is an output for each position.
     """
+
+    makes = ("Probe:future",)
+    relies_on = ("Forwards", "LossFunctions")
 
     probe = "future"
     rounding = 1e-4
@@ -78,6 +82,7 @@ class FutureProbe(ModuleProbe):
         """Return inputs with other tokens in their place."""
         return (*inputs[: self._place], tokens, *inputs[self._place + 1 :])
 
+    @shielded
     def _on_loss(self, tally: LossCalls, _scores: Any, target: Any, _value: Any) -> None:
         """Remember what a loss function was to predict, while something is to be tried."""
         if self.is_wanted and tally.function in _FUNCTIONS and not tally.evaluation:

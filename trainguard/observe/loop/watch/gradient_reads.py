@@ -15,7 +15,7 @@ from torch.overrides import get_default_nowrap_functions
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Read
-from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window, gradient_of
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import foreign
@@ -91,6 +91,9 @@ class GradientReads(Watcher):
     line, with the frame of the reader.
     """
 
+    makes = ("Read",)
+    relies_on = ("Gradients",)
+
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._question: dict[int, _UsedGradient] = {}
@@ -144,18 +147,14 @@ class GradientReads(Watcher):
         later, self._later = self._later, []
         there: dict[tuple[int, int], tuple[_Line, bool]] = {}
         for line, step, any_there in later:
-            _, known = there.get((id(line), step), (line, False))
-            there[id(line), step] = (line, known or bool(any_there))
+            _, was = there.get((id(line), step), (line, False))
+            there[id(line), step] = (line, was or bool(any_there))
         for line, full in there.values():
             line.full, line.empty = line.full + full, line.empty + (not full)
-        for known_line in self._lines.values():
-            if known_line is not None and (known_line.empty or known_line.full):
-                yield Read(
-                    source=known_line.source,
-                    code=known_line.code,
-                    empty=known_line.empty,
-                    full=known_line.full,
-                )
+        for known in self._lines.values():
+            if known is not None and (known.empty or known.full):
+                counts = {"empty": known.empty, "full": known.full}
+                yield Read(source=known.source, code=known.code, **counts)
 
     def _property(self, descriptor: Any) -> property:
         """Return a property that looks at reads of gradients that are in question."""
@@ -194,9 +193,10 @@ class GradientReads(Watcher):
         sys.modules["torch._dynamo.eval_frame"].skip_code(self._code)
         self._looks = torch.compiler.disable(self._look)  # type: ignore[no-untyped-call]
 
+    @shielded
     def _look(self, tensor: torch.Tensor, frame: FrameType) -> None:
         """Count a read of a gradient that is in question, if a line of the user's makes it."""
-        if not self.recorder.patches.active:
+        if not self.recorder.patches.active or self.recorder.thread.is_elsewhere():
             return
         used, step = self._question.get(id(tensor)), self.recorder.steps
         if used is None or used.parameter() is not tensor:

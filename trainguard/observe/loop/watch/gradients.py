@@ -1,7 +1,7 @@
 """Watches gradients: when they arrive, what was left over, and their norms at the step."""
 
 from collections.abc import Callable, Iterable
-from math import inf, sqrt
+from math import inf, nan, sqrt
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ import torch
 from trainguard.observe.loop.deferred import Deferred
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window, gradient_of
+from trainguard.observe.tools.local_values import is_sharded
 
 Namer = Callable[[torch.Tensor], str]
 _MOST_LAYERS = 64
@@ -16,6 +17,9 @@ _MOST_LAYERS = 64
 
 class Gradients(Watcher):
     """The columns received, held, norm, layers, leftover and its name, and part of culprit."""
+
+    makes = ("received", "held", "norm", "layers", "leftover", "leftover_name", "culprit", "order")
+    relies_on = ("Scaling",)
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """See what is left of gradients that the last step of an optimizer has used."""
@@ -50,12 +54,13 @@ class Gradients(Watcher):
                 window.did("zero")
             window.norms = None
             return columns | {"norm": 0.0}
-        scale = self.recorder.scale_at(window)
+        scale = self.recorder.scaling.at(window)
         scaled = not isinstance(scale, float) or scale != 1
         window.norms = norms(pairs) / scale if scaled else norms(pairs)
         names = [self.recorder.names.parameter(p) for p, _ in pairs] if window.is_surveyed else []
         sizes = [(p.dim(), p.numel()) for p, _ in pairs] if window.is_surveyed else []
-        columns["norm"] = Deferred(window.norms, global_norm)
+        sharded = any(is_sharded(gradient) for _, gradient in pairs)
+        columns["norm"] = nan if sharded else Deferred(window.norms, global_norm)
         if names:
             columns["layers"] = Deferred(window.norms, lambda n: _layers(names, sizes, n))
         return columns
@@ -89,7 +94,7 @@ def _dense(gradient: torch.Tensor) -> torch.Tensor:
     """Return the values of a sparse gradient, the local part of a distributed one."""
     if gradient.is_sparse:
         return gradient.coalesce().values()
-    local: Any = getattr(gradient, "full_tensor", None)
+    local: Any = getattr(gradient, "to_local", None)  # all of it would take a call of all ranks
     return local() if local is not None else gradient
 
 

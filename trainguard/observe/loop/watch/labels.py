@@ -14,7 +14,7 @@ from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.batches import Batches, ServedBatch
 from trainguard.observe.loop.watch.loss_calls import LossCalls
 from trainguard.observe.loop.watch.loss_functions import LossFunctions
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, shielded
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.patches import Patches
 
@@ -67,6 +67,9 @@ class Labels(Watcher):
     input and a loss function that very class. Targets are those that a loss function gets, or that
     a loader serves with the input of a pass.
     """
+
+    makes = ("Probe:labels", "Probe:target")
+    relies_on = ("Batches", "LossFunctions")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -121,6 +124,7 @@ class Labels(Watcher):
         ref = self._batches.given
         return ref() if ref is not None else None
 
+    @shielded
     def _on_loss(
         self, tally: LossCalls, _scores: torch.Tensor, target: torch.Tensor, value: torch.Tensor
     ) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, shielded
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
@@ -52,6 +52,8 @@ class LoadedStates(Watcher):
     the module's own: `measured` is 1 where they had moved since their state was taken.
     """
 
+    makes = ("Probe:matched", "Probe:restored")
+
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._taken: list[_TakenState] = []
@@ -77,14 +79,18 @@ class LoadedStates(Watcher):
             """Take the state; a destination is given for the modules inside."""
             state = take(module, *args, **kwargs)
             if not args and not kwargs and self.recorder.patches.active:
-                loads = self._loads.get(module, 0)
-                tensors = _tensors(state).values()
-                refs, now = [weakref.ref(tensor) for tensor in tensors], self.recorder.steps
-                taken = _TakenState(refs, _version(tensors), now, loads, caller())
-                self._taken = [*(one for one in self._taken if one.is_alive), taken][-_KEPT:]
+                self._remember(module, state)
             return state
 
         return wrapper
+
+    @shielded
+    def _remember(self, module: nn.Module, state: Any) -> None:
+        """Remember a state that was taken of a module."""
+        tensors = _tensors(state).values()
+        refs, now = [weakref.ref(tensor) for tensor in tensors], self.recorder.steps
+        taken = _TakenState(refs, _version(tensors), now, self._loads.get(module, 0), caller())
+        self._taken = [*(one for one in self._taken if one.is_alive), taken][-_KEPT:]
 
     def _restores(self, restore: Callable[..., Any]) -> Callable[..., Any]:
         """Return a `Module.load_state_dict` that tells what it has done."""
@@ -92,16 +98,23 @@ class LoadedStates(Watcher):
         @wraps(restore)
         def wrapper(module: nn.Module, state: Any, *args: Any, **kwargs: Any) -> Any:
             """Load the state."""
-            live = self.recorder.patches.active and _is_live(module, state)
+            live = self.recorder.patches.active and self._is_live(module, state)
             result = restore(module, state, *args, **kwargs)
             if self.recorder.patches.active:
-                with suppress(Exception):  # whatever somebody's states do when they are looked at
-                    self._look(module, state, result, live=live)
+                self._look(module, state, result, bool(live))
             return result
 
         return wrapper
 
-    def _look(self, module: nn.Module, state: Any, result: Any, *, live: bool) -> None:
+    @shielded
+    def _is_live(self, module: nn.Module, state: Any) -> bool:
+        """Say whether a module is to be loaded from its own memory; some have no address."""
+        with suppress(Exception):
+            return _is_live(module, state)
+        return False
+
+    @shielded
+    def _look(self, module: nn.Module, state: Any, result: Any, live: bool) -> None:
         """See what a load has found, and whether it could change anything."""
         if live:
             self._restore_live(module, state)

@@ -13,9 +13,9 @@ from torch import nn
 from trainguard.events import loop as events
 from trainguard.events.base import Event
 from trainguard.observe.loop.watch.log_parsing import Number
-from trainguard.observe.loop.watch.loggers import Loggers, Said
+from trainguard.observe.loop.watch.loggers import Loggers, numbers_given
 from trainguard.observe.loop.watch.tee import LineParser, Tee
-from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
@@ -63,6 +63,8 @@ class _LoggedColumn:
 
 class LoggedValues(Watcher):
     """The Logged events: of the two output streams, and of the loggers that are imported."""
+
+    makes = ("Logged",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -112,8 +114,14 @@ class LoggedValues(Watcher):
         listens, tell = partial(self._listens, channel), partial(self._on_print, channel)
         lines = LineParser(self.recorder, listens, tell)
         self._lines.append(lines)
-        return Tee(stream, lines)
+        return Tee(stream, lines, self._hear)
 
+    @shielded
+    def _hear(self, lines: LineParser, text: str) -> None:
+        """Take in what was written to a stream."""
+        lines.take(text)
+
+    @shielded
     def _listens(self, channel: str) -> bool:
         """Say whether to look at what is said: of steps that are recorded, and what is rare."""
         step = self.recorder.steps
@@ -133,9 +141,11 @@ class LoggedValues(Watcher):
                 source = source or caller(2)
                 self._keep(column, (step, clock, number.value, number.rounding, source))
 
-    def _on_log(self, channel: str, said: list[Said]) -> None:
+    @shielded
+    def _on_log(self, channel: str, given: list[Any]) -> None:
         """Take the numbers that were handed to a logger in one call."""
-        step, clock, source = self.recorder.steps, self.recorder.tick(), ""
+        said = list(numbers_given(given))
+        step, clock, source = self.recorder.steps, self.recorder.tick() if said else 0, ""
         for name, value, rounding in said:
             column = self._column(channel, name)
             if column is None or not column.wants(step):

@@ -20,7 +20,7 @@ from trainguard.observe.tools.patches import Patches
 
 Value = float | torch.Tensor  # a tensor where it is on an accelerator
 Said = tuple[str, Value, float]  # a name, a value and its rounding
-Tell = Callable[[str, list[Said]], None]  # what was said in one call, through which channel
+Tell = Callable[[str, list[Any]], None]  # the arguments of one call, and its channel
 
 _DEEPEST = 4
 _MOST_VALUES = 256  # of one call
@@ -114,9 +114,7 @@ class Loggers:
             inside[channel] = True
             try:
                 given = dict(zip(place.given, args[method:], strict=False)) | kwargs
-                said = list(_numbers([given.get(name) for name in place.given]))
-                if said:
-                    self._tell(channel, said)
+                self._tell(channel, [given.get(name) for name in place.given])
                 return log(*args, **kwargs)
             finally:
                 del inside[channel]
@@ -124,7 +122,7 @@ class Loggers:
         return wrapper
 
 
-def _numbers(given: list[Any]) -> Iterator[Said]:
+def numbers_given(given: list[Any]) -> Iterator[Said]:
     """Yield the names, numbers and roundings among the arguments."""
     name, value = ("", given[0]) if len(given) == 1 else (given[-2], given[-1])
     left = _MOST_VALUES

@@ -20,7 +20,7 @@ from trainguard.events.base import Event
 from trainguard.observe.loop.watch import autograd_graph
 from trainguard.observe.loop.watch.forwards import Forwards
 from trainguard.observe.loop.watch.loss_calls import EXPANDS, LossCalls, Token, is_broadcast
-from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import user_frame
@@ -85,6 +85,9 @@ class LossFunctions(Watcher):
     listeners: are told of each call, with its input, target and value.
     """
 
+    makes = ("weights", "Term")
+    relies_on = ("Scaling", "Losses")
+
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self.fresh: set[Token] = set()
@@ -115,7 +118,7 @@ class LossFunctions(Watcher):
         except Exception:  # noqa: BLE001 a constant that was changed since cannot be read
             found = None
         if found is not None and found[0][0].reduction in _MEANS:
-            self._weight = found[0], found[1] / self.recorder.scale_of(loss)
+            self._weight = found[0], found[1] / self.recorder.scaling.of(loss)
 
     def after_backward(self, loss: torch.Tensor) -> None:
         """Give the multiple to the optimizers that the loss was given to."""
@@ -142,13 +145,13 @@ class LossFunctions(Watcher):
     def _wrap(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return a loss function that tells of its calls and returns what the original does."""
         function = _describe(name, original)
-        inside, patches = self._inside, self.recorder.patches
+        inside, looking = self._inside, self.recorder.is_looking
         compiling, modes = torch.compiler.is_compiling, _dispatch_modes
 
         @wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             """Compute the loss, and note the call unless it is part of another one's."""
-            if compiling() or not patches.live or modes() or getattr(inside, "busy", False):
+            if compiling() or not looking() or modes() or getattr(inside, "busy", False):
                 return original(*args, **kwargs)
             inside.busy = True
             try:
@@ -163,6 +166,7 @@ class LossFunctions(Watcher):
             setattr(wrapper, key, known)
         return wrapper
 
+    @shielded
     def _note(
         self,
         function: _Function,
@@ -178,7 +182,7 @@ class LossFunctions(Watcher):
             place = (id(user.f_code), user.f_lineno) if user is not None else (0, 0)
             key = (function.name, learns, *place)
             tally = self._tallies.get(key) or self._begin(key, function, user, args, kwargs)
-            if tally is None or _tracing():
+            if tally is None or value.is_meta or _tracing():
                 return
             scores = args[0] if args else kwargs[function.first]
             second = function.place

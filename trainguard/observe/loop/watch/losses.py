@@ -18,6 +18,9 @@ class Losses(Watcher):
     latest: the value last handed to backward, None where that was no single number.
     """
 
+    makes = ("loss", "losses", "culprit")
+    relies_on = ("Scaling", "Gradients")
+
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self.latest: torch.Tensor | float | None = None

@@ -11,6 +11,7 @@ from torch.utils import data
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.module_copy import CopyableCall, Run, difference
 from trainguard.observe.loop.watch.probe import ModuleProbe, Seen, steady
+from trainguard.observe.loop.watch.watcher import shielded
 from trainguard.observe.tools.patches import Patches
 
 _LEAST_ROWS = 4
@@ -28,6 +29,9 @@ class MixingProbe(ModuleProbe):
     and puts them together itself. A batch norm without running statistics mixes on purpose; a table
     of all pairs of samples, as contrastive models return, is no output of one sample.
     """
+
+    makes = ("Probe:mix",)
+    relies_on = ("Forwards",)
 
     probe = "mix"
 
@@ -76,13 +80,18 @@ class MixingProbe(ModuleProbe):
         def wrapper(iterator: Any) -> Any:
             """Return the next batch."""
             batch = original(iterator)
-            if self.is_wanted and self.recorder.patches.live and _shuffles(iterator):
-                self._batch = list(tensors_in(batch))[:16]
-            elif self._batch:
-                self._batch = []
+            self._remember(iterator, batch)
             return batch
 
         return wrapper
+
+    @shielded
+    def _remember(self, iterator: Any, batch: Any) -> None:
+        """Remember a batch while it is wanted."""
+        if self.is_wanted and self.recorder.patches.live and _shuffles(iterator):
+            self._batch = list(tensors_in(batch))[:16]
+        elif self._batch:
+            self._batch = []
 
 
 def _shuffles(iterator: Any) -> bool:

@@ -15,6 +15,7 @@ from trainguard.observe.loop.watch.averaged_copies import AveragedCopies
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window, gradient_of
 from trainguard.observe.tools.fingerprint import checksums, sample_elements
+from trainguard.observe.tools.local_values import has_memory
 
 _FROZEN = 32  # frozen parameters without a gradient that are looked at around a step
 _SAMPLED = 1024  # elements of each
@@ -49,6 +50,9 @@ class _ParameterHistory:
 
 class Parameters(Watcher):
     """The Parameter events."""
+
+    makes = ("Parameter",)
+    relies_on = ("Gradients", "AveragedCopies")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -106,8 +110,19 @@ class Parameters(Watcher):
         for key in list(self._received):
             self._settle(key)
         copies = self.recorder.watcher(AveragedCopies).ids
-        for seen in self._every:
-            yield self._event(seen, copy=seen.key in copies)
+        yield from (self._event(seen, copy=seen.key in copies) for seen in self._in_one_piece())
+
+    def _in_one_piece(self) -> list[_ParameterHistory]:
+        """Return what was seen, without the wholes that modules make of parameters in shards."""
+        pairs = [(seen, seen.parameter()) for seen in self._every]
+        shards = {seen.name for seen, p in pairs if hasattr(p, "device_mesh")}
+        return [
+            seen
+            for seen, p in pairs
+            if p is None
+            or hasattr(p, "device_mesh")
+            or ((p.is_meta or has_memory(p)) and seen.name not in shards)
+        ]
 
     # What there is
 

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import wraps
+from types import FrameType
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from trainguard.events.base import Event
 from trainguard.events.scheduler import Scheduler
 from trainguard.observe.loop.watch.loggers import number_of
 from trainguard.observe.loop.watch.schedule_plans import plan_length, told_expression
-from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.heap import kinds
 from trainguard.observe.tools.patches import Patches
@@ -56,6 +57,8 @@ class _SchedulerHistory:
 
 class Rates(Watcher):
     """The columns rates and reported, the word "schedule" in the order, and Scheduler events."""
+
+    makes = ("rates", "reported", "order", "Scheduler")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -108,6 +111,7 @@ class Rates(Watcher):
                 return tuple(_number(rate) for rate in said)
         return ()
 
+    @shielded
     def _listen(self, kind: type[Any]) -> None:
         """Listen to `step` where a class defines it itself."""
         step = vars(kind).get("step")
@@ -145,15 +149,13 @@ class Rates(Watcher):
             finally:
                 self._depth -= 1
             if outermost:
-                seen = self._count(scheduler)
-                seen.placed |= bool(args or kwargs)
-                if args and isinstance(scheduler, ReduceLROnPlateau):
-                    self._take_metric(seen, scheduler, args[0])
+                self._note_step(scheduler, args, kwargs, sys._getframe(1))  # noqa: SLF001
             return result
 
         wrapper.__trainguard__ = True  # type: ignore[attr-defined]
         return wrapper
 
+    @shielded
     def _know(self, scheduler: Any) -> _SchedulerHistory:
         """Return what is known of a scheduler; it is met when made, or when first advanced."""
         seen = self._seen.get(id(scheduler))
@@ -175,13 +177,24 @@ class Rates(Watcher):
         inner = getattr(optimizer, "optimizer", optimizer)
         return self.recorder.window_of(inner) if isinstance(inner, Optimizer) else None
 
-    def _take_metric(self, seen: _SchedulerHistory, scheduler: Any, metric: Any) -> None:
+    def _take_metric(self, seen: _SchedulerHistory, metric: Any, frame: FrameType) -> None:
         """Take down what a scheduler is told, and what the line that tells it calls that."""
         if not seen.metrics:
-            seen.mode, seen.expression = scheduler.mode, told_expression(sys._getframe(2))  # noqa: SLF001
+            seen.mode, seen.expression = (
+                getattr(seen.scheduler(), "mode", ""),
+                told_expression(frame),
+            )
         value = number_of(metric)
         if isinstance(value, float) and len(seen.metrics) < _METRICS:
             seen.metrics.append((self.recorder.tick(), value))
+
+    @shielded
+    def _note_step(self, scheduler: Any, args: Any, kwargs: Any, frame: FrameType) -> None:
+        """Note an advance, and what the scheduler was told with it."""
+        seen = self._count(scheduler)
+        seen.placed |= bool(args or kwargs)
+        if args and isinstance(scheduler, ReduceLROnPlateau):
+            self._take_metric(seen, args[0], frame)
 
     def _count(self, scheduler: Any) -> _SchedulerHistory:
         """Count an advance, for the scheduler and for those that it is made of."""

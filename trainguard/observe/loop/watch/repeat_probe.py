@@ -19,7 +19,7 @@ from trainguard.observe.loop.watch.module_copy import (
     difference,
     largest,
 )
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, shielded
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import user_frame
@@ -48,6 +48,9 @@ class RepeatProbe(Watcher):
     What samples on purpose, as a variational autoencoder does, is left alone: only what becomes
     deterministic once nothing is dropped any more is told. So are several passes for one loss.
     """
+
+    makes = ("Probe:repeat",)
+    relies_on = ("LossFunctions",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -85,6 +88,7 @@ class RepeatProbe(Watcher):
         self._pass = None
         return self._found
 
+    @shielded
     def _on_loss(self, tally: LossCalls, *_: Any) -> None:
         """See that a loss was computed without gradients: of the last pass, or inside of one."""
         if not tally.evaluation:

@@ -7,13 +7,15 @@ from typing import Any
 
 import torch
 
-from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.patches import Patches
 
 
 class Scaling(Watcher):
     """The column scale, steps that were skipped, and the words "unscale" in the order."""
+
+    makes = ("scale", "skipped", "order")
 
     def install(self, patches: Patches) -> None:
         """Listen to the methods of every gradient scaler."""
@@ -55,10 +57,8 @@ class Scaling(Watcher):
         def wrapper(scaler: Any, outputs: Any) -> Any:
             """Scale the outputs."""
             result = scale(scaler, outputs)
-            if self.recorder.patches.live and isinstance(result, torch.Tensor):
-                self._factor = _factor(scaler)
-                self._scaled = weakref.ref(result)
-                self._plain = outputs.detach()
+            if self.recorder.is_looking() and isinstance(result, torch.Tensor):
+                self._note_scaled(scaler, outputs, result)
             return result
 
         return wrapper
@@ -70,10 +70,8 @@ class Scaling(Watcher):
         def wrapper(scaler: Any, optimizer: Any) -> Any:
             """Unscale the gradients of an optimizer."""
             result = unscale(scaler, optimizer)
-            if self.recorder.patches.live and scaler.is_enabled():
-                window = self.recorder.window_of(_inner(optimizer))
-                window.unscaled = True
-                window.did("unscale")
+            if self.recorder.is_looking() and scaler.is_enabled():
+                self._note_unscaled(optimizer)
             return result
 
         return wrapper
@@ -84,19 +82,43 @@ class Scaling(Watcher):
         @wraps(step)
         def wrapper(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             """Step the optimizer, unless gradients are not finite."""
-            if not self.recorder.patches.live or not scaler.is_enabled():
+            if not self.recorder.is_looking() or not scaler.is_enabled():
                 return step(scaler, optimizer, *args, **kwargs)
-            window = self.recorder.window_of(_inner(optimizer))
-            before = window.index
-            if not _unscales_inside(window):
-                window.unscaled = True  # `step` unscales what nobody has unscaled before
-            columns = self.recorder.step_begins(window)
+            begun = self._begin_step(optimizer)
             result = step(scaler, optimizer, *args, **kwargs)
-            if window.index == before:
-                self.recorder.step_ends(window, columns, skipped=True)
+            if begun is not None:
+                self._end_step(*begun)
             return result
 
         return wrapper
+
+    @shielded
+    def _note_scaled(self, scaler: Any, outputs: torch.Tensor, result: torch.Tensor) -> None:
+        """Remember which loss was scaled, and by what."""
+        self._factor = _factor(scaler)
+        self._scaled = weakref.ref(result)
+        self._plain = outputs.detach()
+
+    @shielded
+    def _note_unscaled(self, optimizer: Any) -> None:
+        """Remember that the gradients of an optimizer were unscaled."""
+        window = self.recorder.window_of(_inner(optimizer))
+        window.unscaled = True
+        window.did("unscale")
+
+    @shielded
+    def _begin_step(self, optimizer: Any) -> tuple[Window, int, Columns]:
+        """Measure what the step will be made with, if it is not skipped."""
+        window = self.recorder.window_of(_inner(optimizer))
+        if not _unscales_inside(window):
+            window.unscaled = True  # `step` unscales what nobody has unscaled before
+        return window, window.index, self.recorder.step_begins(window)
+
+    @shielded
+    def _end_step(self, window: Window, before: int, columns: Columns) -> None:
+        """Record a step that was skipped: the optimizer has made none."""
+        if window.index == before:
+            self.recorder.step_ends(window, columns, skipped=True)
 
 
 def _factor(scaler: Any) -> torch.Tensor | float:

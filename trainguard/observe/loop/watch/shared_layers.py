@@ -18,6 +18,8 @@ _MOST = 16
 class SharedLayers(Watcher):
     """The Probe events "shared", one for each layer that a list holds more than once."""
 
+    makes = ("Probe:shared",)
+
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._looked: set[str] = set()

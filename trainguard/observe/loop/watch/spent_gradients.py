@@ -57,6 +57,9 @@ class SpentGradients(Watcher):
     read of a gradient is looked at, and one by the user's code spends what is there.
     """
 
+    makes = ("thrown", "thrown_source")
+    relies_on = ("Gradients", "GradientReads", "TermGradients")
+
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._waiting: list[list[_Arrival]] = []  # one list for each backward that nothing used

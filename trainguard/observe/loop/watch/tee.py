@@ -89,17 +89,20 @@ class Tee:
     Once the recording is over it only passes on, for those who have kept hold of it.
     """
 
-    __slots__ = ("__weakref__", "_lines", "_stream")
+    __slots__ = ("__weakref__", "_hear", "_lines", "_stream")
 
-    def __init__(self, stream: Any, lines: LineParser) -> None:
+    def __init__(
+        self, stream: Any, lines: LineParser, hear: Callable[[LineParser, str], None]
+    ) -> None:
         object.__setattr__(self, "_stream", stream)
+        object.__setattr__(self, "_hear", hear)
         object.__setattr__(self, "_lines", lines)
 
     def write(self, text: str) -> Any:
         """Write to the stream, then listen."""
         written = self._stream.write(text)
         if isinstance(text, str) and self._lines.recorder.patches.active:
-            self._lines.take(text)
+            self._hear(self._lines, text)
         return written
 
     def writelines(self, lines: Iterable[str]) -> None:

@@ -14,7 +14,7 @@ from trainguard.observe.loop.watch import autograd_graph
 from trainguard.observe.loop.watch.loss_calls import Token
 from trainguard.observe.loop.watch.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.module_copy import streams_kept
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, shielded
 from trainguard.observe.tools.patches import Patches
 
 _MOST_TERMS = 8
@@ -39,6 +39,9 @@ class TermGradients(Watcher):
 
     noticed: whether the user has such hooks and would notice.
     """
+
+    makes = ("Term",)
+    relies_on = ("LossFunctions",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -77,12 +80,17 @@ class TermGradients(Watcher):
         @wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             """Do what the original does."""
-            owners = [getattr(arg, "__module__", "") for arg in args[1:]]
-            if not any(str(owner).startswith("trainguard.") for owner in owners):
-                self.noticed = True
+            self._notice(args)
             return original(*args, **kwargs)
 
         return wrapper
+
+    @shielded
+    def _notice(self, args: tuple[Any, ...]) -> None:
+        """Note that somebody else than we asks to be told what becomes of a tensor."""
+        owners = [getattr(arg, "__module__", "") for arg in args[1:]]
+        if not any(str(owner).startswith("trainguard.") for owner in owners):
+            self.noticed = True
 
     def _measure_shares(self, loss: torch.Tensor) -> dict[Token, float]:
         """Return the share of each term that the loss has; nothing where that cannot be seen."""

@@ -18,6 +18,8 @@ _UNIT = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
 class TimeAndMemory(Watcher):
     """The columns seconds and memory."""
 
+    makes = ("seconds", "memory")
+
     def after_step(self, window: Window) -> Columns:
         """Return how long the window took, and on surveyed steps what memory is in use."""
         columns: Columns = {"seconds": perf_counter() - window.started}

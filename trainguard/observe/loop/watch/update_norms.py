@@ -17,6 +17,8 @@ _ELEMENTS = 64
 class UpdateNorms(Watcher):
     """The columns update and weight, on surveyed steps."""
 
+    makes = ("update", "weight")
+
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._before: dict[int, torch.Tensor] = {}

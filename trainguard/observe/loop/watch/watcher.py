@@ -5,15 +5,19 @@ Every method is optional: the recorder only calls those that a watcher defines. 
 user's training, so they are cheap, keep no tensor with a graph, draw no random number and change
 nothing. Values that may live on an accelerator stay tensors of one element until a step is over:
 the recorder fetches those of a step together.
+
+One that raises is switched off (see `faults`): the recorder's calls are shielded, and so must be
+every method that is called from a patch.
 """
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import nn
 
-from trainguard.events.base import Event
+from trainguard.events.base import EVERYTHING, Event
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.patches import Patches
 
@@ -21,10 +25,19 @@ if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder
 
 Columns = dict[str, Any]  # fields of a Step; a tensor of one element becomes a float
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Watcher:
-    """What a watcher can do; see the module."""
+    """
+    What a watcher can do; see the module.
+
+    makes: the columns of a Step and the kinds of events that are not known without it ("Probe:mix"
+        for one kind of probe). relies_on: names of the watchers whose work it uses.
+    """
+
+    makes: ClassVar[tuple[str, ...]] = (EVERYTHING,)
+    relies_on: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, recorder: "Recorder") -> None:
         self.recorder = recorder
@@ -60,11 +73,25 @@ class Watcher:
         return ()
 
 
-def listeners(watchers: Iterable[Watcher]) -> dict[str, list[Callable[..., Any]]]:
+def shielded(method: F) -> F:
+    """Return a method of a watcher, called from a patch, that switches it off where it fails."""
+
+    @wraps(method)
+    def wrapper(watcher: Watcher, *args: Any) -> Any:
+        """Call the method; None where it fails, or the watcher is switched off."""
+        return watcher.recorder.faults.call(watcher, method, watcher, *args)
+
+    return wrapper  # type: ignore[return-value]
+
+
+def listeners(
+    watchers: Iterable[Watcher],
+) -> dict[str, list[tuple[Watcher, Callable[..., Any]]]]:
     """Return the methods that watchers define themselves, by the instant they are called at."""
     names = ("forward", "before_backward", "after_backward", "before_step", "after_step")
-    return {
-        name: [getattr(w, name) for w in watchers if getattr(type(w), name) is not base]
-        for name in names
-        if (base := getattr(Watcher, name)) is not None
-    }
+    return {name: [(w, getattr(w, name)) for w in watchers if overrides(w, name)] for name in names}
+
+
+def overrides(watcher: Watcher, method: str) -> bool:
+    """Say whether a watcher defines a method itself."""
+    return getattr(type(watcher), method) is not getattr(Watcher, method)

@@ -1,0 +1,120 @@
+"""
+What becomes of a watcher that fails: it is switched off and named once, and the training goes on.
+
+What it would have seen is lost, and so is what others make of that: no judgement is made of it.
+"""
+
+from collections.abc import Callable, Iterable
+from threading import RLock
+from traceback import extract_tb
+from typing import Any, TypeVar
+
+from trainguard.events.base import EVERYTHING, Event
+from trainguard.observe.loop.deferred import fetch
+from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.tools.patches import Patches
+
+T = TypeVar("T")
+_MOST = 200  # characters of a message
+_PATIENCE = 10.0  # seconds that another thread waits until nothing is looked at any more
+
+
+class Faults:
+    """
+    The watchers that are switched off, and why.
+
+    told: a line for each that failed. lost: columns of steps and kinds of events that nobody knows.
+    """
+
+    def __init__(self, watchers: Iterable[Watcher], patches: Patches) -> None:
+        self.told: list[str] = []
+        self.lost: set[str] = set()
+        self._patches = patches
+        self._looking = RLock()  # held while the training's own tensors are looked at
+        self._watchers = list(watchers)
+        self._off: set[int] = set()
+
+    def call(self, watcher: Watcher, method: Callable[..., T], *args: Any) -> T | None:
+        """Return what a method of a watcher does; None where it fails, or is switched off."""
+        if self._patches.blind or id(watcher) in self._off:
+            return None
+        try:
+            return method(*args)
+        except Exception as error:  # noqa: BLE001 nothing of ours may raise in the user's code
+            self.switch_off(watcher, error)
+            return None
+
+    def look(self, method: Callable[..., T], *args: Any) -> T | None:
+        """Return what a method of the recorder itself does; where it fails, all looking ends."""
+        if self._patches.blind:
+            return None
+        try:
+            with self._looking:
+                return method(*args)
+        except Exception as error:  # noqa: BLE001 nothing of ours may raise in the user's code
+            self.stop_looking(f"the recorder failed: {_describe(error)}")
+            return None
+
+    def finish(self, watcher: Watcher) -> list[Event]:
+        """Return the events of a watcher; one that fails at the end costs its own."""
+        if self._patches.blind or id(watcher) in self._off:
+            return []
+        try:
+            return list(watcher.finish())
+        except Exception as error:  # noqa: BLE001 the other watchers have events too
+            self.switch_off(watcher, error)
+            return []
+
+    def fetch(self, columns: Columns) -> Columns:
+        """Fetch the columns of a step, each by itself where one of them cannot be fetched."""
+        try:
+            return fetch(columns)
+        except Exception:  # noqa: BLE001 it is found out below which one it was
+            return {k: v for name, value in columns.items() for k, v in self._fetch(name, value)}
+
+    def switch_off(self, watcher: Watcher, error: BaseException) -> None:
+        """Switch a watcher off, and all that rely on it."""
+        if id(watcher) in self._off:
+            return
+        self.told.append(f"{type(watcher).__name__} was switched off: {_describe(error)}")
+        off = [watcher]
+        for each in off:
+            self._off.add(id(each))
+            self.lost.update(each.makes)
+            name = type(each).__name__
+            off += [w for w in self._watchers if name in w.relies_on and w not in off]
+
+    def stop_looking(self, why: str) -> None:
+        """Look at nothing any more, whatever thread does: the rest of the run is only counted."""
+        if not self._patches.blind:
+            self._patches.blind = True
+            self.told.append(f"nothing was looked at any more: {why}")
+            self.lost.add(EVERYTHING)
+        # Python code ends soon; only a probe in the middle of the user's could keep us waiting.
+        if self._looking.acquire(timeout=_PATIENCE):
+            self._looking.release()
+
+    def is_off(self, watcher: Watcher) -> bool:
+        """Say whether a watcher is switched off."""
+        return id(watcher) in self._off
+
+    def _fetch(self, name: str, value: Any) -> Iterable[tuple[str, Any]]:
+        """Return a column with its number; nothing where there is no fetching it."""
+        try:
+            return fetch({name: value}).items()
+        except Exception as error:  # noqa: BLE001 whatever the tensor is
+            if name not in self.lost:
+                self.told.append(f"the column {name} was given up: {_describe(error)}")
+            self.lost.add(name)
+            return ()
+
+
+def _describe(error: BaseException) -> str:
+    """Return what went wrong, and where, in one line."""
+    frame = next(iter(extract_tb(error.__traceback__)[-1:]), None)
+    place = f", {frame.filename}:{frame.lineno}" if frame is not None else ""
+    try:
+        said = " ".join(str(error).split())[:_MOST]
+    except Exception:  # noqa: BLE001 an exception may fail to say what it is
+        said = ""
+    return f"{type(error).__name__}: {said}{place}"

@@ -1,0 +1,36 @@
+"""The memory of a tensor, where it has some: what has none must not be read, not even by torch."""
+
+from typing import Any
+
+import torch
+
+
+def local_values(tensor: torch.Tensor) -> torch.Tensor | None:
+    """
+    Return a tensor without its graph, the local part of a distributed one; None without memory.
+
+    Tensors on the meta device have none, nor do those whose storage was resized to nothing, as the
+    whole parameters of sharded modules are between their uses. To read those ends the process.
+    """
+    values: Any = tensor.detach()
+    local = getattr(values, "to_local", None)
+    values = values if local is None else local()
+    return values if has_memory(values) else None
+
+
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Say whether there is something to be read where a tensor says that it lies."""
+    if tensor.is_meta:
+        return False
+    if tensor.layout != torch.strided or not tensor.numel():
+        return True
+    try:
+        return tensor.untyped_storage().nbytes() > 0
+    except Exception:  # noqa: BLE001 inside a transformation of torch.func there is no storage
+        return False
+
+
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """Say whether other processes have parts of a tensor, so that the local one tells no norm."""
+    mesh: Any = getattr(tensor, "device_mesh", None)
+    return mesh is not None and mesh.size() > 1
