@@ -93,10 +93,11 @@ def _backwards(recorder: "Recorder", backward: Callable[..., Any]) -> Callable[.
     @wraps(backward)
     def wrapper(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         """Run backward; one inside another (of a checkpoint) is part of it."""
-        if not patches.active or patches.blind or recorder.backward or is_abstract():
+        if not patches.active or patches.blind or is_abstract():
             return backward(tensors, *args, **kwargs)
         if not recorder.thread.claim():
             recorder.faults.stop_looking("several threads train at once")
+        if recorder.backward or patches.blind:
             return backward(tensors, *args, **kwargs)
         if not isinstance(tensors, torch.Tensor):
             tensors = tuple(tensors)  # a generator could not be read twice

@@ -18,16 +18,18 @@ class TrainingThread:
 
     def __init__(self) -> None:
         self._ident: int | None = None
+        self._claiming = threading.Lock()
 
     def claim(self) -> bool:
         """Take this thread for the one that trains, and say whether no other one does."""
-        here, ident = get_ident(), self._ident
-        if ident == here:
+        here = get_ident()
+        if self._ident == here:
             return True
-        # The frames of all threads, since the module `threading` does not know all of them.
-        if ident is not None and ident in sys._current_frames():  # noqa: SLF001 there is no other
-            return not _is_pythons(here)
-        self._ident = here
+        with self._claiming:
+            # The frames of all threads, since the module `threading` does not know all of them.
+            if self._ident in sys._current_frames():  # noqa: SLF001 there is no other
+                return not _is_pythons(here)
+            self._ident = here
         return True
 
     def is_elsewhere(self) -> bool:
