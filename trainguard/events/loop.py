@@ -108,6 +108,8 @@ class Evaluation(Event):
     step: how many optimizer steps (of all optimizers) had been made.
     module, source: the outermost module, and where it was called first.
     passes: how many; losses: the mean of what loss functions returned in it; nan where none ran.
+    count, weighted, last: how many values those were, their mean over samples (nan where unknown),
+        and the last of them; samples, reduction: of all of them ("mean", "sum", "mean/sum").
     measures: whether a loss function was called on what the module returned.
     training: whether the module was in training mode.
     awake: modules in it with dropout or batch statistics that were in training mode.
@@ -122,6 +124,11 @@ class Evaluation(Event):
     source: str = ""
     passes: int = 1
     loss: float = nan
+    count: int = 0
+    weighted: float = nan
+    last: float = nan
+    samples: int = 0
+    reduction: str = ""
     measures: bool = False
     training: bool = False
     awake: tuple[str, ...] = ()

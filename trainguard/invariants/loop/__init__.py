@@ -21,6 +21,7 @@ from trainguard.invariants.loop import modes as modes  # isort: skip
 from trainguard.invariants.loop import evaluations as evaluations  # isort: skip
 from trainguard.invariants.loop import terms as terms  # isort: skip
 from trainguard.invariants.loop import logged as logged  # isort: skip
+from trainguard.invariants.loop import logged_averages as logged_averages  # isort: skip
 from trainguard.invariants.loop import probes as probes  # isort: skip
 from trainguard.invariants.loop import counterfactuals as counterfactuals  # isort: skip
 from trainguard.invariants.loop import curves as curves  # isort: skip

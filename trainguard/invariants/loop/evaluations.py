@@ -62,7 +62,7 @@ class _LossSeries:
     source: str
 
 
-def _select_evaluations(trace: Trace[Event]) -> list[Evaluation]:
+def select_evaluations(trace: Trace[Event]) -> list[Evaluation]:
     """Return the evaluations that are no part of every window, in order."""
     return [e for e in events(trace, Evaluation) if not e.routine]
 
@@ -77,7 +77,7 @@ def _has_moved(trace: Trace[Event], module: str) -> bool:
 def _evaluation_series(trace: Trace[Event]) -> Iterator[_LossSeries]:
     """Yield the losses of the evaluations, for each module and each place in the code."""
     groups: dict[tuple[str, str], dict[int, Evaluation]] = {}
-    for one in _select_evaluations(trace):
+    for one in select_evaluations(trace):
         if one.measures:
             groups.setdefault((one.module, one.source), {})[one.step] = one
     for (module, source), own in groups.items():
@@ -94,12 +94,12 @@ def _evaluation_series(trace: Trace[Event]) -> Iterator[_LossSeries]:
 
 def _logged_series(trace: Trace[Event]) -> Iterator[_LossSeries]:
     """Yield what was logged as a validation loss: its first value after each evaluation."""
-    judged = _select_evaluations(trace)
+    judged = select_evaluations(trace)
     clocks = sorted({e.step: e.clock for e in judged}.values())
     moves = any(_has_moved(trace, e.module) for e in judged)
     groups: dict[tuple[str, str], list[Logged]] = {}
     for one in events(trace, Logged):
-        if _means_validation_loss(one.name):
+        if means_validation_loss(one.name):
             groups.setdefault((one.channel, one.name), []).append(one)
     for (_, name), own in groups.items():
         kept = [
@@ -124,7 +124,7 @@ def _logged_series(trace: Trace[Event]) -> Iterator[_LossSeries]:
             )
 
 
-def _means_validation_loss(name: str) -> bool:
+def means_validation_loss(name: str) -> bool:
     """Say whether a name is that of a validation loss, and not of its best value or a part."""
     words = set(filter(None, re.split(r"[^a-z]+", name.lower())))
     return "loss" in words and bool(words & _EVALUATION) and words <= _EVALUATION | _BESIDE

@@ -17,6 +17,7 @@ from trainguard.invariants.loop.wording import Course, courses, events, finite
 from trainguard.invariants.wording import number
 
 _FEW = 3
+_PLAIN = {"Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "SGD"}  # no schedule of their own
 _BESIDE = {"train", "training", "trainer", "step", "batch", "optim", "optimizer", "debug"}
 _NAMES = {
     "norm": {"grad norm", "gradient norm", "grads norm", "gnorm", "gradnorm", "total norm",
@@ -34,14 +35,15 @@ def logged_values_are_true(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: values under a usual name ("train/grad_norm", "lr", "loss"), by the steps around them,
         where more than half are a known mistake and at 3 steps or more: zero where the truth is
         not, still scaled by a gradient scaler, the rate of the first step or the highest one while
-        that in force differs by a tenth; norms that are zero where no step was made, and true
+        that in force differs by a tenth, rates that change by a tenth and more, at 3 steps, where
+        that in force never does; norms that are zero where no step was made, and true
         elsewhere. A norm taken after clipping, while clipping binds, is a note.
     Allows: 2e-3 (limit) of the value and what was rounded off; the values of the steps before and
         after; losses of single micro-batches, their sums and means, before or after a division.
     Misses: values that match nothing, as smoothed ones and norms of another order do; names of
         their own; steps that are thinned out of a long run.
     Why: the one number that should warn of an explosion is nothing, and nobody knows.
-    Source: Lightning-AI/pytorch-lightning issue 272.
+    Source: Lightning-AI/pytorch-lightning issue 272; pytorch/examples issue 64.
     """
     near = trace.limit("logged_values_are_true", 2e-3)
     every = courses(trace)
@@ -76,7 +78,7 @@ class _Look:
 
 def _series(trace: Trace[Event]) -> Iterator[_LoggedSeries]:
     """Yield what was logged under names that mean a norm, a rate or a training loss."""
-    known = [(_kind(one.name), one) for one in events(trace, Logged) if isfinite(one.value)]
+    known = [(find_kind(one.name), one) for one in events(trace, Logged) if isfinite(one.value)]
     told = sorted((p for p in known if p[0]), key=lambda p: (p[1].channel, p[1].name))
     for _, own in groupby(told, key=lambda p: (p[0], p[1].channel, p[1].name)):
         pairs = list(own)
@@ -85,7 +87,7 @@ def _series(trace: Trace[Event]) -> Iterator[_LoggedSeries]:
         )
 
 
-def _kind(name: str) -> str:
+def find_kind(name: str) -> str:
     """Return what a name means; nothing for names of clipped, averaged or validated values."""
     words = [word for word in re.split(r"[^a-z]+", name.lower()) if word]
     core = " ".join(word for word in words if word not in _BESIDE)
@@ -178,6 +180,9 @@ def _majority(
 ) -> Iterator[Finding]:
     """Yield a finding where one fault is found in most of the windows that can be judged."""
     judged = [window for window in windows if _verdict(window)]
+    if series.kind == "rate" and (apart := _changes_alone(trace, judged)):
+        yield _finding(trace, series, apart, "stuck", len(judged))
+        return
     for fault in ("zero", "scaled", "clipped", "other"):
         bad = [_first(window, fault) for window in judged if _verdict(window) == fault]
         if len(bad) < _FEW or 2 * len(bad) <= len(judged):
@@ -205,6 +210,19 @@ def _is_stale(
     return len(values) == 1 and far and told
 
 
+def _changes_alone(trace: Trace[Event], judged: Sequence[Sequence[_Look]]) -> list[_Look]:
+    """Return the rates that are said to have changed, where the rate in force never does."""
+    every = courses(trace)
+    plain = all(course.optimizer.partition("#")[0] in _PLAIN for course in every)
+    constant = plain and all(len({step.rates for step in course.steps}) == 1 for course in every)
+    if not constant or not judged or _verdict(judged[0]) != "true":
+        return []
+    apart = [_first(window, "other") for window in judged if _verdict(window) == "other"]
+    pairs = [(look.said.value, look.truth) for look in apart]
+    far = all(abs(said - true) > 0.1 * max(said, true) for said, true in pairs)
+    return apart if far and len(apart) >= _FEW else []
+
+
 _WORDS = {"norm": "gradient norm", "rate": "learning rate", "loss": "training loss"}
 _FAULTS = {
     "zero": ("is zero where the truth is not", "it may be taken after zero_grad()"),
@@ -216,6 +234,10 @@ _FAULTS = {
     "clipped": (
         "is the one after clipping",
         "clip_grad_norm_ returns the norm before clipping, which shows an explosion",
+    ),
+    "stuck": (
+        "changes while the one in force does not",
+        "it may be written to a copy, as `optimizer.state_dict()` returns, or to another optimizer",
     ),
     "stale": ("does not follow the rate in force", "it may be read once, or from the settings"),
 }

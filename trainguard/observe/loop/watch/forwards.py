@@ -26,7 +26,11 @@ _DROPOUT = nn.modules.dropout._DropoutNd  # noqa: SLF001
 
 @dataclass(slots=True)
 class _Segment:
-    """Passes in a row of one module from which nothing is learned."""
+    """
+    Passes in a row of one module from which nothing is learned.
+
+    values: what loss functions returned. sizes, reductions: of how many samples, and by what.
+    """
 
     module: weakref.ref[nn.Module]
     first: Forward
@@ -34,6 +38,8 @@ class _Segment:
     state: dict[str, float] = field(default_factory=dict)
     touched: set[str] = field(default_factory=set)
     values: list[torch.Tensor] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    reductions: set[str] = field(default_factory=set)
 
 
 class Forwards(Watcher):
@@ -91,7 +97,7 @@ class Forwards(Watcher):
             self._close()
         return {}
 
-    def add_loss(self, value: torch.Tensor) -> None:
+    def add_loss(self, value: torch.Tensor, reduction: str = "") -> None:
         """Note what a loss function returned, for the passes that do not learn."""
         if self.recorder.calling:  # inside a pass that is only told of once it is over
             self._early = _mean(value)
@@ -100,6 +106,8 @@ class Forwards(Watcher):
                 forward.measured = _mean(value)
         elif self._segment is not None and len(self._segment.values) < 4096:
             self._segment.values.append(_mean(value))
+            self._segment.sizes.append(self.recorder.recent[-1].samples)
+            self._segment.reductions.add(reduction)
 
     def finish(self) -> Iterable[Event]:
         """Return the evaluations; those that every step has are a routine."""
@@ -194,6 +202,11 @@ class Forwards(Watcher):
             source=first.source,
             passes=segment.passes,
             loss=sum(values) / len(values) if values else nan,
+            count=len(values),
+            weighted=_weigh(values, segment.sizes),
+            last=values[-1] if values else nan,
+            samples=sum(segment.sizes),
+            reduction="/".join(sorted(segment.reductions)),
             measures=bool(values),
             training=first.training,
             awake=first.awake[:4],
@@ -202,6 +215,13 @@ class Forwards(Watcher):
         )
         if len(self._found) < 2048:
             self._found.append((event, first.step))
+
+
+def _weigh(values: list[float], sizes: list[int]) -> float:
+    """Return the mean over samples, nan where it is not known how many each value is about."""
+    if not values or len(sizes) != len(values) or not all(sizes):
+        return nan
+    return sum(v * size for v, size in zip(values, sizes, strict=True)) / sum(sizes)
 
 
 def _mean(value: torch.Tensor) -> torch.Tensor:

@@ -226,7 +226,7 @@ class LossFunctions(Watcher):
             autograd_graph.mark(value, token)
             tally.producer = tally.producer or autograd_graph.producer(scores)
         if value.numel() and value.is_floating_point():
-            self._forwards.add_loss(value)
+            self._forwards.add_loss(value, tally.reduction)
         if scores.shape != target.shape and tally.function in EXPANDS:
             tally.broadcasts += is_broadcast(scores.shape, target.shape)
         for listener in tuple(self.listeners):

@@ -1,0 +1,106 @@
+"""The judge of the averages that a script says of its losses."""
+
+import pytest
+
+from trainguard.core.finding import Rank
+from trainguard.events.loop import Evaluation, Logged
+
+MEANS = (
+    (1.25, 1.5, 1.9, 1.1),
+    (0.95, 1.3, 1.45, 0.85),
+    (0.7, 1.0, 1.2, 0.55),
+    (0.6, 0.8, 1.0, 0.5),
+)
+SIZES = (32, 32, 32, 8)
+
+
+def evaluations(reduction: str = "mean", passes: int = 4) -> list[Evaluation]:
+    """Write an evaluation after every five steps."""
+    return [
+        Evaluation(
+            step=5 * n + 5,
+            clock=50 * n + 51,
+            module="Net",
+            passes=passes,
+            count=4,
+            loss=sum(values) / 4,
+            weighted=sum(v * s for v, s in zip(values, SIZES, strict=True)) / sum(SIZES),
+            last=values[-1],
+            samples=sum(SIZES),
+            reduction=reduction,
+            measures=True,
+        )
+        for n, values in enumerate(MEANS)
+    ]
+
+
+def said(values, name: str = "val_loss", rounding: float = 5e-5) -> list[Logged]:
+    """Write what is said after each evaluation."""
+    return [
+        Logged(name=name, value=value, step=5 * n + 5, rounding=rounding, clock=50 * n + 58)
+        for n, value in enumerate(values)
+    ]
+
+
+def totals() -> list[float]:
+    """Return the sum of each evaluation."""
+    return [sum(values) for values in MEANS]
+
+
+def test_a_mean_divided_by_samples_is_found(judged, steps) -> None:
+    """The truth that is shown is the mean over batches."""
+    wrong = said([total / 104 for total in totals()])
+    (finding,) = judged("logged_averages_are_true", [*steps(20), *evaluations(), *wrong])
+    assert finding.summary.startswith("the mean loss that `train` logs is divided by the number of")
+    assert finding.measured == "0.05529 (4 of 4 times)"
+    assert finding.allowed == "1.438, the mean of 4 losses"
+    assert finding.rank == Rank.BROKEN
+
+
+@pytest.mark.parametrize(
+    ("values", "rank"),
+    [
+        ([total / 10 for total in totals()], ["broken"]),
+        ([total / 3 for total in totals()], ["broken"]),
+        ([sum(totals()[: n + 1]) / 4 for n in range(4)], ["broken"]),
+        ([sum(totals()[: n + 1]) / 4 / (n + 1) for n in range(4)], ["broken"]),
+        (totals(), ["note"]),
+        ([values[-1] for values in MEANS], ["note"]),
+        ([total / 4 for total in totals()], []),
+        ([e.weighted for e in evaluations()], []),
+        ([0.01, 0.02, 0.03, 0.04], []),
+        ([total / 104 for total in totals()][:2], []),
+    ],
+)
+def test_what_an_average_may_be(values, rank, ranks, steps) -> None:
+    """Known mistakes are found, means are not, and neither is what matches nothing."""
+    run = [*steps(20), *evaluations(), *said(values)]
+    assert ranks("logged_averages_are_true", run, {"batches": 10}) == rank
+
+
+def test_sums_are_divided_by_samples(ranks, steps) -> None:
+    """That is right of sums; the batch size of training is another number."""
+    summed = [*steps(20, batch=(13,)), *evaluations("sum")]
+    right, wrong = ([total / by for total in totals()] for by in (104, 4 * 13))
+    assert ranks("logged_averages_are_true", [*summed, *said(right)]) == []
+    assert ranks("logged_averages_are_true", [*summed, *said(wrong)]) == ["broken"]
+
+
+def test_several_losses_for_each_pass_are_not_added_up(ranks, steps) -> None:
+    """With what weights is not known; nor is a coarse number one or the other."""
+    wrong = [total / 104 for total in totals()]
+    run = [*steps(20), *evaluations(passes=2), *said(wrong)]
+    assert ranks("logged_averages_are_true", run) == []
+    coarse = [*steps(20), *evaluations(), *said([0.06, 0.04, 0.03, 0.03], rounding=0.005)]
+    assert ranks("logged_averages_are_true", coarse) == []
+
+
+def test_epochs_of_training_are_averaged_too(ranks, steps) -> None:
+    """A mean over the epoch is true, and a sum of means over all samples is not."""
+    run = steps(20)
+    sums = [sum(step.loss for step in run[5 * n : 5 * n + 5]) for n in range(4)]
+    for by, rank in ((5, []), (5 * 32, ["broken"])):
+        words = said([total / by for total in sums], "train_loss")
+        assert ranks("logged_averages_are_true", [*run, *words]) == rank
+    grown = said([sum(sums[: n + 1]) / 5 for n in range(4)], "train_loss")
+    assert ranks("logged_averages_are_true", [*run, *grown]) == ["broken"]
