@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from trainguard.observe.loop.counterfactual.forking import look_apart
 from trainguard.observe.tools.local_values import local_values
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def first_culprit(recorder: "Recorder", call: Call | None) -> str:
     if not all(_finite(tensor) for tensor in tensors_in(inputs)):
         return f"input of `{recorder.names.module(module)}`"
     try:
-        found = _first_module(recorder, module, inputs, keywords)
+        found = look_apart(lambda: _first_module(recorder, module, inputs, keywords))
     except Exception:  # noqa: BLE001 whatever the user's forward does the second time
         return ""
     return found or "the loss, out of finite outputs"

@@ -200,3 +200,13 @@ def test_other_obstacles(monkeypatch) -> None:
         with monkeypatch.context() as patched:
             patched.setattr(owner, name, value)
             assert words in forking.obstacle()
+
+
+def test_looking_apart() -> None:
+    """A child looks, and its parent does where there can be none; a failure is nothing."""
+    mine = os.getpid()
+    assert forking.look_apart(os.getpid) != mine
+    assert forking.look_apart(lambda: 1 / 0) is None
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(forking, "obstacle", lambda: "there is one")
+        assert forking.look_apart(os.getpid) == mine

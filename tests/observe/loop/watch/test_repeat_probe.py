@@ -2,6 +2,7 @@
 
 import inspect
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -134,3 +135,39 @@ def test_the_training_is_the_same_bit_for_bit(evaluate) -> None:
     with Recorder("x"):
         watched = list(train(dropped, evaluate).parameters())
     assert all(torch.equal(a, b) for a, b in zip(alone, watched, strict=True))
+
+
+def test_streams_of_the_users_own_are_left_alone() -> None:
+    """A pass that is made again moves no generator that only the script knows of."""
+    stream = np.random.default_rng(0)
+
+    class Noisy(nn.Module):
+        """A module with noise from a generator of its file."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 1)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            """Return the output, louder or quieter."""
+            return self.layer(inputs) * (1 + stream.random())
+
+    def train() -> list[float]:
+        """Train, evaluate after each step, and return the losses."""
+        nonlocal stream
+        stream = np.random.default_rng(0)
+        torch.manual_seed(0)
+        model, inputs, losses = Noisy(), torch.randn(8, 4), []
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(8):
+            loss = F.mse_loss(model.train()(inputs), inputs[:, :1])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            with torch.no_grad():
+                losses.append(F.mse_loss(model.eval()(inputs), inputs[:, :1]).item())
+        return losses
+
+    with Recorder("x"):
+        watched = train()
+    assert watched == train()

@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 from mmap import PAGESIZE
 from pathlib import Path
 from time import monotonic, process_time
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 
 from trainguard.observe.loop.counterfactual.sealing import landlock_version, seal
 
+T = TypeVar("T")
 Report = dict[str, Any]
+_LOOKING = 20.0  # seconds of processor time for a few passes of a model on one thread
 _REAL = 5.0  # seconds by the clock that are waited for each of the child's processor time
 _LARGEST = 4 * 2**30  # bytes of memory in use: the child may come to write to all of them
 _IDLE = ("TMonitor", "trainguard")  # threads that sleep: tqdm's, and our own
@@ -112,6 +114,18 @@ def fork(seconds: float, become: Callable[[Exit], None]) -> Answer | None:
     report: Report = pickle.loads(data) if data else {}  # noqa: S301 our own child wrote it
     trouble = report.pop("trouble", "" if report else _ending(status))
     return Answer(report, trouble, used + process_time() - began)
+
+
+def look_apart(look: Callable[[], T]) -> T | None:
+    """
+    Return what a child sees, in plain values, or nothing where it fails or takes too long.
+
+    Where no child can be made, this process looks for itself.
+    """
+    if obstacle():
+        return look()
+    answer = fork(_LOOKING, lambda way_out: way_out.report(seen=look()))
+    return answer.report.get("seen") if answer is not None else None
 
 
 def _fork_quietly() -> int:

@@ -8,6 +8,7 @@ from torch import nn
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
+from trainguard.observe.loop.counterfactual.forking import look_apart
 from trainguard.observe.loop.watch.module_copy import (
     CopyableCall,
     Run,
@@ -92,7 +93,7 @@ class ModuleProbe(Watcher):
         except Exception:  # noqa: BLE001 inputs may be of classes that compare as they like
             return None
         self._left = 0
-        return attempt(self.recorder, call, lambda run: self.look(call, run))
+        return look_apart(lambda: attempt(self.recorder, call, lambda run: self.look(call, run)))
 
     def fits(self, call: CopyableCall) -> bool:
         """Say whether a call is one that it can be tried on."""

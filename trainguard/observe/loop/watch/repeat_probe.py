@@ -10,6 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
+from trainguard.observe.loop.counterfactual.forking import look_apart
 from trainguard.observe.loop.watch.loss_calls import LossCalls
 from trainguard.observe.loop.watch.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.module_copy import (
@@ -109,7 +110,9 @@ class RepeatProbe(Watcher):
             return
         forward, call = done
         self._tried.add(forward.module)
-        found = attempt(self.recorder, call, lambda run: _compare_passes(run, call.inputs))
+        found = look_apart(
+            lambda: attempt(self.recorder, call, lambda run: _compare_passes(run, call.inputs))
+        )
         if found is not None:
             measured, reference, source = found
             self._found.append(
