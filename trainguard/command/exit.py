@@ -1,6 +1,5 @@
 """How a command ends: with what it raised told, and with the exit code that stands for it."""
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -23,7 +22,7 @@ def ending() -> Iterator[None]:
     try:
         yield
     except DeclarationError as error:
-        typer.echo(_reword(error), err=True)
+        typer.echo(error.as_option, err=True)
         raise typer.Exit(USAGE) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
@@ -32,9 +31,3 @@ def ending() -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 whatever it is, it is ours
         typer.echo(render_crash(error), err=True)
         raise typer.Exit(OURS) from None
-
-
-def _reword(error: DeclarationError) -> str:
-    """Say what is wrong in the words of the command line: an argument is an option there."""
-    told = re.sub(r"tg\.Script\((\w+)=(.*?)\) cannot be", r"--\1 \2 cannot be", str(error))
-    return re.sub(r"^allow=\{'(.*?)': .*?\}", r"--allow \1", told)

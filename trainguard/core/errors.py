@@ -9,7 +9,15 @@ _PACKAGE = str(Path(__file__).parents[1])
 
 
 class DeclarationError(ValueError):
-    """A declaration or an option is wrong: one sentence with the value, one with the way out."""
+    """
+    A declaration or an option is wrong: one sentence with the value, one with the way out.
+
+    `as_option` says the same in the words of the command line, where an argument is an option.
+    """
+
+    def __init__(self, told: str, as_option: str = "") -> None:
+        super().__init__(told)
+        self.as_option = as_option or told
 
 
 class SubjectError(Exception):

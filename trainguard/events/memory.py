@@ -51,6 +51,7 @@ class Breakdown:
     how: "predicted for cuda on fake tensors", or "measured on cpu". detail: what was made up, or
     why it was not predicted. moment, source: when the peak was, and the line that made most of it.
     exhausted: whether the step was stopped for want of memory, so that the peak is a lower bound.
+    predicted_for: the device it was predicted for; nothing where it was measured.
     """
 
     subject: str
@@ -65,6 +66,7 @@ class Breakdown:
     course: MemoryCourse
     detail: str = ""
     exhausted: bool = False
+    predicted_for: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

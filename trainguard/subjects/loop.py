@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 from trainguard.core.errors import DeclarationError, did_you_mean
 from trainguard.events.base import Plain
@@ -212,11 +212,18 @@ def _check_seeds(value: Any, curve: tuple[str, ...]) -> None:
 def _check_count(kind: str, name: str, value: Any) -> None:
     """Raise where a count is given and is no whole number above zero."""
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        raise DeclarationError(f"tg.{kind}({name}={value!r}) cannot be. Give a whole number >= 1.")
+        _refuse(kind, name, value, "a whole number >= 1")
 
 
 def _check_share(kind: str, name: str, value: Any) -> None:
     """Raise where a share is given and does not lie between zero and one."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if value is not None and not (number and 0 < value < 1):
-        raise DeclarationError(f"tg.{kind}({name}={value!r}) cannot be. Give a number in 0 to 1.")
+        _refuse(kind, name, value, "a number in 0 to 1")
+
+
+def _refuse(kind: str, name: str, value: Any, allowed: str) -> NoReturn:
+    """Raise for the value of an argument, which of a script is an option too."""
+    told = f"cannot be. Give {allowed}."
+    as_option = f"--{name} {value!r} {told}" if kind == "Script" else ""
+    raise DeclarationError(f"tg.{kind}({name}={value!r}) {told}", as_option)

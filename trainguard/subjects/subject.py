@@ -133,14 +133,12 @@ def _check_excuses(subject: Subject) -> None:
     known = {made.name for made in of_families(subject.families)}
     for name, reason in subject.allow.items():
         if name not in known:
-            raise DeclarationError(
-                f"allow={{{name!r}: ...}} names no {subject.family} invariant."
-                f"{did_you_mean(name, known)}"
-            )
+            told = f"names no {subject.family} invariant.{did_you_mean(name, known)}"
+            raise DeclarationError(f"allow={{{name!r}: ...}} {told}", f"--allow {name} {told}")
         if not isinstance(reason, str) or not reason.strip():
-            raise DeclarationError(
-                f"allow={{{name!r}: {reason!r}}} gives no reason. Say in a few words why it is so."
-            )
+            told = "gives no reason. Say in a few words why it is so."
+            wrong = f"allow={{{name!r}: {reason!r}}}"
+            raise DeclarationError(f"{wrong} {told}", f"--allow {name} {told}")
 
 
 def _check_limits(subject: Subject) -> None:

@@ -62,7 +62,7 @@ def _fits(
     tell: Callable[[str], None],
 ) -> Iterator[Fit]:
     """Yield what fits into the budget; nothing is tried with real tensors."""
-    if order.budget is None or not breakdown.how.startswith("predicted"):
+    if order.budget is None or not breakdown.predicted_for:
         return
     sizes = dict(breakdown.sizes)
     for name in dimensions:

@@ -56,7 +56,7 @@ def rows(told: Breakdown) -> Iterable[tuple[str, str]]:
         yield "largest", f"made at {short(told.source)}"
     if told.detail:
         yield "note", told.detail
-    if "cuda" in told.how:
+    if told.predicted_for == "cuda":
         yield "besides", "kernels' scratch space, the CUDA context, fragmentation: 1 to 2 GiB"
 
 
@@ -81,7 +81,7 @@ def fitting(account: MemoryReport) -> Iterable[tuple[str, str]]:
     yield "budget", f"{format_bytes(budget)}: the step {fits}, {word}"
     for fit in account.fits:
         yield "fits", describe_fit(fit)
-    if not account.fits and account.breakdown.how.startswith("measured"):
+    if not account.fits and not account.breakdown.predicted_for:
         yield "fits", "not looked for: only predictions are tried at other sizes"
 
 

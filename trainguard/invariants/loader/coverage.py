@@ -106,7 +106,7 @@ def _left_out(split: Split) -> Iterator[Finding]:
     yield Finding(
         f"an epoch of `{split.trace.subject}` leaves samples out",
         f"split {split.name!r}",
-        f"{due - missing} of " + samples(due) + " visited",
+        Measure(f"{due - missing} of {samples(due)} visited", due - missing, "samples"),
         samples(due - (dropped if rank is Rank.BROKEN else 0)),
         why="drop_last=True leaves out what does not fill a batch" if epoch.drops else "",
         rank=rank,

@@ -41,7 +41,7 @@ def transform_round_trips(trace: Trace[Event]) -> Iterator[Finding]:
         yield from _find_spoilt_codes(trace)
     else:
         over = [e for e in _of(trace, "error") if not e.measured <= promised * (1 + _ROUNDING)]
-        yield from _far(trace, over, f"{number(promised)}, as promised")
+        yield from _far(trace, over, number(promised) + ", as promised")
 
 
 def _spoilt(trace: Trace[Event]) -> Iterator[Finding]:
@@ -74,7 +74,7 @@ def _find_spoilt_codes(trace: Trace[Event]) -> Iterator[Finding]:
     unit = "a step of the codes there" if levels else "rounding"
     if over:
         worst = max(over, key=lambda event: event.measured / event.reference)
-        yield from _far(trace, over, f"{number(worst.reference)}, {unit}")
+        yield from _far(trace, over, number(worst.reference) + f", {unit}")
         return
     yield from _one_sided(trace)
     if levels and levels[0].measured < _FEW:

@@ -119,15 +119,16 @@ def _too_short(trace: Trace[Event], drive: _Drive) -> Iterator[Finding]:
         return
     climbs = _climbs_again(drive.course)
     every_step = drive.calls >= (1 - drive.near) * drive.steps
+    certain = True
     if drive.epochs > 1 and every_step and drive.is_about(drive.length, drive.epochs):
         why = "its length is the number of epochs, and it is advanced after each step"
     elif drive.passes > drive.steps and drive.is_about(drive.length, drive.steps):
         why = "its length is the number of steps, and it is advanced after each micro-batch"
     elif climbs:
         why = f"`{drive.scheduler.setting}` may be in another unit than the calls, as epochs"
+        certain = bool(drive.scheduler.base)
     else:
         return
-    certain = not why.startswith("`") or drive.scheduler.base
     yield _make_finding(
         drive,
         f"a schedule of `{trace.subject}` is over long before the run"

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
+from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
@@ -37,7 +38,7 @@ def epochs_are_reshuffled(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 f"the epochs of `{trace.subject}` have the same order although they are shuffled",
                 f"a loader with a {probe.label}",
-                f"{probe.measured:.0f} of {probe.reference:.0f} passes repeat an earlier order",
+                portion(probe.measured, probe.reference, "passes") + " repeat an earlier order",
                 "another order in each",
                 why="sampler.set_epoch(epoch) is to be called before each epoch"
                 if distributed
@@ -67,8 +68,8 @@ def sampler_reaches_the_data(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 f"the loader of `{trace.subject}` draws a few samples over and over",
                 f"a pass of {probe.reference:.0f} samples, drawn by a {probe.label}",
-                f"{probe.measured:.0f} different samples",
-                f"more than {min(probe.reference, probe.step) / often:.0f} of {probe.step}",
+                integer(probe.measured) + " different samples",
+                "more than " + portion(min(probe.reference, probe.step) / often, probe.step),
                 why="a weighted sampler takes one weight for each sample, not for each class",
                 event=probe,
                 source=probe.source,
@@ -93,7 +94,7 @@ def labels_are_not_sorted(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 f"the labels of `{trace.subject}` are sorted, and not shuffled",
                 "labels of each batch, in order",
-                f"{probe.label}, which only rise, in each of {probe.measured:.0f} epochs",
+                f"{probe.label}, which only rise, in each of " + integer(probe.measured, "epochs"),
                 "an order that mixes the classes",
                 why="perhaps shuffle=True is missing, and the data are stored class by class",
                 event=probe,
@@ -125,7 +126,7 @@ def random_numbers_do_not_recur(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 f"steps of `{trace.subject}` draw the random numbers of earlier steps",
                 f"the global generator of {probe.label}",
-                f"{percent(probe.measured / probe.reference)} of {probe.reference:.0f} steps",
+                percent(probe.measured / probe.reference) + f" of {probe.reference:.0f} steps",
                 "none",
                 why="a seed is set again and again: give evaluations a generator of their own, or"
                 " set the seed once",

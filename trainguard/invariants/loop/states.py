@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
-from trainguard.core.measure import at_step, portion
+from trainguard.core.measure import at_step, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
@@ -86,8 +86,8 @@ def statistics_follow_the_data(trace: Trace[Event]) -> Iterator[Finding]:
         if probe.probe == "statistics" and probe.reference > 0:
             yield Finding(
                 f"an evaluation of `{trace.subject}` uses batch statistics that never moved",
-                f"step {probe.step}, {probe.label}",
-                f"mean 0 and variance 1, {probe.measured:.0f} batches seen",
+                at_step(probe.step) + f", {probe.label}",
+                "mean 0 and variance 1, " + integer(probe.measured, "batches") + " seen",
                 "the statistics of some data",
                 why="perhaps the momentum is zero: in torch it is the share of the new batch"
                 if probe.measured

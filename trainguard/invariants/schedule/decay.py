@@ -111,7 +111,7 @@ def _wrong_horizon(run: ScheduleRun) -> Iterator[Finding]:
         yield Finding(
             f"`{run.trace.subject}` ends before the run does",
             run.at(last),
-            integer(len(run.ticks)) + f" {run.word('unit') or 'step'}s",
+            integer(len(run.ticks), f"{run.word('unit') or 'step'}s"),
             integer(total),
             why=_unit_hint(run, len(run.ticks)),
             event=run.ticks[last],

@@ -32,12 +32,14 @@ class FollowedStep:
 
     how: "predicted for cuda on fake tensors", or "measured on cpu". detail: what was made up, or
     why it was not predicted. stop: why it was stopped, where it was for want of memory.
+    predicted_for: the device it was predicted for; nothing where it was measured.
     """
 
     timeline: Timeline
     how: str
     detail: str = ""
     stop: Stop | None = None
+    predicted_for: str = ""
 
     @property
     def is_exhausted(self) -> bool:
@@ -68,7 +70,7 @@ def predict_step(training: Callable[[], Training], target: str) -> FollowedStep:
     ledger = AllocationLog()
     ledger.entries, ledger.changes = entries, changes
     how = f"predicted for {target} on fake tensors"
-    return FollowedStep(Timeline(ledger, _rounding(target)), how, told)
+    return FollowedStep(Timeline(ledger, _rounding(target)), how, told, predicted_for=target)
 
 
 def _follow_fake(

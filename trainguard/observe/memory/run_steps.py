@@ -52,13 +52,13 @@ def of_run(run: Run, target: str, most: float, at: Mapping[str, Any]) -> Followe
     rounding = in_blocks if target == "cuda" else exact
     try:
         entries, changes, told, stop = call_in_child(lambda: _predict(call, target))
-        how = f"predicted for {target} on fake tensors"
+        how, predicted_for = f"predicted for {target} on fake tensors", target
     except SubjectError as fault:
         entries, changes, told, stop = call_in_child(lambda: _measure(call, target, most))
-        how, told = "measured on cpu", f"as on fake tensors {fault.sentence}"
+        how, told, predicted_for = "measured on cpu", f"as on fake tensors {fault.sentence}", ""
     ledger = AllocationLog()
     ledger.entries, ledger.changes = entries, changes
-    return FollowedStep(Timeline(ledger, rounding), how, told, stop)
+    return FollowedStep(Timeline(ledger, rounding), how, told, stop, predicted_for)
 
 
 def _predict(call: Callable[[], Any], target: str) -> Made:

@@ -87,7 +87,7 @@ class RunStepProfile:
     def peak(self, name: str, size: int) -> int:
         """Predict the peak with another argument; raises SubjectError where that cannot be."""
         seen = self._follow({**self.at, name: size})
-        if not seen.how.startswith("predicted"):
+        if not seen.predicted_for:
             raise SubjectError(seen.detail)
         return seen.timeline.peak().total
 
@@ -110,6 +110,7 @@ def broken_down(name: str, seen: FollowedStep, sizes: Sizes) -> Breakdown:
     return Breakdown(
         subject=name,
         how=seen.how,
+        predicted_for=seen.predicted_for,
         detail=seen.detail,
         exhausted=seen.is_exhausted,
         sizes=sizes,

@@ -8,7 +8,7 @@ own fault, told in one sentence. Every build is a fresh module, and every call i
 import copy
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -121,12 +121,13 @@ class ModelCase:
         try:
             returned = self._run(module, inputs, seed, autocast)
         except SubjectError as fault:
-            if torch.is_grad_enabled() or "not require grad" not in fault.sentence:
+            if torch.is_grad_enabled() or not isinstance(fault.__cause__, RuntimeError):
                 raise
-            # Its output is itself a gradient, as a force is of an energy: without any it has none.
-            with torch.enable_grad():
+            # Its output may itself be a gradient, as a force is of an energy: then this works.
+            with torch.enable_grad(), suppress(SubjectError):
                 returned = self._run(module, inputs, seed, autocast)
-            return Outputs(returned, {n: t.detach() for n, t in flatten(returned).items()})
+                return Outputs(returned, {n: t.detach() for n, t in flatten(returned).items()})
+            raise
         return Outputs(returned, flatten(returned))
 
     def _run(self, module: nn.Module, inputs: Inputs, seed: int, autocast: str) -> Any:
@@ -258,8 +259,10 @@ def backward(objective: Tensor) -> None:
     try:
         call_guarded(objective.backward)
     except SubjectError as fault:
-        sentence = fault.sentence.removeprefix("it ")
-        raise SubjectError(f"its backward pass {sentence}", fault.remedy) from fault.__cause__
+        if fault.__cause__ is None:
+            raise
+        told = f"its backward pass raised {describe_error(fault.__cause__)}"
+        raise SubjectError(told, fault.remedy) from fault.__cause__
 
 
 def hookable(module: nn.Module) -> dict[str, nn.Module]:
