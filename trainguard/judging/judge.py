@@ -28,7 +28,9 @@ Key = tuple[int, str, Config]  # subject, family, and the configuration that is 
 class Observation(Protocol):
     """What an observer offers: traces by probe, and a smaller counterexample of a finding."""
 
-    points: int
+    @property
+    def points(self) -> int:
+        """How much was seen."""
 
     def trace(self, probe: str) -> Trace[Any]:
         """Return the trace of one probe; observed at the first call, kept for the others."""
@@ -180,19 +182,25 @@ def _smallest(observation: Observation, finding: Finding, judge: Judge) -> Findi
 
 @dataclass(slots=True)
 class Finished:
-    """The observation of a run that is over: its trace is all that can be asked for."""
+    """The observation of a run or a block that is over: its trace is all that can be asked for."""
 
     recorded: Trace[Any]
-    points: int
+    probe: str = "run"
+    what: str = "run"
+
+    @property
+    def points(self) -> int:
+        """How much was seen."""
+        return len(self.recorded)
 
     def trace(self, probe: str) -> Trace[Any]:
-        """Return the trace, or say that the run would have to be made again."""
-        if probe != "run":
-            raise Unjudged(f"a run that is over has no probe {probe!r}")
+        """Return the trace, or say that it would have to be run again."""
+        if probe != self.probe:
+            raise Unjudged(f"a {self.what} that is over has no probe {probe!r}")
         return self.recorded
 
     def shrink(self, finding: Finding, _judge: Judge) -> Finding:
-        """Return the finding as it is: a run that is over cannot be made smaller."""
+        """Return the finding as it is: what is over cannot be made smaller."""
         return finding
 
 
@@ -203,7 +211,7 @@ def judge_run(
     check_excuses_apply(run, ())
     chosen = [made for made, _ in applicable(run, settings, ()) if made.probe == "run"]
     observations = Observations(settings)
-    observations.keep(run, Config(), Finished(trace, len(trace)))
+    observations.keep(run, Config(), Finished(trace))
     return tuple(verdict(run, made, Config(), observations, rerun, silence) for made in chosen)
 
 

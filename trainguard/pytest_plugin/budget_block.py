@@ -5,12 +5,16 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
-from trainguard.core.catalogue import Judge
-from trainguard.core.errors import DeclarationError, SubjectError, Unjudged, did_you_mean
-from trainguard.core.finding import Finding
+from trainguard.core.errors import DeclarationError, SubjectError, did_you_mean
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Trace, Usage
-from trainguard.judging.judge import Observations, applicable, check_excuses_apply, verdict
+from trainguard.judging.judge import (
+    Finished,
+    Observations,
+    applicable,
+    check_excuses_apply,
+    verdict,
+)
 from trainguard.judging.verdict import Config, Verdict
 from trainguard.subjects.budget import CATEGORIES, Budget
 from trainguard.subjects.subject import Subject
@@ -34,24 +38,6 @@ class Body(Subject):
     def families(self) -> tuple[str, ...]:
         """The one family of invariants that judges it."""
         return (self.family,)
-
-
-@dataclass(slots=True)
-class _BlockObservation:
-    """The observation of a block that is over: what it took is all that can be asked for."""
-
-    measured: Trace[Usage]
-    points: int
-
-    def trace(self, probe: str) -> Trace[Usage]:
-        """Return the trace, or say that the block would have to be run again."""
-        if probe != "step":
-            raise Unjudged(f"a block that is over has no probe {probe!r}")
-        return self.measured
-
-    def shrink(self, finding: Finding, _judge: Judge) -> Finding:
-        """Return the finding as it is: a block that is over cannot be made smaller."""
-        return finding
 
 
 class BudgetBlock:
@@ -114,7 +100,7 @@ class BudgetBlock:
     def judge(self, settings: Settings, rerun: str = "") -> tuple[Verdict, ...]:
         """Judge what the block took by all that its budget says."""
         observations = Observations(settings)
-        observations.keep(self.body, Config(), _BlockObservation(self.trace, len(self.trace)))
+        observations.keep(self.body, Config(), Finished(self.trace, "step", "block"))
         chosen = [made for made, _ in applicable(self.body, settings, ()) if made.probe == "step"]
         return tuple(
             verdict(self.body, made, Config(), observations, rerun, self.silence) for made in chosen

@@ -17,7 +17,9 @@ TRAIN = {"train": {}}
 def probed(probe: str, build: Any, **declared) -> list[Event]:
     """Declare loaders, and return what one probe tells of them."""
     subject = tg.Loader(build, **{"splits": TRAIN, "name": "x", **declared})
-    return list(LoaderObservation(subject, Settings()).observe_probe(probe, [{}]))
+    return list(
+        LoaderObservation(subject, "cpu", "float32", Settings()).observe_settings(probe, [{}])
+    )
 
 
 def told(probe: str, build: Any, **declared) -> dict[str, Any]:

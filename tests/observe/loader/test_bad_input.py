@@ -73,7 +73,7 @@ def deadlocks(index: int) -> torch.Tensor:
 def scanned(build: Any, timeout: float = 60.0, **declared) -> list:
     """Scan a loader."""
     subject = tg.Loader(build, splits=("train",), timeout=timeout, **declared)
-    return list(LoaderObservation(subject, Settings()).trace("scan"))
+    return list(LoaderObservation(subject, "cpu", "float32", Settings()).trace("scan"))
 
 
 def batches(item: Any, count: int = 20, **options) -> Any:

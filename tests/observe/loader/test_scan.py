@@ -16,7 +16,7 @@ from trainguard.observe.loader.observer import LoaderObservation
 def scanned(build: Any, **declared) -> list:
     """Scan a loader of a training."""
     subject = tg.Loader(build, **{"splits": ("train",), **declared})
-    return list(LoaderObservation(subject, Settings()).trace("scan"))
+    return list(LoaderObservation(subject, "cpu", "float32", Settings()).trace("scan"))
 
 
 def of(events: list, kind: type) -> list:

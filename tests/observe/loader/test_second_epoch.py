@@ -23,7 +23,7 @@ def looked_at(build: Any, split: str = "train", judge: str = "", **declared) -> 
     """Return how many batches of the second epoch were looked at, and what a judge finds."""
     splits = {split: declared.pop("promises", {})}
     subject = tg.Loader(build, splits=splits, name="x", **declared)
-    trace = LoaderObservation(subject, Settings()).trace("scan")
+    trace = LoaderObservation(subject, "cpu", "float32", Settings()).trace("scan")
     (second,) = [event for event in trace if isinstance(event, Epoch) and event.epoch == 1]
     return second.batches, list(JUDGES[judge](trace)) if judge else []
 

@@ -254,7 +254,7 @@ def test_no_process_is_left_behind(end) -> None:
     build = loader(Drawing(end), num_workers=2, persistent_workers=True)
     subject = tg.Loader(build, splits={"train": {}}, name="x", timeout=1.5)
     with pytest.raises((SubjectError, Unjudged)):
-        LoaderObservation(subject, Settings()).observe_probe("workers", [{}])
+        LoaderObservation(subject, "cpu", "float32", Settings()).observe_settings("workers", [{}])
     assert multiprocessing.active_children() == before
 
 

@@ -3,67 +3,53 @@
 import os
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 
-import torch
-
-from trainguard.core.catalogue import Judge
-from trainguard.core.finding import Finding
 from trainguard.core.settings import Settings
-from trainguard.events.base import Event, Plain
+from trainguard.events.base import Event
 from trainguard.events.trace import Trace
 from trainguard.observe.checkpoint.comparison import departures, parts
 from trainguard.observe.checkpoint.rotation import deletions, rotate_folders
 from trainguard.observe.checkpoint.runs import CheckpointRuns
-from trainguard.observe.tools.traces import Traces
+from trainguard.observe.tools.observation import SubjectObservation
 from trainguard.subjects.checkpoint import Checkpoint
 
 PROBES = ("resume", "interrupt", "rotate")
 
 
 def observe(
-    subject: Checkpoint, _device: str, _dtype: str, settings: Settings
+    subject: Checkpoint, device: str, dtype: str, settings: Settings
 ) -> "CheckpointObservation":
     """Return the observation of a checkpoint; nothing runs until a trace is asked for."""
-    return CheckpointObservation(subject, settings)
+    return CheckpointObservation(subject, device, dtype, settings)
 
 
 @dataclass
-class CheckpointObservation:
+class CheckpointObservation(SubjectObservation[Checkpoint, Event]):
     """The traces of one training that is resumed; its runs are made once for all of them."""
 
-    subject: Checkpoint
-    settings: Settings
-    points: int = 0
-    _traces: Traces[Event] = field(default_factory=lambda: Traces("a checkpoint", PROBES))
+    of, probes = "a checkpoint", PROBES
 
     def __post_init__(self) -> None:
         """Make a folder that is there for as long as the observation is."""
+        super().__post_init__()
         base = Path(mkdtemp(prefix="trainguard-")).resolve()
         weakref.finalize(self, _delete, base, os.getpid())
         self._trials = CheckpointRuns(self.subject, base, self.settings.seed)
 
-    def trace(self, probe: str) -> Trace[Event]:
-        """Return the trace of one probe, observed at the first call."""
+    def _observe_probe(self, probe: str) -> Trace[Event]:
+        """Try a run out as a probe asks for."""
         probes: dict[str, Callable[[], Iterator[Event]]] = {
             "resume": self._observe_resume,
             "interrupt": self._observe_interruption,
             "rotate": self._observe_rotation,
         }
-        return self._traces.get(probe, lambda _: self._make_trace(tuple(probes[probe]())))
-
-    def shrink(self, finding: Finding, _judge: Judge) -> Finding:
-        """Return the finding: what a resume loses has no smaller counterexample."""
-        return finding
-
-    def _make_trace(self, events: tuple[Event, ...]) -> Trace[Event]:
-        """Return a trace of events under the conditions of the runs."""
+        events = tuple(probes[probe]())
         self.points += len(events)
-        conditions: dict[str, Plain] = {"torch": torch.__version__, "seed": self.settings.seed}
-        return Trace(self.subject.name, events, conditions, self.subject.promises)
+        return self.make_trace(events)
 
     def _observe_resume(self) -> Iterator[Event]:
         """Yield how a run goes on that was killed after a save."""

@@ -9,11 +9,10 @@ runs seeded, on one thread, within the timeout, and processes that it leaves are
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
-import torch
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
@@ -21,7 +20,7 @@ from trainguard.core.catalogue import Judge
 from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.core.finding import Finding
 from trainguard.core.settings import Settings
-from trainguard.events.base import Event, Plain
+from trainguard.events.base import Event
 from trainguard.events.trace import Trace
 from trainguard.observe.loader.iterate import no_process_left
 from trainguard.observe.loader.reproduce import reproduce
@@ -34,8 +33,8 @@ from trainguard.observe.loader.storage import storage
 from trainguard.observe.loader.transform import transform
 from trainguard.observe.loader.workers import workers
 from trainguard.observe.tools.isolation import deadline, isolate, quiet
+from trainguard.observe.tools.observation import SubjectObservation
 from trainguard.observe.tools.structure import SHRINKING, explore
-from trainguard.observe.tools.traces import Traces
 from trainguard.subjects.loader import Loader
 
 Probe = Callable[[Loaders, int], Iterator[Event]]
@@ -48,66 +47,62 @@ DRAWS = {"quick": 3, "ci": 8, "thorough": 50}
 _SHRINKING = 10.0  # seconds
 
 
-def observe(loader: Loader, _device: str, _dtype: str, settings: Settings) -> "LoaderObservation":
+def observe(loader: Loader, device: str, dtype: str, settings: Settings) -> "LoaderObservation":
     """Return the observation of a loader; nothing runs until a trace is asked for."""
-    return LoaderObservation(loader, settings)
+    return LoaderObservation(loader, device, dtype, settings)
 
 
 @dataclass
-class LoaderObservation:
+class LoaderObservation(SubjectObservation[Loader, Event]):
     """The traces of one declaration of loaders, each observed when first asked for."""
 
-    loader: Loader
-    settings: Settings
-    points: int = 0
-    _traces: Traces[Event] = field(default_factory=lambda: Traces("a loader", PROBES))
+    of, probes = "a loader", PROBES
 
     def trace(self, probe: str) -> Trace[Event]:
         """Return the trace of one probe; a loader that cannot be scanned is not probed further."""
         self._traces.check(probe)
         if probe not in ("scan", "transform"):
             self.trace("scan")
-        return self._traces.get(probe, lambda _: self.observe_probe(probe, self._draw(probe)))
+        return self._traces.get(probe, lambda _: self.observe_settings(probe, self._draw(probe)))
 
     def shrink(self, finding: Finding, judge: Judge) -> Finding:
         """Return the finding in the smallest setting of `vary` to which the judge objects alike."""
         probe = self._traces.probe_of(finding)
-        if not self.loader.vary or probe is None or finding.event is None:
+        if not self.subject.vary or probe is None or finding.event is None:
             return finding
         known = self._draw(probe)[finding.event.case]
 
         def found_in(setting: dict[str, object]) -> Finding | None:
             """Return the like finding in a setting, if there is one."""
             try:
-                trace = self.observe_probe(probe, [setting])
+                trace = self.observe_settings(probe, [setting])
             except (SubjectError, Unjudged):
                 return None
             alike = (finding.summary, finding.rank)
             return next((f for f in judge(trace) if (f.summary, f.rank) == alike), None)
 
-        setting, found = smallest(self.loader, found_in, known, finding, self.settings)
-        return replace(found, smallest=found.smallest or call(self.loader, setting))
+        setting, found = smallest(self.subject, found_in, known, finding, self.settings)
+        return replace(found, smallest=found.smallest or call(self.subject, setting))
 
-    def observe_probe(self, probe: str, draws: list[dict[str, object]]) -> Trace[Event]:
+    def observe_settings(self, probe: str, draws: list[dict[str, object]]) -> Trace[Event]:
         """Run a probe in each setting, the team's global state kept as it was."""
         function = PROBES[probe]
         seed = self.settings.seed
         # The time ends first: processes that are left are ended without a limit.
-        with quiet(), isolate(seed), no_process_left(), deadline(self.loader.timeout):
+        with quiet(), isolate(seed), no_process_left(), deadline(self.subject.timeout):
             events = tuple(
                 event
                 for case, setting in enumerate(draws)
-                for event in function(Loaders(self.loader, setting, seed), case)
+                for event in function(Loaders(self.subject, setting, seed), case)
             )
         self.points += len(events)
-        conditions: dict[str, Plain] = {"torch": torch.__version__, "seed": seed}
-        return Trace(self.loader.name, events, conditions, self.loader.promises)
+        return self.make_trace(events)
 
     def _draw(self, probe: str) -> list[dict[str, object]]:
         """Return the settings of a probe; drawing is deterministic, so they are not kept."""
         count = DRAWS[self.settings.profile]
         count = count if probe == "scan" else max(2, count // 4)
-        return draw(self.loader, count, self.settings.seed)
+        return draw(self.subject, count, self.settings.seed)
 
 
 class _FailingVariant(Exception):

@@ -1,12 +1,10 @@
 """Observe a declared run: record it once, and once more to see whether it repeats."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from trainguard.core.catalogue import Judge
 from trainguard.core.errors import SubjectError, Unjudged, is_ours
-from trainguard.core.finding import Finding
 from trainguard.core.settings import Settings
 from trainguard.curves.store import Archive, files_of
 from trainguard.events.base import Event
@@ -17,40 +15,34 @@ from trainguard.observe.loop.rerun import rerun
 from trainguard.observe.loop.script_process import observe_script
 from trainguard.observe.loop.ulp_perturbation import UlpPerturbation
 from trainguard.observe.tools.isolation import deadline, isolate
-from trainguard.observe.tools.traces import Traces
+from trainguard.observe.tools.observation import SubjectObservation
 from trainguard.subjects.loop import Loop, Run, Script
 from trainguard.subjects.subject import parameters
 
 _PROBES = ("run", "rerun", "curve")
 
 
-def observe(run: Run, _device: str, _dtype: str, settings: Settings) -> "RunObservation":
+def observe(run: Run, device: str, dtype: str, settings: Settings) -> "RunObservation":
     """Return the observation of a run; nothing runs until a trace is asked for."""
-    return RunObservation(run, settings)
+    return RunObservation(run, device, dtype, settings)
 
 
 @dataclass
-class RunObservation:
+class RunObservation(SubjectObservation[Run, Event]):
     """The traces of one run: of the whole, and of its first steps made a second time."""
 
-    run: Run
-    settings: Settings
-    points: int = 0
+    of, probes = "a run", _PROBES
+
     archive: Archive | None = None  # of the curves; the files beside the declaration unless given
-    _traces: Traces[Event] = field(default_factory=lambda: Traces("a run", _PROBES))
 
-    def trace(self, probe: str) -> Trace[Event]:
-        """Return the trace of one probe, recorded at the first call."""
+    def _observe_probe(self, probe: str) -> Trace[Event]:
+        """Record what a probe asks for."""
         make = {"run": self._record, "rerun": self._record_again, "curve": self._compare_curves}
-        return self._traces.get(probe, lambda _: make[probe]())
-
-    def shrink(self, finding: Finding, _judge: Judge) -> Finding:
-        """Return the finding: a run has no smaller counterexample than its first step."""
-        return finding
+        return make[probe]()
 
     def _record(self) -> Trace[Event]:
         """Record the run as it was declared; one without a single step cannot be judged."""
-        trace = self._of(self.run.steps, self.run.probe)
+        trace = self._of(self.subject.steps, self.subject.probe)
         self.points += len(trace)
         if not trace.conditions["steps"]:
             raise SubjectError(
@@ -60,7 +52,7 @@ class RunObservation:
 
     def _record_again(self) -> Trace[Event]:
         """Record the first steps again from the same seed, and tell where the losses part."""
-        trace, loop = self.trace("run"), self.run
+        trace, loop = self.trace("run"), self.subject
         if not isinstance(loop, Loop):
             raise Unjudged("a script seeds itself, or does not: run it twice to compare")
         return rerun(
@@ -72,12 +64,12 @@ class RunObservation:
 
     def _compare_curves(self) -> Trace[Event]:
         """Hold the curves of the run against their snapshots."""
-        assert isinstance(self.run, Loop)
-        steps = self.run.steps
+        assert isinstance(self.subject, Loop)
+        steps = self.subject.steps
         again = CurveProbe(
-            self.run,
+            self.subject,
             self.trace("run"),
-            self.archive or files_of(self.run),
+            self.archive or files_of(self.subject),
             lambda seed, nudge: self._of(steps, probe=False, seed=seed, nudge=nudge),
         )
         return again.compare()
@@ -91,7 +83,7 @@ class RunObservation:
         changed: Mapping[str, Any] | None = None,
     ) -> Trace[Event]:
         """Record so many steps, the team's global state kept as it was."""
-        run, promises = self.run, self.run.promises
+        run, promises = self.subject, self.subject.promises
         if isinstance(run, Script):
             return observe_script(run, self.settings, steps, probe)
         assert isinstance(run, Loop)

@@ -35,7 +35,7 @@ class Observed(Protocol):
     """What an inquiry asks of the observation that the finding comes from."""
 
     @property
-    def loss(self) -> Loss:
+    def subject(self) -> Loss:
         """The declared subject."""
 
     @property
@@ -48,7 +48,7 @@ class Observed(Protocol):
     def evaluator(self, instrument: Instrument, structure: Structure) -> Evaluator:
         """Make the evaluator that an instrument needs for one structure."""
 
-    def make_trace(self, samples: tuple[Sample, ...]) -> Trace[Sample]:
+    def make_trace(self, events: tuple[Sample, ...]) -> Trace[Sample]:
         """Return samples as a trace under the same conditions."""
 
     def generator(self) -> Generator:
@@ -85,10 +85,12 @@ class Inquiry:
 
     def as_seen(self) -> Finding:
         """Return the finding with the call at which it was seen, as it is."""
-        box = Box(self.observed.loss.tensors, {}, torch.float64, "cpu")
+        box = Box(self.observed.subject.tensors, {}, torch.float64, "cpu")
         exact = {name: t[0] for name, t in tensors(self.sample.point, box).items()}
         structure = self.observed.structure(self.sample.case)
-        return replace(self.finding, smallest=call_code.call(self.observed.loss, structure, exact))
+        return replace(
+            self.finding, smallest=call_code.call(self.observed.subject, structure, exact)
+        )
 
     @property
     def _instrument(self) -> Instrument:
@@ -106,7 +108,7 @@ class Inquiry:
         if self._shows(first):
             return first
         seed = self.observed.settings.seed
-        return smallest(self.observed.loss, self._shows, known, _TRIES, seed)
+        return smallest(self.observed.subject, self._shows, known, _TRIES, seed)
 
     def _shows(self, structure: Structure) -> bool:
         """Say whether a short look at a structure shows the same finding."""

@@ -9,7 +9,6 @@ from trainguard.core.catalogue import Judge
 from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.core.finding import Finding
 from trainguard.core.settings import Settings
-from trainguard.events.base import Plain
 from trainguard.events.trace import Sample, Trace
 from trainguard.observe.loss.batching import evaluator
 from trainguard.observe.loss.evaluate import Evaluator
@@ -18,8 +17,8 @@ from trainguard.observe.loss.probes import EFFORTS, INSTRUMENTS, Instrument
 from trainguard.observe.loss.search import explore, is_confirmed, merge
 from trainguard.observe.loss.side_effects import SideEffects, conduct
 from trainguard.observe.tools.isolation import session
+from trainguard.observe.tools.observation import SubjectObservation
 from trainguard.observe.tools.structure import Structure, draw
-from trainguard.observe.tools.traces import Traces
 from trainguard.subjects.loss import Loss
 
 PROBES = ("conduct", *INSTRUMENTS)
@@ -31,22 +30,14 @@ def observe(loss: Loss, device: str, dtype: str, settings: Settings) -> "LossObs
 
 
 @dataclass
-class LossObservation:
+class LossObservation(SubjectObservation[Loss, Sample]):
     """The traces of one loss on one device in one dtype, each observed when first asked for."""
 
-    loss: Loss
-    device: str
-    dtype: str
-    settings: Settings
-    points: int = 0
-    _traces: Traces[Sample] = field(default_factory=lambda: Traces("a loss", PROBES))
+    of, probes, by_device = "a loss", PROBES, True
+
     _structures: list[Structure] = field(default_factory=list)
     _conduct: SideEffects | None = None
     _mixes: bool = False
-
-    def trace(self, probe: str) -> Trace[Sample]:
-        """Return the trace of one probe; raises SubjectError or Unjudged again if it did once."""
-        return self._traces.get(probe, self._observe_probe)
 
     def shrink(self, finding: Finding, judge: Judge) -> Finding:
         """Return the finding at the smallest structure and the roundest point that still fail."""
@@ -57,7 +48,7 @@ class LossObservation:
             return replace(finding, smallest=self._conduct.calls[sample.case])
         inquiry = Inquiry(self, finding, judge, sample)
         try:
-            with session(self.settings.seed, self.loss.timeout):
+            with session(self.settings.seed, self.subject.timeout):
                 return inquiry.smallest()
         except SubjectError:  # out of time, or it fails at other points: show what was seen
             return inquiry.as_seen()
@@ -70,21 +61,10 @@ class LossObservation:
         """Make the evaluator that an instrument needs for one structure."""
         dtype = getattr(torch, instrument.dtype or self.dtype)
         protect = self._conduct is not None and self._conduct.protect
-        sized = instrument.fix_sizes(self.loss, structure)
+        sized = instrument.fix_sizes(self.subject, structure)
         whole = sized is not structure
-        made = evaluator(self.loss, sized, self.device, dtype, protect=protect, whole=whole)
+        made = evaluator(self.subject, sized, self.device, dtype, protect=protect, whole=whole)
         return made.apart() if made.is_joined and self._mixes else made
-
-    def make_trace(self, samples: tuple[Sample, ...]) -> Trace[Sample]:
-        """Return samples as a trace under the conditions of this observation."""
-        conditions: dict[str, Plain] = {
-            "device": self.device,
-            "dtype": self.dtype,
-            "torch": torch.__version__,
-            "seed": self.settings.seed,
-            "threads": 1,
-        }
-        return Trace(self.loss.name, samples, conditions, self.loss.promises)
 
     def generator(self) -> Generator:
         """Return a source of random points that is the same in every run with the same seed."""
@@ -92,13 +72,13 @@ class LossObservation:
 
     def _observe_probe(self, probe: str) -> Trace[Sample]:
         """Run one probe; what stops it is shown by the simplest call that does so too."""
-        with session(self.settings.seed, self.loss.timeout):
+        with session(self.settings.seed, self.subject.timeout):
             try:
                 self._prepare()
                 return self.make_trace(self._samples(probe))
             except SubjectError as fault:
                 dtype = getattr(torch, self.dtype)
-                call = culprit(self.loss, self._structures, self.device, dtype, fault)
+                call = culprit(self.subject, self._structures, self.device, dtype, fault)
                 fault.call = call or fault.call
                 raise
 
@@ -128,9 +108,9 @@ class LossObservation:
         """Draw the structures and watch a few calls, once for all probes."""
         if self._conduct is None:
             effort = EFFORTS[self.settings.profile]
-            self._structures = draw(self.loss, effort.structures, self.settings.seed)
+            self._structures = draw(self.subject, effort.structures, self.settings.seed)
             dtype = getattr(torch, self.dtype)
-            self._conduct = conduct(self.loss, self._structures, self.device, dtype)
+            self._conduct = conduct(self.subject, self._structures, self.device, dtype)
 
     def _usable(self, instrument: Instrument, structure: Structure) -> Evaluator:
         """Make an evaluator; a loss that only fails in the instrument's dtype is not judged."""

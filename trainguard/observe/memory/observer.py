@@ -4,19 +4,14 @@ Observe the memory of a subject with a budget: one trace per probe.
 A probe is a function `observe(budgeted) -> Iterator[Usage]` of a module of `observe/memory/`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from trainguard.core.catalogue import Judge
-from trainguard.core.finding import Finding
 from trainguard.core.settings import Settings
-from trainguard.events.base import Plain
 from trainguard.events.trace import Trace, Usage
 from trainguard.observe.memory import device, leak_watch, scaling, snapshot, step
 from trainguard.observe.tools.isolation import session
-from trainguard.observe.tools.traces import Traces
+from trainguard.observe.tools.observation import SubjectObservation
 from trainguard.subjects.budget import Budget
 from trainguard.subjects.subject import Subject
 
@@ -37,15 +32,10 @@ def observe(subject: Subject, device: str, dtype: str, settings: Settings) -> "M
 
 
 @dataclass
-class MemoryObservation:
+class MemoryObservation(SubjectObservation[Subject, Usage]):
     """The traces of one subject's memory on one device in one dtype, each observed once."""
 
-    subject: Subject
-    device: str
-    dtype: str
-    settings: Settings
-    points: int = 0
-    _traces: Traces[Usage] = field(default_factory=lambda: Traces("memory", PROBES))
+    of, probes, by_device = "memory", PROBES, True
 
     @property
     def budget(self) -> Budget:
@@ -54,14 +44,6 @@ class MemoryObservation:
         assert budget is not None, "only subjects with a budget are judged by this family"
         return budget
 
-    def trace(self, probe: str) -> Trace[Usage]:
-        """Return the trace of one probe; raises SubjectError or Unjudged again if it did once."""
-        return self._traces.get(probe, self._observe_probe)
-
-    def shrink(self, finding: Finding, _judge: Judge) -> Finding:
-        """Return the finding: the sizes of a budget are those that it is about."""
-        return finding
-
     def _observe_probe(self, probe: str) -> Trace[Usage]:
         """Run one probe, the team's global state kept as it was."""
         # Of a run that was made once already, caches of the team's own are full.
@@ -69,12 +51,4 @@ class MemoryObservation:
         with session(seed, self.subject.timeout):
             usages: tuple[Usage, ...] = tuple(PROBES[probe](self))
         self.points += len(usages)
-        conditions: dict[str, Plain] = {
-            "family": self.subject.family,
-            "device": self.device,
-            "dtype": self.dtype,
-            "torch": torch.__version__,
-            "seed": self.settings.seed,
-            "threads": 1,
-        }
-        return Trace(self.subject.name, usages, conditions, self.subject.promises)
+        return self.make_trace(usages, family=self.subject.family)

@@ -16,7 +16,6 @@ from trainguard.core.catalogue import Judge
 from trainguard.core.errors import SubjectError
 from trainguard.core.finding import Finding
 from trainguard.core.settings import Settings
-from trainguard.events.base import Plain
 from trainguard.events.trace import Pass, Trace
 from trainguard.observe.model import (
     backward,
@@ -30,7 +29,7 @@ from trainguard.observe.model import (
 from trainguard.observe.model.cases import call, draw
 from trainguard.observe.model.model_case import ModelCase
 from trainguard.observe.tools.isolation import session
-from trainguard.observe.tools.traces import Traces
+from trainguard.observe.tools.observation import SubjectObservation
 from trainguard.subjects.model import Model
 
 Probe = Callable[[ModelCase], Iterator[Pass]]
@@ -60,20 +59,12 @@ def observe(model: Model, device: str, dtype: str, settings: Settings) -> "Model
 
 
 @dataclass
-class ModelObservation:
+class ModelObservation(SubjectObservation[Model, Pass]):
     """The traces of one model on one device, each observed when first asked for."""
 
-    model: Model
-    device: str
-    dtype: str
-    settings: Settings
-    points: int = 0
-    _traces: Traces[Pass] = field(default_factory=lambda: Traces("a model", PROBES))
-    _networks: list[ModelCase] | SubjectError = field(default_factory=list)
+    of, probes, by_device = "a model", PROBES, True
 
-    def trace(self, probe: str) -> Trace[Pass]:
-        """Return the trace of one probe; a model that cannot be called is not probed further."""
-        return self._traces.get(probe, self._observe_probe)
+    _networks: list[ModelCase] | SubjectError = field(default_factory=list)
 
     def shrink(self, finding: Finding, _judge: Judge) -> Finding:
         """Return the finding with the call that shows it."""
@@ -84,17 +75,10 @@ class ModelObservation:
 
     def _observe_probe(self, probe: str) -> Trace[Pass]:
         """Run one probe in each case, the team's global state kept as it was."""
-        with session(self.settings.seed, self.model.timeout):
+        with session(self.settings.seed, self.subject.timeout):
             passes = tuple(seen for network in self._prepare() for seen in PROBES[probe](network))
         self.points += len(passes)
-        conditions: dict[str, Plain] = {
-            "device": self.device,
-            "dtype": self.dtype,
-            "torch": torch.__version__,
-            "seed": self.settings.seed,
-            "threads": 1,
-        }
-        return Trace(self.model.name, passes, conditions, self.model.promises)
+        return self.make_trace(passes)
 
     def _prepare(self) -> list[ModelCase]:
         """Draw the cases and call the model once in each; what stops it is raised each time."""
@@ -113,10 +97,10 @@ class ModelObservation:
         dtype = torch.float64 if self.dtype == "float64" else torch.float32
         networks = [
             ModelCase(
-                self.model, structure, case, self.device, dtype, self.dtype, self.settings.seed
+                self.subject, structure, case, self.device, dtype, self.dtype, self.settings.seed
             )
             for case, structure in enumerate(
-                draw(self.model, CASES[self.settings.profile], self.settings.seed)
+                draw(self.subject, CASES[self.settings.profile], self.settings.seed)
             )
         ]
         built: dict[str, nn.Module] = {}

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 
 import hypothesis
-import torch
 from hypothesis import strategies as st
 
 from trainguard.core.catalogue import Judge
@@ -18,8 +17,8 @@ from trainguard.events.trace import Tick, Trace
 from trainguard.observe.schedule import probes
 from trainguard.observe.schedule.drive import Setting, call
 from trainguard.observe.tools.isolation import session
+from trainguard.observe.tools.observation import SubjectObservation
 from trainguard.observe.tools.structure import DRAWING, SHRINKING, explore
-from trainguard.observe.tools.traces import Traces
 from trainguard.subjects.schedule import NUMBERS, Schedule
 
 PROBES: dict[str, Callable[[Schedule, Setting, int], Iterator[Tick]]] = {
@@ -34,27 +33,24 @@ _SHRINKING = 10.0  # seconds
 
 
 def observe(
-    schedule: Schedule, _device: str, _dtype: str, settings: Settings
+    schedule: Schedule, device: str, dtype: str, settings: Settings
 ) -> "ScheduleObservation":
     """Return the observation of a schedule; nothing runs until a trace is asked for."""
-    return ScheduleObservation(schedule, settings)
+    return ScheduleObservation(schedule, device, dtype, settings)
 
 
 @dataclass
-class ScheduleObservation:
+class ScheduleObservation(SubjectObservation[Schedule, Tick]):
     """The traces of one schedule, each observed when first asked for."""
 
-    schedule: Schedule
-    settings: Settings
-    points: int = 0
-    _traces: Traces[Tick] = field(default_factory=lambda: Traces("a schedule", PROBES))
+    of, probes = "a schedule", PROBES
 
     def trace(self, probe: str) -> Trace[Tick]:
         """Return the trace of one probe; a schedule that cannot be run is not probed further."""
         self._traces.check(probe)
         if probe != "run":
             self.trace("run")
-        return self._traces.get(probe, lambda _: self._observe_probe(probe, self._draw(probe)))
+        return self._traces.get(probe, lambda _: self.observe_settings(probe, self._draw(probe)))
 
     def shrink(self, finding: Finding, judge: Judge) -> Finding:
         """Return the finding at the smallest setting to which the judge objects alike."""
@@ -65,13 +61,13 @@ class ScheduleObservation:
         draws = self._draw(probe)
         known = draws[tick.case] if tick.case < len(draws) else {}
         found, setting = finding, known
-        if self.schedule.vary:
+        if self.subject.vary:
             objection = _Objection(self, probe, judge, finding)
             count = self._count(probe)
-            setting = smallest(self.schedule, objection.holds, known, count, self.settings.seed)
+            setting = smallest(self.subject, objection.holds, known, count, self.settings.seed)
             found = objection.at(setting) or finding
         step = found.event.step if isinstance(found.event, Tick) else tick.step
-        return replace(found, smallest=found.smallest or call(self.schedule, setting, step))
+        return replace(found, smallest=found.smallest or call(self.subject, setting, step))
 
     def _count(self, probe: str) -> int:
         """Return how many settings a probe sees."""
@@ -80,19 +76,18 @@ class ScheduleObservation:
 
     def _draw(self, probe: str) -> list[Setting]:
         """Return the settings of a probe; drawing is deterministic, so they are not kept."""
-        return draw(self.schedule, self._count(probe), self.settings.seed)
+        return draw(self.subject, self._count(probe), self.settings.seed)
 
-    def _observe_probe(self, probe: str, draws: list[Setting]) -> Trace[Tick]:
+    def observe_settings(self, probe: str, draws: list[Setting]) -> Trace[Tick]:
         """Run a probe in each setting, the team's global state kept as it was."""
-        with session(self.settings.seed, self.schedule.timeout):
+        with session(self.settings.seed, self.subject.timeout):
             ticks = tuple(
                 tick
                 for case, setting in enumerate(draws)
-                for tick in PROBES[probe](self.schedule, setting, case)
+                for tick in PROBES[probe](self.subject, setting, case)
             )
         self.points += len(ticks)
-        conditions: dict[str, Plain] = {"torch": torch.__version__, "seed": self.settings.seed}
-        return Trace(self.schedule.name, ticks, conditions, _promises(self.schedule, draws))
+        return self.make_trace(ticks, _promises(self.subject, draws))
 
 
 @dataclass
@@ -113,7 +108,7 @@ class _Objection:
     def at(self, setting: Setting) -> Finding | None:
         """Return the like finding in a setting, if there is one."""
         try:
-            trace = self.observation._observe_probe(self.probe, [setting])  # noqa: SLF001
+            trace = self.observation.observe_settings(self.probe, [setting])
         except (SubjectError, Unjudged):
             return None
         alike = (self.finding.summary, self.finding.rank)

@@ -6,7 +6,7 @@ from trainguard.core.errors import DeclarationError, SubjectError
 from trainguard.core.finding import Finding
 from trainguard.events.base import Event
 from trainguard.events.trace import Tick, Trace
-from trainguard.observe.tools.traces import Traces
+from trainguard.observe.tools.observation import Traces
 
 
 def traced(probe: str) -> Trace[Tick]:
