@@ -6,7 +6,7 @@ import pytest
 
 # pytester forgets what a run inside this process was the first to import.
 import trainguard.observe.loop.observer
-import trainguard.observe.loop.script_process  # noqa: F401
+import trainguard.observe.loop.run_processes  # noqa: F401
 
 TRAIN = """
 import sys

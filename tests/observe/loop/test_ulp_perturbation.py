@@ -11,8 +11,8 @@ from trainguard.curves.curve import curves
 from trainguard.events.curve import COLUMNS
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
+from trainguard.observe.loop.curves import UlpPerturbation
 from trainguard.observe.loop.recorder import Recorder
-from trainguard.observe.loop.ulp_perturbation import UlpPerturbation
 from trainguard.observe.tools.isolation import isolate
 
 

@@ -38,13 +38,13 @@ class Side:
         if self.traces:
             return self.traces[pair]
         if self.is_loop:
-            from trainguard.observe.loop.loop_process import observe_apart  # late: torch
+            from trainguard.observe.loop.run_processes import observe_apart  # late: torch
 
             return observe_apart(self.words[0], pair, steps, seconds)
         path, *args = (word.replace(SEED, str(pair)) for word in self.words)
         script = Script(path, args=args, name=Path(path).name, timeout=seconds)
         object.__setattr__(script, "file", "")  # it is declared on the command line
-        from trainguard.observe.loop.script_process import observe_script  # late: torch
+        from trainguard.observe.loop.run_processes import observe_script  # late: torch
 
         return observe_script(script, Settings(), steps, probe=False)
 

@@ -21,11 +21,11 @@ from torch.optim import Optimizer
 from trainguard.events.base import Event, Plain
 from trainguard.events.trace import Trace
 from trainguard.observe.loop import hooks
+from trainguard.observe.loop.curves import UlpPerturbation
 from trainguard.observe.loop.event_store import EventStore
 from trainguard.observe.loop.faults import Faults
 from trainguard.observe.loop.manual_steps import ManualSteps
 from trainguard.observe.loop.training_thread import TrainingThread
-from trainguard.observe.loop.ulp_perturbation import UlpPerturbation
 from trainguard.observe.loop.watch.conditions import Conditions
 from trainguard.observe.loop.watch.scaling import Scaling
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, listeners

@@ -8,8 +8,8 @@ from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 from trainguard.core.errors import DeclarationError, SubjectError, Unjudged, is_ours
+from trainguard.observe.loop.run_processes import script_folder, script_path
 from trainguard.observe.loop.run_script import execute, find_script
-from trainguard.observe.loop.script_process import script_folder, script_path
 from trainguard.observe.tools.child_process import forks
 from trainguard.subjects.loop import Loop, Run, Script
 

@@ -1,13 +1,15 @@
 """
-Observe a function that trains, in a process of its own: `file.py::loop`.
+Observe a script, or a function that trains, in a process of its own: `train.py`, `file.py::loop`.
 
 So that its memory is its own, and nothing of one run is left for the next. Run as a module, this
-file is the child: it imports the file, seeds, records, and writes the trace.
+file is the child that trains a function: it imports the file, seeds, records, and writes the trace.
 """
 
+import shlex
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +21,6 @@ from trainguard.core.settings import Settings
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
 from trainguard.observe.loop.recorder import Recorder
-from trainguard.observe.loop.script_process import observe_script
 from trainguard.observe.tools.child_process import FAILED, USAGE, failure, run_to_end
 from trainguard.observe.tools.isolation import seed_everything
 from trainguard.subjects.loop import Loop, Run, Script
@@ -40,7 +41,7 @@ def observe_apart(
             *(
                 sys.executable,
                 "-m",
-                "trainguard.observe.loop.loop_process",
+                "trainguard.observe.loop.run_processes",
                 address,
                 str(file),
                 str(seed),
@@ -55,7 +56,7 @@ def observe_apart(
 
 def main(words: Sequence[str]) -> int:
     """Be the child: record the loop at an address, write its trace, and return the exit code."""
-    parser = ArgumentParser(prog="trainguard.observe.loop.loop_process")
+    parser = ArgumentParser(prog="trainguard.observe.loop.run_processes")
     parser.add_argument("address")
     parser.add_argument("trace", type=Path)
     parser.add_argument("seed", type=int)
@@ -136,3 +137,64 @@ def _fail(text: str, code: int) -> int:
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
+
+
+def observe_script(
+    script: Script, _settings: Settings, steps: int | None = None, probe: bool | None = None
+) -> Trace[Event]:
+    """
+    Run a script under the recorder in a process of its own, and return what was recorded.
+
+    steps, probe: as declared, where they are not given. Raises SubjectError where there is no such
+    script, where it fails, takes too long or makes no training step.
+    """
+    wanted = script.steps if steps is None else steps
+    probed = script.probe if probe is None else probe
+    folder, path = script_folder(script), script_path(script)
+    with TemporaryDirectory(prefix="trainguard-") as scratch:
+        file, errors = Path(scratch, "trace"), Path(scratch, "stderr")
+        command = [
+            *(sys.executable, "-m", "trainguard", "run", "--record-only", "--trace", str(file)),
+            *(["--steps", str(wanted)] if wanted is not None else []),
+            *([] if probed else ["--no-probes"]),
+            *_promise_options(script),
+            *("--", str(path), *script.args),
+        ]
+        code = run_to_end(command, folder, errors, script.timeout)
+        if code:
+            call = shlex.join(["python", str(script.path), *script.args])
+            raise failure(code, call, errors)
+        trace: Trace[Event] = Trace.from_text(file.read_text(encoding="utf-8"))
+    return replace(trace, subject=script.name, promises=script.promises)
+
+
+def script_path(script: Script) -> Path:
+    """Find the script from the folder of the guard file, then from the working directory."""
+    folders = [Path(script.file).parent, Path.cwd()]
+    for folder in folders:
+        path = folder / script.path
+        if path.is_file():
+            return path.absolute()
+    looked = " nor in ".join(str(folder) for folder in dict.fromkeys(folders))
+    raise SubjectError(
+        f"there is no script {str(script.path)!r} in {looked}",
+        "give its path from the folder of the guard file, or from where pytest is started",
+    )
+
+
+def script_folder(script: Script) -> Path:
+    """Return where the script is to run; found as the script itself is."""
+    if script.directory is None:
+        return Path.cwd()
+    for folder in (Path(script.file).parent, Path.cwd()):
+        if (folder / script.directory).is_dir():
+            return (folder / script.directory).absolute()
+    raise SubjectError(f"there is no folder {str(script.directory)!r} to run it in")
+
+
+def _promise_options(script: Script) -> list[str]:
+    """Return the options that hand the promises on, for the probes that look at them."""
+    numbers = {"batch": script.batch, "falls": script.falls, "average": script.average}
+    options = [f"--{name}={value!r}" for name, value in numbers.items() if value is not None]
+    options += [f"--frozen={glob}" for glob in script.frozen]
+    return options + [f"--trainable={glob}" for glob in script.trainable]
