@@ -135,10 +135,6 @@ def _fail(text: str, code: int) -> int:
     return code
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
-
-
 def observe_script(
     script: Script, _settings: Settings, steps: int | None = None, probe: bool | None = None
 ) -> Trace[Event]:
@@ -198,3 +194,7 @@ def _promise_options(script: Script) -> list[str]:
     options = [f"--{name}={value!r}" for name, value in numbers.items() if value is not None]
     options += [f"--frozen={glob}" for glob in script.frozen]
     return options + [f"--trainable={glob}" for glob in script.trainable]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
