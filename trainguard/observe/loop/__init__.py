@@ -15,6 +15,6 @@ another sample edited, a later position edited. `Probe` events say what they fou
 
 `observer` records a declared run, once more where it is asked whether it repeats; scripts and loops
 can run in processes of their own (`run_processes`). `curves` holds columns against their snapshots:
-blessing runs the training five times more, each parameter moved by half a unit in the last place, and keeps
-the worst drift. Allowed are 30 times that, and 1e-6 (`curves/tolerance`).
+blessing runs the training five times more, each parameter moved by half a unit in the last place,
+and keeps the worst drift. Allowed are 30 times that, and 1e-6 (`curves/tolerance`).
 """
