@@ -53,6 +53,8 @@ class Recording:
 
     def __enter__(self) -> Self:
         """Start to record."""
+        if self._recorder is not None:
+            raise RuntimeError(f"{self._kind}(...) was entered before: make another one")
         from trainguard.observe.loop.recorder import Recorder  # late: it imports torch
 
         run = self.run

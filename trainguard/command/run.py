@@ -73,9 +73,21 @@ def launch(order: RunRequest) -> int:
         _flush()
         code = CLEAN if failure is None else _report_error(failure, err)
         # From here on the work is done: torchrun, say, may not cut off the account of it.
-        with suppress(ValueError):  # not in the main thread
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        return _judge_and_report(order, recorder.trace, code, out, err)
+        with _ignore_termination():
+            return _judge_and_report(order, recorder.trace, code, out, err)
+
+
+@contextmanager
+def _ignore_termination() -> Iterator[None]:
+    """Let nobody end the process inside a block; afterwards a thread may keep it going for long."""
+    previous: Any = None
+    with suppress(ValueError):  # not in the main thread
+        previous = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        if previous is not None:
+            signal.signal(signal.SIGTERM, previous)
 
 
 def _check_judgeable(order: RunRequest) -> None:

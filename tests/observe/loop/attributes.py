@@ -22,6 +22,7 @@ MODULES = (
     sys,
     torch,
     torch.autograd,
+    torch.random,
     torch.amp,
     torch.optim,
     optimizers,

@@ -91,6 +91,8 @@ class Recorder:
 
     def __enter__(self) -> "Recorder":
         """Install every hook and patch."""
+        if self._began:
+            raise RuntimeError(f"the recording {self.name!r} was begun before: make another one")
         self.patches.active = True
         try:
             self.faults.look(hooks.install, self)

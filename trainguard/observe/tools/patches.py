@@ -10,6 +10,7 @@ from torch._guards import detect_fake_mode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainguard.observe.loop.locate_nonfinite import tensors_in
+from trainguard.observe.tools.redirection import Redirection
 
 _MISSING = object()
 _EVERY: "weakref.WeakSet[Patches]" = weakref.WeakSet()
@@ -26,7 +27,8 @@ class Patches:
     blind: whether nothing may be looked at any more, so that steps are only counted.
 
     Where somebody replaced an attribute again on top of ours, theirs is left in place: our
-    replacement underneath looks at `active` and then does nothing but call the original.
+    replacement underneath looks at `active` and then does nothing but call the original. Where
+    that was another recording, it is told what to put back in the end instead of ours.
     """
 
     def __init__(self) -> None:
@@ -52,6 +54,10 @@ class Patches:
         setattr(owner, name, replacement)
         self._replaced.append((owner, name, own, replacement))
 
+    def redirect(self, function: Any, make: Callable[[Any], Any]) -> None:
+        """Let a function, which stays the object that it is, call `make(a copy of it)`."""
+        self.on_undo(Redirection(function, make).undo)
+
     def on_undo(self, remove: Callable[[], object]) -> None:
         """Remember something else to be done when all is put back, such as removing a hook."""
         self._removals.append(remove)
@@ -64,11 +70,21 @@ class Patches:
         while self._replaced:
             owner, name, own, replacement = self._replaced.pop()
             if vars(owner).get(name, _MISSING) is not replacement:
+                _hand_over(owner, name, replacement, own)
                 continue
             if own is _MISSING:
                 delattr(owner, name)
             else:
                 setattr(owner, name, own)
+
+
+def _hand_over(owner: Any, name: str, replacement: Any, own: Any) -> None:
+    """Let the recording that put something on top of a replacement put back what was below it."""
+    for patches in list(_EVERY):
+        patches._replaced = [  # noqa: SLF001 one of our own
+            (o, n, own if o is owner and n == name and below is replacement else below, ours)
+            for o, n, below, ours in patches._replaced  # noqa: SLF001
+        ]
 
 
 def _rest_in_child() -> None:

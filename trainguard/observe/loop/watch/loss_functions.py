@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -23,6 +23,7 @@ from trainguard.observe.loop.watch.loss_calls import EXPANDS, LossCalls, Token, 
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.redirection import can_be_redirected
 from trainguard.observe.tools.user_line import user_frame
 
 Listener = Callable[[LossCalls, torch.Tensor, torch.Tensor, torch.Tensor], None]
@@ -102,6 +103,9 @@ class LossFunctions(Watcher):
         """Listen to every loss function, by whatever name the user's modules know it."""
         self._forwards = self.recorder.watcher(Forwards)
         originals = {n: f for n in FUNCTIONS if (f := getattr(functional, n, None)) is not None}
+        # Others may hold a loss, compare it, or pickle a model that has it: it stays what it is.
+        for name in [name for name, loss in originals.items() if can_be_redirected(loss)]:
+            patches.redirect(originals.pop(name), partial(self._wrap, name))
         watched = {id(f): self._wrap(n, f) for n, f in originals.items()}
         for name in originals:
             patches.replace(functional, name, lambda original: watched[id(original)])
