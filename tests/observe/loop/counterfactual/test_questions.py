@@ -149,3 +149,32 @@ def test_a_loss_by_hand_is_void() -> None:
     """Where no loss function of torch was called, nobody knows which way it should go."""
     events = repeat(loss_of=lambda scores, classes: scores.square().mean())
     assert {event.outcome for event in events} == {"void"}
+
+
+def test_ids_keep_to_their_columns() -> None:
+    """Where each column of ids has a range of its own, rows change places and nothing fails."""
+    torch.manual_seed(0)
+    ids = torch.stack([torch.randint(50, (64,)), torch.randint(3, (64,))], 1)
+    users, items = nn.Embedding(50, 4), nn.Embedding(3, 4)
+
+    class Factors(nn.Module):
+        """A factorisation of users and items."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.users, self.items = users, items
+
+        def forward(self, pairs):
+            """Return the ratings."""
+            return (self.users(pairs[:, 0]) * self.items(pairs[:, 1])).sum(1)
+
+    with Recorder("x") as recorder:
+        model = Factors()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for pairs, ratings in DataLoader(TensorDataset(ids, torch.rand(64)), 16):
+            optimizer.zero_grad()
+            F.mse_loss(model(pairs), ratings).backward()
+            optimizer.step()
+    asked = [event for event in recorder.trace if isinstance(event, WhatIf)]
+    (answer,) = (event for event in asked if event.question == "inputs edited")
+    assert (answer.outcome, answer.measured > 0) == ("answered", True)

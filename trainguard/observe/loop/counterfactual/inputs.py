@@ -13,7 +13,7 @@ from trainguard.observe.loop.counterfactual.question import (
 
 class InputsEdited(Question):
     """
-    The elements of every input are put in the opposite order.
+    The elements of every input, of ids the rows, are put in the opposite order.
 
     measured: how many of loss, output and gradients changed by a bit; reference: of how many. Where
     no matrix of the model gets a gradient in either step, `numbers` is (1,), else (0,).
@@ -53,5 +53,7 @@ class InputsEdited(Question):
 
 
 def _reverse(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a tensor with its elements in the opposite order."""
+    """Return a copy of a tensor with its elements in the opposite order, or its rows of ids."""
+    if not tensor.is_floating_point():  # each column of ids may have a range of its own
+        return tensor.detach().flip(0)
     return tensor.detach().flatten().flip(0).view(tensor.shape)
