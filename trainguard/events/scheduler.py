@@ -14,6 +14,7 @@ class Scheduler(Event):
     calls: how often it was advanced; early: how often before its optimizer's first step.
     conditional: whether the file that made it has a line that advances a scheduler, and the rate
         that it began with was the full one, so that it may have waited for something.
+    inert: whether that file has no line at all that could advance one.
     length, setting: after how many advances its schedule is over, 0 where that is unknown or where
         another scheduler has it for a part, and the setting that says so ("T_max").
     base: the rates that it multiplies with what a function returns (LambdaLR); empty elsewhere.
@@ -27,6 +28,7 @@ class Scheduler(Event):
     calls: int = 0
     early: int = 0
     conditional: bool = False
+    inert: bool = False
     length: int = 0
     setting: str = ""
     base: tuple[float, ...] = ()

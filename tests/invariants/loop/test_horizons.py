@@ -71,6 +71,21 @@ def test_a_rate_that_climbs_again_is_found(ranks, steps) -> None:
     assert ranks("schedule_fits_the_run", [*leap, plan(20, 60, base=(1.0,))]) == []
 
 
+def test_milestones_of_epochs_are_not_steps(ranks, steps) -> None:
+    """All pass in the first epoch; those in steps may pass there too, but not so early."""
+    for length, rank in ((5, ["broken"]), (9, []), (30, [])):
+        run = [*steps(60), plan(length, 60, setting="milestones")]
+        assert ranks("schedule_fits_the_run", run, EPOCHS) == rank
+        assert ranks("schedule_fits_the_run", run) == []
+
+
+def test_a_scheduler_that_nothing_could_advance_is_found(ranks, steps) -> None:
+    """In several epochs; behind a switch, or in a trial, it is a note."""
+    for inert, epochs, rank in ((True, 10, "broken"), (False, 10, "note"), (True, 60, "note")):
+        run = [*steps(60), plan(0, 0, inert=inert)]
+        assert ranks("rate_follows_schedule", run, {"batches": epochs}) == [rank]
+
+
 @pytest.mark.parametrize(
     ("base", "factor", "calls", "rank"),
     [

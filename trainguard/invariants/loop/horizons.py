@@ -31,11 +31,12 @@ def schedule_fits_the_run(trace: Trace[Event]) -> Iterator[Finding]:
         came to its end, where the length is the number of steps, or of micro-batches, of that run;
         beyond 1.5 times of it where the length is the number of epochs and each step advances it,
         or the number of steps and each micro-batch does, or where the rate of a LambdaLR climbs
-        back from below 0.1 to above 0.5 of its peak, little by little.
+        back from below 0.1 to above 0.5 of its peak, little by little. Milestones that all lie
+        below the number of epochs, where each step advances it and the first epoch passes them.
     Allows: 5 % (limit) between those numbers; runs that are shorter than their schedule for
         another reason, as a trial or a run that stops early; schedulers that restart by design,
         and those that are told the epoch. A note for a cosine that climbs again for no such reason.
-    Misses: functions that know several lengths or none; a step_size, milestones and warmups;
+    Misses: functions that know several lengths or none; a step_size, most milestones and warmups;
         epochs of data that no DataLoader serves.
     Why: a schedule in steps that is advanced by the epoch never leaves its warmup; the reverse is
         over in the first minutes, and a cosine then climbs back to its peak again and again.
@@ -47,8 +48,11 @@ def schedule_fits_the_run(trace: Trace[Event]) -> Iterator[Finding]:
         course = by_name.get(scheduler.optimizer)
         if course is not None and scheduler.length > 1 and scheduler.calls:
             driven = _measure_drive(trace, scheduler, course)
-            yield from _too_long(trace, driven)
-            yield from _too_short(trace, driven)
+            if scheduler.setting == "milestones":
+                yield from _early_milestones(trace, driven)
+            else:
+                yield from _too_long(trace, driven)
+                yield from _too_short(trace, driven)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,17 @@ def _too_short(trace: Trace[Event], drive: _Drive) -> Iterator[Finding]:
         why,
         Rank.BROKEN if certain else Rank.NOTE,
     )
+
+
+def _early_milestones(trace: Trace[Event], drive: _Drive) -> Iterator[Finding]:
+    """Yield a finding for milestones that fit the epochs of a run, and pass within the first."""
+    every_step = drive.calls >= (1 - drive.near) * drive.steps
+    batches = drive.passes / drive.epochs if drive.epochs else 0.0
+    within = 1 < drive.length <= min(drive.epochs, batches)
+    if every_step and within and drive.steps >= _FEW:
+        why = "they may be epochs, and it is advanced after each step"
+        summary = f"all milestones of a schedule of `{trace.subject}` pass in the first epoch"
+        yield _make_finding(drive, summary, why)
 
 
 def _climbs_again(course: Course) -> bool:

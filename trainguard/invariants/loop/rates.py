@@ -157,8 +157,9 @@ def rate_follows_schedule(trace: Trace[Event]) -> Iterator[Finding]:
         may be changed by hand now and then. A warmup or a damping over the schedule, where the
         two come together. Rates of zero, as of a group that is frozen by hand. A note where the
         rate keeps a fixed ratio to the schedule, where another scheduler drives an optimizer that
-        steps, and for one that is never advanced. A scheduler that only computes rates for steps
-        made by hand, and one that may wait for a condition, at its full rate.
+        steps, and for one that is never advanced, unless no line of its file could advance it and
+        the run has 2 epochs or more. A scheduler that only computes rates for steps made by hand,
+        and one that may wait for a condition, at its full rate.
     Misses: several schedulers on one optimizer, of which nobody knows who is right; a scheduler at
         its full rate behind a switch that is off.
     Why: somebody else writes the rate, and the schedule in the configuration and in the log is
@@ -226,7 +227,7 @@ def _converges(steps: Sequence[Step]) -> bool:
 
 
 def _never_advanced(trace: Trace[Event], course: Course, scheduler: Scheduler) -> Iterator[Finding]:
-    """Yield a note for a scheduler that was made for an optimizer that steps, and left alone."""
+    """Yield a finding for a scheduler that was made for an optimizer that steps, and left alone."""
     steps = count(course.every)
     if steps >= _IDLE and not scheduler.conditional and trace.conditions.get("ended") == "finished":
         yield Finding(
@@ -234,8 +235,12 @@ def _never_advanced(trace: Trace[Event], course: Course, scheduler: Scheduler) -
             scheduler.name,
             integer(0, "calls") + f" in {steps} steps",
             "at least " + integer(1),
-            why="scheduler.step() may be missing, or behind a switch that is off",
-            rank=Rank.NOTE,
+            why="no line of the file that makes it advances it: call scheduler.step()"
+            if scheduler.inert
+            else "scheduler.step() may be missing, or behind a switch that is off",
+            rank=Rank.BROKEN
+            if scheduler.inert and _epochs(trace, course) >= _SEVERAL
+            else Rank.NOTE,
             event=scheduler,
             source=scheduler.source,
         )

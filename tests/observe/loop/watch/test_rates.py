@@ -78,6 +78,7 @@ def test_a_scheduler_nobody_advances_waits_for_nothing(tmp_path) -> None:
     _, (scheduler,) = recorded(made["build"], advance=False)
     assert scheduler.source == f"{file}:3"
     assert not scheduler.conditional
+    assert not scheduler.inert  # a comment may be switched on again by hand
 
 
 @pytest.mark.filterwarnings("ignore:The epoch parameter:UserWarning")  # SequentialLR of torch 2.4

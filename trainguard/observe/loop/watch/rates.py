@@ -25,6 +25,8 @@ from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
 _ADVANCE = re.compile(r"^[^#]*sched\w*\.step\(", re.IGNORECASE)
+_STEP = re.compile(r"([\w\])]+)\.step\b")
+_OPTIMIZER = re.compile(r"opt|scaler|prof", re.IGNORECASE)
 _METRICS = 256  # of one scheduler
 
 
@@ -91,6 +93,7 @@ class Rates(Watcher):
                 calls=seen.calls,
                 early=seen.early,
                 conditional=seen.full and _advances(seen.source),
+                inert=_is_inert(seen.source),
                 length=0 if seen.part or seen.placed else seen.plan[0],
                 setting=seen.plan[1],
                 base=seen.base,
@@ -222,6 +225,13 @@ def _base_rates(scheduler: Any) -> tuple[float, ...]:
         return ()
     rates = [number_of(rate) for rate in scheduler.base_lrs]
     return tuple(rate for rate in rates if isinstance(rate, float))
+
+
+def _is_inert(source: str) -> bool:
+    """Say whether the file of a `file:line` has no line that could advance a scheduler."""
+    lines = linecache.getlines(source.rpartition(":")[0])
+    steps = [found[1] for line in lines for found in _STEP.finditer(line)]
+    return bool(lines) and all(_OPTIMIZER.search(name) for name in steps)
 
 
 def _advances(source: str) -> bool:

@@ -34,7 +34,10 @@ def plan_length(scheduler: Any) -> tuple[int, str]:
     inner, milestones = getattr(scheduler, "_schedulers", ()), getattr(scheduler, "_milestones", ())
     if isinstance(scheduler, lr_scheduler.SequentialLR) and inner and milestones:
         length, setting = plan_length(inner[-1])
-        return (milestones[-1] + length, f"milestones and {setting}") if length else (0, "")
+        whole = length and setting in _LENGTHS.values()
+        return (milestones[-1] + length, f"milestones and {setting}") if whole else (0, "")
+    if isinstance(scheduler, lr_scheduler.MultiStepLR):
+        return _whole(max(scheduler.milestones, default=0)), "milestones"
     for kind, name in _LENGTHS.items():
         if isinstance(scheduler, kind):
             return _whole(getattr(scheduler, name, 0)), name
