@@ -79,6 +79,21 @@ def test_a_broken_fixture_breaks_what_it_says(name: str) -> None:
         render_verdict(v) for v in verdicts if v.invariant.name not in module.BREAKS
     )
     assert (breaks, notes) == (module.BREAKS, getattr(module, "NOTES", set())), texts
+    assert [words for verdict in verdicts for words in unread_numbers(verdict)] == []
+
+
+# Digits that are no measured number: quoted text, names such as float32, errors, shapes, ranges and
+# steps as the names of batches and parameters.
+NO_NUMBER = re.compile(
+    r"""'[^']*'|"[^"]*"|`[^`]*`|\b[A-Za-z_][\w.]*\d[\w.]*|it raised .*|\w+Error.*"""
+    r"""|\(\d*(, \d+)*,?\)|\b(?:step|epoch) \d+|\S+ to \S+$|.*\.json\b.*"""
+)
+
+
+def unread_numbers(verdict: Verdict) -> list[str]:
+    """Return what was measured or allowed in words with a number that is no value."""
+    measures = [m for finding in verdict.findings for m in (finding.measured, finding.allowed)]
+    return [m for m in measures if m.value is None and re.search(r"\d", NO_NUMBER.sub("", m))]
 
 
 @pytest.mark.parametrize("name", names("healthy"))
