@@ -81,7 +81,8 @@ class EpochOrders(Watcher):
         served = self._batches.recent[-1] if self._batches.recent else None
         if served is not None and served.number > self._served:
             self._served = served.number
-            running = self._running.get(self._batches.served_by())
+            server = self._batches.served_by()  # None, where its iterator is gone by now
+            running = self._running.get(server) if server is not None else None
             if running is not None:
                 running.trains = id(window)
         return {}
