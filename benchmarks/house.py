@@ -45,13 +45,14 @@ def count_lines(function: Function) -> int:
 
 
 def find_arrows(trees: dict[str, ast.Module]) -> set[tuple[str, str]]:
-    """Return who imports whom among the folders and modules of depth 1."""
+    """Return who imports whom among the folders of depth 1."""
     arrows = set()
     for name, tree in trees.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("trainguard."):
                 arrows.add((name.partition(".")[0], str(node.module).split(".")[1]))
-    return {(source, target) for source, target in arrows if source != target}
+    folders = {name.partition(".")[0] for name in trees if "." in name}
+    return {(source, target) for source, target in arrows if source != target and source in folders}
 
 
 def find_circle(arrows: set[tuple[str, str]]) -> str:

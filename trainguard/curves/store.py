@@ -1,12 +1,10 @@
 """Where the snapshots of curves are: read from files, or through whoever else keeps them."""
 
-import sys
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
-from trainguard.subjects.subject import Subject
 
 FOLDER: Final = "__snapshots__"
 SUFFIX: Final = "curve"
@@ -69,11 +67,6 @@ class Files:
         return self._folder / f"{self._owner}[{self._prefix}{name}].{SUFFIX}"
 
 
-def files_of(subject: Subject) -> Files:
-    """Return the snapshots of a declared loop, as files."""
-    return Files(Path(subject.file), f"{variable_of(subject) or subject.name}.{INVARIANT}")
-
-
 def read_text(file: Path) -> str | None:
     """Return the text of a file, what is no text in it replaced; None where there is no file."""
     try:
@@ -85,14 +78,3 @@ def read_text(file: Path) -> str | None:
 def short_path(file: Path) -> str:
     """Return a file from its folder of snapshots on."""
     return "/".join(file.parts[-3:])
-
-
-def variable_of(subject: Subject) -> str:
-    """Return the name of the module's variable that a subject was declared as, or nothing."""
-    for module in list(sys.modules.values()):
-        names: dict[str, Any] = getattr(module, "__dict__", {})
-        if names.get("__file__") == subject.file:
-            for name, value in list(names.items()):
-                if value is subject:
-                    return name
-    return ""

@@ -163,3 +163,14 @@ def _caller() -> tuple[str, int]:
     while frame is not None and frame.f_code.co_filename.startswith((package, "<string>")):
         frame = frame.f_back
     return (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("", 0)
+
+
+def variable_of(subject: Subject) -> str:
+    """Return the name of the module's variable that a subject was declared as, or nothing."""
+    for module in list(sys.modules.values()):
+        names: dict[str, Any] = getattr(module, "__dict__", {})
+        if names.get("__file__") == subject.file:
+            for name, value in list(names.items()):
+                if value is subject:
+                    return name
+    return ""

@@ -11,9 +11,8 @@ from fixtures.healthy.loop import guard_any_number_of_workers
 from tests.observe.loop.trainings import adversaries, plain
 from trainguard.core.settings import Settings
 from trainguard.curves.curve import Curve
-from trainguard.curves.store import files_of
 from trainguard.events.curve import Kept
-from trainguard.observe.loop.curves import RERUNS
+from trainguard.observe.loop.curves import RERUNS, files_of
 from trainguard.observe.loop.observer import observe
 
 STEPS = 12

@@ -4,17 +4,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite
+from pathlib import Path
 
 import torch
 from torch import nn
 
 from trainguard.curves.curve import Curve, Unreadable, curves
-from trainguard.curves.store import INVARIANT, Archive
+from trainguard.curves.store import INVARIANT, Archive, Files
 from trainguard.curves.tolerance import ENVELOPES, departs
 from trainguard.events.base import Event
 from trainguard.events.curve import ON_ACCELERATORS, Kept
 from trainguard.events.trace import Trace
 from trainguard.subjects.loop import Loop
+from trainguard.subjects.subject import variable_of
 
 SHARE = 0.5033  # of eps: for float32, a factor of 1 +- 6e-8
 RERUNS = 5  # whose drift is measured when a curve is blessed
@@ -182,6 +184,11 @@ class CurveProbe:
             return departs(Curve.from_text(text), found, envelopes) is None
         except Unreadable:
             return False
+
+
+def files_of(subject: Loop) -> Files:
+    """Return the snapshots of a declared loop, as files."""
+    return Files(Path(subject.file), f"{variable_of(subject) or subject.name}.{INVARIANT}")
 
 
 def _together(curve: Curve, others: list[Curve | None]) -> Curve:

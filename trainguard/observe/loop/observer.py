@@ -9,17 +9,17 @@ from typing import Any
 
 from trainguard.core.errors import DeclarationError, SubjectError, Unjudged, is_ours
 from trainguard.core.settings import Settings
-from trainguard.curves.store import Archive, files_of, variable_of
+from trainguard.curves.store import Archive
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe, Step
 from trainguard.events.trace import Trace
-from trainguard.observe.loop.curves import CurveProbe, UlpPerturbation
+from trainguard.observe.loop.curves import CurveProbe, UlpPerturbation, files_of
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.run_processes import observe_apart, observe_script
 from trainguard.observe.tools.isolation import deadline, isolate
 from trainguard.observe.tools.observation import SubjectObservation
 from trainguard.subjects.loop import Loop, Run, Script
-from trainguard.subjects.subject import parameters
+from trainguard.subjects.subject import parameters, variable_of
 
 _PROBES = ("run", "rerun", "curve")
 COMPARED = 8  # steps of each further run

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,7 +11,7 @@ import torch
 from trainguard.events.trace import Usage
 from trainguard.observe.memory import step
 from trainguard.observe.memory.declared_step import DeclaredStep
-from trainguard.subjects.subject import Subject
+from trainguard.subjects.subject import variable_of
 
 if TYPE_CHECKING:
     from trainguard.observe.memory.observer import MemoryObservation
@@ -79,19 +78,8 @@ def _file(observation: "MemoryObservation") -> Path:
     """Return the file of a snapshot: beside the declaration, named after its variable."""
     subject, target = observation.subject, observation.budget.device
     declared = Path(subject.file)
-    name = f"{_variable(subject)}.{OWNER}[{target}-{observation.dtype}].{SUFFIX}"
+    name = f"{variable_of(subject) or subject.name}.{OWNER}[{target}-{observation.dtype}].{SUFFIX}"
     return declared.parent / FOLDER / declared.stem / name
-
-
-def _variable(subject: Subject) -> str:
-    """Return the name of the variable that a subject was declared as, or its own."""
-    for module in list(sys.modules.values()):
-        names: dict[str, Any] = getattr(module, "__dict__", {})
-        if names.get("__file__") == subject.file:
-            for name, value in list(names.items()):
-                if value is subject:
-                    return name
-    return subject.name
 
 
 def _read_snapshot(file: Path) -> dict[str, Any] | None:

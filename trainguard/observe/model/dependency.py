@@ -112,7 +112,7 @@ def _source(module: nn.Module) -> str:
 
 
 @dataclass(frozen=True)
-class Question:
+class DependencyQuestion:
     """
     Which part of the outputs must not depend on which part of the inputs.
 
@@ -142,7 +142,7 @@ class Leak:
     source: str = ""
 
 
-def leaks(specimen: FrozenCopy, question: Question) -> Iterator[Leak]:
+def leaks(specimen: FrozenCopy, question: DependencyQuestion) -> Iterator[Leak]:
     """Yield what leaks from each input into each output; nothing where nothing does."""
     inputs = specimen.draw()
     suspects = _suspects(specimen, question, inputs, 0.0)
@@ -166,7 +166,7 @@ def leaks(specimen: FrozenCopy, question: Question) -> Iterator[Leak]:
                 yield Leak(output, name, change, *where)
 
 
-def _moves(specimen: FrozenCopy, question: Question, inputs: Inputs, name: str) -> bool:
+def _moves(specimen: FrozenCopy, question: DependencyQuestion, inputs: Inputs, name: str) -> bool:
     """Say whether an output in question is moved at all by an edit of one input."""
     after = specimen.call(_edit(specimen, inputs, name, question.foreign[name]))
     own = question.own.items()
@@ -174,7 +174,7 @@ def _moves(specimen: FrozenCopy, question: Question, inputs: Inputs, name: str) 
 
 
 def leak_events(
-    network: ModelCase, quantity: str, question: Question, found: Iterable[Leak], at: str
+    network: ModelCase, quantity: str, question: DependencyQuestion, found: Iterable[Leak], at: str
 ) -> Iterator[Pass]:
     """Yield one event for each output: its worst leak, or 0 where nothing leaks into it."""
     worst: dict[str, Leak] = {}
@@ -193,7 +193,7 @@ def leak_events(
 
 
 def _suspects(
-    specimen: FrozenCopy, question: Question, inputs: Inputs, slight: float
+    specimen: FrozenCopy, question: DependencyQuestion, inputs: Inputs, slight: float
 ) -> dict[str, bool]:
     """Return the inputs that may leak, and of each whether it is a gradient that says so."""
     try:
@@ -208,7 +208,7 @@ def _suspects(
 
 
 def _gradients(
-    specimen: FrozenCopy, question: Question, inputs: Inputs
+    specimen: FrozenCopy, question: DependencyQuestion, inputs: Inputs
 ) -> list[tuple[str, float, float]]:
     """Return (input, largest gradient, largest where it must be zero) from one backward pass."""
     module = specimen.copy()
@@ -226,7 +226,7 @@ def _gradients(
     return found
 
 
-def _sum_signed(outputs: Outputs, question: Question) -> Tensor:
+def _sum_signed(outputs: Outputs, question: DependencyQuestion) -> Tensor:
     """Return the sum of the outputs in question with random signs, each output scaled alike."""
     generator = Generator().manual_seed(0)
     parts = []

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from trainguard.core.errors import Unjudged
 from trainguard.events.trace import Pass
-from trainguard.observe.model.dependency import Positions, Question, leak_events, leaks
+from trainguard.observe.model.dependency import DependencyQuestion, Positions, leak_events, leaks
 from trainguard.observe.model.frozen_copy import FrozenCopy, raise_unjudged
 from trainguard.observe.model.model_case import ModelCase
 from trainguard.observe.model.output_axes import entering, foreign, layouts, own, shapes_of
@@ -42,7 +42,7 @@ def observe_samples(network: ModelCase) -> Iterator[Pass]:
     if _mixes_on_purpose(specimen.module):
         raise Unjudged("a batch norm without running statistics mixes samples on purpose")
     chosen = torch.arange(size) == size // 2
-    question = Question(
+    question = DependencyQuestion(
         own(specimen, BATCH, chosen), foreign(specimen, BATCH, ~chosen), Positions(size, chosen)
     )
     if not question.own:
@@ -66,7 +66,7 @@ def observe_future(network: ModelCase) -> Iterator[Pass]:
         return
     cut = _cut(size)
     specimen, before = FrozenCopy.of(network), torch.arange(size) < cut
-    question = Question(
+    question = DependencyQuestion(
         own(specimen, dimension, before),
         _later(specimen, dimension, ~before),
         Positions(size, before),
@@ -135,7 +135,7 @@ def observe_padding(network: ModelCase) -> Iterator[Pass]:
         return
     specimen = FrozenCopy.of(network)
     specimen.fix(padding.name, padding.value)
-    question = Question(_own(specimen, padding), _padding_masks(specimen, padding))
+    question = DependencyQuestion(_own(specimen, padding), _padding_masks(specimen, padding))
     if not question.own:
         raise_unjudged(
             network, "none of its outputs has a part for each sample, or for each position"
