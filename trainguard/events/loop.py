@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from math import nan
 
 from trainguard.events.base import Event
+from trainguard.events.growth import Growth
+from trainguard.events.parameter import Parameter as Parameter  # noqa: PLC0414 one of them
 from trainguard.events.scheduler import Scheduler
 
 
@@ -158,39 +160,6 @@ class Logged(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter(Event):
-    """
-    What became of one parameter over the whole run.
-
-    name: "Net.fc1.weight"; module: the module that holds it, "Net.fc1"; elements: its size.
-    trainable: whether it required a gradient in every step; False where it did so in none.
-    thawed: whether that changed in the course of the run.
-    held: whether an optimizer holds it; orphan: held, and part of no module that was called.
-    called: whether its module was called in a pass that learned.
-    received: how many times backward gave it a gradient; gradient: the largest norm of those.
-    moved: whether it differs at the end of the run from its beginning.
-    moved_frozen: whether an optimizer's step moved it while it required no gradient.
-    rate: the highest learning rate that its parameter group had.
-    copy: whether it belongs to a copy of a trained module (an average, a teacher).
-    """
-
-    name: str
-    module: str = ""
-    elements: int = 1
-    trainable: bool = True
-    thawed: bool = False
-    held: bool = True
-    orphan: bool = False
-    called: bool = True
-    received: int = 0
-    gradient: float = 0.0
-    moved: bool = True
-    moved_frozen: bool = False
-    rate: float = 0.0
-    copy: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Read(Event):
     """
     A line of the user's code that read gradients: how often they were there, how often cleared.
@@ -273,7 +242,7 @@ class Probe(Event):
         through a loader in the order of an earlier one), "reach" (different samples of a pass,
         against those drawn; step is the size of the data set), "sorted" (labels that rise through
         each epoch), "random" (steps that drew the numbers of an earlier one), "statistics" (those
-        of batches, which never moved).
+        of batches, which never moved), "detached" (what gets no gradient, edited).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
     """
@@ -286,4 +255,7 @@ class Probe(Event):
     source: str = ""
 
 
-LOOP_EVENTS = (Step, Evaluation, Logged, Parameter, Read, Term, Scheduler, Average, Probe)
+LOOP_EVENTS = (
+    *(Step, Evaluation, Logged, Parameter, Read, Term, Scheduler, Average, Probe),
+    Growth,
+)

@@ -6,7 +6,7 @@ from math import inf, nan
 import pytest
 
 from trainguard.core.finding import Rank
-from trainguard.events.loop import Read
+from trainguard.events.loop import Parameter, Read
 
 NORM = "total += p.grad.norm() ** 2"
 
@@ -252,3 +252,26 @@ def test_one_of_several_optimizers_may_have_no_gradient(ranks, steps) -> None:
     assert ranks("gradient_norm_is_positive", run[:20]) == ["broken"]
     run = [*steps(20, norm=0.0, loss=0.0, order=late), *steps(20, optimizer="Adam")]
     assert ranks("gradient_norm_is_positive", run) == ["broken"]
+
+
+def test_an_optimizer_of_frozen_parameters(judged, ranks, steps) -> None:
+    """Five steps with nothing to train are a mistake, beside another optimizer perhaps none."""
+    frozen = {"norm": 0.0, "received": 0, "held": 0, "update": nan}
+    (finding,) = judged("gradient_norm_is_positive", steps(20, **frozen))
+    assert "frozen parameters only" in finding.summary
+    assert ranks("gradient_norm_is_positive", steps(4, **frozen)) == []
+    assert ranks("gradient_norm_is_positive", steps(20, **{**frozen, "update": 0.1})) == []
+    beside = [*steps(20), *steps(20, **frozen, optimizer="Adam#2")]
+    assert ranks("gradient_norm_is_positive", beside) == ["note"]
+
+
+@pytest.mark.parametrize(("dead", "expected"), [(20, ["broken"]), (19, [])])
+def test_layers_that_died(dead: int, expected: list, ranks, steps) -> None:
+    """The first weights get zeros, the last bias still learns."""
+    rows = [("0.weight", 2, dead), ("2.weight", 2, dead), ("4.weight", 2, 0), ("4.bias", 1, 0)]
+    parameters = [
+        Parameter(name=f"Net.{name}", dimensions=n, received=60, gradient=1.0, dead=zeros)
+        for name, n, zeros in rows
+    ]
+    assert ranks("gradient_norm_is_positive", [*steps(60), *parameters]) == expected
+    assert ranks("gradient_norm_is_positive", [*steps(60), *parameters[::-1]]) == []

@@ -114,7 +114,7 @@ def test_a_helper_model_is_a_note(ranks, steps) -> None:
         {"moved": True},
         {"held": True},
         {"copy": True},
-        {"thawed": True},
+        {"thawed": True, "learns": False},
         {"trainable": False},
         {"received": 0},
         {"gradient": 0.0},
@@ -142,3 +142,21 @@ def test_edges(judged, steps) -> None:
         assert judged(HOLDS, run) == []
     empty = [one("Net.head.weight", elements=0, **LEFT_OUT)]
     assert len(judged(HOLDS, [*steps(1), *empty])) == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "summary"),
+    [
+        ({"thawed": True}, "leave out parameters that were thawed in the course of the run"),
+        ({"thawed": True, "learns": False}, ""),
+        ({"hidden": True}, "leave out parameters that the model uses and does not register"),
+        ({"hidden": True, "received": 2}, "leave out parameters that get gradients"),
+        ({"own": True}, "leave out learnable parameters of a module of its own"),
+        ({"own": True, "dimensions": 4}, "leave out parameters that get gradients"),
+    ],
+)
+def test_what_speaks_for_a_parameter_that_was_forgotten(more, summary, judged, steps) -> None:
+    """Thawing it, hiding it in a list, or writing a module around it says that it is to learn."""
+    alone = one("Criterion.weight", **{**LEFT_OUT, **more})
+    found = judged(HOLDS, [*steps(20), *model(*LAYERS), alone])
+    assert [f.summary for f in found] == [f"the optimizers of `train` {summary}"] * bool(summary)

@@ -5,7 +5,7 @@ from math import inf, nan
 import pytest
 
 from trainguard.core.finding import Rank
-from trainguard.events.loop import Parameter
+from trainguard.events.loop import Parameter, Probe
 
 MOVES = "every_trainable_parameter_moves"
 STAYS = "frozen_parameters_stay"
@@ -211,3 +211,14 @@ def test_edges(name: str, judged, steps) -> None:
     still = [one(p.name, moved=False) for p in model()]
     for run in ([], steps(1), still, [*steps(1), *still], [*steps(20, skipped=True), *still]):
         assert judged(name, run) == []
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"), [("Net.fc1", ["broken"]), ("Net.fc2", ["note"]), ("", ["note"])]
+)
+def test_a_module_that_is_cut_off(label: str, expected: list, ranks, steps) -> None:
+    """Where what is learned from depends on it, it is no choice."""
+    cut = {"received": 0, "gradient": 0.0, "moved": False}
+    run = [*steps(20), one("Net.fc1.weight", **cut), one("Net.fc2.weight")]
+    probe = Probe(probe="detached", measured=1.0, reference=0.1, label=label)
+    assert ranks("every_trainable_parameter_moves", [*run, probe]) == expected

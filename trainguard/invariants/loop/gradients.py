@@ -9,7 +9,7 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import Measure, integer, join_places, portion
 from trainguard.events.base import Event
-from trainguard.events.loop import Read, Step
+from trainguard.events.loop import Parameter, Read, Step
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.loss import has_nonfinite_loss
 from trainguard.invariants.loop.wording import (
@@ -25,6 +25,8 @@ from trainguard.invariants.loop.wording import (
 )
 from trainguard.invariants.wording import number
 
+_NEVER = 5  # steps without any gradient: a first phase may leave out one or two
+_DEAD = 20  # steps in a row in which no weight gets a gradient that is not zero
 _FOR_GOOD = 40  # skipped steps in a row: a factor of 2**24 is down to 2**-16 by then
 _WRITES = re.compile(r"zero_\(|zeros|=\s*None\b|\bdel\b|zero_grad")
 
@@ -165,16 +167,23 @@ def gradient_norm_is_positive(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The gradients of a step are not all zero.
 
-    Judges: the global norm in the steps that backward ran for.
+    Judges: the global norm in the steps that backward ran for; optimizers that make 5 steps or
+        more and hold frozen parameters only; models whose first weights, half of all or more, had a
+        gradient once and get zeros in the last 20 steps while the rest learns on.
     Allows: zeros in half of the steps (an advantage of zero); where a loss is exactly zero, as
         when every margin is kept; in a single step; steps of one of several optimizers that no
-        gradient was meant for.
-    Misses: parts of a model whose gradient is zero while another part learns.
+        gradient was meant for. An optimizer of frozen parameters beside others that step is a note.
+    Misses: parts of a model whose gradient is zero while weights of another part learn.
     Why: zero_grad between backward and step, a clamp that is always active or units that are all
         dead leave a run that only pretends.
-    Source: Lu et al., Dying ReLU and Initialization (arXiv 1903.06733).
+    Source: Lu et al., Dying ReLU and Initialization (arXiv 1903.06733);
+        discuss.pytorch.org topic 84911 (the head frozen with the rest).
     """
+    yield from _find_dead_models(trace)
     for course in courses(trace):
+        if _is_frozen(course):
+            yield _make_frozen_finding(trace, course)
+            continue
         ran = [s for s in course.steps if s.losses or "backward" in s.order]
         cleared = [s for s in ran if _is_cleared(s, course)]
         dead = [s for s in ran if s.norm == 0 and s.received and 0.0 not in s.losses]
@@ -211,4 +220,59 @@ def _nothing_left(
         why="zero_grad comes between backward and step",
         event=cleared[0],
         source=cleared[0].source,
+    )
+
+
+def _is_frozen(course: Course) -> bool:
+    """Say whether an optimizer steps all the time with parameters that require no gradient."""
+    empty = all(s.norm == 0 and not (s.held or s.received or s.update > 0) for s in course.steps)
+    return empty and not course.by_hand and count(course.steps) >= _NEVER
+
+
+def _make_frozen_finding(trace: Trace[Event], course: Course) -> Finding:
+    """Return the finding about an optimizer that has nothing to train."""
+    step, last = course.steps[0], course.steps[-1]
+    beside = any(
+        s.optimizer != course.optimizer and step.clock < s.clock < last.clock
+        for s in events(trace, Step)
+    )
+    return Finding(
+        f"an optimizer of `{trace.subject}` holds frozen parameters only",
+        course.optimizer,
+        integer(0, "gradients") + f" in {count(course.steps)} steps",
+        integer(1) + " or more",
+        why="perhaps the loop that freezes the model also freezes what is to be trained",
+        rank=Rank.NOTE if beside else Rank.BROKEN,
+        event=step,
+        source=step.source,
+    )
+
+
+def _find_dead_models(trace: Trace[Event]) -> Iterator[Finding]:
+    """Yield a finding for each model whose first weights have died while a part of it learns on."""
+    models: dict[str, list[Parameter]] = {}
+    for p in events(trace, Parameter):
+        if p.held and p.received and p.gradient > 0 and not p.copy:
+            models.setdefault(p.name.partition(".")[0], []).append(p)
+    for own in models.values():
+        weights = [p for p in own if p.dimensions >= 2]
+        dead = list(takewhile(lambda p: p.dead >= _DEAD, weights))
+        alive = [p for p in own if not p.dead]
+        half = sum(p.elements for p in weights) / 2
+        if len(dead) >= 2 and alive and sum(p.elements for p in dead) >= half:
+            yield _make_dead_finding(trace, dead, alive[0])
+
+
+def _make_dead_finding(trace: Trace[Event], dead: list[Parameter], alive: Parameter) -> Finding:
+    """Return the finding about weights that get gradients of zero from some step on."""
+    return Finding(
+        f"the first layers of `{trace.subject}` have died and get no gradient any more",
+        f"{dead[0].name} to {dead[-1].name}; {alive.name} still learns",
+        "exactly "
+        + integer(0)
+        + f" in each of the last {min(p.dead for p in dead)} steps that were watched",
+        "above " + integer(0) + f" within {_DEAD} steps",
+        why="what the model says no longer depends on its input: perhaps all units of a layer died"
+        " in a step that was too large; a lower rate, warm-up or a leaky activation keeps them",
+        event=dead[0],
     )

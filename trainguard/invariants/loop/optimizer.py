@@ -18,18 +18,30 @@ def optimizer_holds_every_trainable_parameter(trace: Trace[Event]) -> Iterator[F
 
     Judges: parameters that require a gradient, got one, are in no optimizer and did not move, in
         runs with an optimizer.
-    Allows: copies, and parameters thawed on the way. Broken where the optimizer holds parameters of
-        no module that is called instead, or where a part of a layer, or a layer behind others that
-        are held, is left out and makes less than half (limit) of the elements; else a note, since
-        leaving a backbone or a whole helper model out is a way of freezing it.
+    Allows: copies, and parameters frozen on the way. Broken where the optimizer holds parameters of
+        no module that is called instead; where they were thawed on the way; where the model that
+        uses them does not register them (layers in a list) and they are in training mode; where a
+        module of vectors and tables alone, such as the weights of a loss, is left out; or where a
+        part of a layer, or a layer behind others that are held, is left out and makes less than
+        half (limit) of the elements; else a note, since leaving a backbone or a whole helper model
+        out is a way of freezing it.
     Misses: models that are left out as a whole, on purpose or not.
     Why: an optimizer built before the head was replaced goes on training the head that is gone.
-    Source: zjunlp/HVPNeT issue 5; microsoft/nni issue 4521 (layers replaced after the optimizer).
+    Source: zjunlp/HVPNeT issue 5; microsoft/nni issue 4521 (layers replaced after the optimizer);
+        facebookresearch/detectron2 issue 2486 (thawed); ifzhang/FairMOT issue 19 (loss weights).
     """
     parameters = [p for p in events(trace, Parameter) if not p.copy]
+    if all(course.by_hand for course in courses(trace)):
+        return
+    late = [p for p in parameters if p.thawed and p.learns and not (p.held or p.moved)]
+    for kind, found in {_THAWED: late, _HIDDEN: [p for p in parameters if p.hidden]}.items():
+        lost = [p for p in found if p.gradient > 0 and p.received >= _OFTEN and not p.moved]
+        if lost and not any(p.held for p in lost):
+            yield _make_finding(trace, *kind, lost, [p for p in parameters if p.received])
+            return
     reached = [p for p in parameters if p.trainable and p.received and p.gradient > 0]
     left_out = [p for p in reached if not (p.held or p.moved or p.thawed)]
-    if not left_out or all(course.by_hand for course in courses(trace)):
+    if not left_out:
         return
     gone = [p for p in parameters if p.orphan and p.held and not p.received]
     beside = _beside_held(left_out, parameters)
@@ -38,12 +50,31 @@ def optimizer_holds_every_trainable_parameter(trace: Trace[Event]) -> Iterator[F
         return
     inner = [p for p in beside if _inside(p, parameters)]
     most = trace.limit("optimizer_holds_every_trainable_parameter", 0.5)
+    criteria = _find_criteria(left_out, parameters)
     if inner and _elements(inner) < most * _elements(reached):
         yield _make_finding(trace, *_FORGOTTEN, inner, reached)
+    elif criteria:
+        yield _make_finding(trace, *_CRITERION, criteria, reached)
     else:
         yield _make_finding(trace, *_OMITTED, left_out, reached)
 
 
+_OFTEN = 5  # gradients: once or twice may be a look at what would be learned
+_THAWED = (
+    "leave out parameters that were thawed in the course of the run",
+    "requires_grad alone does not train them: call optimizer.add_param_group as you thaw them",
+    Rank.BROKEN,
+)
+_HIDDEN = (
+    "leave out parameters that the model uses and does not register",
+    "parameters() does not find layers in a list or dict: use nn.ModuleList or nn.ModuleDict",
+    Rank.BROKEN,
+)
+_CRITERION = (
+    "leave out learnable parameters of a module of its own",
+    "add its parameters() to those of the model where the optimizer is built, or make them buffers",
+    Rank.BROKEN,
+)
 _FORGOTTEN = (
     "leave out parameters of a model that they train",
     "perhaps layers were added, or sorted into groups, after the optimizer was built",
@@ -106,6 +137,19 @@ def _inside(one: Parameter, every: Sequence[Parameter]) -> bool:
     mixed = any(_path(every[i], 2) == _path(one, 2) for i in held)
     single_layer = one.module.count(".") <= 1
     return held[0] < every.index(one) and (mixed or single_layer)
+
+
+def _find_criteria(left_out: Sequence[Parameter], every: Sequence[Parameter]) -> list[Parameter]:
+    """
+    Return what is left out of modules that the user wrote around a few vectors or tables alone.
+
+    Learned weights of losses are such, and centres of classes. A network that is frozen by leaving
+    it out has layers of torch; a filter that was made a parameter has more dimensions.
+    """
+    layered = {_path(p, 1) for p in every if not p.own or p.module != _path(p, 1)[0]}
+    alone = [p for p in left_out if p.own and p.dimensions <= 2 and _path(p, 1) not in layered]
+    held = {_path(p, 1) for p in every if p.held}
+    return [p for p in alone if _path(p, 1) not in held]
 
 
 def _path(parameter: Parameter, parts: int) -> tuple[str, ...]:

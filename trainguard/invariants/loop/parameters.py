@@ -7,7 +7,7 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
-from trainguard.events.loop import Parameter
+from trainguard.events.loop import Parameter, Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import count, courses, events, middle
 from trainguard.invariants.wording import number
@@ -26,7 +26,8 @@ def every_trainable_parameter_moves(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: parameters that an optimizer holds, that got a gradient and that stand still, in runs of
         2 steps or more; those named in `trainable`, whatever holds them; in runs of 5 steps or
-        more, modules that were called and that no gradient reached (a note).
+        more, modules that were called and that no gradient reached: a note, unless an edit of them
+        changes what is learned from, gradients were on, and the run loads no weights.
     Allows: parameters thawed on the way, copies, modules that were not called, optimizers that made
         fewer than 2 steps, gradients that no step may have used, and gradients per element below
         1e-3 (limit) of their median. It is a note where the rate is zero, where an update would be
@@ -209,7 +210,7 @@ def _all_standing(trace: Trace[Event], parameters: Iterable[Parameter]) -> Itera
 
 
 def _find_unreached(trace: Trace[Event], parameters: Iterable[Parameter]) -> Iterator[Finding]:
-    """Yield a note about modules that are called and whose parameters no gradient reaches."""
+    """Yield what is to be said of modules that are called and that no gradient reaches."""
     modules: dict[str, list[Parameter]] = {}
     for parameter in parameters:
         if parameter.trainable:
@@ -219,17 +220,34 @@ def _find_unreached(trace: Trace[Event], parameters: Iterable[Parameter]) -> Ite
         for own in modules.values()
         if all(p.held and p.called and p.received == 0 and not p.moved for p in own)
     ]
-    if idle and _count_steps(trace) >= _LONG_ENOUGH:
-        more = len(idle) - 1
+    detached = {p.label for p in events(trace, Probe) if p.probe == "detached"}
+    cut = [own for own in idle if own[0].module in detached]
+    if cut and _count_steps(trace) >= _LONG_ENOUGH:
+        yield Finding(
+            f"no gradient reaches a module of `{trace.subject}` that its output depends on",
+            _list_modules(cut + [own for own in idle if own not in cut]),
+            integer(0, "gradients") + f" in {_count_steps(trace)} steps",
+            integer(1) + " or more",
+            why="what it computes is detached, or goes through something without a gradient:"
+            " .detach(), .data, .item(), numpy, round or argmax",
+            event=cut[0][0],
+        )
+    elif idle and _count_steps(trace) >= _LONG_ENOUGH:
         yield Finding(
             f"no gradient reaches a module of `{trace.subject}` that is called",
-            (idle[0][0].module or idle[0][0].name) + (f" and {more} more" if more else ""),
+            _list_modules(idle),
             integer(0, "gradients") + f" in {_count_steps(trace)} steps",
             integer(1) + " or more",
             why="perhaps its output is detached, or nothing uses it",
             rank=Rank.NOTE,
             event=idle[0][0],
         )
+
+
+def _list_modules(modules: Sequence[Sequence[Parameter]]) -> str:
+    """Write the name of the first of some modules, and how many more there are."""
+    more = len(modules) - 1
+    return (modules[0][0].module or modules[0][0].name) + (f" and {more} more" if more else "")
 
 
 @invariant("loop")

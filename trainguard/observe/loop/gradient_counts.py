@@ -1,4 +1,4 @@
-"""What the parameters of one window were given: how many gradients, and their largest norms."""
+"""What the parameters of one window were given: how many gradients, and of which norms."""
 
 import torch
 
@@ -7,7 +7,7 @@ from trainguard.observe.loop.window import Window, gradient_of
 
 class GradientCounts:
     """
-    The counts and the largest norms, for as long as a window holds the same parameters.
+    The counts, the largest norms and the latest zeros, while a window holds the same parameters.
 
     last: what each has counted in the window that goes on, as of the last call of `count`; index:
     the number of that window. The norms are compared on their device, and fetched by `norms()`
@@ -20,6 +20,7 @@ class GradientCounts:
         self._key = _key(window)
         self._list = window.received  # replaced where the window begins again
         self._largest: torch.Tensor | None = None
+        self._dead: torch.Tensor | None = None  # watched steps in a row with a norm of zero
         self._places: tuple[int, ...] = ()
         self._index: torch.Tensor | None = None
 
@@ -48,10 +49,24 @@ class GradientCounts:
             self._largest = kept if self._largest is None else self._largest.to(norms.device)
         if len(norms) == len(self.counts):
             torch.fmax(self._largest, norms, out=self._largest)
+            self._count_dead(window, norms)
             return
         index = self._index_of(window, norms.device)
         if len(index) == len(norms):
             self._largest[index] = torch.fmax(self._largest[index], norms)
+
+    def _count_dead(self, window: Window, norms: torch.Tensor) -> None:
+        """Go on counting where zeros have arrived; what was only cleared to zero says nothing."""
+        zero = norms == 0
+        if not all(window.received):
+            zero &= torch.tensor(window.received, device=norms.device) > 0
+        if self._dead is None or self._dead.device != norms.device:
+            self._dead = torch.zeros_like(norms)
+        self._dead.add_(1).mul_(zero)
+
+    def dead(self) -> list[int]:
+        """Fetch for each parameter how many steps in a row have ended in a gradient of zero."""
+        return [0] * len(self.counts) if self._dead is None else list(map(int, self._dead.tolist()))
 
     def norms(self) -> list[float]:
         """Fetch the largest norm of each parameter; zero where none was measured."""

@@ -257,7 +257,7 @@ class Recorder:
         window = self._by_optimizer.get(id(optimizer))
         if window is not None and window.optimizer is not None and window.optimizer() is optimizer:
             return window
-        window = Window("", weakref.ref(optimizer))
+        window = Window("", weakref.ref(optimizer), source=caller(2))
         weakref.finalize(optimizer, window.release).atexit = False
         self._by_optimizer[id(optimizer)] = window
         self.windows.append(window)

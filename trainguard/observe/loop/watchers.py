@@ -7,11 +7,14 @@ from trainguard.observe.loop.watch.batches import Batches
 from trainguard.observe.loop.watch.broadcast_losses import BroadcastLosses
 from trainguard.observe.loop.watch.clipping import Clipping
 from trainguard.observe.loop.watch.conditions import Conditions
+from trainguard.observe.loop.watch.detached_probe import DetachedProbe
 from trainguard.observe.loop.watch.epoch_orders import EpochOrders
 from trainguard.observe.loop.watch.forwards import Forwards
 from trainguard.observe.loop.watch.future_probe import FutureProbe
 from trainguard.observe.loop.watch.gradient_reads import GradientReads
 from trainguard.observe.loop.watch.gradients import Gradients
+from trainguard.observe.loop.watch.growing import Growing
+from trainguard.observe.loop.watch.hidden_parameters import HiddenParameters
 from trainguard.observe.loop.watch.label_order import LabelOrder
 from trainguard.observe.loop.watch.labels import Labels
 from trainguard.observe.loop.watch.loaded_states import LoadedStates
@@ -22,6 +25,7 @@ from trainguard.observe.loop.watch.mixing_probe import MixingProbe
 from trainguard.observe.loop.watch.parameters import Parameters
 from trainguard.observe.loop.watch.random_numbers import RandomNumbers
 from trainguard.observe.loop.watch.rates import Rates
+from trainguard.observe.loop.watch.rebuilt_optimizers import RebuiltOptimizers
 from trainguard.observe.loop.watch.repeat_probe import RepeatProbe
 from trainguard.observe.loop.watch.scaling import Scaling
 from trainguard.observe.loop.watch.shared_layers import SharedLayers
@@ -47,6 +51,7 @@ _ALL: tuple[type[Watcher], ...] = (
     RepeatProbe,
     MixingProbe,
     FutureProbe,
+    DetachedProbe,
     SharedLayers,
     Batches,
     Labels,
@@ -56,12 +61,15 @@ _ALL: tuple[type[Watcher], ...] = (
     LoadedStates,
     AveragedCopies,
     BatchStatistics,
+    HiddenParameters,
     Parameters,
     TimeAndMemory,
     LoggedValues,
     GradientReads,
     SpentGradients,
     Counterfactuals,
+    Growing,
+    RebuiltOptimizers,
 )
 # Those that make the columns of curves: all that a run needs which is made for them alone.
 _OF_CURVES = {Conditions, Scaling, Gradients, Losses, Rates, UpdateNorms, TimeAndMemory}

@@ -24,6 +24,8 @@ class ModuleNames:
         self._roots: list[weakref.ref[nn.Module]] = []
         self._modules: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
         self._parameters: dict[int, tuple[weakref.ref[nn.Parameter], str, str]] = {}
+        self._own: set[str] = set()  # names of modules whose class is none of torch's
+        self.hidden: set[int] = set()  # ids of parameters that no outermost module registers
         self._taken: dict[str, int] = {}
 
     def roots(self) -> Iterator[nn.Module]:
@@ -50,6 +52,8 @@ class ModuleNames:
         """Learn the names below a module; those known already are kept."""
         for path, module in root.named_modules():
             own = f"{name}.{path}" if path else name
+            if not type(module).__module__.startswith("torch."):
+                self._own.add(own)
             if not self._find_name(module):
                 self._modules[id(module)] = (weakref.ref(module), own)
             for key, parameter in module.named_parameters(recurse=False):
@@ -69,6 +73,15 @@ class ModuleNames:
                 self._modules.pop(id(module), None)
             for parameter in root.parameters():
                 self._parameters.pop(id(parameter), None)
+
+    def add_hidden(self, parameter: nn.Parameter, name: str) -> None:
+        """Learn the name of a parameter that is in use though no outermost module registers it."""
+        self._parameters[id(parameter)] = (weakref.ref(parameter), name, name.rpartition(".")[0])
+        self.hidden.add(id(parameter))
+
+    def is_own(self, parameter: torch.Tensor) -> bool:
+        """Say whether the class of the module that holds a parameter is the user's."""
+        return self.holder(parameter) in self._own
 
     def refresh(self) -> None:
         """Learn what was added below the outermost modules since they were first called."""

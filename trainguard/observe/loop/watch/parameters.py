@@ -2,7 +2,6 @@
 
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Parameter
 from trainguard.observe.loop.gradient_counts import GradientCounts
 from trainguard.observe.loop.watch.averaged_copies import AveragedCopies
+from trainguard.observe.loop.watch.parameter_history import ParameterHistory
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window, gradient_of
 from trainguard.observe.tools.fingerprint import checksums, sample_elements
@@ -19,33 +19,6 @@ from trainguard.observe.tools.local_values import has_memory
 
 _FROZEN = 32  # frozen parameters without a gradient that are looked at around a step
 _SAMPLED = 1024  # elements of each
-
-
-@dataclass(slots=True)
-class _ParameterHistory:
-    """
-    One parameter: what it was at first sight, and what has become of it.
-
-    bits: its checksum at first sight; None where it has none, so that it counts as moved.
-    required: the values that `requires_grad` had. groups: those of optimizers that held it.
-    received: how many gradients each window has counted. left: the steps made when it was deleted.
-    """
-
-    parameter: weakref.ref[torch.Tensor]
-    key: int
-    form: tuple[torch.dtype, torch.Size]
-    bits: int | None
-    name: str = ""
-    module: str = ""
-    required: set[bool] = field(default_factory=set)
-    groups: set[tuple[int, int]] = field(default_factory=set)
-    received: dict[int, int] = field(default_factory=dict)
-    gradient: float = 0.0
-    orphan: bool = False
-    called: bool = False
-    moved: bool = False
-    moved_frozen: bool = False
-    left: int | None = None
 
 
 class Parameters(Watcher):
@@ -56,12 +29,12 @@ class Parameters(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._every: list[_ParameterHistory] = []  # in the order of their models
-        self._by_id: dict[int, _ParameterHistory] = {}
+        self._every: list[ParameterHistory] = []  # in the order of their models
+        self._by_id: dict[int, ParameterHistory] = {}
         self._known = (-1, -1)
-        self._received: dict[int, tuple[GradientCounts, list[_ParameterHistory | None]]] = {}
+        self._received: dict[int, tuple[GradientCounts, list[ParameterHistory | None]]] = {}
         self._rates: dict[tuple[int, int], float] = {}
-        self._frozen: dict[int, list[tuple[_ParameterHistory, int | None]]] = {}
+        self._frozen: dict[int, list[tuple[ParameterHistory, int | None]]] = {}
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Meet the parameters of modules and optimizers that are new."""
@@ -112,7 +85,7 @@ class Parameters(Watcher):
         copies = self.recorder.watcher(AveragedCopies).ids
         yield from (self._event(seen, copy=seen.key in copies) for seen in self._in_one_piece())
 
-    def _in_one_piece(self) -> list[_ParameterHistory]:
+    def _in_one_piece(self) -> list[ParameterHistory]:
         """Return what was seen, without the wholes that modules make of parameters in shards."""
         pairs = [(seen, seen.parameter()) for seen in self._every]
         shards = {seen.name for seen, p in pairs if hasattr(p, "device_mesh")}
@@ -126,7 +99,7 @@ class Parameters(Watcher):
 
     # What there is
 
-    def _of(self, parameter: torch.Tensor) -> _ParameterHistory | None:
+    def _of(self, parameter: torch.Tensor) -> ParameterHistory | None:
         """Return what is known of a parameter; a deleted one may have had the same id."""
         seen = self._by_id.get(id(parameter))
         return seen if seen is not None and seen.parameter() is parameter else None
@@ -160,7 +133,7 @@ class Parameters(Watcher):
             seen.left = recorder.steps
 
         form = parameter.dtype, parameter.shape
-        seen = _ParameterHistory(weakref.ref(parameter, on_delete), id(parameter), form, bits)
+        seen = ParameterHistory(weakref.ref(parameter, on_delete), id(parameter), form, bits)
         seen.name = recorder.names.parameter(parameter)
         seen.module = recorder.names.holder(parameter)
         self._every.append(seen)
@@ -200,7 +173,7 @@ class Parameters(Watcher):
 
     def _look_at_groups(self, window: Window, below: dict[int, bool]) -> None:
         """Look at what the optimizer holds, and take down what is frozen in it before its step."""
-        frozen: list[tuple[_ParameterHistory, torch.Tensor]] = []
+        frozen: list[tuple[ParameterHistory, torch.Tensor]] = []
         for place, parameter in _iterate_held(window):
             seen = self._of(parameter)
             if seen is not None:
@@ -247,10 +220,12 @@ class Parameters(Watcher):
         if kept is None:
             return
         received, every = kept
-        for seen, count, norm in zip(every, received.counts, received.norms(), strict=True):
+        norms, dead = received.norms(), received.dead()
+        for seen, count, norm, zeros in zip(every, received.counts, norms, dead, strict=True):
             if seen is not None:
                 seen.received[key] = seen.received.get(key, 0) + count
                 seen.gradient = max(seen.gradient, norm)
+                seen.dead = zeros
 
     def _take_rates(self, window: Window) -> None:
         """Keep the highest rate of each group; one on an accelerator is looked at now and then."""
@@ -266,26 +241,32 @@ class Parameters(Watcher):
             key = id(window), place
             self._rates[key] = max(self._rates.get(key, 0.0), float(rate))
 
-    def _event(self, seen: _ParameterHistory, *, copy: bool) -> Parameter:
+    def _event(self, seen: ParameterHistory, *, copy: bool) -> Parameter:
         """Return what became of one parameter."""
+        alive, names = seen.parameter(), self.recorder.names
         return Parameter(
             name=seen.name,
             module=seen.module,
             elements=seen.form[1].numel(),
+            dimensions=len(seen.form[1]),
+            own=alive is not None and names.is_own(alive),
+            hidden=seen.key in names.hidden and alive is not None,
             trainable=True in seen.required,
             thawed=len(seen.required) > 1,
+            learns=alive is not None and alive.requires_grad,
             held=bool(seen.groups),
             orphan=seen.orphan and bool(seen.groups),
             called=seen.called,
             received=self._total(seen),
             gradient=seen.gradient,
+            dead=seen.dead,
             moved=seen.moved,
             moved_frozen=seen.moved_frozen,
             rate=max((self._rates.get(group, 0.0) for group in seen.groups), default=0.0),
             copy=copy,
         )
 
-    def _total(self, seen: _ParameterHistory) -> int:
+    def _total(self, seen: ParameterHistory) -> int:
         """Return how many gradients a parameter got: for optimizers in turns, those of each."""
         gone = {id(window) for window in self.recorder.windows if window.is_gone}
         past = sum(count for key, count in seen.received.items() if key in gone)

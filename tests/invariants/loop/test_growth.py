@@ -1,0 +1,28 @@
+"""What a run keeps, and whether it grows."""
+
+import pytest
+
+from trainguard.events.growth import Growth
+
+LOOKS = (0, 1, 2, 4, 8, 16, 32, 64)
+
+
+@pytest.mark.parametrize(
+    ("kind", "counts", "among", "expected"),
+    [
+        ("graphs", (0, 0, 0, 2, 6, 14, 30, 62), (0, 0, 0, 2, 6, 14, 30, 62), ["broken"]),
+        ("graphs", (0, 0, 0, 2, 6, 14, 30, 10), (0, 0, 0, 2, 6, 14, 30, 62), ["note"]),
+        ("graphs", (0, 0, 0, 2, 6, 8, 8, 8), (0, 0, 0, 2, 6, 14, 30, 62), []),
+        ("hooks", (0, 0, 0, 0, 1, 2, 4, 8), (0,) * 8, ["broken"]),
+        ("hooks", (0, 0, 0, 0, 1, 2, 2, 2), (0,) * 8, []),
+        ("hooks", (0, 1, 2, 3, 4, 0, 1, 2), (0,) * 8, []),
+        ("handlers", (1, 2, 3, 4, 5, 6, 7, 8), (0,) * 8, ["broken"]),
+        ("optimizers", tuple(range(2, 12)), (1,) * 10, ["broken"]),
+        ("optimizers", tuple(range(2, 8)), (30,) * 6, ["note"]),
+        ("optimizers", (2, 3), (30,) * 2, []),
+    ],
+)
+def test_growth(kind: str, counts, among, expected: list, ranks, steps) -> None:
+    """What grows without end is broken; what is let go, and a few stages, are not."""
+    growth = Growth(kind=kind, steps=LOOKS[: len(counts)], counts=counts, among=among)
+    assert ranks("nothing_grows", [*steps(70), growth]) == expected

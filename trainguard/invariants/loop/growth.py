@@ -1,0 +1,115 @@
+"""Judgement of what a run keeps: nothing grows with its steps."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import integer
+from trainguard.events.base import Event
+from trainguard.events.growth import Growth
+from trainguard.events.trace import Trace
+from trainguard.invariants.loop.wording import events
+
+_GRAPHS = 24  # kept at once: more than a queue of a few batches
+_WHOLE = 0.9  # of all graphs since the first step
+_RISES = 3  # between looks: what is put in place once or twice is no growth
+_STAGES = 5  # optimizers after the first: a run of a few stages or tasks has fewer
+_REBUILT = 10  # optimizers in a row that lived for one step or two
+
+
+@invariant("loop")
+def nothing_grows(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What a run keeps does not grow with its steps.
+
+    Judges: graphs of outputs, hooks on a module or parameter, handlers of a logger, and optimizers
+        that are made anew for the same parameters so that their state is lost.
+    Allows: 24 graphs at once; hooks and handlers that grow fewer than 3 times; optimizers that are
+        made anew while their parameters were changed in between, or that had no state. It is a note
+        where graphs are let go now and then, and where 5 optimizers or more, of more than 2 steps
+        each, follow the first: one for each task or stage is a choice.
+    Misses: growth that begins late in a long run; memory that is kept in other ways.
+    Why: a loss that is added up with its graph, or hooks that are set at each evaluation, slow a
+        run down until its memory is full; an optimizer without its state never gets momentum.
+    Source: pytorch.org/docs/stable/notes/faq.html ("Don't accumulate history across your training
+        loop"); NeuroBench/neurobench issue 184.
+    """
+    for growth in events(trace, Growth):
+        if growth.kind == "graphs":
+            yield from _judge_graphs(trace, growth)
+        elif growth.kind in _TOLD:
+            yield from _judge_additions(trace, growth)
+        elif growth.kind == "optimizers":
+            yield from _judge_optimizers(trace, growth)
+
+
+def _judge_graphs(trace: Trace[Event], growth: Growth) -> Iterator[Finding]:
+    """Yield a finding where outputs of many steps ago are still there with their graphs."""
+    kept = max(growth.counts, default=0)
+    if kept < _GRAPHS:
+        return
+    whole = growth.counts[-1] >= max(_GRAPHS, _WHOLE * growth.among[-1])
+    yield Finding(
+        f"`{trace.subject}` keeps the graphs of steps that are over",
+        f"in `{growth.name}`" if growth.name else "",
+        integer(kept, "graphs") + " at once, none of them of the latest steps",
+        "fewer than " + integer(_GRAPHS, "graphs"),
+        why="a loss or an output is added up or put in a list with its graph, so that memory grows"
+        " with each step; keep loss.item() or output.detach()",
+        rank=Rank.BROKEN if whole else Rank.NOTE,
+        event=growth,
+        source=growth.source,
+    )
+
+
+_TOLD = {
+    "hooks": (
+        "`{}` sets the same hooks again and again",
+        "hooks on one module",
+        "keep the handle that registering returns and remove() it, or register once",
+    ),
+    "handlers": (
+        "`{}` adds handlers to a logger again and again",
+        "handlers on one logger",
+        "each message is written as often; add them once, or look at logger.handlers first",
+    ),
+}
+
+
+def _judge_additions(trace: Trace[Event], growth: Growth) -> Iterator[Finding]:
+    """Yield a finding where there are ever more hooks or handlers, and never fewer."""
+    steps = list(pairwise(growth.counts))
+    rises = sum(after > before for before, after in steps)
+    if rises < _RISES or any(after < before for before, after in steps):
+        return
+    summary, noun, why = _TOLD[growth.kind]
+    yield Finding(
+        summary.format(trace.subject),
+        growth.name,
+        integer(growth.counts[-1]) + f" {noun}, {growth.counts[0]} at first",
+        integer(growth.counts[0]) + f" {noun}",
+        why=why,
+        event=growth,
+        source=growth.source,
+    )
+
+
+def _judge_optimizers(trace: Trace[Event], growth: Growth) -> Iterator[Finding]:
+    """Yield a finding where optimizers are made anew and what they had gathered is lost."""
+    lives = growth.among
+    if len(lives) < _STAGES:
+        return
+    short = len(lives) >= _REBUILT and max(lives) <= 2
+    yield Finding(
+        f"`{trace.subject}` makes its optimizer anew and loses what it had gathered",
+        growth.name,
+        integer(len(lives) + 1, "optimizers")
+        + f" for the same parameters, {min(lives)} to {max(lives)} steps each",
+        integer(1, "optimizers"),
+        why="momentum and averages of gradients begin at zero each time; make the optimizer once,"
+        " before the loop",
+        rank=Rank.BROKEN if short else Rank.NOTE,
+        event=growth,
+        source=growth.source,
+    )
