@@ -1,7 +1,10 @@
 """How a command ends: with what it raised told, and with the exit code that stands for it."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NoReturn
 
 import typer
 
@@ -31,3 +34,21 @@ def ending() -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 whatever it is, it is ours
         typer.echo(render_crash(error), err=True)
         raise typer.Exit(OURS) from None
+
+
+def account_for_exit(
+    name: str, owner: int, leave: Callable[[int], NoReturn]
+) -> Callable[[int], NoReturn]:
+    """Return an `os._exit` after which a run that nobody can judge any more is no pass."""
+
+    def wrapper(status: int) -> NoReturn:
+        """Leave at once, as children do that were forked; the script itself is told of first."""
+        if os.getpid() == owner:
+            with suppress(AttributeError, OSError, ValueError):  # None, broken pipe, closed
+                sys.stdout.flush()
+                sys.stderr.write(f"`{name}` left by os._exit({status}): nothing was judged.\n")
+                sys.stderr.flush()
+            leave(status or USAGE)
+        leave(status)
+
+    return wrapper

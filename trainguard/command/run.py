@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from trainguard.command.exit import CLEAN, FAILED, FOUND, INTERRUPTED, USAGE
+from trainguard.command.exit import CLEAN, FAILED, FOUND, INTERRUPTED, USAGE, account_for_exit
 from trainguard.core.catalogue import catalogue
 from trainguard.core.errors import DeclarationError, SubjectError, is_ours
 from trainguard.core.settings import Settings
@@ -26,6 +27,7 @@ from trainguard.report.text import WIDTH, render_note, render_rows, render_trace
 from trainguard.subjects.loop import Script
 
 SILENCE: Final = '--allow NAME="<reason>"'
+_LOGS: Final = (".json", ".jsonl", ".csv", ".tsv", ".log", ".txt")
 _WORDS: Final = {"stale": "with a stale excuse"}
 _PACKAGE: Final = str(Path(__file__).parents[1])
 _EXCEPTHOOK: Final = sys.excepthook  # before the command line puts its own there
@@ -60,6 +62,7 @@ def launch(order: RunRequest) -> int:
     """
     object.__setattr__(order.subject, "file", "")  # it is declared on the command line
     sys.excepthook = _EXCEPTHOOK
+    _check_files(order)
     if order.judging:
         _check_judgeable(order)
     with _keep_stream(sys.stdout) as out, _keep_stream(sys.stderr) as err:
@@ -88,6 +91,17 @@ def _ignore_termination() -> Iterator[None]:
     finally:
         if previous is not None:
             signal.signal(signal.SIGTERM, previous)
+
+
+def _check_files(order: RunRequest) -> None:
+    """Raise where a file is to be written over another one, or a log to be run as a script."""
+    script = None if order.module else Path(order.subject.path)
+    if script is not None and script.suffix in _LOGS:
+        raise DeclarationError(f"{script} is a log, and no script that could be run.")
+    files = [path.resolve() for path in (script, order.json, order.trace) if path is not None]
+    twice = next((path for path in files if files.count(path) > 1), None)
+    if twice is not None:
+        raise DeclarationError(f"{twice.name} is given twice. Give each file a name of its own.")
 
 
 def _check_judgeable(order: RunRequest) -> None:
@@ -127,6 +141,7 @@ def _record(order: RunRequest, program: Any) -> tuple[Any, BaseException | None]
         with ExitStack() as stack:
             stack.enter_context(progress(lambda: recorder.steps, run.steps))
             stack.enter_context(recorder)
+            recorder.patches.replace(os, "_exit", partial(account_for_exit, run.name, owner))
             stack.enter_context(time_limit(order.timeout, Stopped))
             try:
                 execute(program)
