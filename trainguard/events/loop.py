@@ -242,7 +242,9 @@ class Probe(Event):
         through a loader in the order of an earlier one), "reach" (different samples of a pass,
         against those drawn; step is the size of the data set), "sorted" (labels that rise through
         each epoch), "random" (steps that drew the numbers of an earlier one), "statistics" (those
-        of batches, which never moved), "detached" (what gets no gradient, edited).
+        of batches, which never moved), "held out" (pairs of an evaluation that were trained on;
+        step is the number of all that were), "resumed" (advances of a schedule beside an optimizer
+        that was loaded, against those in the file), "detached" (what gets no gradient, edited).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
     """

@@ -1,12 +1,13 @@
 """Judgements of the order in which samples come, and of the numbers that are drawn for them."""
 
+import re
 from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding
+from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
+from trainguard.events.loop import Logged, Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import events, percent
 
@@ -14,6 +15,9 @@ _FEW = 2  # passes that repeat an order: two may be one run that was made again
 _OFTEN = 20  # times that each sample reached is drawn in one pass, or that the data are larger
 _DRAWN = 64  # samples of a pass, at least
 _STEPS = 4  # that repeat the numbers of another
+_HELD_OUT = {"val", "valid", "validation", "test", "testing", "dev", "holdout"}
+_PAIRS = 16  # of an evaluation, at least
+_COVERED = 0.9  # of what was trained on: so much may be evaluated on purpose
 
 
 @invariant("loop")
@@ -133,3 +137,42 @@ def random_numbers_do_not_recur(trace: Trace[Event]) -> Iterator[Finding]:
                 event=probe,
                 source=probe.source,
             )
+
+
+@invariant("loop")
+def evaluation_is_held_out(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What is called a validation is made on samples that were not trained on.
+
+    Judges: pairs of an input and its target in evaluations with a loss, in runs that log something
+        by the name of a validation or a test: whether all had been trained on before. A note where
+        they are just those that were trained on.
+    Allows: one pair, in any evaluation, that was not trained on before; inputs of fewer than 8
+        numbers, or of few different ones.
+    Misses: splits that overlap in part; evaluations without a loss; inputs that are
+        augmented; what is not on the CPU.
+    Why: an overlap of the splits makes memory look like skill.
+    Source: UMLAUT (CHI 2021), whose study plants it; scikit-learn's guide to data leakage.
+    """
+    every = [probe for probe in events(trace, Probe) if probe.probe == "held out"]
+    held = every if sum(probe.reference for probe in every) >= _PAIRS else []
+    names = {logged.name for logged in events(trace, Logged) if _is_held_out(logged.name)}
+    # One function may evaluate on both: a single pair that is new tells that some are held out.
+    if not held or not names or any(p.measured < p.reference for p in held):
+        return
+    probe = max(held, key=lambda p: p.reference)
+    yield Finding(
+        f"the evaluation of `{trace.subject}` is made on samples that were trained on",
+        f"the evaluations behind `{min(names)}`",
+        portion(probe.measured, probe.reference, "samples") + " were trained on before",
+        "none",
+        why="perhaps the split overlaps, or the loader is that of the training",
+        rank=Rank.NOTE if probe.measured >= _COVERED * probe.step else Rank.BROKEN,
+        event=probe,
+        source=probe.source,
+    )
+
+
+def _is_held_out(name: str) -> bool:
+    """Say whether a name is that of something measured on samples kept apart."""
+    return bool(_HELD_OUT & set(re.split(r"[^a-z]+", name.lower())))

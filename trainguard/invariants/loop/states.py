@@ -95,3 +95,29 @@ def statistics_follow_the_data(trace: Trace[Event]) -> Iterator[Finding]:
                 event=probe,
                 source=probe.source,
             )
+
+
+@invariant("loop")
+def schedule_is_resumed(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Where an optimizer goes on from a file, its schedule does so too.
+
+    Judges: schedules in a file that was read: at the next step of an optimizer that was loaded
+        since, whether its schedule of the same settings has been advanced as often.
+    Allows: schedules of other settings, as of another stage; files of which no optimizer is loaded;
+        schedules that had hardly begun.
+    Misses: schedules that are functions; states deeper in a file; files not read by torch.load.
+    Why: a schedule that begins again warms up once more, from the rate that it had come down to.
+    Source: lightly-ai/lightly-train pull request 301; ultralytics/yolov5 issue 292.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "resumed" and probe.measured < probe.reference:
+            yield Finding(
+                f"`{trace.subject}` goes on from a file, and its schedule begins anew",
+                at_step(probe.step) + f", {probe.label}",
+                "advanced " + integer(probe.measured, "times"),
+                "advanced " + integer(probe.reference, "times") + ", as in the file",
+                why="the file has its state: scheduler.load_state_dict() is missing",
+                event=probe,
+                source=probe.source,
+            )

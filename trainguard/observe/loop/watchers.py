@@ -27,6 +27,8 @@ from trainguard.observe.loop.watch.random_numbers import RandomNumbers
 from trainguard.observe.loop.watch.rates import Rates
 from trainguard.observe.loop.watch.rebuilt_optimizers import RebuiltOptimizers
 from trainguard.observe.loop.watch.repeat_probe import RepeatProbe
+from trainguard.observe.loop.watch.resumed_schedules import ResumedSchedules
+from trainguard.observe.loop.watch.sample_pairs import SamplePairs
 from trainguard.observe.loop.watch.scaling import Scaling
 from trainguard.observe.loop.watch.shared_layers import SharedLayers
 from trainguard.observe.loop.watch.spent_gradients import SpentGradients
@@ -55,10 +57,12 @@ _ALL: tuple[type[Watcher], ...] = (
     SharedLayers,
     Batches,
     Labels,
+    SamplePairs,
     LabelOrder,
     EpochOrders,
     RandomNumbers,
     LoadedStates,
+    ResumedSchedules,
     AveragedCopies,
     BatchStatistics,
     HiddenParameters,

@@ -153,7 +153,7 @@ class Labels(Watcher):
         # Where each pass ends with its first batch, a row that has several labels is not known.
         counts = served.batches == 1 or served.number != served.turn
         inputs, labels = alive
-        for row, label in zip(_rows(inputs), labels.tolist(), strict=True):
+        for row, label in zip(hash_rows(inputs), labels.tolist(), strict=True):
             known = self._rows.get(row)
             if known is None:
                 if len(self._rows) < _KEPT:
@@ -186,7 +186,7 @@ def _by_chance(labels: list[int]) -> float:
     return 1 - sum((count / len(labels)) ** 2 for count in counts)
 
 
-def _rows(inputs: torch.Tensor) -> list[int]:
+def hash_rows(inputs: torch.Tensor) -> list[int]:
     """Return a hash of each row of an input; of a long row, of elements all along it."""
     flat = inputs.detach().reshape(len(inputs), -1)
     if flat.shape[1] > _ROW:

@@ -75,6 +75,11 @@ class Rates(Watcher):
             if "__init__" in vars(kind):  # not all of torch's own call the one they inherit
                 patches.replace(kind, "__init__", self._wrap_init)
 
+    def schedulers(self, optimizer: Optimizer) -> list[Any]:
+        """Return the schedulers of an optimizer that are alive."""
+        alive = [seen.scheduler() for seen in self._seen.values()]
+        return [each for each in alive if getattr(each, "optimizer", None) is optimizer]
+
     def before_step(self, window: Window) -> Columns:
         """Return the rates that the step is made with."""
         optimizer = window.optimizer() if window.optimizer is not None else None

@@ -1,0 +1,131 @@
+"""Watches runs that go on from a file: whether the schedule in the file goes on too."""
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.watch.rates import Rates
+from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.window import Window
+from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.user_line import caller
+
+_ADVANCED = 2  # advances in the file, at least: a schedule that has hardly begun loses nothing
+_COUNTERS = {
+    "last_epoch",
+    "best",
+    "num_bad_epochs",
+    "cooldown_counter",
+    "_step_count",
+    "_last_lr",
+    "_get_lr_called_within_step",
+    "_is_initial",
+    "_schedulers",
+}
+
+
+@dataclass(slots=True)
+class _ReadSchedule:
+    """A schedule's state that was read, the optimizers loaded since, and the step that was due."""
+
+    state: dict[str, Any]
+    step: int
+    source: str
+    optimizers: "list[weakref.ref[Optimizer]]" = field(default_factory=list)
+
+
+class ResumedSchedules(Watcher):
+    """The Probe event "resumed": a schedule that begins anew beside an optimizer that goes on."""
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._read: list[_ReadSchedule] = []
+        self._found: list[Probe] = []
+
+    def install(self, patches: Patches) -> None:
+        """Listen to files that are read, and to optimizers that are loaded."""
+        self._rates = self.recorder.watcher(Rates)
+        patches.replace(torch, "load", self._loads)
+        patches.replace(Optimizer, "load_state_dict", self._restores)
+
+    def before_step(self, window: Window) -> Columns:
+        """Compare the schedules of an optimizer that goes on with what was read with it."""
+        if self._read:
+            read, self._read = self._read, []
+            optimizer = window.optimizer() if window.optimizer is not None else None
+            with suppress(Exception):  # whatever somebody's schedulers do when they are looked at
+                for one in read:
+                    own = any(ref() is optimizer for ref in one.optimizers)
+                    if optimizer is not None and own and one.step == self.recorder.steps:
+                        self._compare(one, optimizer)
+        return {}
+
+    def finish(self) -> Iterable[Event]:
+        """Return what was found."""
+        return self._found
+
+    def _compare(self, read: _ReadSchedule, optimizer: Optimizer) -> None:
+        """Tell of the schedule that is configured as the one in the file, and begins anew."""
+        done = read.state["last_epoch"]
+        for scheduler in self._rates.schedulers(optimizer):
+            state = scheduler.state_dict()
+            if state.keys() == read.state.keys() and _settings(state) == _settings(read.state):
+                if state["last_epoch"] < done:
+                    probe = Probe(
+                        probe="resumed",
+                        measured=float(state["last_epoch"]),
+                        reference=float(done),
+                        step=self.recorder.steps,
+                        label=type(scheduler).__name__,
+                        source=read.source,
+                    )
+                    self._found.append(probe)
+                return
+
+    def _loads(self, load: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a `torch.load` that remembers the schedules in what it has read."""
+
+        @wraps(load)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            """Read the file."""
+            found = load(*args, **kwargs)
+            if self.recorder.patches.active and isinstance(found, Mapping):
+                states = [state for state in found.values() if _is_schedule(state)]
+                source = caller() if states else ""
+                step = self.recorder.steps
+                self._read += [_ReadSchedule(dict(state), step, source) for state in states]
+            return found
+
+        return wrapper
+
+    def _restores(self, restore: Callable[..., Any]) -> Callable[..., Any]:
+        """Return an `Optimizer.load_state_dict` that tells which optimizer goes on."""
+
+        @wraps(restore)
+        def wrapper(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            """Load the state."""
+            result = restore(optimizer, *args, **kwargs)
+            for read in self._read:
+                read.optimizers.append(weakref.ref(optimizer))
+            return result
+
+        return wrapper
+
+
+def _is_schedule(state: Any) -> bool:
+    """Say whether something is the state of a schedule that has advanced."""
+    advanced = state.get("last_epoch") if isinstance(state, dict) else None
+    return isinstance(advanced, int) and advanced >= _ADVANCED and "_last_lr" in state
+
+
+def _settings(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a schedule was configured with."""
+    return {name: value for name, value in state.items() if name not in _COUNTERS}
