@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import nan
 
 from trainguard.events.base import Event
+from trainguard.events.fit import FITS
 from trainguard.events.growth import Growth
 from trainguard.events.parameter import Parameter as Parameter  # noqa: PLC0414 one of them
 from trainguard.events.scheduler import Scheduler
@@ -178,12 +179,14 @@ class Term(Event):
     """
     All calls of one loss function from one place of the user's code.
 
-    function: "cross_entropy"; reduction: "mean", "sum", "none".
-    input, target: their shapes at the first call.
-    broadcasts: calls whose input and target were expanded against each other to a larger shape.
+    function: "cross_entropy"; reduction: "mean", "sum", "none"; input, target: their first shapes.
+    broadcasts: calls whose input and target were expanded to a larger shape.
     producer: what made the input ("SoftmaxBackward0"), as autograd names it.
     distributions: calls whose input rows all lay in 0..1 and summed to one.
-    positive: calls that take log-probabilities and got a value above zero.
+    positive, heavy, crossed: calls that take log-probabilities and got a value above zero, rows
+        that sum to more than one, columns that sum to one.
+    negative, nonfinite: calls with such a result. weighted: whether weights were given.
+    range: the smallest and the largest target, of probabilities and signs.
     shares: at the probed steps, the norm of this term's part of the gradient over that of the
         largest term; empty where it was not probed.
     evaluation: whether the calls were made without gradients.
@@ -199,6 +202,12 @@ class Term(Event):
     producer: str = ""
     distributions: int = 0
     positive: int = 0
+    heavy: int = 0
+    crossed: int = 0
+    negative: int = 0
+    nonfinite: int = 0
+    range: tuple[float, ...] = ()
+    weighted: bool = False
     shares: tuple[float, ...] = ()
     evaluation: bool = False
 
@@ -259,5 +268,6 @@ class Probe(Event):
 
 LOOP_EVENTS = (
     *(Step, Evaluation, Logged, Parameter, Read, Term, Scheduler, Average, Probe),
+    *FITS,
     Growth,
 )

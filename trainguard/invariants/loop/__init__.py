@@ -21,6 +21,8 @@ from trainguard.invariants.loop import data as data  # isort: skip
 from trainguard.invariants.loop import modes as modes  # isort: skip
 from trainguard.invariants.loop import evaluations as evaluations  # isort: skip
 from trainguard.invariants.loop import terms as terms  # isort: skip
+from trainguard.invariants.loop import loss_values as loss_values  # isort: skip
+from trainguard.invariants.loop import chance as chance  # isort: skip
 from trainguard.invariants.loop import logged as logged  # isort: skip
 from trainguard.invariants.loop import logged_averages as logged_averages  # isort: skip
 from trainguard.invariants.loop import probes as probes  # isort: skip

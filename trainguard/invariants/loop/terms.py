@@ -55,10 +55,11 @@ def logits_are_not_normalised_twice(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A loss that normalises its input is given logits, and one that does not is given logarithms.
 
-    Judges: cross_entropy and binary_cross_entropy_with_logits whose input comes out of a softmax or
-        a sigmoid, or is made of distributions in every one of 3 calls or more; nll_loss that gets
-        values above zero in every call.
-    Allows: log_softmax before cross_entropy, which changes nothing.
+    Judges: cross_entropy and binary_cross_entropy_with_logits whose input comes out of a softmax, a
+        sigmoid, a ReLU or a tanh, or is made of distributions in every one of 3 calls or more;
+        nll_loss and kl_div whose input is made of distributions, or sums to one over the samples
+        in every call; nll_loss that gets values above zero, or rows of more than one in all.
+    Allows: log_softmax before cross_entropy, which changes nothing; a tanh that is scaled after.
     Misses: a normalisation that something else follows; losses written by hand.
     Why: a softmax of a softmax is nearly flat: the loss cannot fall far, and its gradient fades.
     Source: Lightning-Universe/lightning-bolts issue 654; ariecattan/SciCo issue 2.
@@ -80,25 +81,35 @@ def logits_are_not_normalised_twice(trace: Trace[Event]) -> Iterator[Finding]:
 _MAKERS = {
     "SoftmaxBackward0": "the output of a softmax",
     "SigmoidBackward0": "the output of a sigmoid",
+    "ReluBackward0": "the output of a ReLU",
+    "TanhBackward0": "the output of a tanh",
 }
 _WHY = {
-    "cross_entropy": "it takes the softmax itself; leave the one before it out",
-    "binary_cross_entropy_with_logits": "it takes the sigmoid itself; leave the one before it out",
+    "cross_entropy": "it takes the softmax itself; leave the activation before it out",
+    "binary_cross_entropy_with_logits": "it takes the sigmoid itself; leave the activation before"
+    " it out",
     "nll_loss": "log_softmax is missing, or use cross_entropy",
+    "kl_div": "its input is what log_softmax returns, unlike its target",
 }
 
 
 def _describe_normalisation(term: Term) -> tuple[str, str]:
     """Tell what a term is given instead of what it takes, and what that is; or nothing."""
+    always = term.calls >= _FEW and term.distributions == term.calls
     if term.function in ("cross_entropy", "binary_cross_entropy_with_logits"):
         classes = term.input[1] if len(term.input) > 1 else 0
-        always = term.calls >= _FEW and term.distributions == term.calls and classes > 1
-        probabilities = always and term.function == "cross_entropy"
+        probabilities = always and classes > 1 and term.function == "cross_entropy"
         made = _MAKERS.get(term.producer, "probabilities" if probabilities else "")
         return made, "logits"
     if term.function == "nll_loss" and 0 < term.calls == term.positive:
         made = "probabilities" if term.distributions == term.calls else "values above zero"
         return made, "logarithms of probabilities"
+    if term.function in ("kl_div", "nll_loss") and always:
+        return "probabilities", "logarithms of probabilities"
+    if _FEW <= term.calls == term.crossed:
+        return "probabilities that sum to one over the samples", "that sum to one over the classes"
+    if term.function == "nll_loss" and _FEW <= term.calls == term.heavy:
+        return "probabilities that sum to more than one", "logarithms of probabilities"
     return "", ""
 
 

@@ -7,8 +7,10 @@ from trainguard.observe.loop.watch.batches import Batches
 from trainguard.observe.loop.watch.broadcast_losses import BroadcastLosses
 from trainguard.observe.loop.watch.clipping import Clipping
 from trainguard.observe.loop.watch.conditions import Conditions
+from trainguard.observe.loop.watch.constant_predictions import ConstantPredictions
 from trainguard.observe.loop.watch.detached_probe import DetachedProbe
 from trainguard.observe.loop.watch.epoch_orders import EpochOrders
+from trainguard.observe.loop.watch.evaluation_skill import EvaluationSkill
 from trainguard.observe.loop.watch.forwards import Forwards
 from trainguard.observe.loop.watch.future_probe import FutureProbe
 from trainguard.observe.loop.watch.gradient_reads import GradientReads
@@ -50,6 +52,8 @@ _ALL: tuple[type[Watcher], ...] = (
     LossFunctions,
     TermGradients,
     BroadcastLosses,
+    ConstantPredictions,
+    EvaluationSkill,
     RepeatProbe,
     MixingProbe,
     FutureProbe,

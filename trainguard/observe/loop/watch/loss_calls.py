@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import torch
@@ -11,6 +12,16 @@ from trainguard.events.loop import Term
 # What a function takes as its input, and the dimension of that in which the classes are.
 CLASSES = {"cross_entropy": 1, "multi_margin_loss": 1, "nll_loss": 1, "kl_div": -1, "ctc_loss": -1}
 LOGARITHMS = {"nll_loss", "kl_div", "ctc_loss"}
+# Those whose targets are a probability, or the sign of a pair.
+TARGETED = {
+    "binary_cross_entropy_with_logits",
+    "cosine_embedding_loss",
+    "hinge_embedding_loss",
+    "kl_div",
+    "margin_ranking_loss",
+    "multilabel_soft_margin_loss",
+    "soft_margin_loss",
+}
 # Those that expand an input and a target of different shapes against each other.
 EXPANDS = {
     "gaussian_nll_loss",
@@ -25,6 +36,7 @@ EXPANDS = {
 }
 _TOLERANCE = 1e-4
 _ABOVE = 1e-2  # log(p + epsilon) may lie a little above zero
+_OFF = 0.1  # of the logarithm of the sum of probabilities
 _MOST = 2**18  # elements that are looked at
 _MOST_ROWS = 64
 _IN_A_STEP = 8  # calls
@@ -37,8 +49,12 @@ class LossCalls:
     """
     What a Term says, as far as it is known, and what it is still counted with.
 
-    checked: the calls whose values were looked at. hits, above: those of them whose input was a
-        distribution, and had a value above zero; on an accelerator they are counted there.
+    checked: the calls whose values were looked at. hits, above, heavy, crossed: those of them whose
+        input was a distribution, had a value above zero, were logarithms of more than one in all,
+        and of distributions over the samples; on an accelerator they are counted there.
+    negative, nonfinite: calls that returned less than zero, or no finite number.
+    low, high: the smallest and the largest target.
+    options: the other arguments of the first call; None where they are too large to be kept.
     """
 
     function: str
@@ -53,9 +69,16 @@ class LossCalls:
     checked: int = 0
     hits: Any = 0
     above: Any = 0
+    heavy: Any = 0
+    crossed: Any = 0
+    negative: Any = 0
+    nonfinite: Any = 0
+    low: Any = inf
+    high: Any = -inf
     shares: dict[int, list[float]] = field(default_factory=dict)
     step: int = -1
     left: int = _IN_A_STEP
+    options: dict[str, Any] | None = None
     code: object = None  # held so that its id stays its own
     backward: int = -1
     turn: int = 0
@@ -73,7 +96,7 @@ class LossCalls:
 
     def wants(self, step: int, surveyed: bool) -> bool:
         """Say whether the values of this call should be looked at."""
-        if self.function not in CLASSES:
+        if self.function not in CLASSES and self.function not in TARGETED:
             return False
         if self.step != step:
             self.step, self.left = step, _IN_A_STEP
@@ -82,7 +105,14 @@ class LossCalls:
 
     def check(self, scores: torch.Tensor, target: Any) -> None:
         """Look at the values of one call: whether they are a distribution, or above zero."""
-        if not scores.is_floating_point() or not scores.numel() or scores.is_sparse:
+        if self.function in TARGETED:
+            self._look_at_target(target.detach())
+        if (
+            self.function not in CLASSES
+            or not scores.is_floating_point()
+            or not scores.numel()
+            or scores.is_sparse
+        ):
             return
         with torch.no_grad():
             rows = sampled_rows(scores.detach(), CLASSES[self.function])
@@ -93,6 +123,31 @@ class LossCalls:
                 self.above += _as_count(_largest_chosen(scores.detach(), target) > _ABOVE)
             elif self.function in LOGARITHMS:
                 self.above += _as_count(rows.max() > _ABOVE)
+            if self.function in LOGARITHMS and rows.shape[-1] > 1:
+                self.heavy += _as_count(rows.float().logsumexp(-1).min() > _OFF)
+                self.crossed += _as_count(_are_crossed(scores.detach(), rows))
+
+    def add_value(self, value: torch.Tensor) -> None:
+        """Count a loss that is below zero, or no finite number."""
+        if value.is_cpu and value.numel() == 1:
+            number = value.item()
+            self.negative += number < -_TOLERANCE
+            self.nonfinite += number - number != 0
+        elif not value.dim():
+            own = value.detach()
+            self.negative = self.negative + (own < -_TOLERANCE)
+            self.nonfinite = self.nonfinite + ~own.isfinite()
+
+    def _look_at_target(self, target: torch.Tensor) -> None:
+        """Widen the range of the targets."""
+        if not target.numel() or (self.options or {}).get("log_target"):
+            return
+        low, high = (bound.float() for bound in target.aminmax())
+        if target.is_cpu:
+            self.low, self.high = min(self.low, low.item()), max(self.high, high.item())
+        else:
+            self.low = low.minimum(torch.as_tensor(self.low, device=low.device))
+            self.high = high.maximum(torch.as_tensor(self.high, device=high.device))
 
     def terms(self) -> Iterator[Term]:
         """
@@ -113,6 +168,12 @@ class LossCalls:
                 producer=self.producer,
                 distributions=self._scale(int(self.hits)) // turns,
                 positive=self._scale(int(self.above)) // turns,
+                heavy=self._scale(int(self.heavy)) // turns,
+                crossed=self._scale(int(self.crossed)) // turns,
+                negative=int(self.negative) // turns,
+                nonfinite=int(self.nonfinite) // turns,
+                weighted=self.options is None or self.options.get("weight") is not None,
+                range=(float(self.low), float(self.high)) if self.low <= self.high else (),
                 shares=tuple(shares),
                 evaluation=self.evaluation,
             )
@@ -139,6 +200,13 @@ def are_distributions(rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     wide = rows.float()
     off = (wide.sum(-1) - 1).abs().max()
     return (wide.min() >= 0) & (wide.max() <= 1 + tolerance) & (off <= tolerance)
+
+
+def _are_crossed(scores: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Say whether logarithms are those of distributions over the samples, and not over classes."""
+    own = rows.float().logsumexp(-1).abs().max()
+    other = scores.float().logsumexp(0).abs().max() if scores.dim() > 1 else own
+    return (other <= _TOLERANCE * 10) & (own > _OFF)
 
 
 def _largest_chosen(logs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -54,6 +54,7 @@ FUNCTIONS = (
 _TARGETS = ("target", "targets", "positive")
 _MEANS = ("mean", "batchmean")
 _MOST_PLACES = 256
+_KEPT = 2**16  # elements of an option that is copied, such as the weights of classes
 _tracing: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]
 _dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)  # noqa: SLF001
 
@@ -83,6 +84,7 @@ class LossFunctions(Watcher):
     The column weights, and the Term events.
 
     fresh: the calls with a graph since the last backward.
+    only: where the latest loss that was handed to backward comes from, if from one place alone.
     listeners: are told of each call, with its input, target and value.
     """
 
@@ -92,6 +94,7 @@ class LossFunctions(Watcher):
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self.fresh: set[Token] = set()
+        self.only: LossCalls | None = None
         self.listeners: list[Listener] = []
         self._tallies: dict[tuple[Any, ...], LossCalls] = {}
         self._weights: dict[int, list[tuple[Token, Any] | None]] = {}
@@ -121,6 +124,8 @@ class LossFunctions(Watcher):
             found = autograd_graph.multiple(loss)
         except Exception:  # noqa: BLE001 a constant that was changed since cannot be read
             found = None
+        upward = found is not None and isinstance(found[1], float) and found[1] < 0
+        self.only = None if found is None or upward else found[0][0]
         if found is not None and found[0][0].reduction in _MEANS:
             self._weight = found[0], found[1] / self.recorder.scaling.of(loss)
 
@@ -214,6 +219,7 @@ class LossFunctions(Watcher):
             function.reduction(args, kwargs),
             tuple(given[function.first].shape),
             tuple(given[function.second].shape),
+            options=_keep_options(given, {function.first, function.second}),
             code=user.f_code if user is not None else None,
         )
         self._tallies[key] = tally
@@ -231,6 +237,7 @@ class LossFunctions(Watcher):
             tally.producer = tally.producer or autograd_graph.producer(scores)
         if value.numel() and value.is_floating_point():
             self._forwards.add_loss(value, tally.reduction)
+            tally.add_value(value)
         if scores.shape != target.shape and tally.function in EXPANDS:
             tally.broadcasts += is_broadcast(scores.shape, target.shape)
         for listener in tuple(self.listeners):
@@ -247,6 +254,17 @@ def _describe(name: str, original: Callable[..., Any]) -> _Function:
     names = list(signature.parameters)
     second = next(n for n in names if n in _TARGETS)
     return _Function(name, names[0], second, names.index(second), signature)
+
+
+def _keep_options(given: dict[str, Any], but: set[str]) -> dict[str, Any] | None:
+    """Return the arguments of a call but some, its tensors copied; None if one is too large."""
+    options = {name: value for name, value in given.items() if name not in but}
+    for name, value in options.items():
+        if isinstance(value, torch.Tensor):
+            if value.numel() > _KEPT:
+                return None
+            options[name] = value.detach().clone()
+    return options
 
 
 def _bound_early(originals: set[int]) -> Iterator[tuple[ModuleType, str]]:

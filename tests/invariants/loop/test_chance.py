@@ -1,0 +1,105 @@
+"""The judges of what a model has learned, against a prediction that knows no input."""
+
+import pytest
+
+from trainguard.events.fit import Fit, Skill
+from trainguard.events.loop import Evaluation
+
+BEATS = "loss_beats_constant_prediction"
+FOLLOWS = "outputs_follow_inputs"
+LINE = "/home/me/train.py:9"
+
+
+def fit(loss: float = 2.3, constant: float = 2.3, falls: float = 0.0, **more) -> Fit:
+    """Write the losses of a place in 64 stretches, beside those of the constant."""
+    losses = tuple(loss * (1 + falls * (63 - index) / 63) for index in range(64))
+    row = {"calls": 128, "only": 1.0, "losses": losses, "constants": (constant,) * 64}
+    known = {"examples": 256, "inputs": 256, "learnable": 0.9, "source": LINE}
+    return Fit(**{"function": "cross_entropy", **row, **known, **more})
+
+
+def test_a_model_that_predicts_the_mean(judged) -> None:
+    """The loss is said beside that of the constant, and what is known of the data."""
+    (finding,) = judged(BEATS, [fit()])
+    assert finding.summary == (
+        "the model of `train` ends no better than a constant that ignores the input"
+    )
+    assert finding.at == "cross_entropy, the last quarter of 128 calls"
+    assert (finding.measured, finding.source) == ("loss 2.3", LINE)
+    assert "90%" in finding.why
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({}, ["broken"]),
+        ({"learnable": 0.1}, ["note"]),
+        ({"learnable": float("nan")}, ["note"]),
+        ({"loss": 2.2}, []),
+        ({"loss": 9.0, "learnable": 0.1}, ["broken"]),
+        ({"loss": 9.0, "falls": 3.0}, []),
+        ({"falls": 0.1}, []),
+        ({"only": 0.5}, []),
+        ({"only": 0.0, "reconstructs": True}, ["note"]),
+        ({"calls": 40}, []),
+        ({"loss": 90.0, "falls": 3.0}, ["broken"]),
+        ({"loss": 90.0, "falls": 3.0, "function": "mse_loss"}, []),
+        ({"constant": 0.01, "loss": 0.1}, []),
+        ({"function": "mse_loss", "constant": 0.01, "loss": 0.01}, ["broken"]),
+        ({"function": "mse_loss", "constant": 0.0, "loss": 0.01}, []),
+        ({"constant": float("nan")}, []),
+        ({"losses": (), "constants": ()}, []),
+    ],
+)
+def test_constant_predictions(more: dict, expected: list[str], ranks) -> None:
+    """What has learned, still falls, is one term of several or short is left alone."""
+    assert ranks(BEATS, [fit(**more)]) == expected
+
+
+def test_rollouts_and_rising_rates_are_left_alone(judged, steps) -> None:
+    """The targets of rollouts move, and a warmup that is not over has not begun to learn."""
+    assert judged(BEATS, [Evaluation(step=0, routine=True), fit()]) == []
+    assert judged(BEATS, [*steps(60, rates=lambda i: (1e-5 * (i + 1),)), fit()]) == []
+    assert len(judged(BEATS, [*steps(60, rates=lambda i: (1e-5 * (90 - i),)), fit()])) == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({"alike": 40}, "the outputs of `train` are the same for every sample of a batch"),
+        ({"blank": 40}, "the inputs of `train` are the same for every sample of a batch"),
+        ({"alike": 20}, None),
+        ({"alike": 40, "calls": 400}, None),
+    ],
+)
+def test_samples_that_are_told_apart(more: dict, expected: str | None, judged) -> None:
+    """One answer for all is found where it lasts to the end of the run."""
+    found = [finding.summary for finding in judged(FOLLOWS, [fit(**more)])]
+    assert found == ([expected] if expected else [])
+
+
+def skill(right: int, **more) -> Skill:
+    """Write the last evaluation of a run of sixty steps, with four classes."""
+    return Skill(
+        **{"step": 60, "rows": 200, "right": right, "commonest": 50, "source": LINE, **more}
+    )
+
+
+@pytest.mark.parametrize(
+    ("others", "more", "expected"),
+    [
+        ([skill(40)], {"loss": 0.5}, ["broken"]),
+        ([skill(60)], {"loss": 0.5}, ["broken"]),
+        ([skill(90)], {"loss": 0.5}, []),
+        ([skill(40), skill(90)], {"loss": 0.5}, []),
+        ([skill(40)], {"loss": 2.0}, []),
+        ([skill(40)], {"loss": 0.5, "learnable": 0.1}, []),
+        ([skill(40)], {"loss": 0.5, "only": 0.5}, []),
+        ([skill(10, rows=50)], {"loss": 0.5}, []),
+        ([skill(40, step=10)], {"loss": 0.5}, []),
+        ([], {"loss": 0.5}, []),
+    ],
+)
+def test_evaluations_at_chance(others: list, more: dict, expected: list, ranks, steps) -> None:
+    """Where the model has learned what can be generalised, some evaluation must show it."""
+    assert ranks("evaluation_beats_chance", [*steps(60), *others, fit(**more)]) == expected

@@ -1,0 +1,60 @@
+"""The judges of loss functions by value."""
+
+import pytest
+
+from trainguard.events.loop import Step, Term
+
+RANGE = "loss_targets_are_in_range"
+POSSIBLE = "losses_are_possible"
+LOGITS = "binary_cross_entropy_with_logits"
+
+
+def term(function: str = LOGITS, **more) -> Term:
+    """Write a term that was called in each of 20 steps."""
+    return Term(function=function, **{"calls": 20, "input": (8,), "target": (8,), **more})
+
+
+@pytest.mark.parametrize(
+    ("function", "low", "high", "found"),
+    [
+        (LOGITS, 0.0, 1.0, False),
+        (LOGITS, -1.0, 1.0, True),
+        (LOGITS, 0.0, 255.0, True),
+        (LOGITS, -1e-4, 1.0, False),
+        ("kl_div", -8.0, -0.1, True),
+        ("kl_div", 0.0, 0.9, False),
+        ("margin_ranking_loss", 0.0, 1.0, True),
+        ("margin_ranking_loss", -1.0, 1.0, False),
+        ("margin_ranking_loss", 1.0, 1.0, False),
+        ("mse_loss", -9.0, 9.0, False),
+    ],
+)
+def test_ranges_of_targets(function: str, low: float, high: float, found: bool, judged) -> None:
+    """Targets are held against what a function is defined for."""
+    assert bool(judged(RANGE, [term(function, range=(low, high))])) == found
+    assert judged(RANGE, [term(function)]) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "more", "expected"),
+    [
+        (LOGITS, {"negative": 1}, ["broken"]),
+        (LOGITS, {"negative": 1, "weighted": True}, []),
+        ("gaussian_nll_loss", {"negative": 20}, []),
+        ("kl_div", {"negative": 3}, []),
+        ("kl_div", {"negative": 20}, ["broken"]),
+        ("mse_loss", {"nonfinite": 1}, ["note"]),
+        ("mse_loss", {"nonfinite": 5}, ["broken"]),
+        ("mse_loss", {"nonfinite": 5, "evaluation": True}, []),
+        ("mse_loss", {"nonfinite": 5, "reduction": "none"}, []),
+    ],
+)
+def test_impossible_losses(function: str, more: dict, expected: list[str], ranks) -> None:
+    """Values below zero, or of no number, are found where a function cannot return them."""
+    assert ranks(POSSIBLE, [term(function, **more)]) == expected
+
+
+def test_what_the_loss_shows_is_said_once(judged) -> None:
+    """Where the run's own loss is not finite, loss_is_finite says so."""
+    lost = Step(step=0, loss=float("nan"), losses=(float("nan"),))
+    assert judged(POSSIBLE, [lost, term("mse_loss", nonfinite=20)]) == []

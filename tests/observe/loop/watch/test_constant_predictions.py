@@ -1,0 +1,104 @@
+"""What the recorder says of a loss beside that of a prediction that knows no input."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from trainguard.events.fit import Fit
+from trainguard.observe.loop.recorder import Recorder
+
+
+def fits_of(loss, targets: torch.Tensor, steps: int = 60, width: int = 1) -> list[Fit]:
+    """Train a linear model on random inputs for a few steps, and return what was compared."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, width)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    inputs = torch.randn(len(targets), 4)
+    with Recorder("x") as recorder:
+        for _ in range(steps):
+            rows = torch.randperm(len(targets))[:32]
+            optimizer.zero_grad()
+            loss(model(inputs[rows]), targets[rows]).backward()
+            optimizer.step()
+    return [event for event in recorder.trace if isinstance(event, Fit)]
+
+
+def squares(output: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """Return the mean of the squared differences."""
+    return F.mse_loss(output, wanted)
+
+
+CLASSES = torch.arange(320) % 4
+WEIGHTS = torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, 1.386),
+        ({"weight": WEIGHTS}, 1.280),
+        ({"label_smoothing": 0.2}, 1.386),
+        ({"ignore_index": 0}, 1.099),
+        ({"reduction": "sum"}, 32 * 1.386),
+    ],
+)
+def test_class_frequencies(options: dict, expected: float) -> None:
+    """The best constant for classes is how often each came, as the function weighs them."""
+    (found,) = fits_of(lambda x, y: F.cross_entropy(x, y, **options), CLASSES, width=4)
+    assert found.constants[-1] == pytest.approx(expected, rel=0.06)
+    assert (found.calls, found.only, found.inputs > 200) == (59, 1.0, True)
+
+
+@pytest.mark.parametrize("name", ["mse_loss", "smooth_l1_loss", "l1_loss", "huber_loss"])
+def test_means_of_numbers(name: str) -> None:
+    """For numbers it is their mean, and the loss of that is what the function itself returns."""
+
+    def loss(output: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        """Look the function up when it is called, as scripts do."""
+        value: torch.Tensor = getattr(F, name)(output, wanted)
+        return value
+
+    torch.manual_seed(1)
+    targets = torch.randn(320, 1) * 3 + 7
+    (found,) = fits_of(loss, targets)
+    expected = loss(targets.mean().expand_as(targets), targets).item()
+    assert sum(found.constants) / 59 == pytest.approx(expected, rel=0.1)
+    assert found.losses[-1] > 2 * found.constants[-1]
+
+
+def test_an_input_that_teaches() -> None:
+    """A regression on examples tells targets that follow from inputs from those that do not."""
+    torch.manual_seed(0)
+    noise = torch.randn(320, 1)
+    (found,) = fits_of(squares, noise)
+    assert found.learnable < 0.2
+    torch.manual_seed(0)
+    nn.Linear(4, 1)  # draws as the model will
+    taught = torch.randn(320, 4).sum(1, keepdim=True)
+    (found,) = fits_of(squares, taught)
+    assert found.learnable > 0.8
+
+
+def test_a_target_that_learns_is_left_alone() -> None:
+    """Two outputs that are compared with each other have no target."""
+    assert fits_of(lambda x, y: F.mse_loss(x, 2 * x + y), torch.randn(320, 1)) == []
+
+
+def test_one_output_for_all() -> None:
+    """Outputs that are the same for all samples are counted to the end of the run."""
+    (found,) = fits_of(lambda x, y: F.mse_loss(x * 0 + x.mean(), y), torch.randn(320, 1))
+    assert (found.alike, found.blank) == (60, 0)
+
+
+def test_no_random_number_is_drawn() -> None:
+    """The run is the one that it would have been."""
+    (found,) = fits_of(squares, torch.randn(320, 1), steps=3)
+    after = torch.rand(3)
+    torch.manual_seed(0)
+    nn.Linear(4, 1)
+    torch.randn(320, 4)
+    for _ in range(3):
+        torch.randperm(320)
+    assert found.calls == 2
+    assert torch.equal(after, torch.rand(3))

@@ -1,0 +1,59 @@
+"""What a model has learned, beside what a constant prediction would have."""
+
+from dataclasses import dataclass
+from math import nan
+
+from trainguard.events.base import Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit(Event):
+    """
+    The loss at one place of the user's code beside that of a prediction that knows no input.
+
+    calls: with a gradient, that were compared. only: the share of all backward passes whose loss
+        was a multiple of one of them, and of nothing else.
+    losses, constants: the mean loss of the model, and that of always predicting the average of
+        the targets seen before, in stretches of the run that are equally long but for the last.
+    examples, inputs: pairs of an input and its target that were remembered, and how many
+        different inputs they have.
+    learnable: the share of the variance of held-out targets that a kernel regression on the other
+        examples explains; nan where it was not tried.
+    reconstructs: whether the targets are the inputs themselves.
+    alike: calls in a row at the end of the run in which all samples got the same output, though
+        neither their inputs nor their targets were the same. blank: the same of their inputs.
+    """
+
+    function: str
+    source: str = ""
+    calls: int = 0
+    only: float = 0.0
+    losses: tuple[float, ...] = ()
+    constants: tuple[float, ...] = ()
+    examples: int = 0
+    inputs: int = 0
+    learnable: float = nan
+    reconstructs: bool = False
+    alike: int = 0
+    blank: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skill(Event):
+    """
+    How right a model was about classes in the latest evaluation at one place.
+
+    step: how many optimizer steps had been made. rows: how many samples were evaluated.
+    right: for how many the highest score was that of their class; commonest: how many had the
+        commonest class. evaluations: how many there were at that place.
+    """
+
+    step: int
+    source: str = ""
+    rows: int = 0
+    right: int = 0
+    commonest: int = 0
+    evaluations: int = 0
+
+
+FITS = (Fit, Skill)

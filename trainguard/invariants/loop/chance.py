@@ -1,0 +1,214 @@
+"""Judgements of what a model has learned, against a prediction that knows no input."""
+
+from collections.abc import Iterator, Sequence
+from math import isfinite, sqrt
+
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.fit import Fit, Skill
+from trainguard.events.loop import Evaluation, Step
+from trainguard.events.trace import Trace
+from trainguard.invariants.loop.wording import events, main_course, percent, stretch
+from trainguard.invariants.wording import number
+
+_LEAST_CALLS = 48  # as many steps as the shortest runs that were seen to learn took to do so
+_BEATEN = 0.98  # of the constant's loss: nothing that has learned ended above it in the corpus
+_WORSE = 2.0  # times the constant's loss: no noise of a rate or of a batch explains that
+_ABSURD = 10.0  # times chance: 23 nats for ten classes, where a whole run cannot leave them
+_FALLS = 0.97  # of the loss a quarter or two before: such a run has only not been long enough
+_FALLS_FAR = 0.9  # the same of a loss that is far above the constant's, and noisier
+_LEARNABLE = 0.3  # of held-out variance; noise explains less than 0.1 of 256 examples
+_ALONE = 0.9  # of the backward passes
+_LEAST_ENTROPY = 0.05  # below it the targets are all but constant
+_LEARNED = 0.7  # of the constant's loss
+_LEAST_ROWS = 64
+_LEAST_ALIKE = 24  # calls; a last layer that begins at zero takes one step to leave it
+_LEAST_SHARE = 0.25
+_ENTROPIES = ("cross_entropy", "nll_loss", "binary_cross_entropy")
+
+
+@invariant("loop")
+def loss_beats_constant_prediction(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A model ends better than a constant that knows no input.
+
+    Judges: the loss functions of torch that compare with classes or numbers, called 48 times or
+        more: the last quarter of the losses, against those that always predicting the average of
+        the targets seen before has in the same calls. Broken where the loss is that of one place
+        alone and a small regression on 256 of the same inputs explains 30 % of targets that it was
+        not shown, or where the loss ends at twice that of the constant. Else a note.
+    Allows: 0.98 (limit) of the constant's loss; a loss that still falls by 3 % from the second
+        quarter of the run to the last, by 10 % where it is far above the constant's, unless it is
+        a cross-entropy of ten times as much; rates that still rise; targets that hardly vary; terms
+        beside others, unless they compare with the input itself (which is a note).
+    Misses: losses written by hand, and several terms; runs with rollouts; a model that has learned
+        less than it could.
+    Why: a model that predicts the mean looks like a loss curve that has converged.
+    Source: Karpathy, A Recipe for Training Neural Networks, 2019 ("input-independent baseline");
+        pytorch/pytorch issue 16045.
+    """
+    beaten = trace.limit("loss_beats_constant_prediction", _BEATEN)
+    if any(passes.routine for passes in events(trace, Evaluation)) or _rates_rise(trace):
+        return
+    for fit in events(trace, Fit):
+        if not _is_conclusive(fit):
+            continue
+        ratio, before = _ratio(fit, 0.75, 1), _ratio(fit, 0.25, 0.5)
+        falls = ratio < (_FALLS if ratio < _WORSE else _FALLS_FAR) * before
+        absurd = ratio >= _ABSURD and fit.function.startswith(_ENTROPIES)
+        if ratio < beaten or (falls and not absurd):
+            continue
+        alone = fit.only >= _ALONE
+        sure = alone and (fit.learnable >= _LEARNABLE or ratio >= _WORSE)
+        if alone or fit.reconstructs:
+            yield _make_finding(trace, fit, beaten, Rank.BROKEN if sure else Rank.NOTE)
+
+
+def _make_finding(trace: Trace[Event], fit: Fit, beaten: float, rank: Rank) -> Finding:
+    """Return the finding about one place."""
+    loss, constant = _mean(fit.losses, 0.75, 1), _mean(fit.constants, 0.75, 1)
+    worse = loss >= _WORSE * constant
+    taught = fit.learnable >= _LEARNABLE
+    return Finding(
+        f"the model of `{trace.subject}` ends {'worse than' if worse else 'no better than'} a"
+        " constant that ignores the input",
+        f"{fit.function}, the last quarter of {fit.calls} calls",
+        "loss " + number(loss),
+        "below "
+        + number(beaten * constant)
+        + f": {number(constant)} is the loss of always predicting the average of the targets",
+        why=_guess_cause(worse, taught, fit),
+        rank=rank,
+        event=fit,
+        source=fit.source,
+    )
+
+
+def _guess_cause(worse: bool, taught: bool, fit: Fit) -> str:
+    """Say what may be wrong, and what that is known from."""
+    if worse:
+        return (
+            "perhaps a rate that is too high, inputs or weights that are far too large, or a"
+            " sign that is turned"
+        )
+    if taught:
+        return (
+            f"a small regression on {fit.inputs} of these inputs explains {fit.learnable:.0%} of"
+            " targets it was not shown: the input says enough, so look at what the outputs depend"
+            " on, at the loss's arguments and at the rate"
+        )
+    return (
+        "perhaps inputs and targets do not belong together, one term drowns this one, or the rate"
+        " is far too low; or there is nothing to learn"
+    )
+
+
+def _is_conclusive(fit: Fit) -> bool:
+    """Say whether there are enough calls, with targets that vary, and with finite losses."""
+    known = len(fit.losses) == len(fit.constants) > 0
+    if not known or not all(isfinite(value) for value in (*fit.losses, *fit.constants)):
+        return False
+    least = _LEAST_ENTROPY if fit.function.startswith(_ENTROPIES) else 0.0
+    return fit.calls >= _LEAST_CALLS and _mean(fit.constants, 0.75, 1) > least
+
+
+@invariant("loop")
+def outputs_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Samples with different inputs and targets get different outputs.
+
+    Judges: what torch's loss functions are given, in the last 24 calls of a run that were looked
+        at, or more; and whether the inputs themselves differ.
+    Allows: differences above 1e-4 of a logit, or of the spread of the targets in the batch.
+    Misses: batches of one sample; models whose first input is not what they depend on.
+    Why: a softmax over one output, dead units and images that were cast to bytes all train without
+        an error, and return one and the same answer.
+    Source: Stack Overflow questions 34673164 (softmax over one output) and 48385830 (inputs of 0).
+    """
+    least = int(trace.limit("outputs_follow_inputs", _LEAST_ALIKE))
+    for fit in events(trace, Fit):
+        if max(fit.alike, fit.blank) < max(least, _LEAST_SHARE * fit.calls):
+            continue
+        blank = fit.blank > fit.alike
+        what = "inputs" if blank else "outputs"
+        yield Finding(
+            f"the {what} of `{trace.subject}` are the same for every sample of a batch",
+            f"{fit.function}, in the last {max(fit.alike, fit.blank)} of {fit.calls} calls",
+            "one and the same for targets that differ",
+            f"{what} that differ as the targets do",
+            why="perhaps numbers below one that were cast to integers, or the same row for all"
+            if blank
+            else "perhaps a softmax over a dimension of size one, units that are dead or saturated,"
+            " or features that are replaced by a constant",
+            event=fit,
+            source=fit.source,
+        )
+
+
+@invariant("loop")
+def evaluation_beats_chance(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What a model has learned about classes holds in evaluation.
+
+    Judges: the accuracy of the last evaluations, in the second half of a run whose training loss
+        ended below 0.7 of that of a constant, where a small regression on training inputs explains
+        30 % of targets that it was not shown: it is above the share of the commonest class.
+    Allows: chance and two of its standard deviations (limit: their number) in some place, as long
+        as another evaluation is better: attacks, prunings and other domains are measured beside.
+    Misses: evaluations of fewer than 64 samples; outputs that are no scores of classes.
+    Why: inputs that are normalised in training alone, labels in another order, batch statistics
+        that never followed: the model has learned, and what is reported does not show it.
+    Source: keras-team/keras pull request 9965; Stack Overflow question 47167409.
+    """
+    deviations = trace.limit("evaluation_beats_chance", 2.0)
+    late = 0.5 * sum(step.span for step in events(trace, Step))
+    skills = [s for s in events(trace, Skill) if s.rows >= _LEAST_ROWS and s.step >= late]
+    if not skills or any(_is_skilled(skill, deviations) for skill in skills):
+        return
+    learned = [f for f in events(trace, Fit) if _is_conclusive(f) and f.learnable >= _LEARNABLE]
+    for fit in learned[:1]:
+        if fit.only >= _ALONE and _ratio(fit, 0.75, 1) <= _LEARNED:
+            yield _describe_skill(trace, skills[0], fit)
+
+
+def _is_skilled(skill: Skill, deviations: float) -> bool:
+    """Say whether an evaluation is right more often than naming the commonest class."""
+    chance = min(skill.commonest / skill.rows, 1.0)
+    spread = sqrt(chance * (1 - chance) * skill.rows)
+    return skill.right > skill.commonest + deviations * spread
+
+
+def _describe_skill(trace: Trace[Event], skill: Skill, fit: Fit) -> Finding:
+    """Return the finding about an evaluation."""
+    ratio = _ratio(fit, 0.75, 1)
+    return Finding(
+        f"the model of `{trace.subject}` learns, and its evaluation is no better than chance",
+        f"step {skill.step}, with a training loss at {percent(ratio)} of a constant's",
+        "right for " + percent(skill.right / skill.rows) + f" of {skill.rows} samples",
+        "above " + percent(skill.commonest / skill.rows) + ", the share of the commonest class",
+        why="perhaps evaluation inputs are not prepared as training inputs are, labels stand in"
+        " another order, batches hold one class each (nothing shuffles them), statistics of batch"
+        " norm did not follow, or another model is evaluated",
+        event=skill,
+        source=skill.source,
+    )
+
+
+def _mean(values: Sequence[float], low: float, high: float) -> float:
+    """Return the mean of one part of the run."""
+    part = values[int(low * len(values)) : max(int(high * len(values)), 1)] or values[-1:]
+    return sum(part) / len(part)
+
+
+def _ratio(fit: Fit, low: float, high: float) -> float:
+    """Return the loss of one part of the run over that of the constant."""
+    constant = _mean(fit.constants, low, high)
+    return _mean(fit.losses, low, high) / constant if constant > 0 else 0.0
+
+
+def _rates_rise(trace: Trace[Event]) -> bool:
+    """Say whether the rates are still on their way up at the end of the run."""
+    course = main_course(trace)
+    rates = [max(s.rates) for s in stretch(course.every, 0.5, 1) if s.rates] if course else []
+    return bool(rates) and rates[-1] >= max(rates) > 1.2 * min(rates)

@@ -1,0 +1,131 @@
+"""
+Whether an input says anything about its target: a small regression on examples, tested on others.
+
+It is made once, at the end of a run whose model has learned nothing, and tells a model that cannot
+learn from data that have nothing to teach.
+"""
+
+from dataclasses import dataclass, field
+from math import nan
+from typing import Any
+
+import torch
+
+_MOST = 256  # examples
+_LEAST = 64
+_EACH = 32  # examples of one batch, so that they come from several
+_CALLS = 64
+_FEATURES = 1024
+_OUTPUTS = 64
+_HASHED = 512  # features that tokens are counted in
+_FOLDS = 4
+_PRIME = 7919  # decides which examples are held out: those of a period must not fall together
+_RIDGES = (0.03, 1.0, 30.0)
+
+
+@dataclass(slots=True)
+class Examples:
+    """Different rows of inputs with their targets, from the first batches of a run."""
+
+    inputs: list[torch.Tensor] = field(default_factory=list)
+    targets: list[torch.Tensor] = field(default_factory=list)
+    count: int = 0
+    calls: int = 0
+    same: bool = True  # whether each target so far was the input itself
+    _known: set[int] = field(default_factory=set)
+
+    def add(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        """Remember rows of a batch that are not known yet."""
+        self.calls += 1
+        if self.calls > _CALLS or len(self._known) >= _MOST or not _are_paired(inputs, targets):
+            return
+        rows = inputs.detach().reshape(len(inputs), -1)
+        answers = targets.detach().reshape(len(targets), -1)
+        self.same &= rows.shape == answers.shape and bool((rows == answers).all())
+        for index in range(0, len(rows), -(-len(rows) // _EACH)):
+            row = rows[index, :: -(-rows.shape[1] // _FEATURES)].cpu()
+            key = hash(row.contiguous().view(torch.uint8).numpy().tobytes())
+            if key not in self._known and len(self._known) < _MOST:
+                self._known.add(key)
+                self.inputs.append(row.clone())
+                self.targets.append(answers[index, :_OUTPUTS].cpu().clone())
+            self.count += 1
+
+    def describe(self) -> dict[str, Any]:
+        """Return columns of a Fit event: how many examples there are, and what they teach."""
+        try:
+            learnable = _held_out_r2(self.inputs, self.targets)
+        except Exception:  # noqa: BLE001 rows of different lengths, a matrix that is singular
+            learnable = nan
+        return {
+            "examples": self.count,
+            "inputs": len(self._known),
+            "learnable": learnable,
+            "reconstructs": self.same and self.count > 0,
+        }
+
+
+def _are_paired(inputs: torch.Tensor, targets: torch.Tensor) -> bool:
+    """Say whether two tensors are rows of inputs, and one target for each."""
+    able = targets.dim() > 0 and inputs.dim() > 1 and inputs.layout == torch.strided
+    return able and len(inputs) == len(targets) > 0 and inputs.numel() > 0 < targets.numel()
+
+
+def _held_out_r2(inputs: list[torch.Tensor], targets: list[torch.Tensor]) -> float:
+    """Return the largest share of variance that some regression explains of what it never saw."""
+    if len(inputs) < _LEAST:
+        return nan
+    order = sorted(range(len(inputs)), key=lambda index: index * _PRIME % len(inputs))
+    features = _as_features(torch.stack([inputs[i] for i in order]))
+    answers = _as_numbers(torch.stack([targets[i] for i in order]))
+    kernels = _kernels(features) if features.shape[1] and answers.shape[1] else []
+    return max((_test(k, answers, ridge) for k in kernels for ridge in _RIDGES), default=nan)
+
+
+def _as_features(rows: torch.Tensor) -> torch.Tensor:
+    """Return columns of mean 0 and variance 1; tokens are counted, by themselves and by place."""
+    if not rows.is_floating_point():
+        places = torch.arange(rows.shape[1]) * _PRIME
+        counts = torch.zeros(len(rows), 2 * _HASHED)
+        counts.scatter_add_(1, rows.long() % _HASHED, torch.ones(rows.shape))
+        counts.scatter_add_(1, _HASHED + (rows.long() + places) % _HASHED, torch.ones(rows.shape))
+        rows = counts
+    return _standardise(rows.double())
+
+
+def _as_numbers(targets: torch.Tensor) -> torch.Tensor:
+    """Return targets as columns of mean 0 and variance 1, one for each of a few classes."""
+    if not targets.is_floating_point():
+        values, counts = torch.unique(targets, return_counts=True)
+        common = values[counts.argsort(descending=True)[:_OUTPUTS]]
+        targets = (targets[:, :1] == common).double()
+    return _standardise(targets.double())
+
+
+def _standardise(rows: torch.Tensor) -> torch.Tensor:
+    """Return the columns that vary, with mean 0 and variance 1."""
+    rows = rows - rows.mean(0)
+    spread = rows.std(0)
+    kept = spread > 1e-9 * spread.max().clamp_min(1e-30)
+    return rows[:, kept] / spread[kept]
+
+
+def _kernels(features: torch.Tensor) -> list[torch.Tensor]:
+    """Return how alike any two rows are, in a straight and in a local way."""
+    distances = torch.cdist(features, features).square()
+    typical = distances[distances > 0].median()
+    return [features @ features.T / features.shape[1], (-distances / typical).exp()]
+
+
+def _test(kernel: torch.Tensor, answers: torch.Tensor, ridge: float) -> float:
+    """Return the share of variance that is explained of rows left out in turn."""
+    count, error, total = len(kernel), 0.0, 0.0
+    for fold in range(_FOLDS):
+        held = torch.arange(count) % _FOLDS == fold
+        mean = answers[~held].mean(0)
+        own = kernel[~held][:, ~held] + ridge * torch.eye(int((~held).sum())).double()
+        weights = torch.linalg.solve(own, answers[~held] - mean)
+        guess = kernel[held][:, ~held] @ weights + mean
+        error += float((guess - answers[held]).square().sum())
+        total += float((answers[held] - mean).square().sum())
+    return 1 - error / total if total else nan

@@ -1,0 +1,246 @@
+"""
+Watches what a loss function would return for a prediction that knows no input.
+
+That prediction is the average of the targets seen so far: their mean, or the logarithm of how often
+each class came. It is told the next targets before it learns from them, as the model is, and the
+two losses are compared on the very same calls.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from trainguard.events.base import Event
+from trainguard.events.fit import Fit
+from trainguard.observe.loop.held_out_regression import Examples
+from trainguard.observe.loop.watch.batches import Batches
+from trainguard.observe.loop.watch.loss_calls import LossCalls
+from trainguard.observe.loop.watch.loss_functions import LossFunctions
+from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.tools.patches import Patches
+
+_CLASSES = ("cross_entropy", "nll_loss")
+_LOGITS = "binary_cross_entropy_with_logits"
+_NUMBERS = {_LOGITS, "binary_cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
+_SYMMETRIC = {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
+_CHUNKS = 64  # stretches of the run whose losses are told apart
+_WIDEST = 2**16  # classes, or outputs of one sample
+_LARGEST = 2**22  # elements of a target
+_EPSILON = 1e-6
+_DEPENDS = 1e-4  # of a logit, or of the spread of the targets: less is no answer to an input
+_ROWS, _COLUMNS = 16, 4096  # of a batch, that are compared with each other
+_PLACES = 16
+
+Number = Any  # a float, on an accelerator a tensor that is fetched at the end
+
+
+@dataclass(slots=True)
+class _Place:
+    """
+    The losses of the model and of the constant prediction in the calls of one place.
+
+    only: backward passes whose loss was a multiple of one of these calls, and of nothing else.
+    chunks: (loss, loss of the constant, calls) of stretches of the run, all equally long.
+    alike: calls in a row, up to now, in which all samples got the same output, though neither
+        their inputs nor their targets were the same. blank: calls in which all inputs were.
+    average: of the targets so far, for classes how often each came; weight: of how many it is.
+    """
+
+    tally: LossCalls
+    only: int = 0
+    chunks: list[tuple[Number, Number, int]] = field(default_factory=list)
+    stride: int = 1
+    average: torch.Tensor | None = None
+    weight: float = 0.0
+    failed: bool = False
+    alike: int = 0
+    blank: int = 0
+    examples: Examples = field(default_factory=Examples)
+
+    def add(self, loss: Number, constant: Number) -> None:
+        """Add the two losses of one call; in a long run the stretches become longer."""
+        if self.chunks and self.chunks[-1][2] < self.stride:
+            before = self.chunks.pop()
+            self.chunks.append((before[0] + loss, before[1] + constant, before[2] + 1))
+        else:
+            self.chunks.append((loss, constant, 1))
+        if len(self.chunks) >= _CHUNKS and self.chunks[-1][2] == self.stride:
+            pairs = zip(self.chunks[::2], self.chunks[1::2], strict=True)
+            self.chunks = [(a[0] + b[0], a[1] + b[1], a[2] + b[2]) for a, b in pairs]
+            self.stride *= 2
+
+    def compare_samples(
+        self, given: torch.Tensor, scores: torch.Tensor, target: torch.Tensor
+    ) -> None:
+        """Count whether all samples of a batch have one output, or one input."""
+        wanted = _spread(target)
+        if given.dim() < 2 or scores.dim() < 1 or wanted == 0:
+            return
+        is_blank = _spread(given) == 0
+        least = _DEPENDS * (wanted if self.tally.function in _SYMMETRIC else 1.0)
+        self.blank = self.blank + 1 if is_blank else 0
+        self.alike = self.alike + 1 if not is_blank and _spread(scores) <= least else 0
+
+
+class ConstantPredictions(Watcher):
+    """The Fit events."""
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._places: dict[int, _Place] = {}
+        self._backwards = 0
+        self._matrix = False
+
+    def install(self, patches: Patches) -> None:
+        """Ask to be told of the calls of loss functions."""
+        self._batches = self.recorder.watcher(Batches)
+        self._losses = self.recorder.watcher(LossFunctions)
+        self._losses.listeners.append(self._on_loss)
+
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """Count the passes whose loss comes from one place alone."""
+        self._backwards += 1
+        only = self._losses.only
+        place = self._places.get(id(only)) if only is not None else None
+        if place is not None:
+            place.only += 1
+
+    def finish(self) -> Iterator[Event]:
+        """Return what was added up of each place."""
+        for place in self._places.values():
+            if place.failed or not place.chunks:
+                continue
+            yield Fit(
+                function=place.tally.function,
+                source=place.tally.source,
+                calls=sum(calls for _, _, calls in place.chunks),
+                only=place.only / max(1, self._backwards),
+                losses=tuple(float(loss) / calls for loss, _, calls in place.chunks),
+                constants=tuple(float(loss) / calls for _, loss, calls in place.chunks),
+                alike=place.alike,
+                blank=place.blank,
+                **place.examples.describe(),
+            )
+
+    def _on_loss(
+        self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
+    ) -> None:
+        """Compare a loss with that of the constant prediction, which then learns the target."""
+        if not value.requires_grad or (
+            tally.function not in _NUMBERS and tally.function not in _CLASSES
+        ):
+            return
+        place = self._places.get(id(tally))
+        if place is None:
+            if len(self._places) >= _PLACES:
+                return
+            place = self._places[id(tally)] = _Place(tally)
+        if not place.failed:
+            try:
+                with torch.no_grad():
+                    self._look(place, scores, target, value)
+            except Exception:  # noqa: BLE001 whatever cannot be compared is left alone
+                place.failed = True
+
+    def _has_matrix(self) -> bool:
+        """Say whether something is learned that could look at an input: a constant is one."""
+        held = [p for window in self.recorder.windows for p in window.parameters]
+        self._matrix = self._matrix or not held or any(p.dim() > 1 for p in held)
+        return self._matrix
+
+    def _look(
+        self, place: _Place, scores: torch.Tensor, target: torch.Tensor, value: torch.Tensor
+    ) -> None:
+        """Add the losses of one call, and let the constant prediction learn from it."""
+        tally = place.tally
+        if target.requires_grad and not scores.requires_grad and tally.function in _SYMMETRIC:
+            scores, target = target, scores
+        able = target.numel() <= _LARGEST and tally.options is not None and self._has_matrix()
+        if target.requires_grad or not able:
+            place.failed = True
+            return
+        given = self._batches.given() if self._batches.given is not None else None
+        if given is not None:
+            place.examples.add(given, target)
+            place.compare_samples(given, scores.detach(), target)
+        if _are_classes(tally, target):
+            count = scores.shape[1] if scores.dim() > 1 else scores.shape[0]
+            constant = _compare_classes(place, count, target)
+        else:
+            constant = _compare_numbers(place, target.detach())
+        if constant is not None:
+            place.add(_as_number(value), _as_number(constant))
+
+
+def _spread(rows: torch.Tensor) -> float:
+    """Return how far the first samples of a batch are from each other at most."""
+    few = rows[:_ROWS].reshape(min(len(rows), _ROWS), -1)[:, :_COLUMNS]
+    return float((few.float() - few[:1].float()).abs().max()) if few.numel() else 0.0
+
+
+def _are_classes(tally: LossCalls, target: torch.Tensor) -> bool:
+    """Say whether the targets are numbers of classes."""
+    return tally.function in _CLASSES and not target.is_floating_point()
+
+
+def _compare_classes(place: _Place, count: int, target: torch.Tensor) -> torch.Tensor | None:
+    """Return the loss of the class frequencies so far, then add those of these targets."""
+    options = place.tally.options or {}
+    flat = target.reshape(-1)
+    flat = flat[(flat >= 0) & (flat < count) & (flat != options.get("ignore_index", -100))]
+    if not 1 < count <= _WIDEST or not len(flat):
+        return None
+    if place.average is None:
+        place.average = torch.full((count,), 0.5, device=flat.device)
+    rates = place.average / place.average.sum()
+    weights = options.get("weight")
+    weights = torch.ones_like(rates) if weights is None else weights.to(rates)
+    smooth = options.get("label_smoothing", 0.0)
+    wanted = ((1 - smooth) * rates + smooth / count) * weights
+    costs = -(wanted / wanted.sum()).clamp_min(1e-30).log()
+    each = (1 - smooth) * (weights * costs)[flat] + smooth * (weights * costs).mean()
+    place.average += torch.bincount(flat, minlength=count)
+    place.weight += len(flat)
+    if place.weight == len(flat):
+        return None
+    divisor = {"mean": weights[flat].sum(), "none": len(flat)}.get(place.tally.reduction, 1)
+    average: torch.Tensor = each.sum() / divisor
+    return average
+
+
+def _compare_numbers(place: _Place, target: torch.Tensor) -> torch.Tensor | None:
+    """Return the loss of the average target so far, then add these targets to the average."""
+    function = place.tally.function
+    flat = target.float()
+    if function in _CLASSES:
+        own = flat.movedim(1, -1).reshape(-1, flat.shape[1]).mean(0)
+    elif target.dim() == 2:
+        own = flat.mean(0)
+    else:
+        own = flat.mean()
+    before = place.average
+    rows = float(len(target)) if target.dim() else 1.0
+    place.weight += rows
+    if before is None:
+        place.average = own.clone()
+        return None
+    place.average = before + (own - before) * (rows / place.weight)
+    options = dict(place.tally.options or {})
+    if function in _CLASSES:
+        shape = (1, -1) + (1,) * (target.dim() - 2)
+        guess = before.clamp_min(_EPSILON).log().reshape(shape).expand_as(target)
+    elif function == _LOGITS:
+        guess = before.clamp(_EPSILON, 1 - _EPSILON).logit().expand_as(target)
+    else:
+        guess = before.expand_as(target)
+    call: Callable[..., torch.Tensor] = getattr(functional, function)
+    return call(guess.to(target.dtype), target, **options)
+
+
+def _as_number(value: torch.Tensor) -> Number:
+    """Return the mean of what a loss function returned, as a number where that does not wait."""
+    mean = value.detach().mean() if value.dim() else value.detach()
+    return mean.item() if mean.is_cpu else mean.clone()
