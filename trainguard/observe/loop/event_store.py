@@ -1,5 +1,7 @@
 """The events of a recording, which stay bounded in a long run."""
 
+from collections.abc import Callable
+
 from trainguard.events.base import Event
 from trainguard.events.loop import Step
 from trainguard.observe.loop.deferred import on_accelerator
@@ -9,10 +11,14 @@ from trainguard.observe.loop.watch.watcher import Columns
 
 
 class EventStore:
-    """What is kept of a recording so far, and what is on its way from an accelerator."""
+    """
+    What is kept of a recording so far, and what is on its way from an accelerator.
 
-    def __init__(self, faults: Faults) -> None:
-        self._faults = faults
+    take: is told of each Step that is complete; a recorder may look at it before it keeps it here.
+    """
+
+    def __init__(self, faults: Faults, take: Callable[[Event], None]) -> None:
+        self._faults, self._take = faults, take
         self._kept: dict[tuple[type[Event], str], Thinned] = {}
         self._waiting: list[Columns] = []
 
@@ -31,13 +37,13 @@ class EventStore:
         if on_accelerator(columns):
             self._waiting.append(columns)
         else:
-            self.keep(Step(**self._faults.fetch(columns)))
+            self._take(Step(**self._faults.fetch(columns)))
 
     def drain(self) -> None:
         """Make Steps of what was still on its way from an accelerator."""
         waiting, self._waiting = self._waiting, []
         for columns in waiting:
-            self.keep(Step(**self._faults.fetch(columns)))
+            self._take(Step(**self._faults.fetch(columns)))
 
     def in_order(self) -> list[Event]:
         """Return the events in the order in which they were seen."""

@@ -81,7 +81,7 @@ class Recorder:
         self._told = listeners(self.watchers)
         self._counting = Lock()
         self._by_optimizer: dict[int, Window] = {}
-        self._store = EventStore(self.faults)
+        self._store = EventStore(self.faults, self.keep)
         self._bare: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
         self._clock = count()
         self._began = 0.0
@@ -297,4 +297,4 @@ class Recorder:
         self.windows, self.watchers, self.recent = [], [], []
         self._by_optimizer, self._told, self.hand = {}, {}, ManualSteps(self)
         self.faults = Faults((), self.patches)
-        self._store = EventStore(self.faults)
+        self._store = EventStore(self.faults, self.keep)
