@@ -25,7 +25,7 @@ NOT_PYTHON = {
     "train.sh": (b"#!/bin/sh\npython train.py\n", "invalid syntax, line 2"),
     "model.pt": (b"PK\x03\x04\x00\x00", "null byte"),
     "latin.py": (b"name = '\xe9'\n", "decode"),
-    "typing.txt": (b"def f(:\n", "invalid syntax, line 1"),
+    "typing.src": (b"def f(:\n", "invalid syntax, line 1"),
 }
 
 

@@ -4,6 +4,7 @@ import ctypes
 import mmap
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import time
 
 import pytest
 import torch
+from torch.utils.data._utils import signal_handling
 
 from trainguard.observe.loop.counterfactual import forking
 from trainguard.observe.loop.counterfactual.forking import Exit, fork
@@ -186,6 +188,17 @@ def test_threads_are_an_obstacle() -> None:
             over.set()
             thread.join()
             over.clear()
+
+
+def test_workers_of_a_loader_that_are_gone_are_none(monkeypatch) -> None:
+    """The handler that torch leaves behind asks of the loader's own workers alone."""
+    before = signal.getsignal(signal.SIGCHLD)
+    monkeypatch.setattr(signal_handling, "_SIGCHLD_handler_set", False)
+    signal_handling._set_SIGCHLD_handler()
+    try:
+        assert forking.obstacle() == ""
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def test_other_obstacles(monkeypatch) -> None:

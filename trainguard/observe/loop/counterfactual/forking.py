@@ -78,11 +78,17 @@ def obstacle() -> str:
         return f"the script has {len(threads)} threads"
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return "the script is one of a group of processes"
-    if signal.getsignal(signal.SIGCHLD) != signal.SIG_DFL:
+    if not _ignores_our_children(signal.getsignal(signal.SIGCHLD)):
         return "the script listens for the end of children"
     if _memory_in_use() > min(_LARGEST, _memory_available() / 2):
         return "memory is short"
     return ""
+
+
+def _ignores_our_children(handler: Any) -> bool:
+    """Say whether the end of a child means nothing here; torch's loaders ask of workers alone."""
+    loaders = "torch.utils.data._utils.signal_handling"
+    return handler == signal.SIG_DFL or getattr(handler, "__module__", "") == loaders
 
 
 def fork(seconds: float, become: Callable[[Exit], None]) -> Answer | None:
