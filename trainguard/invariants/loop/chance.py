@@ -41,7 +41,7 @@ def loss_beats_constant_prediction(trace: Trace[Event]) -> Iterator[Finding]:
     Allows: 0.98 (limit) of the constant's loss; a loss that still falls by 3 % from the second
         quarter of the run to the last, by 10 % where it is far above the constant's, unless it is
         a cross-entropy of ten times as much; rates that still rise; targets that hardly vary; terms
-        beside others, unless they compare with the input itself (which is a note).
+        beside others, unless they compare with the input itself and never beat it (a note).
     Misses: losses written by hand, and several terms; runs with rollouts; a model that has learned
         less than it could.
     Why: a model that predicts the mean looks like a loss curve that has converged.
@@ -61,7 +61,8 @@ def loss_beats_constant_prediction(trace: Trace[Event]) -> Iterator[Finding]:
             continue
         alone = fit.only >= _ALONE
         sure = alone and (fit.learnable >= _LEARNABLE or ratio >= _WORSE)
-        if alone or fit.reconstructs:
+        best = min(_ratio(fit, part / 4, (part + 1) / 4) for part in range(4))
+        if alone or (fit.reconstructs and best >= beaten):
             yield _make_finding(trace, fit, beaten, Rank.BROKEN if sure else Rank.NOTE)
 
 
