@@ -33,6 +33,7 @@ _EPSILON = 1e-6
 _DEPENDS = 1e-4  # of a logit, or of the spread of the targets: less is no answer to an input
 _ROWS, _COLUMNS = 16, 4096  # of a batch, that are compared with each other
 _PLACES = 16
+_NODES = 2**12  # of a graph that are looked at: such a model is no constant
 
 Number = Any  # a float, on an accelerator a tensor that is fetched at the end
 
@@ -145,10 +146,16 @@ class ConstantPredictions(Watcher):
             except Exception:  # noqa: BLE001 whatever cannot be compared is left alone
                 place.failed = True
 
-    def _has_matrix(self) -> bool:
+    def _has_matrix(self, loss: torch.Tensor) -> bool:
         """Say whether something is learned that could look at an input: a constant is one."""
-        held = [p for window in self.recorder.windows for p in window.parameters]
-        self._matrix = self._matrix or not held or any(p.dim() > 1 for p in held)
+        nodes, seen = [loss.grad_fn], set()
+        while nodes and not self._matrix:
+            node = nodes.pop()
+            if node is not None and node not in seen:
+                seen.add(node)
+                leaf = getattr(node, "variable", None)
+                self._matrix = len(seen) > _NODES or (leaf is not None and leaf.dim() > 1)
+                nodes.extend(following for following, _ in node.next_functions)
         return self._matrix
 
     def _look(
@@ -158,7 +165,7 @@ class ConstantPredictions(Watcher):
         tally = place.tally
         if target.requires_grad and not scores.requires_grad and tally.function in _SYMMETRIC:
             scores, target = target, scores
-        able = target.numel() <= _LARGEST and tally.options is not None and self._has_matrix()
+        able = target.numel() <= _LARGEST and tally.options is not None and self._has_matrix(value)
         if target.requires_grad or not able:
             place.failed = True
             return
