@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
-from trainguard.core.measure import at_step, portion
+from trainguard.core.measure import Measure, at_step, portion
 from trainguard.events.base import Event
 from trainguard.events.counterfactual import WhatIf
 from trainguard.events.trace import Trace
@@ -42,7 +42,7 @@ def inputs_matter(trace: Trace[Event]) -> Iterator[Finding]:
         yield Finding(
             f"nothing that a model of `{trace.subject}` is shown changes its loss",
             f"steps {', '.join(str(answer.step) for answer in dead)}",
-            f"the same loss, output and gradients with {first.label}",
+            Measure(f"the same loss, output and gradients with {first.label}", len(dead), "steps"),
             "another loss, output or gradient",
             why="perhaps a softmax over a single output, or relus that are dead",
             event=first,
