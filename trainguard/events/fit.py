@@ -7,7 +7,7 @@ from trainguard.events.base import Event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit(Event):
+class BaselineFit(Event):
     """
     The loss at one place of the user's code beside that of a prediction that knows no input.
 
@@ -56,4 +56,4 @@ class Skill(Event):
     evaluations: int = 0
 
 
-FITS = (Fit, Skill)
+FITS = (BaselineFit, Skill)

@@ -6,7 +6,7 @@ from trainguard.events.base import Event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Growth(Event):
+class RunGrowth(Event):
     """
     How much of one kind of thing there was, looked at ever more rarely in the course of a run.
 

@@ -10,7 +10,7 @@ from math import nan
 
 from trainguard.events.base import Event
 from trainguard.events.fit import FITS
-from trainguard.events.growth import Growth
+from trainguard.events.growth import RunGrowth
 from trainguard.events.parameter import Parameter as Parameter  # noqa: PLC0414 one of them
 from trainguard.events.scheduler import Scheduler
 
@@ -269,5 +269,5 @@ class Probe(Event):
 LOOP_EVENTS = (
     *(Step, Evaluation, Logged, Parameter, Read, Term, Scheduler, Average, Probe),
     *FITS,
-    Growth,
+    RunGrowth,
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainguard.events.fit import Fit, Skill
+from trainguard.events.fit import BaselineFit, Skill
 from trainguard.events.loop import Evaluation
 
 BEATS = "loss_beats_constant_prediction"
@@ -10,12 +10,12 @@ FOLLOWS = "outputs_follow_inputs"
 LINE = "/home/me/train.py:9"
 
 
-def fit(loss: float = 2.3, constant: float = 2.3, falls: float = 0.0, **more) -> Fit:
+def fit(loss: float = 2.3, constant: float = 2.3, falls: float = 0.0, **more) -> BaselineFit:
     """Write the losses of a place in 64 stretches, beside those of the constant."""
     losses = tuple(loss * (1 + falls * (63 - index) / 63) for index in range(64))
     row = {"calls": 128, "only": 1.0, "losses": losses, "constants": (constant,) * 64}
     known = {"examples": 256, "inputs": 256, "learnable": 0.9, "source": LINE}
-    return Fit(**{"function": "cross_entropy", **row, **known, **more})
+    return BaselineFit(**{"function": "cross_entropy", **row, **known, **more})
 
 
 def test_a_model_that_predicts_the_mean(judged) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainguard.events.growth import Growth
+from trainguard.events.growth import RunGrowth
 
 LOOKS = (0, 1, 2, 4, 8, 16, 32, 64)
 
@@ -24,5 +24,5 @@ LOOKS = (0, 1, 2, 4, 8, 16, 32, 64)
 )
 def test_growth(kind: str, counts, among, expected: list, ranks, steps) -> None:
     """What grows without end is broken; what is let go, and a few stages, are not."""
-    growth = Growth(kind=kind, steps=LOOKS[: len(counts)], counts=counts, among=among)
+    growth = RunGrowth(kind=kind, steps=LOOKS[: len(counts)], counts=counts, among=among)
     assert ranks("nothing_grows", [*steps(70), growth]) == expected

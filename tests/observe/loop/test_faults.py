@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 from functools import cache
+from io import BytesIO
 from types import FunctionType
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,6 +14,7 @@ from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainguard.core.settings import Settings
+from trainguard.events.base import EVERYTHING
 from trainguard.judging.judge import judge_run
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.watch.watcher import Watcher, overrides, shielded
@@ -59,10 +62,23 @@ def train(step: Callable[[int], None] = lambda _: None) -> list[torch.Tensor]:
         scheduler.step()
         print(f"loss {loss.item():.4f}", sum(p.grad.norm() for p in model.parameters()).item())
         step(number)
+        _go_on_from_a_file(model, optimizer, scheduler)
         kept.append(loss.detach())
     with torch.no_grad():
         kept.append(F.cross_entropy(model.eval()(inputs), inputs[:, :3].argmax(1)))
     return [*kept, *(p.detach() for p in model.parameters())]
+
+
+def _go_on_from_a_file(model: nn.Module, optimizer: torch.optim.Optimizer, rule: object) -> None:
+    """Write a state down, read and load it again, and set a seed, in the middle of a training."""
+    file = BytesIO()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save({**state, "schedule": rule.state_dict()}, file)
+    file.seek(0)
+    found = torch.load(file)
+    model.load_state_dict(found["model"])
+    optimizer.load_state_dict(found["optimizer"])
+    np.random.seed(np.array([1, 2, 3]))
 
 
 @cache
@@ -121,6 +137,11 @@ def test_a_watcher_that_fails_at_the_end_costs_its_own(monkeypatch: pytest.Monke
     skipped = {v.invariant.name for v in verdicts if v.outcome == "skipped"}
     assert "schedule_is_advanced" in skipped or any("sched" in name for name in skipped)
     assert len(skipped) < len(verdicts) / 3
+
+
+def test_every_watcher_says_what_it_makes() -> None:
+    """One that does not would cost every invariant, where it fails."""
+    assert [kind.__name__ for kind in watchers() if EVERYTHING in kind.makes] == []
 
 
 def test_every_column_of_a_watcher_is_declared() -> None:

@@ -6,7 +6,7 @@ from math import isfinite, sqrt
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.events.base import Event
-from trainguard.events.fit import Fit, Skill
+from trainguard.events.fit import BaselineFit, Skill
 from trainguard.events.loop import Evaluation, Step
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import events, main_course, percent, stretch
@@ -51,7 +51,7 @@ def loss_beats_constant_prediction(trace: Trace[Event]) -> Iterator[Finding]:
     beaten = trace.limit("loss_beats_constant_prediction", _BEATEN)
     if any(passes.routine for passes in events(trace, Evaluation)) or _rates_rise(trace):
         return
-    for fit in events(trace, Fit):
+    for fit in events(trace, BaselineFit):
         if not _is_conclusive(fit):
             continue
         ratio, before = _ratio(fit, 0.75, 1), _ratio(fit, 0.25, 0.5)
@@ -66,7 +66,7 @@ def loss_beats_constant_prediction(trace: Trace[Event]) -> Iterator[Finding]:
             yield _make_finding(trace, fit, beaten, Rank.BROKEN if sure else Rank.NOTE)
 
 
-def _make_finding(trace: Trace[Event], fit: Fit, beaten: float, rank: Rank) -> Finding:
+def _make_finding(trace: Trace[Event], fit: BaselineFit, beaten: float, rank: Rank) -> Finding:
     """Return the finding about one place."""
     loss, constant = _mean(fit.losses, 0.75, 1), _mean(fit.constants, 0.75, 1)
     worse = loss >= _WORSE * constant
@@ -86,7 +86,7 @@ def _make_finding(trace: Trace[Event], fit: Fit, beaten: float, rank: Rank) -> F
     )
 
 
-def _guess_cause(worse: bool, taught: bool, fit: Fit) -> str:
+def _guess_cause(worse: bool, taught: bool, fit: BaselineFit) -> str:
     """Say what may be wrong, and what that is known from."""
     if worse:
         return (
@@ -105,7 +105,7 @@ def _guess_cause(worse: bool, taught: bool, fit: Fit) -> str:
     )
 
 
-def _is_conclusive(fit: Fit) -> bool:
+def _is_conclusive(fit: BaselineFit) -> bool:
     """Say whether there are enough calls, with targets that vary, and with finite losses."""
     known = len(fit.losses) == len(fit.constants) > 0
     if not known or not all(isfinite(value) for value in (*fit.losses, *fit.constants)):
@@ -128,7 +128,7 @@ def outputs_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
     Source: Stack Overflow questions 34673164 (softmax over one output) and 48385830 (inputs of 0).
     """
     least = int(trace.limit("outputs_follow_inputs", _LEAST_ALIKE))
-    for fit in events(trace, Fit):
+    for fit in events(trace, BaselineFit):
         if max(fit.alike, fit.blank) < max(least, _LEAST_SHARE * fit.calls):
             continue
         blank = fit.blank > fit.alike
@@ -167,7 +167,9 @@ def evaluation_beats_chance(trace: Trace[Event]) -> Iterator[Finding]:
     skills = [s for s in events(trace, Skill) if s.rows >= _LEAST_ROWS and s.step >= late]
     if not skills or any(_is_skilled(skill, deviations) for skill in skills):
         return
-    learned = [f for f in events(trace, Fit) if _is_conclusive(f) and f.learnable >= _LEARNABLE]
+    learned = [
+        f for f in events(trace, BaselineFit) if _is_conclusive(f) and f.learnable >= _LEARNABLE
+    ]
     for fit in learned[:1]:
         if fit.only >= _ALONE and _ratio(fit, 0.75, 1) <= _LEARNED:
             yield _describe_skill(trace, skills[0], fit)
@@ -180,7 +182,7 @@ def _is_skilled(skill: Skill, deviations: float) -> bool:
     return skill.right > skill.commonest + deviations * spread
 
 
-def _describe_skill(trace: Trace[Event], skill: Skill, fit: Fit) -> Finding:
+def _describe_skill(trace: Trace[Event], skill: Skill, fit: BaselineFit) -> Finding:
     """Return the finding about an evaluation."""
     ratio = _ratio(fit, 0.75, 1)
     return Finding(
@@ -202,7 +204,7 @@ def _mean(values: Sequence[float], low: float, high: float) -> float:
     return sum(part) / len(part)
 
 
-def _ratio(fit: Fit, low: float, high: float) -> float:
+def _ratio(fit: BaselineFit, low: float, high: float) -> float:
     """Return the loss of one part of the run over that of the constant."""
     constant = _mean(fit.constants, low, high)
     return _mean(fit.losses, low, high) / constant if constant > 0 else 0.0

@@ -172,7 +172,8 @@ def gradient_norm_is_positive(trace: Trace[Event]) -> Iterator[Finding]:
         gradient once and get zeros in the last 20 steps while the rest learns on.
     Allows: zeros in half of the steps (an advantage of zero); where a loss is exactly zero, as
         when every margin is kept; in a single step; steps of one of several optimizers that no
-        gradient was meant for. An optimizer of frozen parameters beside others that step is a note.
+        gradient was meant for; frozen parameters that move, as in an evolution strategy. An
+        optimizer of frozen parameters beside others that step is a note.
     Misses: parts of a model whose gradient is zero while weights of another part learn.
     Why: zero_grad between backward and step, a clamp that is always active or units that are all
         dead leave a run that only pretends.
@@ -180,9 +181,12 @@ def gradient_norm_is_positive(trace: Trace[Event]) -> Iterator[Finding]:
         discuss.pytorch.org topic 84911 (the head frozen with the rest).
     """
     yield from _find_dead_models(trace)
+    # What requires no gradient and moves nevertheless is given one that was found by other means.
+    given = any(p.held and p.moved and not p.trainable for p in events(trace, Parameter))
     for course in courses(trace):
         if _is_frozen(course):
-            yield _make_frozen_finding(trace, course)
+            if not given:
+                yield _make_frozen_finding(trace, course)
             continue
         ran = [s for s in course.steps if s.losses or "backward" in s.order]
         cleared = [s for s in ran if _is_cleared(s, course)]

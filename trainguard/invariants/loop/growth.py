@@ -7,7 +7,7 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import integer
 from trainguard.events.base import Event
-from trainguard.events.growth import Growth
+from trainguard.events.growth import RunGrowth
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import events
 
@@ -35,7 +35,7 @@ def nothing_grows(trace: Trace[Event]) -> Iterator[Finding]:
     Source: pytorch.org/docs/stable/notes/faq.html ("Don't accumulate history across your training
         loop"); NeuroBench/neurobench issue 184.
     """
-    for growth in events(trace, Growth):
+    for growth in events(trace, RunGrowth):
         if growth.kind == "graphs":
             yield from _judge_graphs(trace, growth)
         elif growth.kind in _TOLD:
@@ -44,7 +44,7 @@ def nothing_grows(trace: Trace[Event]) -> Iterator[Finding]:
             yield from _judge_optimizers(trace, growth)
 
 
-def _judge_graphs(trace: Trace[Event], growth: Growth) -> Iterator[Finding]:
+def _judge_graphs(trace: Trace[Event], growth: RunGrowth) -> Iterator[Finding]:
     """Yield a finding where outputs of many steps ago are still there with their graphs."""
     kept = max(growth.counts, default=0)
     if kept < _GRAPHS:
@@ -77,7 +77,7 @@ _TOLD = {
 }
 
 
-def _judge_additions(trace: Trace[Event], growth: Growth) -> Iterator[Finding]:
+def _judge_additions(trace: Trace[Event], growth: RunGrowth) -> Iterator[Finding]:
     """Yield a finding where there are ever more hooks or handlers, and never fewer."""
     steps = list(pairwise(growth.counts))
     rises = sum(after > before for before, after in steps)
@@ -95,7 +95,7 @@ def _judge_additions(trace: Trace[Event], growth: Growth) -> Iterator[Finding]:
     )
 
 
-def _judge_optimizers(trace: Trace[Event], growth: Growth) -> Iterator[Finding]:
+def _judge_optimizers(trace: Trace[Event], growth: RunGrowth) -> Iterator[Finding]:
     """Yield a finding where optimizers are made anew and what they had gathered is lost."""
     lives = growth.among
     if len(lives) < _STAGES:

@@ -257,7 +257,8 @@ def frozen_parameters_stay(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: parameters that require no gradient, at each step of an optimizer; those named in
         `frozen`, at the end of the run.
-    Allows: nothing for parameters that a step moved; copies, which follow by their own rule.
+    Allows: nothing for parameters that a step moved; copies, which follow by their own rule; what
+        never required a gradient and is given one, as in an evolution strategy.
     Misses: buffers, such as batch statistics; frozen parameters that are edited by hand, unless
         they are declared.
     Why: a gradient that is zeroed and not removed keeps momentum and weight decay at work.

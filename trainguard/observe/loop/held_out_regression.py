@@ -52,7 +52,7 @@ class Examples:
             self.count += 1
 
     def describe(self) -> dict[str, Any]:
-        """Return columns of a Fit event: how many examples there are, and what they teach."""
+        """Return columns of a BaselineFit: how many examples there are, and what they teach."""
         try:
             learnable = _held_out_r2(self.inputs, self.targets)
         except Exception:  # noqa: BLE001 rows of different lengths, a matrix that is singular

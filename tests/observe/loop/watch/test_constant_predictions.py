@@ -5,11 +5,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from trainguard.events.fit import Fit
+from trainguard.events.fit import BaselineFit
 from trainguard.observe.loop.recorder import Recorder
 
 
-def fits_of(loss, targets: torch.Tensor, steps: int = 60, width: int = 1) -> list[Fit]:
+def fits_of(loss, targets: torch.Tensor, steps: int = 60, width: int = 1) -> list[BaselineFit]:
     """Train a linear model on random inputs for a few steps, and return what was compared."""
     torch.manual_seed(0)
     model = nn.Linear(4, width)
@@ -21,7 +21,7 @@ def fits_of(loss, targets: torch.Tensor, steps: int = 60, width: int = 1) -> lis
             optimizer.zero_grad()
             loss(model(inputs[rows]), targets[rows]).backward()
             optimizer.step()
-    return [event for event in recorder.trace if isinstance(event, Fit)]
+    return [event for event in recorder.trace if isinstance(event, BaselineFit)]
 
 
 def squares(output: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:

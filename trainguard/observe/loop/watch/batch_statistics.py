@@ -26,6 +26,9 @@ class BatchStatistics(Watcher):
     those of an average whose own weights have moved, while those of its model saw some.
     """
 
+    makes = ("Probe:statistics",)
+    relies_on = ("AveragedCopies",)
+
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._layers: weakref.WeakKeyDictionary[nn.Module, list[Any]] = weakref.WeakKeyDictionary()

@@ -14,12 +14,13 @@ import torch
 from torch.nn import functional
 
 from trainguard.events.base import Event
-from trainguard.events.fit import Fit
+from trainguard.events.fit import BaselineFit
 from trainguard.observe.loop.held_out_regression import Examples
+from trainguard.observe.loop.watch import autograd_graph
 from trainguard.observe.loop.watch.batches import Batches
 from trainguard.observe.loop.watch.loss_calls import LossCalls
 from trainguard.observe.loop.watch.loss_functions import LossFunctions
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, shielded
 from trainguard.observe.tools.patches import Patches
 
 _CLASSES = ("cross_entropy", "nll_loss")
@@ -87,13 +88,15 @@ class _Place:
 
 
 class ConstantPredictions(Watcher):
-    """The Fit events."""
+    """The BaselineFit events."""
+
+    makes = ("BaselineFit",)
+    relies_on = ("Batches", "LossFunctions")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._places: dict[int, _Place] = {}
         self._backwards = 0
-        self._matrix = False
 
     def install(self, patches: Patches) -> None:
         """Ask to be told of the calls of loss functions."""
@@ -114,7 +117,7 @@ class ConstantPredictions(Watcher):
         for place in self._places.values():
             if place.failed or not place.chunks:
                 continue
-            yield Fit(
+            yield BaselineFit(
                 function=place.tally.function,
                 source=place.tally.source,
                 calls=sum(calls for _, _, calls in place.chunks),
@@ -126,6 +129,7 @@ class ConstantPredictions(Watcher):
                 **place.examples.describe(),
             )
 
+    @shielded
     def _on_loss(
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
     ) -> None:
@@ -138,25 +142,13 @@ class ConstantPredictions(Watcher):
         if place is None:
             if len(self._places) >= _PLACES:
                 return
-            place = self._places[id(tally)] = _Place(tally)
+            place = self._places[id(tally)] = _Place(tally, failed=not _looks_at_inputs(value))
         if not place.failed:
             try:
                 with torch.no_grad():
                     self._look(place, scores, target, value)
             except Exception:  # noqa: BLE001 whatever cannot be compared is left alone
                 place.failed = True
-
-    def _has_matrix(self, loss: torch.Tensor) -> bool:
-        """Say whether something is learned that could look at an input: a constant is one."""
-        nodes, seen = [loss.grad_fn], set()
-        while nodes and not self._matrix:
-            node = nodes.pop()
-            if node is not None and node not in seen:
-                seen.add(node)
-                leaf = getattr(node, "variable", None)
-                self._matrix = len(seen) > _NODES or (leaf is not None and leaf.dim() > 1)
-                nodes.extend(following for following, _ in node.next_functions)
-        return self._matrix
 
     def _look(
         self, place: _Place, scores: torch.Tensor, target: torch.Tensor, value: torch.Tensor
@@ -165,7 +157,7 @@ class ConstantPredictions(Watcher):
         tally = place.tally
         if target.requires_grad and not scores.requires_grad and tally.function in _SYMMETRIC:
             scores, target = target, scores
-        able = target.numel() <= _LARGEST and tally.options is not None and self._has_matrix(value)
+        able = target.numel() <= _LARGEST and tally.options is not None
         if target.requires_grad or not able:
             place.failed = True
             return
@@ -180,6 +172,13 @@ class ConstantPredictions(Watcher):
             constant = _compare_numbers(place, target.detach())
         if constant is not None:
             place.add(_as_number(value), _as_number(constant))
+
+
+def _looks_at_inputs(loss: torch.Tensor) -> bool:
+    """Say whether a matrix is learned, or a graph too large to tell: without one it is constant."""
+    nodes = list(autograd_graph.below(loss.grad_fn, _NODES))
+    leaves = [node.variable for node in nodes if hasattr(node, "variable")]
+    return len(nodes) >= _NODES or any(leaf.dim() > 1 for leaf in leaves)
 
 
 def _spread(rows: torch.Tensor) -> float:

@@ -63,6 +63,9 @@ class DetachedProbe(ModuleProbe):
     not in a run that loads weights, which may be meant to stay as they are.
     """
 
+    makes = ("Probe:detached",)
+    relies_on = ("Forwards",)
+
     probe = "detached"
 
     def __init__(self, recorder: Any) -> None:

@@ -15,7 +15,7 @@ from torch.utils.data.distributed import DistributedSampler
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.batches import Batches
-from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
@@ -61,6 +61,9 @@ class _LoaderPass:
 
 class EpochOrders(Watcher):
     """The Probe events "order" and "reach", of loaders whose batches are trained on."""
+
+    makes = ("Probe:order", "Probe:reach")
+    relies_on = ("Batches",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -126,10 +129,15 @@ class EpochOrders(Watcher):
         @wraps(reset)
         def wrapper(iterator: Any, *args: Any, **kwargs: Any) -> Any:
             """Begin again."""
-            self._running.pop(iterator, None)
+            self._forget(iterator)
             return reset(iterator, *args, **kwargs)
 
         return wrapper
+
+    @shielded
+    def _forget(self, iterator: Any) -> None:
+        """Forget which pass an iterator is in."""
+        self._running.pop(iterator, None)
 
     def _take(self, iterator: Any, indices: Any) -> None:
         """Take down the indices of a batch, where they are numbers of samples."""

@@ -13,7 +13,7 @@ from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.batches import Batches
 from trainguard.observe.loop.watch.loss_calls import LossCalls
 from trainguard.observe.loop.watch.loss_functions import LossFunctions
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, shielded
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
@@ -41,6 +41,9 @@ class EvaluationSkill(Watcher):
 
     The classes are those that a loss function is given, or that a loader served with the input.
     """
+
+    makes = ("Skill",)
+    relies_on = ("Batches", "LossFunctions")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -78,6 +81,7 @@ class EvaluationSkill(Watcher):
                     evaluations=score.evaluations,
                 )
 
+    @shielded
     def _on_loss(
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
     ) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from trainguard.events.base import Event
-from trainguard.events.growth import Growth
+from trainguard.events.growth import RunGrowth
 from trainguard.observe.loop.watch import autograd_graph
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Forward, Window
@@ -39,7 +39,9 @@ class _Mark:
 
 
 class Growing(Watcher):
-    """The Growth events of graphs, hooks and handlers, looked at on surveyed steps."""
+    """The RunGrowth events of graphs, hooks and handlers, looked at on surveyed steps."""
+
+    makes = ("RunGrowth",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -81,7 +83,7 @@ class Growing(Watcher):
         """Return what was counted of each kind."""
         for kind, rows in self._rows.items():
             steps, counts, among, names, sources = zip(*rows, strict=True)
-            yield Growth(
+            yield RunGrowth(
                 kind=kind,
                 steps=steps,
                 counts=counts,

@@ -21,6 +21,8 @@ class HiddenParameters(Watcher):
     They are looked for in the graph of what is handed to backward, at steps 0, 1, 2, 4, 8, ...
     """
 
+    makes = ("Parameter",)
+
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._looked = (-1, 0)

@@ -10,7 +10,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.loss_calls import LossCalls
 from trainguard.observe.loop.watch.loss_functions import LossFunctions
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, shielded
 from trainguard.observe.tools.patches import Patches
 
 _LOSSES = {
@@ -62,6 +62,9 @@ class _SortedRuns:
 class LabelOrder(Watcher):
     """The Probe event "sorted": lines whose labels rise through each epoch."""
 
+    makes = ("Probe:sorted",)
+    relies_on = ("LossFunctions",)
+
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._lines: dict[str, _SortedRuns] = {}
@@ -83,6 +86,7 @@ class LabelOrder(Watcher):
                     source=source,
                 )
 
+    @shielded
     def _on_loss(
         self, tally: LossCalls, _scores: torch.Tensor, target: torch.Tensor, value: torch.Tensor
     ) -> None:

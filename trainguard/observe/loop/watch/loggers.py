@@ -29,7 +29,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LogCall:
     """
     A function that is given numbers to log.
 
@@ -44,28 +44,28 @@ class Place:
     given: tuple[str, ...]
 
 
-def _places() -> Iterator[Place]:
+def _places() -> Iterator[LogCall]:
     """Yield all known places."""
     for module in ("torch.utils.tensorboard.writer", "tensorboardX.writer"):
-        yield Place(module, "SummaryWriter.add_scalar", "tensorboard", ("tag", "scalar_value"))
+        yield LogCall(module, "SummaryWriter.add_scalar", "tensorboard", ("tag", "scalar_value"))
         given = ("main_tag", "tag_scalar_dict")
-        yield Place(module, "SummaryWriter.add_scalars", "tensorboard", given)
-    yield Place("wandb.sdk.wandb_run", "Run.log", "wandb", ("data",))
-    yield Place("wandb", "log", "wandb", ("data",))
+        yield LogCall(module, "SummaryWriter.add_scalars", "tensorboard", given)
+    yield LogCall("wandb.sdk.wandb_run", "Run.log", "wandb", ("data",))
+    yield LogCall("wandb", "log", "wandb", ("data",))
     for module in ("mlflow.tracking.fluent", "mlflow"):
-        yield Place(module, "log_metric", "mlflow", ("key", "value"))
-        yield Place(module, "log_metrics", "mlflow", ("metrics",))
+        yield LogCall(module, "log_metric", "mlflow", ("key", "value"))
+        yield LogCall(module, "log_metrics", "mlflow", ("metrics",))
     client = "MlflowClient.log_metric"
-    yield Place("mlflow.tracking.client", client, "mlflow", ("run_id", "key", "value"))
+    yield LogCall("mlflow.tracking.client", client, "mlflow", ("run_id", "key", "value"))
     for package in ("lightning.pytorch", "pytorch_lightning"):
         module = f"{package}.core.module"
-        yield Place(module, "LightningModule.log", "lightning", ("name", "value"))
-        yield Place(module, "LightningModule.log_dict", "lightning", ("dictionary",))
+        yield LogCall(module, "LightningModule.log", "lightning", ("name", "value"))
+        yield LogCall(module, "LightningModule.log_dict", "lightning", ("dictionary",))
     for module in ("lightning.fabric.fabric", "lightning_fabric.fabric"):
-        yield Place(module, "Fabric.log", "lightning", ("name", "value"))
-        yield Place(module, "Fabric.log_dict", "lightning", ("metrics",))
-    yield Place("transformers.trainer", "Trainer.log", "transformers", ("logs",))
-    yield Place("accelerate.accelerator", "Accelerator.log", "accelerate", ("values",))
+        yield LogCall(module, "Fabric.log", "lightning", ("name", "value"))
+        yield LogCall(module, "Fabric.log_dict", "lightning", ("metrics",))
+    yield LogCall("transformers.trainer", "Trainer.log", "transformers", ("logs",))
+    yield LogCall("accelerate.accelerator", "Accelerator.log", "accelerate", ("values",))
 
 
 class Loggers:
@@ -86,7 +86,7 @@ class Loggers:
         self._modules = len(sys.modules)
         self._missing = [place for place in self._missing if not self._replace(place)]
 
-    def _replace(self, place: Place) -> bool:
+    def _replace(self, place: LogCall) -> bool:
         """Replace one function, if it is there; say whether that is done."""
         module = sys.modules.get(place.module)
         owner: Any = module
@@ -101,7 +101,7 @@ class Loggers:
         self._patches.replace(owner, name, lambda log: self._wrap(log, place, bool(classes)))
         return True
 
-    def _wrap(self, log: Callable[..., Any], place: Place, method: bool) -> Callable[..., Any]:
+    def _wrap(self, log: Callable[..., Any], place: LogCall, method: bool) -> Callable[..., Any]:
         """Return a function that tells of the numbers it is given, and logs as before."""
         channel = place.channel
 

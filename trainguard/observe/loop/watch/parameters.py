@@ -179,7 +179,8 @@ class Parameters(Watcher):
             if seen is not None:
                 seen.groups.add((id(window), place))
                 seen.orphan = bool(below) and seen.key not in below
-                if not parameter.requires_grad:
+                given = gradient_of(parameter) is not None and True not in seen.required
+                if not parameter.requires_grad and not given:  # given by hand, it is to be moved
                     frozen.append((seen, parameter))
         # Without a gradient, few optimizers move anything: some of those parameters will do.
         at_risk = [pair for pair in frozen if gradient_of(pair[1]) is not None]

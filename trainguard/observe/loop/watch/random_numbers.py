@@ -13,7 +13,7 @@ from torch import nn
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.batches import Batches
-from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import DENSE, Forward, Window
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
@@ -33,6 +33,9 @@ class RandomNumbers(Watcher):
     What is drawn around evaluations, and for the order of an epoch, is not counted. Nor is a
     generator that one line seeds by several numbers: data may be drawn by their index.
     """
+
+    makes = ("Probe:random",)
+    relies_on = ("Batches",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -101,14 +104,19 @@ class RandomNumbers(Watcher):
             """Set the seed."""
             result = seed(*args, **kwargs)
             if self.recorder.patches.active and self.recorder.steps:
-                source, given = caller(), next(iter([*args, *kwargs.values()]), None)
-                if self._given.setdefault((kind, source), given) != given:
-                    self._varied.add(kind)
-                self._sources.setdefault(kind, source)
-                self._states[kind] = _state(kind)
+                self._note_seed(kind, next(iter([*args, *kwargs.values()]), None))
             return result
 
         return wrapper
+
+    @shielded
+    def _note_seed(self, kind: str, given: Any) -> None:
+        """Take down where a generator was seeded, and whether by another number than before."""
+        source = caller()
+        if not np.array_equal(self._given.setdefault((kind, source), given), given):
+            self._varied.add(kind)
+        self._sources.setdefault(kind, source)
+        self._states[kind] = _state(kind)
 
     def _look(self, *, counts: bool) -> None:
         """See which generators have moved since the last look."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from trainguard.events.base import Event
-from trainguard.events.growth import Growth
+from trainguard.events.growth import RunGrowth
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window
 
@@ -36,7 +36,9 @@ class _Succession:
 
 
 class RebuiltOptimizers(Watcher):
-    """The Growth events of optimizers."""
+    """The RunGrowth events of optimizers."""
+
+    makes = ("RunGrowth",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -72,7 +74,7 @@ class RebuiltOptimizers(Watcher):
         """Return the successions of three optimizers or more."""
         for found in self._successions.values():
             if len(found.lives) >= 2:
-                yield Growth(
+                yield RunGrowth(
                     kind="optimizers",
                     steps=tuple(found.steps),
                     counts=tuple(range(2, len(found.lives) + 2)),

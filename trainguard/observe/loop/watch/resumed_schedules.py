@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.rates import Rates
-from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
@@ -44,6 +44,9 @@ class _ReadSchedule:
 
 class ResumedSchedules(Watcher):
     """The Probe event "resumed": a schedule that begins anew beside an optimizer that goes on."""
+
+    makes = ("Probe:resumed",)
+    relies_on = ("Rates",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -98,13 +101,18 @@ class ResumedSchedules(Watcher):
             """Read the file."""
             found = load(*args, **kwargs)
             if self.recorder.patches.active and isinstance(found, Mapping):
-                states = [state for state in found.values() if _is_schedule(state)]
-                source = caller() if states else ""
-                step = self.recorder.steps
-                self._read += [_ReadSchedule(dict(state), step, source) for state in states]
+                self._note_schedules(found)
             return found
 
         return wrapper
+
+    @shielded
+    def _note_schedules(self, found: Mapping[Any, Any]) -> None:
+        """Take down the schedules in what was read."""
+        states = [state for state in found.values() if _is_schedule(state)]
+        source = caller() if states else ""
+        step = self.recorder.steps
+        self._read += [_ReadSchedule(dict(state), step, source) for state in states]
 
     def _restores(self, restore: Callable[..., Any]) -> Callable[..., Any]:
         """Return an `Optimizer.load_state_dict` that tells which optimizer goes on."""
@@ -113,11 +121,17 @@ class ResumedSchedules(Watcher):
         def wrapper(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
             """Load the state."""
             result = restore(optimizer, *args, **kwargs)
-            for read in self._read:
-                read.optimizers.append(weakref.ref(optimizer))
+            if self.recorder.patches.active and self._read:
+                self._note_optimizer(optimizer)
             return result
 
         return wrapper
+
+    @shielded
+    def _note_optimizer(self, optimizer: Optimizer) -> None:
+        """Take down that an optimizer was loaded after the schedules that were read."""
+        for read in self._read:
+            read.optimizers.append(weakref.ref(optimizer))
 
 
 def _is_schedule(state: Any) -> bool:

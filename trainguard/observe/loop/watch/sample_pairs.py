@@ -16,7 +16,7 @@ from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.labels import hash_rows
 from trainguard.observe.loop.watch.loss_calls import LossCalls
 from trainguard.observe.loop.watch.loss_functions import LossFunctions
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, shielded
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.patches import Patches
 
@@ -105,6 +105,9 @@ class _Evaluated:
 class SamplePairs(Watcher):
     """The Probe events "labels", of rows that change their targets, and "held out"."""
 
+    makes = ("Probe:labels", "Probe:held out")
+    relies_on = ("LossFunctions",)
+
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._given: tuple[Forward, list[weakref.ref[torch.Tensor]]] | None = None
@@ -155,6 +158,7 @@ class SamplePairs(Watcher):
                 source=source,
             )
 
+    @shielded
     def _on_loss(
         self, tally: LossCalls, _scores: torch.Tensor, target: torch.Tensor, value: torch.Tensor
     ) -> None:

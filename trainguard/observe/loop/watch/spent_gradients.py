@@ -18,7 +18,7 @@ from trainguard.observe.loop.watch.gradient_reads import (
     is_clearing,
 )
 from trainguard.observe.loop.watch.term_gradients import TermGradients
-from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window, gradient_of
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller, foreign
@@ -121,9 +121,10 @@ class SpentGradients(Watcher):
             each for each in self._waiting if all(a.window is not window for a in each)
         ]
 
+    @shielded
     def _read(self, frame: FrameType) -> None:
         """Take all that is there as used, where a line of the user's code reads a gradient."""
-        if self._waiting and _is_for_use(frame):
+        if self._waiting and self.recorder.is_looking() and _is_for_use(frame):
             self._look()
             self._waiting.clear()
 
@@ -134,10 +135,15 @@ class SpentGradients(Watcher):
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             """Do what the original does."""
             if self._alert and self.recorder.patches.live and self._waiting:
-                self._cleared_at = caller(2)
+                self._note_clearing()
             return original(*args, **kwargs)
 
         return wrapper
+
+    @shielded
+    def _note_clearing(self) -> None:
+        """Take down the line that clears gradients."""
+        self._cleared_at = caller()
 
 
 def _is_for_use(frame: FrameType) -> bool:
