@@ -13,6 +13,7 @@ from trainguard.core.catalogue import catalogue
 from trainguard.core.settings import Settings
 from trainguard.judging.judge import Observations, applicable, devices_present, verdict
 from trainguard.judging.verdict import Verdict
+from trainguard.observe.loop.counterfactual import asking
 from trainguard.report.text import render_verdict
 from trainguard.subjects.subject import Subject
 
@@ -66,6 +67,12 @@ def judged(module: ModuleType) -> list[Verdict]:
         for subject in subjects
         for made, config in applicable(subject, observations.settings, devices_present())
     ]
+
+
+@pytest.fixture(autouse=True)
+def _enough_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have all questions asked: how many fit into the time of so short a run is not the matter."""
+    monkeypatch.setattr(asking, "_CREDIT", 30.0)
 
 
 @pytest.mark.parametrize("name", names("broken"))

@@ -37,7 +37,7 @@ def first_culprit(recorder: "Recorder", call: Call | None) -> str:
         found = look_apart(lambda: _first_module(recorder, module, inputs, keywords))
     except Exception:  # noqa: BLE001 whatever the user's forward does the second time
         return ""
-    return found or "the loss, out of finite outputs"
+    return "the loss, out of finite outputs" if found == "" else found or ""
 
 
 def tensors_in(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from tests.observe.loop.trainings import batches, network
 from trainguard.events.loop import Logged
 from trainguard.observe.loop.recorder import Recorder
-from trainguard.observe.loop.watch.loggers import Place, _places
+from trainguard.observe.loop.watch.loggers import LogCall, _places
 
 
 def train(log, steps: int = 3) -> list[float]:
@@ -37,12 +37,12 @@ def heard(recorder: Recorder, channel: str) -> list[Logged]:
     return [event for event in events if event.channel == channel]
 
 
-def replaced() -> list[Place]:
+def replaced() -> list[LogCall]:
     """Return the functions of loggers that are replaced at present."""
     return [place for place in _places() if _file(place).endswith("loggers.py")]
 
 
-def _file(place: Place) -> str:
+def _file(place: LogCall) -> str:
     """Return the file in which a function of a logger was written."""
     owner, (*classes, name) = sys.modules.get(place.module), place.function.split(".")
     for part in classes:

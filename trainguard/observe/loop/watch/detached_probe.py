@@ -73,7 +73,6 @@ class DetachedProbe(ModuleProbe):
         self._reached: set[int] = set()
         self._silent: list[str] = []
         self._held: set[int] = set()
-        self._label = ""
 
     def install(self, patches: Patches) -> None:
         """Be told of weights that are loaded."""
@@ -124,13 +123,8 @@ class DetachedProbe(ModuleProbe):
             for one, same, other, limit in zip(first, again, after, limits, strict=True):
                 changed = difference([one], [other])
                 if steady(one, same, limit) and changed > limit and name not in call.graphless:
-                    self._label = name
-                    return changed, limit
+                    return Seen(changed, limit, name)
         return None
-
-    def label(self, module: str) -> str:
-        """Return the part of the model that is meant."""
-        return ".".join(filter(None, (module, self._label)))
 
     def _look_at_copy(self, call: CopyableCall) -> Seen | None:
         """Return what is seen on a copy that can be edited."""

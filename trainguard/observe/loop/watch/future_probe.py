@@ -72,7 +72,7 @@ class FutureProbe(ModuleProbe):
         if after is None or after.shape != first.shape:
             return None
         change = difference([after], [first])
-        return (change, reference) if change > reference else None
+        return Seen(change, reference) if change > reference else None
 
     def label(self, module: str) -> str:
         """Return what tells the probe apart."""

@@ -71,7 +71,7 @@ class MixingProbe(ModuleProbe):
             return None
         each = [difference([a], [b]) for a, b in zip(after, first, strict=True)]
         typical = sorted(each, reverse=True)[int(_PERVASIVE * len(each)) - 1]
-        return (typical, reference) if typical > reference else None
+        return Seen(typical, reference) if typical > reference else None
 
     def _next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return a `__next__` of loaders that remembers the batch while it is wanted."""

@@ -1,7 +1,7 @@
 """What probes of a training pass share: when they are made, and on which pass."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -24,7 +24,17 @@ _TRIES = 8
 _NARROW = 2e-2  # of the outputs, in a dtype with few digits
 _NARROW_TYPES = (torch.float16, torch.bfloat16)
 
-Seen = tuple[float, float]  # what was measured, and what it is held against
+
+class Seen(NamedTuple):
+    """
+    What was measured, what it is held against, and in which part of the module.
+
+    All that a look finds is in here: it is made in a child process, whose memory is lost.
+    """
+
+    measured: float
+    reference: float
+    part: str = ""
 
 
 class ModuleProbe(Watcher):
@@ -71,10 +81,10 @@ class ModuleProbe(Watcher):
             self._found.append(
                 Probe(
                     probe=self.probe,
-                    measured=seen[0],
-                    reference=seen[1],
+                    measured=seen.measured,
+                    reference=seen.reference,
                     step=forward.step,
-                    label=self.label(forward.module),
+                    label=self.label(".".join(filter(None, (forward.module, seen.part)))),
                     source=source,
                 )
             )
@@ -93,7 +103,8 @@ class ModuleProbe(Watcher):
         except Exception:  # noqa: BLE001 inputs may be of classes that compare as they like
             return None
         self._left = 0
-        return look_apart(lambda: attempt(self.recorder, call, lambda run: self.look(call, run)))
+        seen = look_apart(lambda: attempt(self.recorder, call, lambda run: self.look(call, run)))
+        return Seen(*seen) if seen else None
 
     def fits(self, call: CopyableCall) -> bool:
         """Say whether a call is one that it can be tried on."""
