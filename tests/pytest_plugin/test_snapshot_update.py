@@ -122,3 +122,28 @@ def test_a_bad_file_fails_in_a_sentence(team: Team) -> None:  # noqa: F811
     assert "Traceback" not in shown
     team.run("--snapshot-update").assert_outcomes(passed=1)
     assert team.kept == {name: good}
+
+
+NAMED = """
+import pytest
+from train import train
+
+@pytest.mark.parametrize("rate", [0.01, 0.02], ids=["x:1", "x1"])
+def test_ids(guard, rate):
+    guard.curve("loss", lambda: train(rate, steps=2), name="a/b")
+"""
+
+
+def test_each_name_has_a_file_of_its_own(team: Team) -> None:  # noqa: F811
+    """What no file can be named by is escaped: what was blessed passes, and is not unused."""
+    team.write(test_a=NAMED)
+    team.run("--snapshot-update", "-W", "error::UserWarning").assert_outcomes(passed=2)
+    kept = team.kept
+    names = [f"__snapshots__/test_a/test_ids[{i}][a%2Fb-loss-cpu].curve" for i in ("x%3A1", "x1")]
+    assert sorted(kept) == names
+    result = team.run()
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["2 snapshots passed."])
+    team.run("-p", "no:syrupy", "-k", "x:1").assert_outcomes(passed=1, deselected=1)
+    team.run("--snapshot-update", "-k", "x1").assert_outcomes(passed=1, deselected=1)
+    assert team.kept == kept

@@ -1,7 +1,9 @@
 """Where the snapshots of curves are: read from files, or through whoever else keeps them."""
 
+from hashlib import sha256
 from pathlib import Path
 from typing import Final, Literal, Protocol
+from urllib.parse import quote
 
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
@@ -10,6 +12,11 @@ FOLDER: Final = "__snapshots__"
 SUFFIX: Final = "curve"
 INVARIANT: Final = "curve_matches_snapshot"
 Outcome = Literal["fits", "fails", "blessed"]
+_UNSAFE: Final = '%\\/?*:|"<>'  # what some system has no files with, and the sign of an escape
+# Bytes of the two parts of a name. Systems allow 255 in all; the rest is for a draft beside it.
+_LONGEST_OWNER: Final = 120
+_LONGEST_NAME: Final = 60
+_DIGEST: Final = 16  # digits that stand for what was cut
 
 
 class Archive(Protocol):
@@ -64,7 +71,36 @@ class Files:
 
     def _file(self, name: str) -> Path:
         """Return the file of a snapshot."""
-        return self._folder / f"{self._owner}[{self._prefix}{name}].{SUFFIX}"
+        return self._folder / file_name(self._owner, f"{self._prefix}{name}", SUFFIX)
+
+
+def file_name(owner: str, name: str, suffix: str) -> str:
+    """Return the name of the file of a snapshot: no two snapshots have the same."""
+    own = _escape(name, f"{_UNSAFE}[]")
+    own = f"{_digest(own)}{own[-_LONGEST_NAME:]}" if len(own) > _LONGEST_NAME else own
+    return f"{file_owner(owner)}[{own}].{suffix}"
+
+
+def file_owner(owner: str) -> str:
+    """Return what the files of an owner begin with."""
+    own = _escape(owner, _UNSAFE)
+    return f"{own[:_LONGEST_OWNER]}{_digest(own)}" if len(own) > _LONGEST_OWNER else own
+
+
+def _escape(text: str, unsafe: str) -> str:
+    """Write what a file cannot be named as %XX: left out, it would make two names one."""
+    told = (c if c not in unsafe and c.isascii() and c.isprintable() else _quote(c) for c in text)
+    return "".join(told)
+
+
+def _quote(character: str) -> str:
+    """Return the bytes of a character as %XX."""
+    return quote(character, safe="", errors="surrogatepass")
+
+
+def _digest(text: str) -> str:
+    """Return a few digits that tell long texts apart of which a part is cut off."""
+    return f"~{sha256(text.encode()).hexdigest()[:_DIGEST]}~"
 
 
 def read_text(file: Path) -> str | None:

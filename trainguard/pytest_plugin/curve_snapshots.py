@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from trainguard.subjects.loop import Loop
 from trainguard.subjects.subject import Subject
 
 PICTURE: Final = "curve"  # the property of a report that names a picture
-_NAMES: Final = pytest.StashKey[list[str]]()
+_PREFIXES: Final = pytest.StashKey[set[str]]()
 
 
 def keep_curves(
@@ -34,7 +35,8 @@ def keep_curves(
     made: Any = observations.of(subject, Config())
     prefix = "" if name is None else _prefix(item, name)
     if not hasattr(item.config, "_syrupy"):  # not installed, or told to stay away
-        made.archive = Files(item.path, ".".join(item.nodeid.split("::")[1:]), prefix)
+        owner = ".".join([*item.nodeid.split("::")[1:-1], item.name])  # as syrupy has it
+        made.archive = Files(item.path, owner, prefix)
         return
     from trainguard.pytest_plugin.syrupy_store import SnapshotArchive
 
@@ -102,11 +104,11 @@ def extras_of(report: pytest.TestReport) -> list[dict[str, Any]]:
 
 def _prefix(item: pytest.Item, name: str) -> str:
     """Return what the names of snapshots begin with in one more run of an item."""
-    names = item.stash.setdefault(_NAMES, [])
-    names.append(name)
-    again = names.count(name) - 1
-    parts = [name] * bool(name) + [str(again)] * bool(again)
-    return f"{'.'.join(parts)}-" if parts else ""
+    taken = item.stash.setdefault(_PREFIXES, set())
+    numbered = (".".join(filter(None, (name, str(again)))) for again in count(1))
+    told = next(told for told in chain([name], numbered) if told not in taken)
+    taken.add(told)
+    return f"{told}-" if told else ""
 
 
 def _folder(item: pytest.Item) -> Path:

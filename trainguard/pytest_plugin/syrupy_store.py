@@ -18,7 +18,15 @@ from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 from syrupy.location import PyTestLocation
 
 from trainguard.curves.curve import Curve, Unreadable
-from trainguard.curves.store import INVARIANT, SUFFIX, Outcome, read_text, short_path
+from trainguard.curves.store import (
+    INVARIANT,
+    SUFFIX,
+    Outcome,
+    file_name,
+    file_owner,
+    read_text,
+    short_path,
+)
 from trainguard.curves.tolerance import departs
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
@@ -42,6 +50,23 @@ class CurveExtension(SingleFileSnapshotExtension):
 
     _write_mode = WriteMode.TEXT
     file_extension = SUFFIX
+
+    @classmethod
+    def get_snapshot_name(cls, *, test_location: Any, index: Any = 0) -> str:
+        """Return the name of a file: syrupy's own leaves characters out."""
+        if not isinstance(index, str):
+            return super().get_snapshot_name(test_location=test_location, index=index)
+        return file_name(test_location.snapshot_name, index, SUFFIX).removesuffix(f".{SUFFIX}")
+
+    @classmethod
+    def matches_test_location(cls, *, test_location: Any, snapshot_location: str) -> bool:
+        """Say whether a file belongs to a test, by the name that we gave it."""
+        (folder, owner), _ = _owner_and_name(Path(snapshot_location))
+        ours = file_owner(test_location.snapshot_name_parametrized)
+        here = (cls.dirname(test_location=test_location), ours) == (folder, owner)
+        return here or super().matches_test_location(
+            test_location=test_location, snapshot_location=snapshot_location
+        )
 
     def serialize(self, data: Any, **_: Any) -> str:
         """Return the text of a curve."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from trainguard.curves.store import file_name
 from trainguard.events.trace import Usage
 from trainguard.observe.memory import step
 from trainguard.observe.memory.declared_step import DeclaredStep
@@ -78,7 +79,8 @@ def _file(observation: "MemoryObservation") -> Path:
     """Return the file of a snapshot: beside the declaration, named after its variable."""
     subject, target = observation.subject, observation.budget.device
     declared = Path(subject.file)
-    name = f"{variable_of(subject) or subject.name}.{OWNER}[{target}-{observation.dtype}].{SUFFIX}"
+    owner = f"{variable_of(subject) or subject.name}.{OWNER}"
+    name = file_name(owner, f"{target}-{observation.dtype}", SUFFIX)
     return declared.parent / FOLDER / declared.stem / name
 
 
