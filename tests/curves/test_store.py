@@ -18,7 +18,7 @@ def test_no_two_names_share_a_file(owner: str, name: str, other_owner: str, othe
     """Whatever they hold and however long they are, on any system, with room for a draft."""
     files = [file_name(owner, f"{name}-cpu", "curve"), file_name(other_owner, f"{other}-cpu", "c")]
     assert all(file.isascii() and len(file) <= 240 for file in files)
-    assert all(file.partition("]")[0].endswith("-cpu") for file in files if "]" not in owner)
+    assert all(file.rpartition("]")[0].endswith("-cpu") for file in files)
     assert not set('/\\:*?<>|"') & set("".join(files))
     if (owner, name) != (other_owner, other):
         assert files[0].removesuffix("curve") != files[1].removesuffix("c")

@@ -19,7 +19,7 @@ from trainguard.core.settings import Settings
 from trainguard.events.trace import Trace
 from trainguard.judging.judge import applicable, check_excuses_apply, check_steps, judge_run
 from trainguard.judging.verdict import Verdict
-from trainguard.report.json import document, write_whole
+from trainguard.report.json import check_apart, document, write_whole
 from trainguard.report.progress import progress
 from trainguard.report.run_summary import as_rows, headline, questions_as_rows, summarize_run
 from trainguard.report.session_summary import OUTCOMES
@@ -27,7 +27,6 @@ from trainguard.report.text import WIDTH, render_note, render_rows, render_trace
 from trainguard.subjects.loop import Script
 
 SILENCE: Final = '--allow NAME="<reason>"'
-_LOGS: Final = (".json", ".jsonl", ".csv", ".tsv", ".log", ".txt")
 _WORDS: Final = {"stale": "with a stale excuse"}
 _PACKAGE: Final = str(Path(__file__).parents[1])
 _EXCEPTHOOK: Final = sys.excepthook  # before the command line puts its own there
@@ -62,7 +61,7 @@ def launch(order: RunRequest) -> int:
     """
     object.__setattr__(order.subject, "file", "")  # it is declared on the command line
     sys.excepthook = _EXCEPTHOOK
-    _check_files(order)
+    check_apart([order.json, order.trace], [None if order.module else Path(order.subject.path)])
     if order.judging:
         _check_judgeable(order)
     with _keep_stream(sys.stdout) as out, _keep_stream(sys.stderr) as err:
@@ -91,17 +90,6 @@ def _ignore_termination() -> Iterator[None]:
     finally:
         if previous is not None:
             signal.signal(signal.SIGTERM, previous)
-
-
-def _check_files(order: RunRequest) -> None:
-    """Raise where a file is to be written over another one, or a log to be run as a script."""
-    script = None if order.module else Path(order.subject.path)
-    if script is not None and script.suffix in _LOGS:
-        raise DeclarationError(f"{script} is a log, and no script that could be run.")
-    files = [path.resolve() for path in (script, order.json, order.trace) if path is not None]
-    twice = next((path for path in files if files.count(path) > 1), None)
-    if twice is not None:
-        raise DeclarationError(f"{twice.name} is given twice. Give each file a name of its own.")
 
 
 def _check_judgeable(order: RunRequest) -> None:

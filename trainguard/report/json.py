@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,16 @@ def check_writable(option: str, path: Path) -> Path:
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise DeclarationError(f"{option} {path} cannot be written. Give another place.")
     return path
+
+
+def check_apart(written: Sequence[Path | None], read: Sequence[Path | None] = ()) -> None:
+    """Raise where a file is to be written over another one, or over what is run or read."""
+    files = [path.resolve() for path in written if path is not None]
+    files = [path for path in files if path.is_file() or not path.exists()]  # /dev/null takes all
+    known = [*files, *{path.resolve() for path in read if path is not None}]
+    twice = next((path for path in files if known.count(path) > 1), None)
+    if twice is not None:
+        raise DeclarationError(f"{twice.name} is given twice. Give each file a name of its own.")
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

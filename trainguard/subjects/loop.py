@@ -21,6 +21,8 @@ from trainguard.subjects.subject import (
 
 LEAST_SEEDS: Final = 3
 
+_LOGS: Final = (".csv", ".ipynb", ".json", ".jsonl", ".log", ".tsv", ".txt")
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Run(Subject):
@@ -163,6 +165,14 @@ class Script(Run):
         object.__setattr__(self, "name", self.name or Path(self.path).stem)
         check_budgeted(self, (), {}, ())
         super().__post_init__()
+
+
+def check_is_code(script: Path) -> None:
+    """Raise for a log: many a line of JSON or CSV is Python too, and would be run as that."""
+    if script.suffix.lower() in _LOGS:
+        raise DeclarationError(
+            f"{script} is a log, and no script that could be run. Give the script that wrote it."
+        )
 
 
 def named_by(name: str, globs: tuple[str, ...]) -> bool:

@@ -125,6 +125,8 @@ REFUSED = {
     "no margin": (("old", "slower", "--time-margin", "3"), "--time-margin '3' is no margin."),
     "no such side": (("old", "older"), "There is no script, loop or trace "),
     "no such folder": (("old", "slower", "--json", "x/y"), "--json "),
+    "one file for two": (("old", "slower", "--json", "x", "--plot", "./x"), "x is given twice."),
+    "over what is read": (("old", "slower", "--json", "old/1"), "1 is given twice."),
     "no time": (("old", "slower", "--timeout", "0"), "--timeout 0 leaves no time."),
     "nothing known": (("old", "dumb", "--memory-margin", "1%"), "--memory-margin cannot be held"),
 }

@@ -48,6 +48,7 @@ REFUSED = {
     "loops.py::lop": "loops.py has no 'lop'. Did you mean 'loop'?",
     "loops.py::loop --lr 1": "loops.py::loop takes no arguments: --lr 1.",
     "bad.py::loop": "bad.py is not Python: ",
+    "log.csv": "log.csv is a log, and no script that could be run.",
     "nothing": "nothing is a folder without traces.",
     "cut.jsonl": "cut.jsonl is no whole trace of this version of trainguard: ",
     "new.jsonl": "new.jsonl is no whole trace of this version of trainguard: ",
@@ -59,6 +60,7 @@ def test_what_is_no_side(folder, text) -> None:
     """One sentence each, with the way out where there is one."""
     (folder / "bad.py").write_text("def f(:\n")
     (folder / "nothing").mkdir()
+    (folder / "log.csv").write_text("step, loss = 1, 2\n")
     whole = run(count=3).to_text()
     (folder / "cut.jsonl").write_text(whole[: len(whole) // 2])
     (folder / "new.jsonl").write_text(whole + '{"event": "Dream"}\n')

@@ -89,6 +89,12 @@ WRONG = {
     (WORDS, "--json", "no/out.json"): (
         "--json {here}/no/out.json: there is no folder {here}/no. Make it first."
     ),
+    (WORDS, "--json", "out", "--html", "./out"): (
+        "out is given twice. Give each file a name of its own."
+    ),
+    ("train.py", "--json", "train.py"): (
+        "train.py is given twice. Give each file a name of its own."
+    ),
     (WORDS, "--snapshot", "."): "--snapshot {here} is a folder. Give the name of a file.",
     ("train.py", "--dtype", "bfloat16"): (
         "--dtype says nothing about train.py, a training that is run as it is. Declare its model,"

@@ -14,7 +14,7 @@ from trainguard.command.exit import CLEAN, FAILED, FOUND
 from trainguard.core.errors import DeclarationError, SubjectError
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
-from trainguard.report.json import write_whole
+from trainguard.report.json import check_apart, write_whole
 from trainguard.report.run_summary import duration_text, finite, headline, size_text, summarize_run
 from trainguard.report.text import WIDTH, render_cause, render_rows
 
@@ -48,6 +48,7 @@ def compare(contest: CompareRequest, out: TextIO, err: TextIO) -> int:
 
     Raises DeclarationError, before anything is run, for what cannot be meant.
     """
+    check_apart([contest.json, contest.plot], [*contest.a.files, *contest.b.files])
     pairs = _pairs(contest)
     draw = _drawing(contest.plot)
     try:

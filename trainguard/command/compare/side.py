@@ -10,7 +10,7 @@ from typing import Any, Final
 from trainguard.core.errors import DeclarationError, did_you_mean
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Trace
-from trainguard.subjects.loop import Script
+from trainguard.subjects.loop import Script, check_is_code
 
 SEED: Final = "{seed}"  # in the arguments of a script, the number of the pair stands for it
 _HEADER: Final = b'{"subject"'  # how a trace begins
@@ -22,11 +22,13 @@ class Side:
     What is compared: runs that are to be made, or `traces` of runs that are over.
 
     text: as it was given. words: the script and its arguments, or the address of a loop.
+    files: the script, the file of the loop, or the traces.
     """
 
     text: str
     words: tuple[str, ...] = ()
     traces: tuple[Trace[Any], ...] = ()
+    files: tuple[Path, ...] = ()
 
     @property
     def is_loop(self) -> bool:
@@ -63,8 +65,10 @@ def side(text: str) -> Side:
     if double:
         _check_name(path, name, words[1:])
     elif _is_trace(Path(path)):
-        return Side(text=text, traces=(_trace(Path(path)),))
-    return Side(text=text, words=words)
+        return Side(text=text, traces=(_trace(Path(path)),), files=(Path(path),))
+    else:
+        check_is_code(Path(path))
+    return Side(text=text, words=words, files=(Path(path),))
 
 
 def _words(text: str) -> list[str]:
@@ -86,7 +90,7 @@ def _folder(text: str) -> Side:
             f"{text} is a folder without traces. Write some with"
             " `trainguard run --trace FILE SCRIPT`."
         )
-    return Side(text=text, traces=tuple(map(_trace, files)))
+    return Side(text=text, traces=tuple(map(_trace, files)), files=tuple(files))
 
 
 def _is_trace(file: Path) -> bool:

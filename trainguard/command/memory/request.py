@@ -12,6 +12,7 @@ from typing import Any, Final
 from trainguard.command.memory.target import find_subject
 from trainguard.core.errors import DeclarationError, did_you_mean
 from trainguard.core.settings import from_pyproject
+from trainguard.report.json import check_apart
 from trainguard.subjects import domain
 from trainguard.subjects.budget import DEVICES, Budget
 from trainguard.subjects.domain import BATCH, Domain
@@ -118,6 +119,7 @@ class MemoryRequest:
 
 def check(order: MemoryRequest) -> None:
     """Raise where a file is asked for that could not be written in the end."""
+    check_apart(list(order.files.values()), [Path(order.target.partition("::")[0])])
     for kind, library in _NEEDS.items():
         if kind in order.files and find_spec(library) is None:
             raise DeclarationError(

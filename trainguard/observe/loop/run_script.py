@@ -17,6 +17,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from trainguard.core.errors import DeclarationError
+from trainguard.subjects.loop import check_is_code
 
 _AGAIN = 0.5  # seconds until the next alarm, where the first was caught or came at a bad moment
 _PATIENCE = 5.0  # seconds that a deletion or an import may go on for
@@ -42,6 +43,7 @@ def find_script(script: str, args: Sequence[str]) -> Program:
         raise DeclarationError(f"{script} is a folder. Give the script in it.")
     if not path.exists():
         raise DeclarationError(f"There is no script {script!r} in {Path.cwd()}.{_hint(path)}")
+    check_is_code(path)
     file = os.path.join(Path.cwd(), script)  # noqa: PTH118 as __file__ is made: not a bit tidier
     try:
         code = compile(path.read_bytes(), file, "exec", dont_inherit=True)
