@@ -11,10 +11,12 @@ class WhatIf(Event):
     """
     One question to a training step, answered by a forked child that went on with an edit.
 
-    question: "nothing edited", "inputs edited", "padding edited", "the same batch again".
+    question: "nothing edited", "inputs edited", "padding edited", "a sample edited",
+        "the same batch again".
     outcome: "answered", "void" (the edit says nothing here) or "given up".
     measured, reference: the number that the answer is about, and what it is held against.
     numbers: all of them, where the answer is a row (the losses of one batch, again and again).
+    smallest: the smallest edit that shows it, in words, and what changes.
     step: optimizer steps that had been made; label: what was edited; source: the line of the call.
     reason: why a question was void or given up; seconds: of processor time that it took.
     """
@@ -24,6 +26,7 @@ class WhatIf(Event):
     measured: float = nan
     reference: float = nan
     numbers: tuple[float, ...] = ()
+    smallest: str = ""
     step: int = 0
     label: str = ""
     source: str = ""

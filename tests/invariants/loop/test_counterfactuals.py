@@ -51,3 +51,21 @@ def test_steps_that_harm(judged) -> None:
     for healthy in ((8.0, 8.0), (8.0, 8.0, 8.0, 7.0), (0.0,)):
         run = asked("the same batch again", *healthy, **row)
         assert judged("steps_lower_the_loss", run) == []
+
+
+def test_samples_that_mix(judged) -> None:
+    """Nearly all of the others change, in every answer; a partner that is mixed in is one."""
+    row = {"reference": 15.0, "label": "sample 0 of 16", "smallest": "with another sample 0, ..."}
+    mixed = asked("a sample edited", 15.0, 15.0, numbers=(0.0,), **row)
+    (finding,) = judged("samples_do_not_mix", mixed)
+    assert finding.summary == "samples of a batch mix in the steps of `train`"
+    assert finding.at == "step 1, sample 0 of 16 edited"
+    assert finding.measured == "15 of 15 other samples changed"
+    assert finding.smallest == "with another sample 0, ..."
+    (inside,) = judged(
+        "samples_do_not_mix", asked("a sample edited", 15.0, 15.0, numbers=(1.0,), **row)
+    )
+    assert inside.summary == "samples of a batch mix in a model of `train`"
+    for healthy in ((15.0,), (15.0, 0.0), (1.0, 1.0)):
+        run = asked("a sample edited", *healthy, numbers=(0.0,), **row)
+        assert judged("samples_do_not_mix", run) == []

@@ -15,7 +15,7 @@ _LEAST_INPUTS = 2  # answers: a guidance that drops its condition now and then d
 _LEAST_STEPS = 3  # answers, of 8 steps each: a loss that overshoots for a while does not do so
 
 
-def _answers(trace: Trace[Event], question: str) -> list[WhatIf]:
+def answers_to(trace: Trace[Event], question: str) -> list[WhatIf]:
     """Return the answers to a question, without those that are void or were given up."""
     asked = (event for event in events(trace, WhatIf) if event.question == question)
     return [event for event in asked if event.outcome == "answered"]
@@ -35,7 +35,7 @@ def inputs_matter(trace: Trace[Event]) -> Iterator[Finding]:
         and nothing can be learned.
     Source: stats.stackexchange.com question 481881 (softmax over one output).
     """
-    answers = _answers(trace, "inputs edited")
+    answers = answers_to(trace, "inputs edited")
     dead = [a for a in answers if a.measured == 0 and a.numbers == (1.0,)]
     if len(dead) >= _LEAST_INPUTS and len(dead) == len(answers):
         first = dead[0]
@@ -64,7 +64,7 @@ def padding_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
     Why: a mask of the wrong polarity, or a mean over all positions, lets padding speak.
     Source: InseeFrLab/torchTextClassifiers pull request 92; yg211/bert_nli pull request 3.
     """
-    for answer in _answers(trace, "padding edited"):
+    for answer in answers_to(trace, "padding edited"):
         if answer.measured > answer.reference:
             yield Finding(
                 f"padding changes the loss of `{trace.subject}`",
@@ -91,7 +91,7 @@ def steps_lower_the_loss(trace: Trace[Event]) -> Iterator[Finding]:
         worse, whatever the curve of a noisy training looks like.
     Source: nothinglo/Deep-Photo-Enhancer issue 57.
     """
-    answers = _answers(trace, "the same batch again")
+    answers = answers_to(trace, "the same batch again")
     worse = [a for a in answers if a.measured == a.reference > 0]
     if len(worse) >= _LEAST_STEPS and len(worse) == len(answers):
         first = worse[0]

@@ -17,6 +17,7 @@ from trainguard.observe.loop.counterfactual.inputs import InputsEdited
 from trainguard.observe.loop.counterfactual.padding import PaddingEdited
 from trainguard.observe.loop.counterfactual.question import ModuleCall, Question, Relation
 from trainguard.observe.loop.counterfactual.replay import BatchAgain
+from trainguard.observe.loop.counterfactual.samples import SampleEdited
 from trainguard.observe.loop.counterfactual.witness import total
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.tools.user_line import caller
@@ -38,7 +39,12 @@ class Counterfactuals(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._open: list[Question] = [InputsEdited(), PaddingEdited(), BatchAgain()]
+        self._open: list[Question] = [
+            InputsEdited(),
+            PaddingEdited(),
+            SampleEdited(),
+            BatchAgain(),
+        ]
         self._told: list[WhatIf] = []
         self._waiting: tuple[float, list[WhatIf]] | None = None  # until the parent's loss is known
         self._steps = list(STEPS)
@@ -117,6 +123,7 @@ class Counterfactuals(Watcher):
                 measured=relation.measured,
                 reference=relation.reference,
                 numbers=relation.numbers,
+                smallest=relation.smallest,
                 reason=relation.void,
             )
         if settled or question.asks <= 0:

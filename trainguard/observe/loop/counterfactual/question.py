@@ -19,13 +19,15 @@ class Relation(NamedTuple):
     """
     What the two reports of a step say to a question.
 
-    measured, reference, numbers: as a WhatIf has them. void: why the edit says nothing here.
+    measured, reference, numbers, smallest: as a WhatIf has them. void: why the edit says nothing
+    here.
     """
 
     measured: float = 0.0
     reference: float = 0.0
     numbers: tuple[float, ...] = ()
     void: str = ""
+    smallest: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,10 @@
 """What a child reports of the step that it goes on with: its loss, gradients and targets."""
 
-from typing import TYPE_CHECKING, Any, NoReturn
+import random
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from zlib import crc32
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -16,23 +19,60 @@ from trainguard.observe.tools.fingerprint import fingerprint
 if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder
 
+Numbers = np.ndarray[Any, np.dtype[np.float64]]
 _MOST_CALLS = 64  # of losses that are compared
+_MOST_GIVEN = 2**18  # numbers of what loss functions are given that are reported
 _ROUNDING = 1e-5  # of a loss in float32: sums of masked terms are exact zeros, orders stay
 _NARROW = 1e-2  # of a loss that went through a dtype of 8 to 11 bits
+
+
+class GivenRows(NamedTuple):
+    """
+    Some numbers of what a loss function is given, or a module returns.
+
+    shape: of all of it; scores, targets: a row for each of the first dimension, of which each
+    `stride`th number is there; no targets where they have no such rows.
+    """
+
+    function: str
+    shape: tuple[int, ...]
+    scores: Numbers
+    targets: Numbers | None
+    stride: int
+
+    @classmethod
+    def of(
+        cls, function: str, scores: torch.Tensor, target: torch.Tensor | None, most: int
+    ) -> "GivenRows | None":
+        """Take down at most so many numbers, or nothing where there are more rows."""
+        able = isinstance(scores, torch.Tensor) and scores.is_floating_point() and scores.numel()
+        if not able or not scores.dim() or scores.layout != torch.strided or len(scores) > most:
+            return None
+        stride = max(1, -(-scores.numel() // most))
+        targets = None
+        if target is not None and target.dim() and len(target) == len(scores):
+            targets = _rows_of(target, max(1, -(-target.numel() // most)))
+        return cls(function, tuple(scores.shape), _rows_of(scores, stride), targets, stride)
 
 
 class Witness(Watcher):
     """
     The only watcher of a child: it ends the child with a report once gradients have arrived.
 
-    module: the one that was about to be called when the process forked.
+    module: the one that was about to be called when the process forked. samples: of its batch,
+    where that is known.
     """
+
+    samples = 0
 
     def __init__(self, recorder: "Recorder", way_out: Exit, module: nn.Module) -> None:
         super().__init__(recorder)
         self.way_out, self.module = way_out, module
         self.output = 0
+        self.returned: GivenRows | None = None
         self.given: list[tuple[str, int]] = []  # the function, and a fingerprint of its target
+        self.rows: list[GivenRows] = []
+        self._room = _MOST_GIVEN
         self.loss = 0.0
 
     def take_over(self) -> None:
@@ -51,14 +91,21 @@ class Witness(Watcher):
     ) -> None:
         """Take the fingerprint of what the module returned."""
         if module is self.module and not self.output:
-            self.output = fingerprint(tensors_in(output))
+            tensors = list(tensors_in(output))
+            self.output = fingerprint(tensors)
+            if tensors:
+                self.returned = GivenRows.of("", tensors[0], None, _MOST_GIVEN)
 
     def on_loss(
         self, tally: LossCalls, scores: torch.Tensor, target: torch.Tensor, value: torch.Tensor
     ) -> None:
-        """Take down what a loss function was given as its target."""
+        """Take down what a loss function was given."""
         if value.requires_grad and len(self.given) < _MOST_CALLS:
             self.given.append((tally.function, fingerprint([target])))
+            rows = GivenRows.of(tally.function, scores, target, self._room)
+            if rows is not None:
+                self._room -= rows.scores.size
+                self.rows.append(rows)
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Take down the loss."""
@@ -76,6 +123,10 @@ class Witness(Watcher):
             loss=self.loss,
             output=self.output,
             given=self.given,
+            rows=self.rows,
+            returned=self.returned,
+            samples=self.samples,
+            streams=_streams(),
             gradients=fingerprint(g for _, g in pairs if g is not None),
             idle=sum(g is None or not bool(g.any()) for g in matrices),
             rounding=_rounding_of(self.module),
@@ -85,6 +136,19 @@ class Witness(Watcher):
 def total(loss: torch.Tensor) -> float:
     """Return the sum of what is handed to backward."""
     return float(loss.detach().double().sum())
+
+
+def _rows_of(tensor: torch.Tensor, stride: int) -> Numbers:
+    """Return each so many numbers of the rows of a tensor."""
+    rows = tensor.detach().reshape(len(tensor), -1)[:, ::stride]
+    values: Numbers = rows.double().cpu().numpy().copy()
+    return values
+
+
+def _streams() -> int:
+    """Return a number that tells how far the random streams have come."""
+    own = repr(hash(random.getstate())) + repr(np.random.get_state())
+    return crc32(torch.default_generator.get_state().numpy().tobytes() + own.encode())
 
 
 def _rounding_of(module: nn.Module) -> float:

@@ -16,7 +16,7 @@ from trainguard.observe.tools.patches import Patches
 
 _LEAST_ROWS = 4
 _PERVASIVE = 0.9  # of the samples; experts that are full drop a few
-_PLAIN = (bool, int, float, str, type(None))
+PLAIN = (bool, int, float, str, type(None))
 _RANDOM = (data.RandomSampler, data.SubsetRandomSampler, data.WeightedRandomSampler)
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm  # noqa: SLF001 what all of them derive from
 
@@ -49,7 +49,7 @@ class MixingProbe(ModuleProbe):
         """Say whether all inputs have as many rows, which are samples, one for each sample."""
         batch, self._batch = self._batch, []
         tensors = [entry for entry in call.inputs if isinstance(entry, torch.Tensor)]
-        plain = all(isinstance(entry, (torch.Tensor, *_PLAIN)) for entry in call.inputs)
+        plain = all(isinstance(entry, (torch.Tensor, *PLAIN)) for entry in call.inputs)
         if not plain or not tensors or not all(tensor.dim() for tensor in tensors):
             return False
         rows = {len(tensor) for tensor in tensors}
@@ -94,10 +94,16 @@ class MixingProbe(ModuleProbe):
             self._batch = []
 
 
-def _shuffles(iterator: Any) -> bool:
-    """Say whether a loader draws single samples at random and puts them together itself."""
+def draws_samples(iterator: Any) -> data.BatchSampler | None:
+    """Return by what a loader draws the samples of a batch, if each of them is drawn at random."""
     batches = getattr(iterator, "_index_sampler", None)
     own = type(batches) is data.BatchSampler and isinstance(batches.sampler, _RANDOM)
+    return batches if own else None
+
+
+def _shuffles(iterator: Any) -> bool:
+    """Say whether a loader draws single samples at random and puts them together itself."""
+    own = draws_samples(iterator) is not None
     return own and getattr(iterator, "_collate_fn", None) is data.default_collate
 
 

@@ -1,0 +1,137 @@
+"""A sample edited: what becomes of the others, and when nobody can tell."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from trainguard.events.counterfactual import WhatIf
+from trainguard.observe.loop.recorder import Recorder
+
+
+def plain(scores, classes) -> torch.Tensor:
+    """Return the loss of scores, as they are."""
+    return F.cross_entropy(scores, classes)
+
+
+def ask(loss_of=plain, middle=None, *, shuffle=True, model=None) -> list[WhatIf]:
+    """Record a training, and return what it was asked about a sample."""
+    torch.manual_seed(0)
+    points = torch.randn(64, 4, 3)
+    data = TensorDataset(points, (points.sum((1, 2)) > 0).long())
+    with Recorder("x") as recorder:
+        net = model or nn.Sequential(
+            nn.Flatten(), nn.Linear(12, 8), middle or nn.Tanh(), nn.Linear(8, 2)
+        )
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for inputs, classes in DataLoader(data, 16, shuffle=shuffle):
+            optimizer.zero_grad()
+            loss_of(net(inputs), classes).backward()
+            optimizer.step()
+    asked = (event for event in recorder.trace if isinstance(event, WhatIf))
+    return [event for event in asked if event.question == "a sample edited"]
+
+
+class Recurrent(nn.Module):
+    """Takes the batch for time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent, self.head = nn.LSTM(3, 8), nn.Linear(8, 2)
+
+    def forward(self, inputs):
+        """Return the scores of the last position."""
+        return self.head(self.recurrent(inputs)[0][:, -1])
+
+
+class Repeated(nn.Module):
+    """Scores each of the positions of a sample."""
+
+    def __init__(self, transposed=False) -> None:
+        super().__init__()
+        self.head, self.transposed = nn.Linear(3, 2), transposed
+
+    def forward(self, inputs):
+        """Return the scores of all positions, one sample after the other, or by position."""
+        scores = self.head(inputs)
+        return (scores.transpose(0, 1) if self.transposed else scores).reshape(-1, 2)
+
+
+def test_samples_that_stay_apart() -> None:
+    """One answer settles it, for a row for each sample and for several in either order."""
+    (event,) = ask()
+    assert (event.outcome, event.measured, event.reference) == ("answered", 0.0, 15.0)
+    assert (event.label, event.smallest) == ("sample 0 of 16", "")
+    for transposed in (False, True):
+
+        def loss_of(scores, classes, transposed=transposed):
+            """Return the loss of four positions for each class."""
+            each = classes.repeat(4) if transposed else classes.repeat_interleave(4)
+            return F.cross_entropy(scores, each)
+
+        (event,) = ask(loss_of, model=Repeated(transposed))
+        assert (event.outcome, event.measured) == ("answered", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "inside"),
+    [
+        ({"model": Recurrent()}, 1.0),
+        ({"loss_of": lambda scores, y: F.cross_entropy(scores - scores.mean(0), y)}, 0.0),
+    ],
+)
+def test_samples_that_mix(options, inside) -> None:
+    """Inside of the model, and after it."""
+    events = ask(**options)
+    assert [event.step for event in events] == [1, 2]
+    assert {(e.measured, e.reference, e.numbers) for e in events} == {(15.0, 15.0, (inside,))}
+    assert events[0].smallest.startswith("with another sample 0, [1, 0] of what cross_entropy is")
+
+
+class Kept(nn.Tanh):
+    """Centres its batch, and keeps the mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, values):
+        """Return what is left."""
+        self.mean = values.mean(0).detach()
+        return super().forward(values - self.mean)
+
+
+def centred(scores, classes) -> torch.Tensor:
+    """Return how far scores are from those of their batch."""
+    return F.mse_loss(scores, scores.detach().mean(0).expand(16, 2))
+
+
+def noisy(scores, classes) -> torch.Tensor:
+    """Return a loss after as many random numbers were drawn as the scores are large."""
+    torch.rand(int(scores.detach().abs().sum() * 1e4))
+    return plain(scores, classes)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"middle": nn.BatchNorm1d(8)}, "the batch is normalised on purpose"),
+        ({"middle": Kept()}, "the model keeps statistics of its batches"),
+        ({"loss_of": centred}, "the edit changed the targets of other samples too"),
+        ({"loss_of": noisy}, "the edit changed how many random numbers are drawn"),
+        (
+            {"loss_of": lambda scores, y: F.cross_entropy(scores @ scores.T, torch.arange(16))},
+            "no loss function is given a row for each sample",
+        ),
+        ({"loss_of": lambda s, y: s.square().mean()}, "no loss function of torch was called"),
+    ],
+)
+def test_an_edit_that_says_nothing(options, reason) -> None:
+    """Statistics, targets and tables of the batch, random numbers and losses by hand."""
+    assert {(event.outcome, event.reason) for event in ask(**options)} == {("void", reason)}
+
+
+def test_samples_in_order_are_not_asked() -> None:
+    """What comes one after the other may belong together."""
+    assert ask(shuffle=False) == []

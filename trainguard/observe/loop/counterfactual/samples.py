@@ -1,0 +1,211 @@
+"""A sample edited: whether what the loss is given for one sample depends on the others."""
+
+from collections.abc import Iterator
+from functools import wraps
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from trainguard.observe.loop.counterfactual.forking import Exit, Report
+from trainguard.observe.loop.counterfactual.question import (
+    ModuleCall,
+    Question,
+    Relation,
+    is_editable,
+)
+from trainguard.observe.loop.counterfactual.witness import GivenRows, Numbers, Witness
+from trainguard.observe.loop.watch.batches import Batches
+from trainguard.observe.loop.watch.mixing_probe import PLAIN, draws_samples
+
+Flags = np.ndarray[Any, np.dtype[Any]]
+_LEAST_ROWS = 4
+_PERVASIVE = 0.9  # of the others: experts that are full, or a partner that is mixed in, move few
+_NEAR = 2  # columns that a table of all pairs may have more or fewer than samples
+
+
+class SampleEdited(Question):
+    """
+    Every input of the first sample becomes that of another sample.
+
+    measured: for how many of the other samples something else is handed to a loss function;
+    reference: how many there are; numbers: whether the model's output has changed as much. Void
+    where the batch is normalised, where targets of others change too, or random numbers.
+    """
+
+    name = "a sample edited"
+    asks = 2
+
+    def fits(self, call: ModuleCall) -> str:
+        """Ask where all inputs have a row for each of the samples that a loader drew at random."""
+        recent = call.recorder.watcher(Batches).recent
+        sampler = draws_samples(recent[-1].iterator()) if recent else None
+        given = (*call.args, *call.kwargs.values())
+        tensors = _with_rows(call)
+        if sampler is None or len(call.recorder.windows) != 1 or not tensors:
+            return ""
+        plain = all(isinstance(value, (torch.Tensor, *PLAIN)) for value in given)
+        rows = {len(tensor) for tensor in tensors}
+        own = rows == {sampler.batch_size} and min(rows) >= _LEAST_ROWS
+        if not (plain and own and all(map(is_editable, tensors))) or not _source_row(tensors):
+            return ""
+        return f"sample 0 of {min(rows)}"
+
+    def edit(self, call: ModuleCall, way_out: Exit) -> None:
+        """Copy another sample to the place of the first one."""
+        tensors = _with_rows(call)
+        other = _source_row(tensors)
+        rest = [tensor[1:].clone() for tensor in tensors]
+        with torch.no_grad():
+            for tensor in tensors:
+                tensor[0] = tensor[other].clone()
+        if not all(map(torch.equal, rest, (tensor[1:] for tensor in tensors))):
+            way_out.void("the samples share their memory")
+        torch.batch_norm = _refuse_statistics(torch.batch_norm, way_out)
+
+    def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
+        """Return one that looks whether the model keeps statistics of its batches."""
+        witness = _StatisticsWitness(call.recorder, way_out, call.module)
+        witness.samples = len(_with_rows(call)[0])
+        return witness
+
+    def compare(self, plain: Report, edited: Report) -> Relation:
+        """Count the other samples for which a loss function was given something else."""
+        if plain["streams"] != edited["streams"]:
+            return Relation(void="the edit changed how many random numbers are drawn")
+        if not plain["rows"]:
+            return Relation(void="no loss function of torch was called")
+        pairs = list(zip(plain["rows"], edited["rows"], strict=False))
+        alike = len(plain["rows"]) == len(edited["rows"])
+        if not alike or any(a.shape != b.shape or a.function != b.function for a, b in pairs):
+            return Relation(void="the edit changed the shapes of what is compared")
+        rows = edited["samples"]
+        found = [m for a, b in pairs if (m := _compare_rows(a, b, rows, plain["rounding"]))]
+        if not found:
+            return Relation(void="no loss function is given a row for each sample")
+        if any(moved.targets for moved in found):
+            return Relation(void="the edit changed the targets of other samples too")
+        output = _compare_rows(plain["returned"], edited["returned"], rows, plain["rounding"])
+        inside = output is not None and output.others >= _PERVASIVE * (rows - 1)
+        most = max(found, key=lambda moved: moved.others)
+        return Relation(float(most.others), float(rows - 1), (float(inside),), smallest=most.first)
+
+    def is_settled(self, relation: Relation) -> bool:
+        """Where the rest stays as it is, one answer is enough."""
+        return relation.measured < _PERVASIVE * relation.reference
+
+
+class _StatisticsWitness(Witness):
+    """Gives up where the model writes to its buffers: what keeps statistics mixes on purpose."""
+
+    def take_over(self) -> None:
+        """Look at the buffers before the call."""
+        self._before = list(self._buffers())
+        super().take_over()
+
+    def after_backward(self, loss: torch.Tensor) -> None:
+        """Look at them again, and report."""
+        if self._before != list(self._buffers()):
+            self.way_out.void("the model keeps statistics of its batches")
+        super().after_backward(loss)
+
+    def _buffers(self) -> Iterator[tuple[int, int]]:
+        """Yield which buffers of numbers there are, and how often each was written to."""
+        for buffer in self.module.buffers():
+            if buffer.is_floating_point():
+                yield id(buffer), buffer._version  # noqa: SLF001
+
+
+class _Moved(NamedTuple):
+    """
+    What has changed in one call of a loss function.
+
+    others: samples besides the edited one; targets: whether a target of theirs is another one;
+    first: the first change, in words.
+    """
+
+    others: int
+    targets: bool
+    first: str
+
+
+def _with_rows(call: ModuleCall) -> list[torch.Tensor]:
+    """Return the tensors among the arguments of a call that have dimensions."""
+    return [tensor for tensor in call.tensors() if tensor.dim()]
+
+
+def _source_row(tensors: list[torch.Tensor]) -> int:
+    """Return the first row that is not like row 0 in all tensors; 0 where there is none."""
+    rows = min(map(len, tensors))
+    for other in range(1, rows):
+        if any(not torch.equal(tensor[0], tensor[other]) for tensor in tensors):
+            return other
+    return 0
+
+
+def _refuse_statistics(original: Any, way_out: Exit) -> Any:
+    """Return a `torch.batch_norm` that ends the child where it takes statistics of the batch."""
+
+    @wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        """Normalise by running statistics alone."""
+        if kwargs.get("training", args[5] if len(args) > 5 else True):
+            way_out.void("the batch is normalised on purpose")
+        return original(*args, **kwargs)
+
+    return wrapper
+
+
+def _compare_rows(
+    plain: GivenRows | None, edited: GivenRows | None, samples: int, rounding: float
+) -> _Moved | None:
+    """Return what has changed, or nothing where rows are not those of samples."""
+    if plain is None or edited is None or _is_of_pairs(plain, samples):
+        return None
+    rows = len(plain.scores)
+    if rows % samples or not rows or (rows > samples and len(plain.shape) < 2):
+        return None
+    changed = _changed(plain.scores, edited.scores, rounding)
+    # The rows of a sample follow each other, or stand a batch apart.
+    of_sample = [np.arange(rows) // (rows // samples), np.arange(rows) % samples]
+    counts = [len(set(owner[changed.any(1)].tolist()) - {0}) for owner in of_sample]
+    owner = of_sample[int(np.argmin(counts))]
+    targets = False
+    if plain.targets is not None and edited.targets is not None:
+        first, second = plain.targets[owner != 0], edited.targets[owner != 0]
+        targets = not np.array_equal(first, second, equal_nan=True)
+    changed[owner == 0] = False
+    return _Moved(min(counts), targets, _first_change(plain, edited, changed, owner))
+
+
+def _is_of_pairs(given: GivenRows, samples: int) -> bool:
+    """Say whether there may be a column for each sample, as in a table of all pairs."""
+    if samples in given.shape[1:] or given.shape[0] in given.shape[1:]:
+        return True
+    wide = given.shape[1] if len(given.shape) == 2 else 0
+    off = min(wide % samples, -wide % samples)
+    if wide < samples - _NEAR or off > _NEAR or given.targets is None:
+        return False
+    places = len(np.unique(given.targets))
+    return places in (1, len(given.targets))
+
+
+def _changed(plain: Numbers, edited: Numbers, rounding: float) -> Flags:
+    """Return which elements have changed by more than rounding."""
+    finite = np.abs(plain[np.isfinite(plain)])
+    with np.errstate(invalid="ignore"):
+        changed: Flags = np.abs(edited - plain) > rounding * finite.max(initial=0.0)
+    return changed
+
+
+def _first_change(plain: GivenRows, edited: GivenRows, changed: Flags, owner: Flags) -> str:
+    """Write down the first element that has changed."""
+    if not changed.any():
+        return ""
+    row, column = np.argwhere(changed)[0]
+    place = (row, *np.unravel_index(column * plain.stride, plain.shape[1:] or (1,)))
+    where = ", ".join(str(int(index)) for index in place[: len(plain.shape)])
+    return (
+        f"with another sample 0, [{where}] of what {plain.function} is given (sample {owner[row]})"
+        f" is {edited.scores[row, column]:.4g} instead of {plain.scores[row, column]:.4g}"
+    )
