@@ -70,6 +70,28 @@ def test_a_leap_in_the_warmup_or_downwards_is_by_design(ranks) -> None:
     assert ranks("rate_changes_smoothly", rates) == []
 
 
+WARMUP = [(step + 1) / 1000 for step in range(100)]
+
+
+@pytest.mark.parametrize(
+    ("rates", "warmup", "expected"),
+    [
+        ([*WARMUP, 1.0, *(step**-0.5 for step in range(101, 200))], 100, ["broken"]),
+        ([*WARMUP[:-1], 1.0, *(step**-0.5 for step in range(101, 200))], 100, ["broken"]),
+        ([*WARMUP, 1.0, *(step**-0.5 for step in range(101, 200))], None, ["note"]),
+        ([0.001, 0.01, 0.1, 0.01, 0.001], 2, []),
+        ([0.01] * 3 + [1.0, 0.1, 0.01, 0.001], 3, []),
+        ([0.0, 1.0, 0.1, 0.1, 0.1], 1, []),
+        ([0.5, 1.0, 0.4, 0.4, 0.4], 1, []),
+    ],
+    ids=["at its end", "before", "unpromised", "by factors", "flat", "from zero", "of one step"],
+)
+def test_a_spike_at_the_end_of_the_warmup(rates, warmup, expected: list[str], ranks) -> None:
+    """One step at many times the rate of both its neighbours leads nowhere, unlike a warmup."""
+    promised = {} if warmup is None else {"warmup": warmup}
+    assert ranks("rate_changes_smoothly", rates, **promised) == expected
+
+
 def test_a_leap_is_judged_by_the_subjects_own_limit(ranks) -> None:
     """The documented factor of two can be overridden, and the message states the limit."""
     rates = [1.0, 0.3, 0.9]

@@ -123,9 +123,11 @@ def rate_changes_smoothly(trace: Trace[Tick]) -> Iterator[Finding]:
     The rate does not leap upwards once the warmup is over.
 
     Judges: rises from one step to the next after the promised warmup, or after the highest rate
-        is first reached where none is promised.
+        is first reached where none is promised; at its end, a single step whose rate is far above
+        those of both its neighbours.
     Allows: a factor of 2 (limit) or 10 % of the peak; any fall, since drops are by design; any
-        rise where restarts are promised. Where no shape is promised a leap is a note.
+        rise where restarts are promised; a warmup and a decay by such a factor at each step. Where
+        no shape is promised, nor a warmup that ends so, a leap is a note.
     Misses: a tenfold rise spread over several steps; a leap to a new highest rate where neither a
         warmup nor a constant or plateau shape is promised, which cannot be told from a warmup.
     Why: a model that has settled at a low rate and loss is thrown out of it by the old rate.
@@ -141,24 +143,43 @@ def _leaps(run: ScheduleRun) -> Iterator[Finding]:
     if shape == "restarts":
         return
     most = run.trace.limit("rate_changes_smoothly", 2.0)
+    begun = 0 if shape in ("constant", "plateau") and not run.promise("warmup") else run.warmup_end
     for group in run.groups:
         rates = run.rates(group)
-        start = (
-            0 if shape in ("constant", "plateau") and not run.promise("warmup") else run.warmup_end
+        index = _first_leap(rates, begun, most)
+        if index is None:
+            continue
+        before, after = rates[index - 1 : index + 1]
+        spike = index <= begun
+        yield Finding(
+            f"the rate of `{run.trace.subject}` leaps upwards",
+            run.at(index, group),
+            Measure(f"{number(before)} to {number(after)}", after / before, "times"),
+            "at most " + number(most, "times") + " the rate of the step before",
+            why="it falls back at once: warmup and decay may not meet where one ends"
+            if spike
+            else "a restart, a resumed run or a second schedule may have put the rate back",
+            rank=Rank.BROKEN if shape or (spike and run.promise("warmup")) else Rank.NOTE,
+            event=run.ticks[index],
         )
-        for index in range(start + 1, len(rates)):
-            before, after = rates[index - 1 : index + 1]
-            if after > most * before and after - before > 0.1 * max(rates):
-                yield Finding(
-                    f"the rate of `{run.trace.subject}` leaps upwards",
-                    run.at(index, group),
-                    Measure(f"{number(before)} to {number(after)}", after / before, "times"),
-                    "at most " + number(most, "times") + " the rate of the step before",
-                    why="a restart, a resumed run or a second schedule may have put the rate back",
-                    rank=Rank.BROKEN if shape else Rank.NOTE,
-                    event=run.ticks[index],
-                )
-                break
+
+
+def _first_leap(rates: list[float], begun: int, most: float) -> int | None:
+    """Return the first leap after the warmup, or at its end, where only a spike is one."""
+    for index in range(max(begun - 1, 1), len(rates)):
+        before, after = rates[index - 1 : index + 1]
+        leap = after > most * before and after - before > 0.1 * max(rates)
+        if leap and (index > begun or _is_spike(rates, index, most)):
+            return index
+    return None
+
+
+def _is_spike(rates: list[float], index: int, most: float) -> bool:
+    """Say whether a rate stands out from both its neighbours, other than by the pace there."""
+    if not 1 < index < len(rates) - 2 or not all(rates[index - 2 : index + 3]):
+        return False
+    sides = [(rates[index + way], rates[index + 2 * way]) for way in (-1, 1)]
+    return all(rates[index] > most * near * max(1.0, near / far) for near, far in sides)
 
 
 @invariant("schedule", per="subject", needs=["constant"])
