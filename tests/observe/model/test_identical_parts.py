@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import trainguard as tg
+from trainguard.core.catalogue import find_invariants
 from trainguard.core.settings import Settings
-from trainguard.events.trace import Pass
+from trainguard.events.trace import Pass, Trace
 from trainguard.observe.model.observer import observe
 
 X = tg.real("B 4", -1, 1)
@@ -121,3 +122,16 @@ def test_rows_that_are_not_used_are_no_twins() -> None:
             return (x * (self.rows[0] + self.rows[1])).sum(-1, keepdim=True).expand(-1, 3)
 
     assert passes(tg.Model(Table, x=X, target=TARGET, loss=error), "twins") == []
+
+
+def test_one_layer_at_several_places() -> None:
+    """`[layer] * n` is one layer; copies are none, and a layer outside of lists may be shared."""
+    layer = nn.Linear(4, 4)
+    repeated = nn.Sequential(nn.ModuleList([layer] * 3), layer)
+    repeated.forward = lambda x: layer(layer(x))
+    found = passes(tg.Model(lambda: repeated, x=X), "repeated")
+    assert [(seen.place, seen.count) for seen in found] == [("0.0 is 0.1 ...", 3)]
+    healthy = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
+    assert passes(tg.Model(lambda: healthy, input=X), "repeated") == []
+    (told,) = find_invariants("components_are_distinct")[0].judge(Trace("net", tuple(found)))
+    assert (told.rank.value, str(told.measured)) == ("note", "3 places")

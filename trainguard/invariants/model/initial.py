@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
-from trainguard.core.measure import integer, portion
+from trainguard.core.measure import Measure, integer, portion
 from trainguard.events.trace import Pass, Trace
 from trainguard.invariants.model.wording import format_place, of, sizes, worst
 from trainguard.invariants.wording import number
@@ -170,10 +170,12 @@ def components_are_distinct(trace: Trace[Pass]) -> Iterator[Finding]:
 
     Judges: after three small steps on the declared loss, the components named by `components=`,
         pair by pair (without a loss: before any step); every weight of whose rows each has a
-        twin; and the share of elements that each ReLU lets through.
+        twin; layers that stand at several places of a list; and the share of elements that each
+        ReLU lets through.
     Allows: rows that start alike and part, as those of a head filled with zeros do. Where a
-        weight has several groups of twins it is a note, and so is a ReLU that lets less than
-        2 % of at least 256 elements through.
+        weight has several groups of twins it is a note, and so is one layer at several places,
+        since some share it on purpose, and a ReLU that lets less than 2 % of at least 256 elements
+        through.
     Misses: a few twins among rows that differ, where no components are declared; weights of a
         model without a loss; activations other than ReLU.
     Why: a mixture whose rows are filled with one constant is one component for ever: rows that
@@ -193,6 +195,7 @@ def components_are_distinct(trace: Trace[Pass]) -> Iterator[Finding]:
                 " random weight, or biases spread over the data, would",
                 event=seen,
             )
+    yield from _repeated(trace)
     yield from _silent(trace)
 
 
@@ -210,6 +213,20 @@ def _twins(trace: Trace[Pass]) -> Iterator[Finding]:
             why="they are filled alike and got the same gradient in every step: what they compute"
             " is computed many times over",
             rank=Rank.NOTE if several else Rank.BROKEN,
+            event=seen,
+        )
+
+
+def _repeated(trace: Trace[Pass]) -> Iterator[Finding]:
+    """Yield a note for each layer that a list holds more than once."""
+    for seen in of(trace, "repeated"):
+        yield Finding(
+            f"`{trace.subject}` holds one layer at several places of a list",
+            seen.place,
+            integer(seen.count, "places"),
+            Measure("1 place", 1, "places"),
+            why="[layer] * n repeats one layer; [make_layer() for _ in range(n)] makes several",
+            rank=Rank.NOTE,
             event=seen,
         )
 

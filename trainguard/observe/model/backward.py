@@ -17,6 +17,7 @@ from trainguard.events.trace import Pass
 from trainguard.observe.model.identical_parts import IdenticalParts, step
 from trainguard.observe.model.initial import check_globs
 from trainguard.observe.model.model_case import ModelCase, backward, hookable
+from trainguard.observe.tools.module_names import find_repeats, unwrap
 from trainguard.observe.tools.user_line import caller
 
 _PASSES = 4
@@ -85,6 +86,7 @@ def observe(network: ModelCase) -> Iterator[Pass]:
     "gradient": of one parameter, `count` of `of` passes in which it received one; `measured` is
         the largest root mean square, `reference` the number of its dimensions, and `detail` one
         of "uncalled", "unreached", "zero", or "not finite".
+    "repeated": a layer that stands at `count` places of a list.
     "twins", "components": see `IdenticalParts`. "activity": see `ReluActivity`.
     """
     ledger = GradientTotals(network)
@@ -100,6 +102,8 @@ def observe(network: ModelCase) -> Iterator[Pass]:
             _pass(ledger, module, index)
     if twins is not None:
         yield from twins.find_identical(module)
+        for label, places in find_repeats(unwrap(module)):
+            yield network.make_event("repeated", place=label, count=places)
     _search(ledger, module)
     yield from activity.events(network)
     yield from _make_events(ledger, module)

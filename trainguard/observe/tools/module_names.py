@@ -132,3 +132,18 @@ def unwrap(module: nn.Module) -> nn.Module:
             break
         inner = next(iter(held.values()))
     return inner if isinstance(inner, nn.Module) else module
+
+
+def find_repeats(root: nn.Module, name: str = "") -> Iterator[tuple[str, int]]:
+    """Yield the names of a layer that a list holds several times, and how often it does."""
+    for path, module in root.named_modules():
+        if not isinstance(module, nn.ModuleList | nn.Sequential):
+            continue
+        places: dict[int, list[str]] = {}
+        for key, layer in module._modules.items():  # noqa: SLF001 the public iterators skip doubles
+            if layer is not None and next(layer.parameters(), None) is not None:
+                places.setdefault(id(layer), []).append(".".join(filter(None, (name, path, key))))
+        for names in places.values():
+            if len(names) > 1:
+                more = " ..." if len(names) > 2 else ""
+                yield f"{names[0]} is {names[1]}{more}", len(names)

@@ -9,7 +9,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward
-from trainguard.observe.tools.module_names import unwrap
+from trainguard.observe.tools.module_names import find_repeats, unwrap
 from trainguard.observe.tools.user_line import caller
 
 _MOST = 16
@@ -33,7 +33,7 @@ class SharedLayers(Watcher):
             return
         self._looked.add(forward.module)
         source = caller(4)
-        for label, places in _find_repeats(unwrap(module), forward.module):
+        for label, places in find_repeats(unwrap(module), forward.module):
             if len(self._found) < _MOST:
                 self._found.append(
                     Probe(
@@ -49,18 +49,3 @@ class SharedLayers(Watcher):
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
         return self._found
-
-
-def _find_repeats(root: nn.Module, name: str) -> Iterable[tuple[str, int]]:
-    """Yield the names of a layer that a list holds several times, and how often it does."""
-    for path, module in root.named_modules():
-        if not isinstance(module, nn.ModuleList | nn.Sequential):
-            continue
-        places: dict[int, list[str]] = {}
-        for key, layer in module._modules.items():  # noqa: SLF001 the public iterators skip doubles
-            if layer is not None and next(layer.parameters(), None) is not None:
-                places.setdefault(id(layer), []).append(".".join(filter(None, (name, path, key))))
-        for names in places.values():
-            if len(names) > 1:
-                more = " ..." if len(names) > 2 else ""
-                yield f"{names[0]} is {names[1]}{more}", len(names)
