@@ -122,8 +122,8 @@ def _run(job: dict, app) -> int:
         app(job["words"])
     except SystemExit as end:
         code = end.code
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for name in {"stdout", "stderr"} & set(vars(sys)):  # a script may delete them
+        getattr(sys, name).flush()
     return code if isinstance(code, int) else 0
 
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -15,6 +17,8 @@ from trainguard.report.json import check_writable, document, write_whole
 from trainguard.report.run_summary import summarize_run
 from trainguard.subjects.loop import Script
 
+PIPED = {"capture_output": True, "text": True, "timeout": 60}
+
 
 def test_a_file_that_cannot_be_written_whole(tmp_path) -> None:
     """What was there before stays, and no draft is left behind."""
@@ -24,6 +28,19 @@ def test_a_file_that_cannot_be_written_whole(tmp_path) -> None:
         write_whole(file, "new " * 10_000 + "\ud800")
     assert file.read_text(encoding="utf-8") == "old"
     assert os.listdir(tmp_path) == ["out.json"]  # noqa: PTH208
+
+
+def test_a_draft_of_a_writer_that_was_killed(tmp_path) -> None:
+    """It is removed when the file is written the next time; that of one that lives is not."""
+    ended = subprocess.run(
+        [sys.executable, "-Sc", "import os; print(os.getpid())"], check=True, **PIPED
+    )
+    left = tmp_path / f".out.json.{ended.stdout.strip()}.trainguard"
+    other = tmp_path / f".out.json.{os.getppid()}.trainguard"
+    for draft in (left, other):
+        draft.write_text("half")
+    write_whole(tmp_path / "out.json", "new")
+    assert {path.name for path in tmp_path.iterdir()} == {"out.json", other.name}
 
 
 def test_a_folder_that_went_away(tmp_path) -> None:

@@ -13,8 +13,9 @@ import typer
 from trainguard.command.compare.command import CompareRequest, compare
 from trainguard.command.compare.interval import margin
 from trainguard.command.compare.side import side
-from trainguard.command.exit import ending
+from trainguard.command.exit import USAGE, ending
 from trainguard.command.memory.command import show_memory
+from trainguard.command.output import say
 from trainguard.command.run import RunRequest, launch
 from trainguard.core.catalogue import Invariant, catalogue, check_globs, find_invariants, matches
 from trainguard.core.errors import DeclarationError
@@ -31,6 +32,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 Words = list[str] | None
+_FOR_EVER = 1e9  # seconds: 30 years, and few enough for every timer
 
 
 @app.callback(invoke_without_command=True)
@@ -188,17 +190,22 @@ def list_invariants(
     chosen = globs or ["*"]
     with ending():
         check_globs("GLOB", chosen)
-    shown = [made for made in catalogue() if matches(made, chosen)]
-    width = max(len(made.key) for made in shown)
-    for made in shown:
-        typer.echo(f"{made.key:<{width}}  {made.title}{_needs(made)}")
+        shown = [made for made in catalogue() if matches(made, chosen)]
+        width = max(len(made.key) for made in shown)
+        _tell("\n".join(f"{made.key:<{width}}  {made.title}{_needs(made)}" for made in shown))
 
 
 @app.command()
 def explain(name: Annotated[str, typer.Argument(help="Such as gradient_is_finite.")]) -> None:
     """Explain an invariant: what it judges, allows and misses, and why it is there."""
     with ending():
-        typer.echo("\n\n".join(_explain(made) for made in find_invariants(name)))
+        _tell("\n\n".join(_explain(made) for made in find_invariants(name)))
+
+
+def _tell(text: str) -> None:
+    """Print what was asked for; where it does not arrive, that is a failure."""
+    if not say(text, sys.stdout, sys.stderr):
+        raise typer.Exit(USAGE)
 
 
 def _explain(made: Invariant) -> str:
@@ -254,10 +261,10 @@ def _settings(select: Words, ignore: Words, strict: bool, read: bool) -> Setting
 
 
 def _seconds(timeout: float | None) -> float | None:
-    """Return the time limit; raises for one that leaves no time."""
+    """Return the time limit, if that is one; raises for one that leaves no time."""
     if timeout is not None and not timeout > 0:
         raise DeclarationError(f"--timeout {timeout:g} leaves no time. Give a number of seconds.")
-    return timeout
+    return timeout if timeout is not None and timeout < _FOR_EVER else None
 
 
 def _file(option: str, path: Path | None) -> Path | None:

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import typer
 
+from trainguard.command.output import say
 from trainguard.core.errors import DeclarationError
 from trainguard.report.text import render_crash
 
@@ -25,14 +26,14 @@ def ending() -> Iterator[None]:
     try:
         yield
     except DeclarationError as error:
-        typer.echo(error.as_option, err=True)
+        say(error.as_option, sys.stderr)
         raise typer.Exit(USAGE) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except typer.Exit:
         raise
     except Exception as error:  # noqa: BLE001 whatever it is, it is ours
-        typer.echo(render_crash(error), err=True)
+        say(render_crash(error), sys.stderr)
         raise typer.Exit(OURS) from None
 
 

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from trainguard.command.exit import CLEAN, FAILED, FOUND, INTERRUPTED, USAGE, account_for_exit
+from trainguard.command.output import forget_unwritten, say, write_file
 from trainguard.core.catalogue import catalogue
 from trainguard.core.errors import DeclarationError, SubjectError, is_ours
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Trace
 from trainguard.judging.judge import applicable, check_excuses_apply, check_steps, judge_run
 from trainguard.judging.verdict import Verdict
-from trainguard.report.json import check_apart, document, write_whole
+from trainguard.report.json import check_apart, document
 from trainguard.report.progress import progress
 from trainguard.report.run_summary import as_rows, headline, questions_as_rows, summarize_run
 from trainguard.report.session_summary import OUTCOMES
@@ -166,15 +167,22 @@ def _report_error(error: BaseException, err: TextIO) -> int:
         return INTERRUPTED
     if isinstance(error, SystemExit):
         if not isinstance(error.code, int):
-            _say(str(error.code), err)
+            say(str(error.code), err)
         return FAILED
-    if sys.excepthook is not sys.__excepthook__:  # the script's own
-        trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
-            trace = trace.tb_next
-        sys.excepthook(type(error), error.with_traceback(trace), trace)
-    else:
-        _say(render_traceback(error), err)
+    hook = getattr(sys, "excepthook", sys.__excepthook__)
+    if hook is sys.__excepthook__:
+        say(render_traceback(error), err)
+        return FAILED
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        trace = trace.tb_next
+    try:
+        hook(type(error), error.with_traceback(trace), trace)
+    except SystemExit:
+        return FAILED
+    except BaseException as fault:  # noqa: BLE001 the script's own, told as Python tells it
+        parts = "Error in sys.excepthook:", render_traceback(fault), "", "Original exception was:"
+        say("\n".join([*parts, render_traceback(error)]), err)
     return FAILED
 
 
@@ -191,31 +199,29 @@ def _judge_and_report(
     if order.judging and not missing:
         verdicts = judge_run(order.subject, trace, order.settings, order.command, SILENCE)
     told = summarize_run(trace, ended)
-    written = _write_file(order.json, lambda: document(order.subject, verdicts, told), err)
-    written &= _write_file(order.trace, trace.to_text, err)
+    written = True
+    if order.json is not None:
+        plain = partial(document, order.subject, verdicts, told)
+        written &= write_file(_own(order.json), plain, err)
+    if order.trace is not None:
+        written &= write_file(_own(order.trace), trace.to_text, err)
     if missing:
         if not code:
-            _say(missing, err)
+            say(missing, err)
         return code or USAGE
     if order.judging and not _rank():
         rows = as_rows(told) + (questions_as_rows(trace) if order.verbose else [])
-        _say(_report(order, verdicts, headline(told, order.subject.name), rows), out)
+        report = _report(order, verdicts, headline(told, order.subject.name), rows)
+        # A file is an account too; with neither, nobody could tell this run from one that passed.
+        written &= say(report, out, err) or order.json is not None
     # Where the first process reports for all, the others may not stop what it still has to do.
     found = any(v.fails for v in verdicts) and not _rank()
     return code or (FOUND if found else CLEAN if written else USAGE)
 
 
-def _write_file(path: Path | None, text: Callable[[], str], err: TextIO) -> bool:
-    """Write a file, if it is wanted; where that fails, say so and go on with the report."""
-    if path is None:
-        return True
-    path = path.with_name(f"{path.name}.rank{_rank()}") if _rank() else path
-    try:
-        write_whole(path, text())
-    except OSError as error:
-        _say(f"{path} could not be written: {error.strerror}.", err)
-        return False
-    return True
+def _own(path: Path) -> Path:
+    """Return the file that this process of a distributed run writes where one is asked for."""
+    return path.with_name(f"{path.name}.rank{_rank()}") if _rank() else path
 
 
 def _report(
@@ -266,15 +272,12 @@ def _keep_stream(stream: TextIO | None) -> Iterator[TextIO]:
             kept.close()
 
 
-def _say(text: str, stream: TextIO) -> None:
-    """Write a text and a line break, where anybody still listens."""
-    with suppress(OSError, ValueError):
-        stream.write(f"{text}\n")
-        stream.flush()
-
-
 def _flush() -> None:
     """Let what the script printed come before the report."""
-    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
-        with suppress(AttributeError, OSError, ValueError):  # None, broken pipe, closed
-            stream.flush()  # type: ignore[union-attr]
+    for name in ("stdout", "stderr", "__stdout__", "__stderr__"):
+        stream: Any = getattr(sys, name, None)  # a script may delete it
+        with suppress(Exception):  # None, closed, or one of the script's own
+            try:
+                stream.flush()
+            except OSError:  # the device is full, the reader gone
+                forget_unwritten(stream)

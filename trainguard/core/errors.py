@@ -3,9 +3,13 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
-from traceback import extract_tb
+from traceback import walk_tb
+from types import CodeType, FunctionType
+from typing import TypeVar
 
 _PACKAGE = str(Path(__file__).parents[1])
+_PASSING = set[CodeType]()
+T = TypeVar("T")
 
 
 class DeclarationError(ValueError):
@@ -48,9 +52,23 @@ class Unjudged(Exception):
     """An invariant cannot be judged here, through no fault of the subject: the item is skipped."""
 
 
+def passes_on(made: T) -> T:
+    """
+    Return a function or class of ours that stands for something else, and does what that does.
+
+    What C functions raise in it, which have no frame, is no fault of ours.
+    """
+    functions = vars(made).values() if type(made) is type else (made,)
+    _PASSING.update(f.__code__ for f in functions if type(f) is FunctionType)
+    return made
+
+
 def is_ours(error: BaseException) -> bool:
     """Say whether it was our own code that raised, in the middle of the user's."""
-    frames = extract_tb(error.__traceback__)
+    codes = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
     return (
-        isinstance(error, Exception) and bool(frames) and frames[-1].filename.startswith(_PACKAGE)
+        isinstance(error, Exception)
+        and bool(codes)
+        and codes[-1].co_filename.startswith(_PACKAGE)
+        and codes[-1] not in _PASSING
     )

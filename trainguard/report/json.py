@@ -1,5 +1,6 @@
 """The files that `trainguard run` and `trainguard memory` write: whole or not at all."""
 
+import glob
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -14,6 +15,8 @@ from trainguard.report.run_summary import RunSummary, as_plain, finite
 from trainguard.subjects.loop import Script
 
 VERSION = 2
+_DRAFT = ".trainguard"  # how the name of a file ends that is not whole yet
+_LONGEST = 40  # characters of its own name in that of its draft; systems allow 255 bytes
 
 
 def document(subject: Script, verdicts: Iterable[Verdict], told: RunSummary) -> str:
@@ -53,10 +56,16 @@ def document(subject: Script, verdicts: Iterable[Verdict], told: RunSummary) -> 
 def check_writable(option: str, path: Path) -> Path:
     """Return the path from the root, whatever the script enters; raises where it cannot be."""
     path = Path.cwd() / path
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112 Path raises for what is too long to be a path
         raise DeclarationError(f"{option} {path} is a folder. Give the name of a file.")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):  # noqa: PTH112 likewise
         raise DeclarationError(f"{option} {path}: there is no folder {path.parent}. Make it first.")
+    try:
+        path.stat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:  # too long a name, a link that leads to itself
+        raise DeclarationError(f"{option} {path} cannot be written: {error.strerror}.") from None
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise DeclarationError(f"{option} {path} cannot be written. Give another place.")
     return path
@@ -80,12 +89,30 @@ def write_whole(path: Path, content: str | bytes) -> None:
         return
     path = path.resolve()  # a link stays a link
     path.parent.mkdir(parents=True, exist_ok=True)  # the script may have removed it
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    # The name may be as long as names can be.
+    start = f".{path.name[:_LONGEST]}."
+    for left in path.parent.glob(f"{glob.escape(start)}*{_DRAFT}"):
+        if not _is_running(left.name.removeprefix(start).removesuffix(_DRAFT)):
+            left.unlink(missing_ok=True)
+    draft = path.with_name(f"{start}{os.getpid()}{_DRAFT}")
     try:
         draft.write_bytes(content)
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _is_running(process: str) -> bool:
+    """Say whether there is a process of this number; where nobody knows, there may be."""
+    if not process.isdecimal() or os.name != "posix":
+        return True
+    try:
+        os.kill(int(process), 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # it is somebody else's
+        return True
+    return True
 
 
 def _entry(verdict: Verdict, finding: Finding) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any, TextIO
 
+from trainguard.core.errors import passes_on
+
 _EVERY = 0.5  # seconds
 _CLEAR = "\r\x1b[K"
 
@@ -52,6 +54,7 @@ class Progress:
     def before(self, write: Callable[[str], int]) -> Callable[[str], int]:
         """Return the stream's `write` with the line cleared before it."""
 
+        @passes_on
         def write_cleared(text: str) -> int:
             """Write the script's text as it is."""
             if os.getpid() != self._process:  # a fork may have been made while the lock was held

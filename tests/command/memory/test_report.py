@@ -226,7 +226,7 @@ def test_a_place_that_can_no_longer_be_written(folder, monkeypatch) -> None:
         """Fail as a full disk does."""
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("trainguard.command.memory.command.write_whole", refuse)
+    monkeypatch.setattr("trainguard.command.output.write_whole", refuse)
     done = folder.memory(WORDS, "--json", "out.json")
     assert done.exit_code == 2
     assert done.stderr.endswith("out.json could not be written: No space left on device.\n")

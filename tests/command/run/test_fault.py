@@ -23,3 +23,23 @@ def test_our_own_fault(folder, when) -> None:
     assert done.stderr.startswith("trainguard itself failed: please report it with this traceback")
     assert 'trainguard/command/run.py", line' in done.stderr
     assert done.stderr.rstrip().rpartition("\n")[2].startswith("TypeError: ")
+
+
+THEIRS = {
+    "del sys.stdout": (0, ""),
+    "sys.stdout = open('/dev/full', 'w', 1)\nprint('x')": (3, "OSError: [Errno 28]"),
+    "sys.stdout.reconfigure(encoding='ascii')\nprint('\u00e9')": (3, "UnicodeEncodeError: 'ascii'"),
+    "import numpy\nnumpy.random.seed(-1)": (3, "ValueError: Seed must be between"),
+    "sys.excepthook = lambda *told: 1 / 0\nraise LookupError('mine')": (3, "LookupError: mine"),
+}
+
+
+@pytest.mark.parametrize("after", THEIRS)
+def test_a_fault_of_the_script(folder, after) -> None:
+    """What C raises in a function of ours, which stands in the way, is the script's own fault."""
+    folder.trains(after=after)
+    done = folder.run("train.py")
+    code, error = THEIRS[after]
+    assert (done.returncode, error in done.stderr) == (code, True)
+    assert "trainguard" not in done.stderr
+    assert " trainguard ==" in done.stdout

@@ -4,17 +4,19 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 from trainguard.command.compare.interval import Change, Margin
 from trainguard.command.compare.pairing import Comparison, compare_sides
 from trainguard.command.compare.side import Side
-from trainguard.command.exit import CLEAN, FAILED, FOUND
+from trainguard.command.exit import CLEAN, FAILED, FOUND, USAGE
+from trainguard.command.output import say, write_file
 from trainguard.core.errors import DeclarationError, SubjectError
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
-from trainguard.report.json import check_apart, write_whole
+from trainguard.report.json import check_apart
 from trainguard.report.run_summary import duration_text, finite, headline, size_text, summarize_run
 from trainguard.report.text import WIDTH, render_cause, render_rows
 
@@ -54,17 +56,18 @@ def compare(contest: CompareRequest, out: TextIO, err: TextIO) -> int:
     try:
         runs = run_pairs(contest, pairs, err)
     except SubjectError as fault:
-        err.write(f"{fault.sentence}.\n{fault.remedy}\n".replace("\n\n", "\n"))
-        cause = render_cause(fault)
-        err.write(f"{cause}\n" if cause else "")
+        told = (f"{fault.sentence}.", fault.remedy, render_cause(fault))
+        say("\n".join(part for part in told if part), err)
         return FAILED
     found = compare_sides(*runs, contest.margins)
+    written = True
     if contest.json is not None:
-        write_whole(contest.json, document(contest, found, runs))
+        written &= write_file(contest.json, lambda: document(contest, found, runs), err)
     if contest.plot is not None and draw is not None:
-        draw(found, (contest.a.text, contest.b.text), contest.plot)
-    out.write(f"{report(contest, found, runs)}\n")
-    return FOUND if found.worse else CLEAN
+        shown = partial(draw, found, (contest.a.text, contest.b.text))
+        written &= write_file(contest.plot, shown, err)
+    written &= say(report(contest, found, runs), out, err) or contest.json is not None
+    return FOUND if found.worse else CLEAN if written else USAGE
 
 
 def run_pairs(contest: CompareRequest, pairs: int, err: TextIO) -> Runs:

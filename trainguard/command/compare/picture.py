@@ -1,7 +1,7 @@
 """The picture of a comparison: losses, their difference, and seconds per step."""
 
 from collections.abc import Sequence
-from pathlib import Path
+from io import BytesIO
 from statistics import median
 from typing import Any, Final
 
@@ -20,8 +20,8 @@ _COLOURS: Final = ("#4c72b0", "#dd8452")
 _LONGEST: Final = 40  # characters of a legend
 
 
-def draw(found: Comparison, names: tuple[str, str], path: Path) -> None:
-    """Write the picture of a comparison as a PNG, whatever backend matplotlib is set to."""
+def draw(found: Comparison, names: tuple[str, str]) -> bytes:
+    """Return the picture of a comparison as a PNG, whatever backend matplotlib is set to."""
     figure = Figure(figsize=(12, 3.6), layout="constrained", dpi=110)
     FigureCanvasAgg(figure)
     losses, apart, times = figure.subplots(1, 3)
@@ -32,7 +32,9 @@ def draw(found: Comparison, names: tuple[str, str], path: Path) -> None:
     _lines(times, "seconds per step", found.times, names)
     # The first steps hold what is done once, and would leave the others flat.
     times.set_ylim(0.0, 3 * max((median(side) for side in found.times if side), default=1.0))
-    figure.savefig(path, format="png")
+    png = BytesIO()
+    figure.savefig(png, format="png")
+    return png.getvalue()
 
 
 def _lines(axes: Any, title: str, series: Sequence[Sequence[float]], names: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """One side of a comparison: a script with its arguments, a loop at `file.py::name`, or traces."""
 
 import ast
+import os
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -53,11 +54,11 @@ class Side:
 
 def side(text: str) -> Side:
     """Say what an argument of the command line names; raises DeclarationError where nothing."""
-    if text and Path(text).is_dir():
+    if os.path.isdir(text):  # noqa: PTH112 Path raises for what is too long to be a path
         return _folder(text)
-    words = (text,) if Path(text).is_file() else tuple(_words(text))
+    words = (text,) if os.path.isfile(text) else tuple(_words(text))  # noqa: PTH113 likewise
     path, double, name = words[0].partition("::")
-    if not Path(path).is_file():
+    if not os.path.isfile(path):  # noqa: PTH113 likewise
         near = [str(p) for p in Path(path).parent.glob("*.py")]
         raise DeclarationError(
             f"There is no script, loop or trace {path!r}.{did_you_mean(path, near) if near else ''}"

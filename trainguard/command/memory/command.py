@@ -19,9 +19,10 @@ from trainguard.command.memory.request import (
     subject_of,
     survey_of,
 )
+from trainguard.command.output import say, write_file
 from trainguard.core.errors import SubjectError
 from trainguard.events.memory import Breakdown, Fit, MemoryReport
-from trainguard.report.json import check_writable, write_whole
+from trainguard.report.json import check_writable
 from trainguard.report.progress import showing
 from trainguard.report.text import render_cause
 from trainguard.subjects.units import parse_bytes
@@ -48,7 +49,7 @@ def run(order: MemoryRequest) -> int:
         return _report_failure(order, fault)
     account = MemoryReport(target=order.target, breakdown=breakdown, budget=order.budget, fits=fits)
     written = _write(order, account, survey)
-    sys.stdout.write(report(account))
+    written &= say(report(account).removesuffix("\n"), sys.stdout, sys.stderr)
     if not written:
         return USAGE
     return FOUND if account.spare is not None and account.spare < 0 else CLEAN
@@ -102,20 +103,16 @@ def _write(order: MemoryRequest, account: MemoryReport, survey: Any) -> bool:
     }
     whole = True
     for kind, path in order.files.items():
-        try:
-            write_whole(path, makers[kind]())
-        except OSError as error:
-            sys.stderr.write(f"{path} could not be written: {error.strerror}.\n")
-            whole = False
+        whole &= write_file(path, makers[kind], sys.stderr)
     return whole
 
 
 def _report_failure(order: MemoryRequest, fault: SubjectError) -> int:
     """Tell why a step could not be followed, with the traceback of the team's own code."""
-    remedy = f"\n{fault.remedy}" if fault.remedy else ""
-    sys.stderr.write(f"{order.target} could not be followed: {fault.sentence}.{remedy}\n")
-    cause = render_cause(fault)
-    sys.stderr.write(f"\n{cause}\n" if cause else "")
+    told = f"{order.target} could not be followed: {fault.sentence}."
+    remedy, cause = fault.remedy, render_cause(fault)
+    said = [told, *([remedy] if remedy else []), *(["", cause] if cause else [])]
+    say("\n".join(said), sys.stderr)
     return FAILED
 
 

@@ -9,6 +9,7 @@ import torch
 from torch._guards import detect_fake_mode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from trainguard.core.errors import passes_on
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.tools.redirection import Redirection
 
@@ -50,7 +51,7 @@ class Patches:
         if original is _MISSING:
             return
         own = vars(owner).get(name, _MISSING)
-        replacement = make(original)
+        replacement = passes_on(make(original))
         setattr(owner, name, replacement)
         self._replaced.append((owner, name, own, replacement))
 

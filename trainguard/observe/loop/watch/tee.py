@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from trainguard.core.errors import passes_on
 from trainguard.observe.loop.watch.log_parsing import LONGEST, Number, numbers_in
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class LineParser:
             self._tell(numbers, self._step, self._clock)
 
 
+@passes_on
 class Tee:
     """
     Stands in the place of a text stream such as sys.stdout, and is it in every other respect.
