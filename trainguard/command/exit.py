@@ -1,10 +1,13 @@
 """How a command ends: with what it raised told, and with the exit code that stands for it."""
 
 import os
+import signal
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import NoReturn
+from functools import partial
+from typing import Any, NoReturn
 
 import typer
 
@@ -37,7 +40,41 @@ def ending() -> Iterator[None]:
         raise typer.Exit(OURS) from None
 
 
-def account_for_exit(
+def account_for_exits(name: str, replace: Callable[[Any, str, Any], None]) -> None:
+    """Let `replace` watch the calls that end a script, or put another program in its place."""
+    owner, leave = os.getpid(), os._exit  # of which nobody is told twice
+    replace(os, "_exit", partial(_account_for_exit, name, owner))
+    for way in ("execv", "execve"):  # the others call one of these
+        replace(os, way, partial(_account_for_exec, name, owner, leave))
+
+
+def _account_for_exec(
+    name: str, owner: int, leave: Callable[[int], NoReturn], replace: Callable[..., NoReturn]
+) -> Callable[..., NoReturn]:
+    """
+    Return an `os.execv` or `os.execve` after which a run that nobody can judge is no pass.
+
+    The other program runs as a child, so that somebody is left to say so when it has ended.
+    """
+
+    def wrapper(path: Any, argv: Sequence[Any], env: Mapping[Any, Any] | None = None) -> NoReturn:
+        """Run another program in our place, and tell of it; raises where it cannot be run."""
+        if os.getpid() != owner or isinstance(path, int):
+            replace(path, argv) if env is None else replace(path, argv, env)
+        other = subprocess.Popen(  # noqa: S603 the script asks for it
+            list(argv), executable=path, env=env, close_fds=False, restore_signals=False
+        )
+        with suppress(ValueError):  # not in the main thread
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal tells both
+            signal.signal(signal.SIGTERM, lambda number, _: other.send_signal(number))
+        status = other.wait()
+        say(f"`{name}` left by os.{replace.__name__}: nothing was judged.", sys.stderr)
+        leave((128 - status if status < 0 else status) or USAGE)
+
+    return wrapper
+
+
+def _account_for_exit(
     name: str, owner: int, leave: Callable[[int], NoReturn]
 ) -> Callable[[int], NoReturn]:
     """Return an `os._exit` after which a run that nobody can judge any more is no pass."""

@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from trainguard.command.exit import CLEAN, FAILED, FOUND, INTERRUPTED, USAGE, account_for_exit
+from trainguard.command.exit import CLEAN, FAILED, FOUND, INTERRUPTED, USAGE, account_for_exits
 from trainguard.command.output import forget_unwritten, say, write_file
+from trainguard.command.ranks import enter, leave, own_file, rank, render_others
 from trainguard.core.catalogue import catalogue
 from trainguard.core.errors import DeclarationError, SubjectError, is_ours
 from trainguard.core.settings import Settings
@@ -65,6 +66,7 @@ def launch(order: RunRequest) -> int:
     check_apart([order.json, order.trace], [None if order.module else Path(order.subject.path)])
     if order.judging:
         _check_judgeable(order)
+        enter()
     with _keep_stream(sys.stdout) as out, _keep_stream(sys.stderr) as err:
         try:
             program = _find_program(order)
@@ -130,7 +132,7 @@ def _record(order: RunRequest, program: Any) -> tuple[Any, BaseException | None]
         with ExitStack() as stack:
             stack.enter_context(progress(lambda: recorder.steps, run.steps))
             stack.enter_context(recorder)
-            recorder.patches.replace(os, "_exit", partial(account_for_exit, run.name, owner))
+            account_for_exits(run.name, recorder.patches.replace)
             stack.enter_context(time_limit(order.timeout, Stopped))
             try:
                 execute(program)
@@ -202,26 +204,23 @@ def _judge_and_report(
     written = True
     if order.json is not None:
         plain = partial(document, order.subject, verdicts, told)
-        written &= write_file(_own(order.json), plain, err)
+        written &= write_file(own_file(order.json), plain, err)
     if order.trace is not None:
-        written &= write_file(_own(order.trace), trace.to_text, err)
+        written &= write_file(own_file(order.trace), trace.to_text, err)
     if missing:
         if not code:
             say(missing, err)
         return code or USAGE
-    if order.judging and not _rank():
+    if order.judging and not rank():
         rows = as_rows(told) + (questions_as_rows(trace) if order.verbose else [])
         report = _report(order, verdicts, headline(told, order.subject.name), rows)
         # A file is an account too; with neither, nobody could tell this run from one that passed.
         written &= say(report, out, err) or order.json is not None
-    # Where the first process reports for all, the others may not stop what it still has to do.
-    found = any(v.fails for v in verdicts) and not _rank()
-    return code or (FOUND if found else CLEAN if written else USAGE)
-
-
-def _own(path: Path) -> Path:
-    """Return the file that this process of a distributed run writes where one is asked for."""
-    return path.with_name(f"{path.name}.rank{_rank()}") if _rank() else path
+    everything = leave({v.invariant.name: render_verdict(v) for v in verdicts if v.fails})
+    others = render_others(everything)
+    if others:
+        say(others, err)
+    return code or (FOUND if any(everything.values()) else CLEAN if written else USAGE)
 
 
 def _report(
@@ -244,12 +243,6 @@ def _report(
     parts = ["", " trainguard ".center(WIDTH, "=")]
     parts += [f"{render_verdict(v)}\n" for v in verdicts if v.fails]
     return "\n".join([*parts, render_rows([f"{judged_line}: {', '.join(told)}", head], rows)])
-
-
-def _rank() -> int:
-    """Return which of the processes of a distributed run this is."""
-    told = os.environ.get("RANK", "0")
-    return int(told) if told.isdecimal() and "WORLD_SIZE" in os.environ else 0
 
 
 @contextmanager

@@ -92,7 +92,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
     # The name may be as long as names can be.
     start = f".{path.name[:_LONGEST]}."
     for left in path.parent.glob(f"{glob.escape(start)}*{_DRAFT}"):
-        if not _is_running(left.name.removeprefix(start).removesuffix(_DRAFT)):
+        if not is_running(left.name.removeprefix(start).removesuffix(_DRAFT)):
             left.unlink(missing_ok=True)
     draft = path.with_name(f"{start}{os.getpid()}{_DRAFT}")
     try:
@@ -102,7 +102,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _is_running(process: str) -> bool:
+def is_running(process: str) -> bool:
     """Say whether there is a process of this number; where nobody knows, there may be."""
     if not process.isdecimal() or os.name != "posix":
         return True

@@ -113,6 +113,21 @@ def test_findings_of_a_script_that_fails(folder) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs the signals of Unix")
+def test_a_thread_that_goes_on(folder) -> None:
+    """Once the account is given, a process that a thread keeps going can be ended as ever."""
+    after = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()"
+    folder.trains(steps=3, after=after)
+    with folder.start("train.py", stdout=-1, text=True) as started:
+        while not started.stdout.readline().startswith("  memory "):
+            assert started.poll() is None
+        time.sleep(0.2)
+        began = time.monotonic()
+        started.send_signal(signal.SIGTERM)
+        assert started.wait(60) == -signal.SIGTERM
+        assert time.monotonic() - began < 30
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs the signals of Unix")
 def test_ctrl_c(folder) -> None:
     """What was recorded until Ctrl-C is reported; exit 130, as shells have it."""
     inside = "time.sleep(0.01)\nif step == 20:\n    print('here', flush=True)"

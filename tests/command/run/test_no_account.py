@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forks import command
+
 QUIET = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
@@ -25,6 +27,24 @@ def test_leaving_at_once_is_no_pass(status: int, code: int, tmp_path: Path) -> N
     done = run(tmp_path, "train.py")
     assert (done.returncode, done.stdout) == (code, "bye\n")
     assert f"left by os._exit({status}): nothing was judged" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        ("execlp('sh', 'sh', '-c', 'echo bye')", 2),
+        ("execve('/bin/sh', argv=['sh', '-c', 'echo $X; exit 7'], env={'X': 'bye'})", 7),
+        ("execv('/bin/sh', ['sh', '-c', 'echo bye; kill -9 $$'])", 128 + 9),
+    ],
+)
+def test_another_program_is_no_pass(call: str, code: int, tmp_path: Path) -> None:
+    """A script that makes way for another program is told of, once that has ended."""
+    script = "import os\ntry:\n    os.execv('no', ['no'])\nexcept FileNotFoundError:\n"
+    (tmp_path / "train.py").write_text(f"{script}    os.{call}\n")
+    done = command(tmp_path, "run", "train.py")
+    assert (done.returncode, done.stdout) == (code, "bye\n")
+    way = "execve" if "execve" in call else "execv"
+    assert done.stderr == f"`train.py` left by os.{way}: nothing was judged.\n"
 
 
 def test_a_forked_child_leaves_as_it_wants(tmp_path: Path) -> None:

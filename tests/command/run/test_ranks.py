@@ -3,6 +3,11 @@
 import os
 import subprocess
 import sys
+import tempfile
+
+import pytest
+
+from trainguard.command import ranks
 
 LEFT_OVER = "gradients_start_empty"  # broken where zero_grad is left out
 DISTRIBUTED = """\
@@ -37,15 +42,47 @@ def test_two_processes(folder) -> None:
 
 
 def test_another_process_than_the_first(folder) -> None:
-    """It prints nothing, and does not stop the first one; it does fail where its script fails."""
+    """It is told of where it ends last; it does fail where its script fails."""
     folder.trains(zero="")
     second = {"RANK": "1", "WORLD_SIZE": "2"}
     command = ["-m", "trainguard", "run", "train.py"]
     done = folder.python(*command, env=second)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"rank 1:\n{LEFT_OVER}: ")
     folder.trains(zero="", after="raise LookupError")
     done = folder.python(*command, env=second)
     assert (done.returncode, done.stdout) == (3, "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs the locks of Unix")
+def test_the_last_one_has_the_findings_of_all(monkeypatch, tmp_path) -> None:
+    """Whoever ends earlier stops nobody, and one that was killed is not waited for."""
+    told = {"WORLD_SIZE": "3", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": str(tmp_path)}
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    processes = {0: 1, 1: os.getpid(), 2: os.getppid()}  # all of them are there
+
+    def as_rank(number: int, call, *args):
+        """Be one of the processes."""
+        monkeypatch.setenv("RANK", str(number))
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "getpid", lambda: processes[number])
+            return call(*args)
+
+    for number in processes:
+        as_rank(number, ranks.enter)
+    assert as_rank(1, ranks.leave, {"a": "A", "b": "B"}) == {}
+    assert as_rank(0, ranks.leave, {"a": "A0"}) == {}
+    everything = as_rank(2, ranks.leave, {})
+    assert everything == {0: {"a": "A0"}, 1: {"a": "A", "b": "B"}, 2: {}}
+    assert ranks.render_others(everything) == "rank 1:\nB"
+    assert not list(tmp_path.iterdir())
+
+    processes[2] = 2**22 + 1  # there is none such
+    as_rank(2, ranks.enter)
+    as_rank(0, ranks.enter)
+    assert as_rank(0, ranks.leave, {"a": "A0"}) == {0: {"a": "A0"}}
 
 
 def test_a_rank_without_a_world(folder) -> None:

@@ -1,13 +1,14 @@
 """Child processes: whether one can be forked and train; calls and commands that run in one."""
 
+import ctypes
 import os
 import pickle
 import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -15,6 +16,7 @@ from typing import Any, BinaryIO, TypeVar
 import torch
 
 from trainguard.core.errors import SubjectError
+from trainguard.observe.tools import supervise
 from trainguard.observe.tools.isolation import present
 
 # What a child of ours exits with, as the commands do: where it cannot record, where the team's code
@@ -22,6 +24,7 @@ from trainguard.observe.tools.isolation import present
 USAGE, FAILED, OURS = 2, 3, 4
 _MOST = 40  # lines of stderr that are shown
 R = TypeVar("R")
+_PDEATHSIG = 1  # of prctl: which signal to get when the parent ends
 _TAIL = 16_384  # bytes of it that are looked at
 
 
@@ -33,15 +36,16 @@ class Stderr(Exception):
 
 
 def run_to_end(command: Sequence[str], folder: Path, errors: Path, seconds: float) -> int:
-    """Run a command to its end, and take all that it started with it if it has none."""
-    with errors.open("wb") as stderr:
+    """Run a command to its end, or to ours, and take all that it started with it."""
+    with errors.open("wb") as stderr, _lifeline() as (wrapper, passed):
         process = subprocess.Popen(  # noqa: S603 to run it is what was declared
-            command,
+            [*wrapper, *command],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
             start_new_session=True,
+            pass_fds=passed,
         )
         try:
             return process.wait(seconds)
@@ -54,6 +58,20 @@ def run_to_end(command: Sequence[str], folder: Path, errors: Path, seconds: floa
             if process.poll() is None:
                 end_child(process.pid) if hasattr(os, "killpg") else process.kill()
                 process.wait()
+
+
+@contextmanager
+def _lifeline() -> Iterator[tuple[list[str], tuple[int, ...]]]:
+    """Yield the command that ends another one with us, and the pipe that tells it of our end."""
+    if not hasattr(os, "killpg"):
+        yield [], ()
+        return
+    reading, writing = os.pipe()
+    try:
+        yield [sys.executable, "-IS", supervise.__file__, str(reading)], (reading,)
+    finally:
+        os.close(reading)
+        os.close(writing)
 
 
 def failure(code: int, call: str, errors: Path) -> SubjectError:
@@ -108,16 +126,26 @@ def _goes_backward_in_a_child() -> bool:
 
 def fork_child(work: Callable[[], int | None]) -> int:
     """Fork a child that exits with what `work` returns, and return its process number."""
+    parent = os.getpid()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Python 3.12: nothing that holds a lock is used
         child = os.fork()
     if not child:
         code: int | None = 1
+        _end_with(parent)
         try:
             code = work()
         finally:
             os._exit(code or 0)
     return child
+
+
+def _end_with(parent: int) -> None:
+    """Let Linux end this process when its parent ends, however that is."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def end_child(child: int) -> None:
