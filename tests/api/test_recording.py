@@ -1,7 +1,11 @@
 """`tg.record()`: a with-block under the recorder, judged when it is asked."""
 
+import inspect
+import re
 import subprocess
 import sys
+import textwrap
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -45,6 +49,29 @@ def test_a_healthy_training() -> None:
 def test_it_takes_the_name_of_the_function(broken) -> None:
     """Without a name, a recording is called what the function is called that makes it."""
     assert broken.trace.subject == "broken"
+
+
+def test_a_cell_of_a_notebook(monkeypatch) -> None:
+    """A recording is called what its cell is, shows itself there, and tells lines by the cell."""
+
+    def format_code_name(file: str) -> tuple[str, str]:
+        """Tell the cell of a file, as IPython's compiler does."""
+        return ("Cell", {"/tmp/ipykernel_7/3191944802.py": "In[3]"}[file])
+
+    compiler = SimpleNamespace(format_code_name=format_code_name)
+    python = SimpleNamespace(get_ipython=lambda: SimpleNamespace(compile=compiler))
+    monkeypatch.setitem(sys.modules, "IPython", python)
+    body = "with tg.record() as seen:\n" + textwrap.indent(
+        textwrap.dedent(inspect.getsource(train).partition('"""\n')[2]).replace("if zero", "if 0"),
+        "    ",
+    )
+    cell = {"tg": tg, "torch": torch, "nn": nn, "steps": 10}
+    exec(compile(body, "/tmp/ipykernel_7/3191944802.py", "exec"), cell)
+    seen = cell["seen"]
+    assert repr(seen).startswith("tg.record('In[3]'), 10 steps recorded: ")
+    with pytest.raises(tg.Broken) as caught:
+        seen.check()
+    assert re.search(r" at +step 1, .* In\[3\]:10\n", str(caught.value))
 
 
 def test_what_is_broken(broken) -> None:

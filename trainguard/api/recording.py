@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 from trainguard.api.check import Broken
 from trainguard.core.errors import DeclarationError, did_you_mean
 from trainguard.core.finding import Finding
+from trainguard.core.notebook import cell_of
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Trace
 from trainguard.judging.judge import check_steps, judge_run
@@ -50,6 +51,14 @@ class Recording:
         self._trace: Trace[Any] | None = None
         self.run = self._declare_run({})
         self._recorder: Any = None
+
+    def __repr__(self) -> str:
+        """Say what there is, and how to ask for what was found, to whoever shows it in a cell."""
+        if self._trace is None:
+            return f"{self._kind}({self.run.name!r}), {'recording' if self._recorder else 'new'}"
+        steps = self._trace.conditions.get("steps", 0)
+        told = "check() judges them, findings lists what was found"
+        return f"{self._kind}({self.run.name!r}), {steps} steps recorded: {told}"
 
     def __enter__(self) -> Self:
         """Start to record."""
@@ -144,5 +153,5 @@ def _caller() -> str:
         frame = frame.f_back
     if frame is None:
         return "training"
-    name = frame.f_code.co_name
-    return name if name.isidentifier() else Path(frame.f_code.co_filename).stem
+    name, file = frame.f_code.co_name, frame.f_code.co_filename
+    return name if name.isidentifier() else cell_of(file) or Path(file).stem

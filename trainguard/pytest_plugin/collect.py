@@ -103,6 +103,7 @@ class InvariantItem(pytest.Item):
             self.verdict = with_pictures(self, judged)
             self.entry.update(account(self.verdict, self.config.stash[SETTINGS]))
         except SubjectError as fault:
+            self._refer_to_first(fault)
             self.fault = fault
             self.entry["outcome"] = "unobservable"
         except Exception as error:  # noqa: BLE001 whatever it is, it is ours
@@ -126,7 +127,7 @@ class InvariantItem(pytest.Item):
         """Return exactly the report; the traceback is shown only where it is not the subject's."""
         error = excinfo.value
         if isinstance(error, SubjectError):
-            return self._fault_text(error)
+            return fault_and_cause(self.subject, self.invariant, error, rerun(self))
         if isinstance(error, Broken) and self.verdict is not None:
             return self._broken_text(self.verdict)
         return super().repr_failure(excinfo, style)
@@ -146,15 +147,12 @@ class InvariantItem(pytest.Item):
         trace = self.observations.trace(self.subject, self.place, self.invariant)
         return f"{text}\n\n{render_trace(trace, self.invariant.probe)}"
 
-    def _fault_text(self, fault: SubjectError) -> str:
-        """Return what stopped the observation: whole for the first item, then one line."""
+    def _refer_to_first(self, fault: SubjectError) -> None:
+        """Skip all but the first item that one fault stops: that one fails, and shows it whole."""
         first = self.parent.shown.setdefault(fault.sentence, self.nodeid)
         if first != self.nodeid:
-            return (
-                f"{self.invariant.name}: `{self.subject.name}` could not be observed, for the"
-                f" reason shown at\n  {first}"
-            )
-        return fault_and_cause(self.subject, self.invariant, fault, rerun(self))
+            told = f"`{self.subject.name}` could not be observed, for the reason shown at {first}"
+            pytest.skip(told)
 
 
 def is_guard(obj: object) -> bool:

@@ -10,6 +10,7 @@ from traceback import TracebackException, extract_tb, format_exception
 from trainguard.core.catalogue import Invariant
 from trainguard.core.errors import SubjectError
 from trainguard.core.finding import Finding
+from trainguard.core.notebook import short_source
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
 from trainguard.judging.verdict import Verdict
@@ -57,7 +58,7 @@ def render(finding: Finding, verdict: Verdict) -> str:
 def render_note(finding: Finding, invariant: Invariant) -> str:
     """Lay out a note for the closing section; the summary names the subject."""
     shown = ": ".join(part for part in (finding.at, finding.measured) if part)
-    shown = ", ".join(part for part in (shown, Path(finding.source).name) if part)
+    shown = ", ".join(part for part in (shown, short_source(finding.source)) if part)
     return f"{invariant.name}: {finding.summary}{f' ({shown})' if shown else ''}"
 
 
@@ -177,7 +178,7 @@ def _row(label: str, text: str) -> list[str]:
 
 def _with_source(where: str, subject: Subject, found: str = "") -> str:
     """Put the line that did it, or else that of the declaration, at the right end of `at`."""
-    source = Path(found or (f"{subject.file}:{subject.line}" if subject.file else "")).name
+    source = short_source(found or (f"{subject.file}:{subject.line}" if subject.file else ""))
     if not where:
         return source
     room = WIDTH - _LABEL - len(where) - len(source)

@@ -89,8 +89,22 @@ class Component:
             told = [type(error).__name__, *str(error).strip().splitlines()[:1]]
             raise SubjectError(
                 f"it raised {': '.join(told)}",
-                "the traceback below is the component's own",
+                self._hint(error) or "the traceback below is the component's own",
             ) from error
+
+    def _hint(self, error: BaseException) -> str:
+        """Say which dimension is too small for the numbers of an input, if those are an index."""
+        sizes, domains = self.structure.sizes, self.loss.tensors
+        indices = [(name, each) for name, each in domains.items() if each.kind == "integer"]
+        for name, index in indices if isinstance(error, IndexError | RuntimeError) else ():
+            high = index.span(sizes)[1]
+            others = {dim for each in domains.values() for dim in each.names} - set(index.names)
+            for dim in sorted(d for d in others if sizes[d] <= high):
+                return (
+                    f"{name} goes up to {high:g}, and {dim} has the size {sizes[dim]} here: if"
+                    f' {name} is an index into {dim}, declare sizes={{"{dim}": {high + 1:g}}}'
+                )
+        return ""
 
     def _name_parts(self, returned: Any) -> dict[str, Tensor]:
         """Return what a call returned as named tensors, or say what is wrong with it."""

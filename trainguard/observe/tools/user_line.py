@@ -9,13 +9,14 @@ from types import FrameType
 _PACKAGE = str(Path(__file__).parents[2])
 _PATHS = sysconfig.get_paths()
 _LIBRARIES = tuple({_PATHS["purelib"], _PATHS["platlib"]})
+_CELL = "<ipython-input-"  # how the code of a cell is called, outside of notebooks
 _STANDARD = tuple({_PATHS["stdlib"], _PATHS["platstdlib"]})
 
 
 @cache
 def foreign(file: str) -> bool:
     """Say whether a file is the user's own: not ours, not Python's, not an installed library's."""
-    return not file.startswith((_PACKAGE, "<", *_LIBRARIES, *_STANDARD))
+    return not file.startswith((_PACKAGE, "<", *_LIBRARIES, *_STANDARD)) or file.startswith(_CELL)
 
 
 def caller(depth: int = 1) -> str:
