@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from trainguard.events.loop import Step
 from trainguard.observe.loop import thinning
-from trainguard.observe.loop.thinning import Thinned
+from trainguard.observe.loop.thinning import Thinned, distance_of
 
 
 def filled(count: int, odd: tuple[int, ...] = ()) -> list[Step]:
@@ -45,3 +45,13 @@ def test_the_spans_add_up(count: int) -> None:
     """What is kept stands for about as many steps as there were."""
     spans = sum(step.span for step in filled(count))
     assert abs(spans - count) <= max(64, 0.05 * count)
+
+
+def test_looks_at_calls_fall_into_no_period() -> None:
+    """Whatever a training does every so many calls is looked at, about one time in four."""
+    counts = range(1, 20_001)
+    assert all(distance_of(count) == 1 for count in counts[:64])
+    assert abs(sum(map(distance_of, counts)) / len(counts) - 1) < 0.01
+    for period in range(2, 65):
+        looks = [sum(distance_of(c) > 0 for c in counts[64 + i :: period]) for i in range(period)]
+        assert min(looks) > 0.15 * len(counts) / period

@@ -6,6 +6,9 @@ from dataclasses import replace
 from trainguard.events.base import Event
 from trainguard.events.loop import Step
 
+_ALL = 64  # calls of one place that are all looked at
+_APART = 4  # calls that each later look stands for, on average
+_GOLDEN = 0x9E3779B9  # of 2**32: its multiples come back to no period
 FULL = 2048  # events of one kind that are kept before they are thinned out
 
 
@@ -52,3 +55,15 @@ class Thinned:
             if isinstance(event, Step) and regular and self._stride > 1:
                 event = replace(event, span=event.span * self._stride)
             yield event
+
+
+def distance_of(count: int) -> int:
+    """
+    Return how many calls a look at the count-th one stands for; 0 where it is not looked at.
+
+    The distances are irregular: a training that does something every so many steps is not met at
+    the same instant for ever.
+    """
+    if count <= _ALL:
+        return 1
+    return _APART if count * _GOLDEN % 2**32 < 2**32 // _APART else 0

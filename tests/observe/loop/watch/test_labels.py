@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.loop.watch.labels import hash_rows
 
 
 def probes_of(train, *arguments, probe: str = "", **options) -> list[Probe]:
@@ -227,3 +228,8 @@ def test_nothing_is_tried_out_where_probes_are_off() -> None:
     with Recorder("x", probe=False) as recorder:
         regress(loader)
     assert not any(isinstance(event, Probe) and event.probe == "target" for event in recorder.trace)
+
+
+def test_rows_of_round_numbers_have_hashes_of_their_own() -> None:
+    """Rows that differ in one place of ones and zeros are not taken for one another."""
+    assert len(set(hash_rows(torch.eye(2048)))) == 2048

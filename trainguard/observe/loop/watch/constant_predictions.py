@@ -16,6 +16,7 @@ from torch.nn import functional
 from trainguard.events.base import Event
 from trainguard.events.fit import BaselineFit
 from trainguard.observe.loop.held_out_regression import Examples
+from trainguard.observe.loop.thinning import distance_of
 from trainguard.observe.loop.watch import autograd_graph
 from trainguard.observe.loop.watch.batches import Batches
 from trainguard.observe.loop.watch.loss_calls import LossCalls
@@ -34,6 +35,8 @@ _EPSILON = 1e-6
 _DEPENDS = 1e-4  # of a logit, or of the spread of the targets: less is no answer to an input
 _ROWS, _COLUMNS = 16, 4096  # of a batch, that are compared with each other
 _PLACES = 16
+_PENDING = 32  # calls with classes whose constant losses are computed together
+_COUNTS = 2**18  # numbers in what waits for that: a vocabulary waits for fewer calls
 _NODES = 2**12  # of a graph that are looked at: such a model is no constant
 
 Number = Any  # a float, on an accelerator a tensor that is fetched at the end
@@ -49,6 +52,7 @@ class _Place:
     alike: calls in a row, up to now, in which all samples got the same output, though neither
         their inputs nor their targets were the same. blank: calls in which all inputs were.
     average: of the targets so far, for classes how often each came; weight: of how many it is.
+    pending: the losses of the latest calls with classes, and how often each class came in them.
     """
 
     tally: LossCalls
@@ -61,6 +65,7 @@ class _Place:
     alike: int = 0
     blank: int = 0
     examples: Examples = field(default_factory=Examples)
+    pending: list[tuple[Number, torch.Tensor]] = field(default_factory=list)
 
     def add(self, loss: Number, constant: Number) -> None:
         """Add the two losses of one call; in a long run the stretches become longer."""
@@ -78,13 +83,36 @@ class _Place:
         self, given: torch.Tensor, scores: torch.Tensor, target: torch.Tensor
     ) -> None:
         """Count whether all samples of a batch have one output, or one input."""
-        wanted = _spread(target)
+        distance = distance_of(self.tally.calls)
+        wanted = _spread(target) if distance else 0
         if given.dim() < 2 or scores.dim() < 1 or wanted == 0:
             return
         is_blank = _spread(given) == 0
         least = _DEPENDS * (wanted if self.tally.function in _SYMMETRIC else 1.0)
-        self.blank = self.blank + 1 if is_blank else 0
-        self.alike = self.alike + 1 if not is_blank and _spread(scores) <= least else 0
+        self.blank = self.blank + distance if is_blank else 0
+        self.alike = self.alike + distance if not is_blank and _spread(scores) <= least else 0
+
+    def add_classes(self, value: Number, came: torch.Tensor) -> None:
+        """Add a call whose targets are classes, by how often each came; the first one teaches."""
+        if self.average is None:
+            self.average = came + 0.5
+            return
+        self.pending.append((value, came))
+        if len(self.pending) >= min(_PENDING, _COUNTS // len(came) + 1):
+            self.settle()
+
+    def settle(self) -> None:
+        """Compute what the frequencies of classes before each waiting call lose in that call."""
+        pending, self.pending = self.pending, []
+        if not pending or self.average is None:
+            return
+        came = torch.stack([came for _, came in pending]).to(self.average)
+        before = self.average + came.cumsum(0) - came
+        self.average = self.average + came.sum(0)
+        constants = _lose(self.tally, before / before.sum(1, keepdim=True), came)
+        each = constants.tolist() if constants.is_cpu else constants.unbind()
+        for (value, _), constant in zip(pending, each, strict=True):
+            self.add(value, constant)
 
 
 class ConstantPredictions(Watcher):
@@ -115,6 +143,7 @@ class ConstantPredictions(Watcher):
     def finish(self) -> Iterator[Event]:
         """Return what was added up of each place."""
         for place in self._places.values():
+            self._attempt(place, place.settle)
             if place.failed or not place.chunks:
                 continue
             yield BaselineFit(
@@ -143,10 +172,14 @@ class ConstantPredictions(Watcher):
             if len(self._places) >= _PLACES:
                 return
             place = self._places[id(tally)] = _Place(tally, failed=not _looks_at_inputs(value))
+        self._attempt(place, lambda: self._look(place, scores, target, value))
+
+    def _attempt(self, place: _Place, look: Callable[[], None]) -> None:
+        """Look at a place, as long as nothing has failed there."""
         if not place.failed:
             try:
                 with torch.no_grad():
-                    self._look(place, scores, target, value)
+                    look()
             except Exception:  # noqa: BLE001 whatever cannot be compared is left alone
                 place.failed = True
 
@@ -166,10 +199,11 @@ class ConstantPredictions(Watcher):
             place.examples.add(given, target)
             place.compare_samples(given, scores.detach(), target)
         if _are_classes(tally, target):
-            count = scores.shape[1] if scores.dim() > 1 else scores.shape[0]
-            constant = _compare_classes(place, count, target)
-        else:
-            constant = _compare_numbers(place, target.detach())
+            came = _count_classes(tally, scores.shape[1 if scores.dim() > 1 else 0], target)
+            if came is not None:
+                place.add_classes(_as_number(value), came)
+            return
+        constant = _compare_numbers(place, target.detach())
         if constant is not None:
             place.add(_as_number(value), _as_number(constant))
 
@@ -192,29 +226,30 @@ def _are_classes(tally: LossCalls, target: torch.Tensor) -> bool:
     return tally.function in _CLASSES and not target.is_floating_point()
 
 
-def _compare_classes(place: _Place, count: int, target: torch.Tensor) -> torch.Tensor | None:
-    """Return the loss of the class frequencies so far, then add those of these targets."""
-    options = place.tally.options or {}
+def _count_classes(tally: LossCalls, count: int, target: torch.Tensor) -> torch.Tensor | None:
+    """Return how often each class came, those left out that the loss ignores; None if none did."""
+    ignored = (tally.options or {}).get("ignore_index", -100)
     flat = target.reshape(-1)
-    flat = flat[(flat >= 0) & (flat < count) & (flat != options.get("ignore_index", -100))]
     if not 1 < count <= _WIDEST or not len(flat):
         return None
-    if place.average is None:
-        place.average = torch.full((count,), 0.5, device=flat.device)
-    rates = place.average / place.average.sum()
+    low, high = flat.aminmax()
+    if low < 0 or high >= count or 0 <= ignored < count:
+        flat = flat[(flat >= 0) & (flat < count) & (flat != ignored)]
+    return torch.bincount(flat, minlength=count) if len(flat) else None
+
+
+def _lose(tally: LossCalls, rates: torch.Tensor, came: torch.Tensor) -> torch.Tensor:
+    """Return the loss of predicting rates of classes, in each of some calls."""
+    options = tally.options or {}
     weights = options.get("weight")
-    weights = torch.ones_like(rates) if weights is None else weights.to(rates)
+    weights = torch.ones_like(rates[0]) if weights is None else weights.to(rates)
     smooth = options.get("label_smoothing", 0.0)
-    wanted = ((1 - smooth) * rates + smooth / count) * weights
-    costs = -(wanted / wanted.sum()).clamp_min(1e-30).log()
-    each = (1 - smooth) * (weights * costs)[flat] + smooth * (weights * costs).mean()
-    place.average += torch.bincount(flat, minlength=count)
-    place.weight += len(flat)
-    if place.weight == len(flat):
-        return None
-    divisor = {"mean": weights[flat].sum(), "none": len(flat)}.get(place.tally.reduction, 1)
-    average: torch.Tensor = each.sum() / divisor
-    return average
+    wanted = ((1 - smooth) * rates + smooth / rates.shape[1]) * weights
+    costs = weights * -(wanted / wanted.sum(1, keepdim=True)).clamp_min(1e-30).log()
+    samples = came.sum(1)
+    lost: torch.Tensor = (1 - smooth) * (came * costs).sum(1) + smooth * samples * costs.mean(1)
+    divisor = {"mean": (came * weights).sum(1), "none": samples}.get(tally.reduction, 1)
+    return lost.div(divisor)
 
 
 def _compare_numbers(place: _Place, target: torch.Tensor) -> torch.Tensor | None:

@@ -192,8 +192,12 @@ def hash_rows(inputs: torch.Tensor) -> list[int]:
     if flat.shape[1] > _ROW:
         flat = flat[:, :: flat.shape[1] // _ROW | 1]
     rows = flat.contiguous().view(torch.uint8).numpy()
-    padded = np.pad(rows, ((0, 0), (0, -rows.shape[1] % 8))).view(np.uint64)
-    hashes: list[int] = (padded * _weights(padded.shape[1])).sum(axis=1, dtype=np.uint64).tolist()
+    if rows.shape[1] % 8:
+        rows = np.pad(rows, ((0, 0), (0, -rows.shape[1] % 8)))
+    words = rows.view(np.uint64)
+    # Round numbers differ in their upper bits alone, of which a product keeps hardly any.
+    words = words ^ (words >> np.uint64(32))
+    hashes: list[int] = (words @ _weights(words.shape[1])).tolist()
     return hashes
 
 
