@@ -69,3 +69,13 @@ def test_samples_that_mix(judged) -> None:
     for healthy in ((15.0,), (15.0, 0.0), (1.0, 1.0)):
         run = asked("a sample edited", *healthy, numbers=(0.0,), **row)
         assert judged("samples_do_not_mix", run) == []
+
+
+def test_labels_of_which_the_order_is_no_matter(judged) -> None:
+    """In every answer, and in two at least."""
+    row = {"reference": 1.0, "label": "16 labels, each to the next sample", "smallest": "with ..."}
+    (finding,) = judged("labels_matter", asked("labels exchanged", 0.0, 0.0, **row))
+    assert finding.summary == "it is no matter to `train` which label belongs to which sample"
+    assert (finding.at, finding.smallest) == ("steps 1, 2", "with ...")
+    for healthy in ((0.0,), (0.0, 1.0)):
+        assert judged("labels_matter", asked("labels exchanged", *healthy, **row)) == []

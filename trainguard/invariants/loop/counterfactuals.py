@@ -12,6 +12,7 @@ from trainguard.invariants.loop.wording import events
 from trainguard.invariants.wording import number
 
 _LEAST_INPUTS = 2  # answers: a guidance that drops its condition now and then does so in one
+_LEAST_ORDERS = 2  # answers: one batch may have labels of which nearly all are the same
 _LEAST_STEPS = 3  # answers, of 8 steps each: a loss that overshoots for a while does not do so
 
 
@@ -71,11 +72,43 @@ def padding_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
                 at_step(answer.step) + f", {answer.label}",
                 "changed by " + number(answer.measured),
                 "at most " + number(answer.reference),
+                smallest=answer.smallest,
                 why="perhaps the mask has the wrong polarity (key_padding_mask: True is ignored),"
                 " or a mean runs over padding too",
                 event=answer,
                 source=answer.source,
             )
+
+
+@invariant("loop")
+def labels_matter(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    It matters which label belongs to which sample.
+
+    Judges: steps that a forked child made again with each label at the next sample, where a loader
+        of torch drew them at random, the model's outputs differ, and one label that is replaced
+        by another one changes the loss or its gradients.
+    Allows: anything but the same loss and gradients within rounding (1e-4) in every such step.
+    Misses: labels that a module is given, or that are cast before the model is called.
+    Why: where (N, 1) and (N,) expand to a table of all pairs, or both sides are averaged first,
+        only the mean of the labels can be learned.
+    Source: pytorch/pytorch issue 16045 and pull request 18349 (targets that broadcast).
+    """
+    answers = answers_to(trace, "labels exchanged")
+    same = [answer for answer in answers if answer.measured == 0]
+    if len(same) >= _LEAST_ORDERS and len(same) == len(answers):
+        first = same[0]
+        yield Finding(
+            f"it is no matter to `{trace.subject}` which label belongs to which sample",
+            f"steps {', '.join(str(answer.step) for answer in same)}",
+            Measure(f"the same loss and gradients with {first.label}", len(same), "steps"),
+            "another loss, or other gradients",
+            smallest=first.smallest,
+            why="perhaps shapes (N, 1) and (N,) expand to a table of all pairs, or both sides are"
+            " averaged over the batch",
+            event=first,
+            source=first.source,
+        )
 
 
 @invariant("loop")

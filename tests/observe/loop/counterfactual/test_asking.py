@@ -70,6 +70,7 @@ def test_a_healthy_step_is_asked_once() -> None:
         (1, "nothing edited", "answered"),
         (1, "inputs edited", "answered"),
         (1, "a sample edited", "answered"),
+        (1, "labels exchanged", "answered"),
         (1, "the same batch again", "answered"),
     ]
     assert events[0].source.partition(":")[0] == __file__

@@ -1,5 +1,7 @@
 """What is edited, and when an edit says nothing."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -66,6 +68,9 @@ def test_padding_that_matters(looks, flip) -> None:
     (event,) = read(lambda: Reader(looks), flip=flip)
     assert event.outcome == "answered"
     assert event.measured > event.reference
+    assert re.match(
+        r"with token \[\d+, \d\], marked as padding, \d+ instead of 0, the loss is", event.smallest
+    )
 
 
 @pytest.mark.parametrize(

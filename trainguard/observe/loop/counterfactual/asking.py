@@ -14,6 +14,7 @@ from trainguard.events.counterfactual import WhatIf
 from trainguard.observe.loop.counterfactual import forking
 from trainguard.observe.loop.counterfactual.forking import Answer, Exit, Report
 from trainguard.observe.loop.counterfactual.inputs import InputsEdited
+from trainguard.observe.loop.counterfactual.labels import LabelsExchanged
 from trainguard.observe.loop.counterfactual.padding import PaddingEdited
 from trainguard.observe.loop.counterfactual.question import ModuleCall, Question, Relation
 from trainguard.observe.loop.counterfactual.replay import BatchAgain
@@ -23,7 +24,7 @@ from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.tools.user_line import caller
 
 STEPS = (1, 2, 5, 12, 30, 75, 200, 600, 2000)  # made before it is asked; the first is cold
-_CREDIT, _SHARE, _MOST = 0.5, 0.03, 30.0  # seconds at first; of the run's time; seconds at most
+_CREDIT, _SHARE, _MOST = 0.75, 0.03, 30.0  # seconds at first; of the run's time; seconds at most
 _LEAST = 0.15  # seconds of processor time that must be left for a step to be asked
 _LONGEST = 10.0  # seconds that a child is given at most
 _PAUSE = 5  # steps to wait where time is spent
@@ -43,6 +44,7 @@ class Counterfactuals(Watcher):
             InputsEdited(),
             PaddingEdited(),
             SampleEdited(),
+            LabelsExchanged(),
             BatchAgain(),
         ]
         self._told: list[WhatIf] = []
@@ -96,7 +98,28 @@ class Counterfactuals(Watcher):
             answer = self._fork(call, question)
             if answer is None:
                 return
-            told.append(self._judge_answer(question, label, plain.report, answer))
+            relation = self._refine(call, question, plain.report, answer)
+            if relation is None:
+                return
+            told.append(self._judge_answer(question, label, relation, answer))
+
+    def _refine(
+        self, call: ModuleCall, question: Question, plain: Report, answer: Answer
+    ) -> Relation | None:
+        """Return what an answer says, after what it leads to was asked; in a child, nothing."""
+        if answer.trouble or "void" in answer.report:
+            return Relation(void=answer.report.get("void", ""))
+        relation = question.compare(plain, answer.report)
+        for more in question.follow_ups(relation):
+            edit = more.fits(call)
+            reply = self._fork(call, more)
+            if reply is None:
+                return None
+            usable = reply.report and "void" not in reply.report
+            refined = question.refine(relation, edit, plain, reply.report) if usable else None
+            if refined is not None:
+                return refined
+        return relation
 
     def _tell_trouble(self, answer: Answer | None) -> None:
         """Note that a step could not be asked for as it is; children have nobody to tell."""
@@ -107,7 +130,7 @@ class Counterfactuals(Watcher):
                 self._open = []
 
     def _judge_answer(
-        self, question: Question, label: str, plain: Report, answer: Answer
+        self, question: Question, label: str, relation: Relation, answer: Answer
     ) -> WhatIf:
         """Return what became of a question, and drop those that need no second answer."""
         tell = partial(self._event, question.name, label=label, seconds=answer.seconds)
@@ -115,9 +138,8 @@ class Counterfactuals(Watcher):
         if answer.trouble:
             told, settled = tell("given up", reason=answer.trouble), False
         else:
-            void = answer.report.get("void", "")
-            relation = Relation(void=void) if void else question.compare(plain, answer.report)
-            settled = bool(void) or (not relation.void and question.is_settled(relation))
+            given_up = "void" in answer.report
+            settled = given_up or (not relation.void and question.is_settled(relation))
             told = tell(
                 "void" if relation.void else "answered",
                 measured=relation.measured,

@@ -1,6 +1,6 @@
 """Padding edited: whether the loss depends on tokens that a mask marks as padding."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -21,6 +21,7 @@ from trainguard.observe.loop.watch.loss_calls import LossCalls
 if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder
 
+_SINGLE = (0, -1, 1)  # numbers of marked places: rows have different numbers of them, so 2 or more
 _WHOLE = (torch.int64, torch.int32)
 # What looks beyond its own position whatever a mask says, or takes statistics of all of them.
 _LOOKS_AROUND = (
@@ -50,12 +51,19 @@ class PaddingEdited(Question):
 
     name = "padding edited"
 
+    def __init__(self, place: int | None = None) -> None:
+        self.place = place  # the number of the one token to be edited
+
     def fits(self, call: ModuleCall) -> str:
         """Ask where one constant token stands at one end of the rows, exactly where a mask says."""
         found = _padded(call)
         if found is None or any(isinstance(m, _LOOKS_AROUND) for m in call.module.modules()):
             return ""
         ids, where = found
+        if self.place is not None:
+            row, column = where.nonzero()[self.place].tolist()
+            value = int(_others(ids, where)[self.place])
+            return f"token [{row}, {column}], marked as padding, {value} instead of {ids[where][0]}"
         return f"{int(where.sum())} of {ids.numel()} tokens, marked as padding"
 
     def edit(self, call: ModuleCall, way_out: Exit) -> None:
@@ -63,9 +71,14 @@ class PaddingEdited(Question):
         found = _padded(call)
         assert found is not None
         ids, where = found
-        others = ids[~where]
+        others = _others(ids, where)
         with torch.no_grad():
-            ids[where] = others[torch.arange(int(where.sum())) % len(others)]
+            if self.place is not None:
+                where = torch.zeros_like(where).index_put_(
+                    tuple(where.nonzero()[self.place]), torch.tensor(True)
+                )
+                others = others[self.place]
+            ids[where] = others
         _Follow(ids, way_out.void).__enter__()  # type: ignore[no-untyped-call]
 
     def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
@@ -82,6 +95,21 @@ class PaddingEdited(Question):
             return Relation(void="the edit changed the targets too")
         change = abs(plain["loss"] - edited["loss"])
         return Relation(change, plain["rounding"] * max(1.0, abs(plain["loss"])))
+
+    def follow_ups(self, relation: Relation) -> "Sequence[Question]":
+        """Look for a single token that is enough."""
+        broken = not relation.void and relation.measured > relation.reference
+        return [PaddingEdited(place) for place in _SINGLE] if broken else []
+
+    def refine(
+        self, relation: Relation, edit: str, plain: Report, edited: Report
+    ) -> Relation | None:
+        """Tell of a single token that changes the loss."""
+        found = self.compare(plain, edited)
+        if found.void or found.measured <= found.reference:
+            return None
+        losses = f"the loss is {edited['loss']:.6g} instead of {plain['loss']:.6g}"
+        return relation._replace(smallest=f"with {edit}, {losses}")
 
     def is_settled(self, relation: Relation) -> bool:
         """Either answer is one for all."""
@@ -150,6 +178,12 @@ def _padded(call: ModuleCall) -> tuple[torch.Tensor, torch.Tensor] | None:
                 if mask.shape == ids.shape and _is_padding(ids, where):
                     return ids, where
     return None
+
+
+def _others(ids: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
+    """Return tokens that occur elsewhere, one for each marked place."""
+    others = ids[~where]
+    return others[torch.arange(int(where.sum())) % len(others)]
 
 
 def _is_mask(tensor: torch.Tensor) -> bool:

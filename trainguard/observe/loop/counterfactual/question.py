@@ -1,5 +1,6 @@
 """What a question is: an edit, and a relation between the step with it and the step without."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -66,6 +67,16 @@ class Question:
     def compare(self, plain: Report, edited: Report) -> Relation:
         """Hold the report of an edited step against that of the step as it is."""
         raise NotImplementedError
+
+    def follow_ups(self, relation: Relation) -> "Sequence[Question]":
+        """Return what to ask at once after an answer, until one of the answers refines it."""
+        return ()
+
+    def refine(
+        self, relation: Relation, edit: str, plain: Report, edited: Report
+    ) -> Relation | None:
+        """Return a relation that says more after the answer to a follow-up, or nothing."""
+        return None
 
     def is_settled(self, relation: Relation) -> bool:
         """Say whether an answer leaves nothing to be asked again."""

@@ -38,18 +38,10 @@ class SampleEdited(Question):
 
     def fits(self, call: ModuleCall) -> str:
         """Ask where all inputs have a row for each of the samples that a loader drew at random."""
-        recent = call.recorder.watcher(Batches).recent
-        sampler = draws_samples(recent[-1].iterator()) if recent else None
-        given = (*call.args, *call.kwargs.values())
-        tensors = _with_rows(call)
-        if sampler is None or len(call.recorder.windows) != 1 or not tensors:
+        rows = count_samples(call)
+        if not rows or not _source_row(_with_rows(call)):
             return ""
-        plain = all(isinstance(value, (torch.Tensor, *PLAIN)) for value in given)
-        rows = {len(tensor) for tensor in tensors}
-        own = rows == {sampler.batch_size} and min(rows) >= _LEAST_ROWS
-        if not (plain and own and all(map(is_editable, tensors))) or not _source_row(tensors):
-            return ""
-        return f"sample 0 of {min(rows)}"
+        return f"sample 0 of {rows}"
 
     def edit(self, call: ModuleCall, way_out: Exit) -> None:
         """Copy another sample to the place of the first one."""
@@ -127,6 +119,20 @@ class _Moved(NamedTuple):
     others: int
     targets: bool
     first: str
+
+
+def count_samples(call: ModuleCall) -> int:
+    """Return of how many samples, drawn at random, all inputs have a row; 0 if not for sure."""
+    recent = call.recorder.watcher(Batches).recent
+    sampler = draws_samples(recent[-1].iterator()) if recent else None
+    tensors = _with_rows(call)
+    if sampler is None or len(call.recorder.windows) != 1 or not tensors:
+        return 0
+    given = (*call.args, *call.kwargs.values())
+    plain = all(isinstance(value, (torch.Tensor, *PLAIN)) for value in given)
+    rows = sampler.batch_size
+    own = {len(tensor) for tensor in tensors} == {rows} and rows >= _LEAST_ROWS
+    return rows if plain and own and all(map(is_editable, tensors)) else 0
 
 
 def _with_rows(call: ModuleCall) -> list[torch.Tensor]:

@@ -127,10 +127,17 @@ class Witness(Watcher):
             returned=self.returned,
             samples=self.samples,
             streams=_streams(),
+            norms=self._norms(),
             gradients=fingerprint(g for _, g in pairs if g is not None),
             idle=sum(g is None or not bool(g.any()) for g in matrices),
             rounding=_rounding_of(self.module),
         )
+
+    def _norms(self) -> list[float]:
+        """Return the norm of each gradient that an optimizer has."""
+        held = (p for window in self.recorder.windows for p in window.parameters)
+        gradients = (gradient_of(parameter) for parameter in held)
+        return [0.0 if g is None else float(torch.linalg.vector_norm(g)) for g in gradients]
 
 
 def total(loss: torch.Tensor) -> float:
