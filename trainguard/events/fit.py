@@ -56,4 +56,34 @@ class Skill(Event):
     evaluations: int = 0
 
 
-FITS = (BaselineFit, Skill)
+Way = tuple[str, float, float, float]  # a name, what is right by it, of how many, mean of the calls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score(Event):
+    """
+    How many predictions were right in one step of training, or in one evaluation, at one place.
+
+    clock: of the last call. step: how many optimizer steps had been made. calls: of the loss.
+    evaluation: whether they were made without gradients. classes: how many there are.
+    sole: whether each prediction is about one sample of the pass.
+    ways: how many are right by each way of counting: "right" (the highest score; a probability
+        above one half), "all" (of what the loss ignores too), "whole" (sequences without an
+        error), and known mistakes: "axis" (the highest score along another axis), "pairs" (each
+        prediction against each target), "first" and "second" (one class always predicted),
+        "half" (a logit above one half), "rounded" (a logit that was rounded).
+    commonest: at least so many targets were of the commonest class.
+    """
+
+    step: int
+    source: str = ""
+    clock: int = 0
+    calls: int = 1
+    evaluation: bool = False
+    classes: int = 2
+    sole: bool = False
+    ways: tuple[Way, ...] = ()
+    commonest: float = nan
+
+
+FITS = (BaselineFit, Skill, Score)

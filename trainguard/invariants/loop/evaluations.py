@@ -18,7 +18,7 @@ from trainguard.invariants.wording import number
 
 _FEW = 3
 _SURE = 5  # printed values that agree to the last digit
-_EVALUATION = {"val", "valid", "validation", "eval", "evaluation", "test", "dev"}
+EVALUATION = frozenset({"val", "valid", "validation", "eval", "evaluation", "test", "dev"})
 _BESIDE = {"loss", "epoch", "mean", "avg", "average", "total"}
 
 
@@ -127,7 +127,7 @@ def _logged_series(trace: Trace[Event]) -> Iterator[_LossSeries]:
 def means_validation_loss(name: str) -> bool:
     """Say whether a name is that of a validation loss, and not of its best value or a part."""
     words = set(filter(None, re.split(r"[^a-z]+", name.lower())))
-    return "loss" in words and bool(words & _EVALUATION) and words <= _EVALUATION | _BESIDE
+    return "loss" in words and bool(words & EVALUATION) and words <= EVALUATION | _BESIDE
 
 
 def _fault(trace: Trace[Event], series: _LossSeries, train: Sequence[float]) -> str:

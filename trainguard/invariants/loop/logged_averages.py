@@ -1,5 +1,6 @@
 """Judgement of the averages that a script says: the mean loss of an evaluation or of an epoch."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -10,7 +11,7 @@ from trainguard.core.finding import Finding, Rank
 from trainguard.events.base import Event
 from trainguard.events.loop import Evaluation, Logged, Step
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evaluations import means_validation_loss, select_evaluations
+from trainguard.invariants.loop.evaluations import EVALUATION, select_evaluations
 from trainguard.invariants.loop.logged import find_kind
 from trainguard.invariants.loop.wording import events, main_course, middle
 from trainguard.invariants.wording import number
@@ -19,6 +20,8 @@ _FEW = 3  # averages that agree on a mistake
 _NEAR = 2e-3  # of the value: what float16 and another order of adding up may change
 _COARSE = 0.02  # of the value: what is rounded more than that says nothing
 _NOTES = ("sum", "last")
+_TRAINING = frozenset({"train", "training"})
+_BESIDE = {"loss", "epoch", "mean", "avg", "average", "running"}
 
 
 @invariant("loop")
@@ -26,12 +29,13 @@ def logged_averages_are_true(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A loss that is said of an evaluation or an epoch is the mean of the losses computed in it.
 
-    Judges: what is said last after each evaluation under a name such as "val_loss", and training
-        losses by the steps since they were said before, where one loss function was called for each
-        batch: most of 3 values or more match a known mistake, and none the truth. The mistakes:
-        the sum of means divided by the number of samples, by the number of training batches, or by
-        one batch too few; a sum or a mean that goes on from one to the next; sums divided by the
-        batch size of training. The sum itself and the loss of the last batch are notes.
+    Judges: what is said last after each evaluation under a name such as "val_loss" or "val", and
+        training losses ("train", "mean_loss") by the steps since they were said before, where one
+        loss function was called for each batch: most of 3 values or more match a known mistake,
+        and none the truth. The mistakes: the sum of means divided by the number of samples, by the
+        number of training batches, or by one batch too few; a sum or a mean that goes on from one
+        to the next; sums divided by the batch size of training. The sum itself and the loss of the
+        last batch are notes.
     Allows: 2e-3 (limit) of the value and what was rounded off; means over batches or samples, the
         best so far, and, in training, the loss of any step.
     Misses: losses of several terms, evaluations with gradients, values that match nothing; epochs
@@ -51,6 +55,13 @@ def logged_averages_are_true(trace: Trace[Event]) -> Iterator[Finding]:
         if first and not true and first not in told and faults.count(first) >= _few(first):
             told.add(first)
             yield _finding(trace, name, pairs[faults.index(first)], first, faults)
+
+
+def _may_mean(name: str, data: frozenset[str]) -> bool:
+    """Say whether a name may be that of a mean loss of some data: "val" alone may be one too."""
+    words = set(filter(None, re.split(r"[^a-z]+", name.lower())))
+    about = bool(words & data) or (data is _TRAINING and "loss" in words)
+    return (about and words <= data | _BESIDE) or (data is _TRAINING and find_kind(name) == "loss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +100,7 @@ def _find_divisors(trace: Trace[Event]) -> dict[str, float]:
 def _validations(trace: Trace[Event]) -> Iterator[tuple[str, list[_Pair]]]:
     """Yield what was said of the evaluations of each place, under each name."""
     judged = [e for e in select_evaluations(trace) if e.measures]
-    said = [one for one in events(trace, Logged) if means_validation_loss(one.name)]
+    said = [one for one in events(trace, Logged) if _may_mean(one.name, EVALUATION)]
     names = {(one.channel, one.name): one.name for one in said}
     places = {(e.module, e.source) for e in judged}
     if len(places) > 1:
@@ -123,7 +134,7 @@ def _epochs(trace: Trace[Event]) -> Iterator[tuple[str, list[_Pair]]]:
     """Yield what was said of the training, each with the steps since it was said before."""
     course = main_course(trace)
     steps = course.every if course is not None and course.alone else ()
-    said = [one for one in events(trace, Logged) if find_kind(one.name) == "loss"]
+    said = [one for one in events(trace, Logged) if _may_mean(one.name, _TRAINING)]
     ordered = sorted(said, key=lambda one: (one.channel, one.name, one.clock))
     if any(s.span > 1 or s.weights != (1.0,) for s in steps):
         return

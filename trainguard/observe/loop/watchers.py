@@ -32,6 +32,7 @@ from trainguard.observe.loop.watch.repeat_probe import RepeatProbe
 from trainguard.observe.loop.watch.resumed_schedules import ResumedSchedules
 from trainguard.observe.loop.watch.sample_pairs import SamplePairs
 from trainguard.observe.loop.watch.scaling import Scaling
+from trainguard.observe.loop.watch.scores import Scores
 from trainguard.observe.loop.watch.shared_layers import SharedLayers
 from trainguard.observe.loop.watch.spent_gradients import SpentGradients
 from trainguard.observe.loop.watch.term_gradients import TermGradients
@@ -60,6 +61,7 @@ _ALL: tuple[type[Watcher], ...] = (
     DetachedProbe,
     SharedLayers,
     Batches,
+    Scores,
     Labels,
     SamplePairs,
     LabelOrder,

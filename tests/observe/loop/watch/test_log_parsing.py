@@ -30,8 +30,9 @@ READ = {
     ),
     "Train Epoch: 1 [0/60000 (0%)]\tLoss: 2.300": "Train Epoch=1 +-0.5, Loss=2.3 +-0.0005",
     "Test set: Average loss: 0.0123, Accuracy: 9810/10000 (98%)": (
-        "Test/Average loss=0.0123 +-5e-05"
+        "Test/Average loss=0.0123 +-5e-05, Test/Accuracy=0.981 +-0"
     ),
+    "val acc: 99.5%, acc 7.25 %": "val acc=99.5 +-0.05, acc=7.25 +-0.005",
     "step 0: train loss 4.2874, val loss 4.2823": (
         "step=0 +-0.5, train loss=4.2874 +-5e-05, val loss=4.2823 +-5e-05"
     ),
@@ -72,7 +73,7 @@ NOT_READ = [
     "loss after 3 epochs: 0.5",
     "the loss after epoch 3",
     "Loss improved from 0.5 to 0.4",
-    "acc: 99.5%, acc: 99.5 %",
+    "done: 99.5%, left: 99.5 %, accuracy: 3/4/2024",
     "tokens: 5k, size: 3GB, time: 10ms",
     "tokens: 1,000 at: 12:30 on: 2024-01-01 with: 2.4.1",
     "python train.py --lr 0.1 --loss 3",

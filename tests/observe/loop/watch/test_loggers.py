@@ -1,6 +1,8 @@
 """Numbers that are handed to loggers: real ones, and look-alikes where those are not installed."""
 
+import csv
 import importlib
+import io
 import sys
 import textwrap
 from types import SimpleNamespace
@@ -41,6 +43,31 @@ def imported(tmp_path, monkeypatch):
     for name in set(sys.modules) - before:
         if name.partition(".")[0] in ("wandb", "mlflow"):
             del sys.modules[name]
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_tables_are_heard(by_name: bool) -> None:
+    """The rows of a csv file reach it and the trace; the module is as before once it is over."""
+    before, text = csv.writer, io.StringIO()
+    with Recorder("x") as recorder:
+        names = ["step", "loss"]
+        table = csv.DictWriter(text, names) if by_name else csv.writer(text, delimiter=",")
+        table.writeheader() if by_name else table.writerow(names)
+
+        def log(loss, step) -> None:
+            """Write a row."""
+            row = (step, loss.item())
+            table.writerow(dict(zip(names, row, strict=True)) if by_name else row)
+
+        losses = train(log)
+        assert by_name or table.dialect.delimiter == ","
+    assert csv.writer is before
+    assert said(recorder, "csv", "loss") == losses
+    assert len(heard(recorder, "csv")) == 6
+    table.writerow({} if by_name else ["after"])
+    rows = list(csv.reader(io.StringIO(text.getvalue())))
+    assert rows[:2] == [names, ["0", str(losses[0])]]
+    assert len(rows) == 5
 
 
 WANDB = {  # the parts of wandb 0.19 that lie between `wandb.log` and the server, same signatures

@@ -58,15 +58,18 @@ class EvaluationSkill(Watcher):
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Compare the output of a pass that does not learn with the classes that were served."""
-        if forward.gradients:
-            return
-        scores = output if isinstance(output, torch.Tensor) else None
+        for target in self.targets_of(forward, inputs, output):
+            self._add(f"of {forward.module}", output, target)
+
+    def targets_of(
+        self, forward: Forward, inputs: tuple[Any, ...], output: Any
+    ) -> list[torch.Tensor]:
+        """Return what a loader served with the input of a pass that does not learn."""
+        if forward.gradients or not isinstance(output, torch.Tensor):
+            return []
         given = next((tensor for tensor in tensors_in(inputs) if tensor.dim()), None)
-        served = self._batches.origin(given) if given is not None and scores is not None else None
-        if served is None or scores is None or not served.paired:
-            return
-        for target in served.alive()[1:]:
-            self._add(f"of {forward.module}", scores, target)
+        served = self._batches.origin(given) if given is not None else None
+        return served.alive()[1:] if served is not None and served.paired else []
 
     def finish(self) -> Iterator[Event]:
         """Return the latest evaluation at each place."""

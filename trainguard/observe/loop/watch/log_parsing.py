@@ -2,7 +2,8 @@
 The numbers that a line of output says: `step 3 | loss 1.234`, `loss: 0.12`, `{'lr': 5e-05}`.
 
 Only forms that cannot be read in two ways are taken. `loss 1: 0.5` may be the first of two losses
-and `3/10` is no number; percentages, dates, times and numbers with a unit are left out.
+and `3/10` is no number; percentages, dates, times and numbers with a unit are left out. But an
+accuracy is a number as `97.5%` too, and as `39/40`.
 """
 
 import re
@@ -18,6 +19,7 @@ _PAIR = re.compile(
     r"(?:(?P<sign>['\"]?\s{0,4}[:=]\s*)|[ \t]+)"
     r"(?:tensor\(|array\(|(?:np\.|numpy\.)?float\d*\(|['\"])?"
     rf"(?P<number>[-+]?(?:{_FIGURE}|(?i:nan|inf(?:inity)?)))"
+    r"(?:(?P<percent>\s?%)|/(?P<of>\d++))?"
     # No unit, fraction, date, time, thousands, version, range, calculation or list of numbers.
     r"(?![\w%/^*=+-]|[.,:]\d|\s*(?:%|/|\*|=|->|\+-|\+/-|\u00b1|\u2192))"
     rf"(?!\s*,\s*[-+]?{_FIGURE}\s*(?:[,;)\]]|$)|\s+[-+]?{_FIGURE}(?:[\s,;)\]]|$))"
@@ -39,6 +41,7 @@ _COUNTERS = re.compile(
 _BEFORE = frozenset("|,;\t[](){}<>:'\"-*#")  # what may stand before `key value`
 _AFTER = re.compile(r" *(?:$|[|,;\t()\[\]{}'\":]|- |\. )|  ")
 _SECOND = re.compile(r"\s*:\s*[-+.\d]")
+_ACCURACY = re.compile(r"(?<![a-z])acc(?:urac(?:y|ies))?s?(?![a-z])", re.IGNORECASE)
 _NO_NAME = re.compile(r"(?:^| )(?:after|at|before|by|for|from|in|is|of|than|to|was|with)$")
 _JOINTS = ("", ":", "]", ")", "]:", "):", "-", "->", "=>")
 
@@ -60,7 +63,9 @@ def numbers_in(line: str) -> Iterator[Number]:
     end, heading = 0, ""
     before: re.Match[str] | None = None  # the pair before this one
     is_sound = True  # whether it was taken
-    pairs = list(_PAIR.finditer(line))
+    pairs = [
+        pair for pair in _PAIR.finditer(line) if not _has_unit(pair) or is_accuracy(pair["name"])
+    ]
     starts = {pair.start() for pair in pairs}
     for pair in pairs:
         gap = line[end : pair.start()]
@@ -74,7 +79,19 @@ def numbers_in(line: str) -> Iterator[Number]:
         is_sound = is_sound and (was_sound or not glued)
         if is_sound:
             name = prefix + pair["name"]
-            yield Number(f"{heading}/{name}" if heading else name, *_value(pair["number"]))
+            yield Number(
+                f"{heading}/{name}" if heading else name, *_value(pair["number"], pair["of"])
+            )
+
+
+def is_accuracy(name: str) -> bool:
+    """Say whether a name may be that of an accuracy."""
+    return _ACCURACY.search(name) is not None
+
+
+def _has_unit(pair: re.Match[str]) -> bool:
+    """Say whether a number is a percentage or a fraction."""
+    return pair["percent"] is not None or pair["of"] is not None
 
 
 def _is_plain(line: str, pair: re.Match[str], starts: set[int], glued: bool) -> bool:
@@ -103,8 +120,10 @@ def _is_whole(number: str) -> bool:
     return number.lstrip("+-").isdigit()
 
 
-def _value(text: str) -> tuple[float, float]:
-    """Return the number that was written, and half a unit of its last digit."""
+def _value(text: str, of: str | None) -> tuple[float, float]:
+    """Return the number that was written, and half a unit of its last digit; 0 of a fraction."""
+    if of is not None and float(of):
+        return float(text) / float(of), 0.0
     mantissa, _, exponent = text.lower().partition("e")
     value = float(text)
     if value - value != 0:

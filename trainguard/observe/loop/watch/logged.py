@@ -12,7 +12,7 @@ from torch import nn
 
 from trainguard.events import loop as events
 from trainguard.events.base import Event
-from trainguard.observe.loop.watch.log_parsing import Number
+from trainguard.observe.loop.watch.log_parsing import Number, is_accuracy
 from trainguard.observe.loop.watch.loggers import Loggers, numbers_given
 from trainguard.observe.loop.watch.tee import LineParser, Tee
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
@@ -62,7 +62,11 @@ class _LoggedColumn:
 
 
 class LoggedValues(Watcher):
-    """The Logged events: of the two output streams, and of the loggers that are imported."""
+    """
+    The Logged events: of the two output streams, and of the loggers that are imported.
+
+    says_accuracy: whether a number was ever said under a name that may mean an accuracy.
+    """
 
     makes = ("Logged",)
 
@@ -75,6 +79,7 @@ class LoggedValues(Watcher):
         self._loggers: Loggers | None = None
         self._until = 0  # the step after the latest that was recorded
         self._heard_at: dict[str, tuple[int, bool]] = {}
+        self.says_accuracy = False
 
     def install(self, patches: Patches) -> None:
         """Listen to both streams and to the loggers that are there."""
@@ -163,6 +168,7 @@ class LoggedValues(Watcher):
         column = self._columns.get((channel, name))
         if column is None and len(self._columns) < _MOST_NAMES:
             column = self._columns[channel, name] = _LoggedColumn()
+            self.says_accuracy |= is_accuracy(name)
         return column
 
     def _keep(self, column: _LoggedColumn, row: _Row) -> None:

@@ -5,9 +5,10 @@ Each is replaced where its calls come together, in its class, so that it does no
 name the user knows it. A logger that calls itself is heard once.
 """
 
+import csv
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from numbers import Real
@@ -65,6 +66,7 @@ def _places() -> Iterator[LogCall]:
         yield LogCall(module, "Fabric.log", "lightning", ("name", "value"))
         yield LogCall(module, "Fabric.log_dict", "lightning", ("metrics",))
     yield LogCall("transformers.trainer", "Trainer.log", "transformers", ("logs",))
+    yield LogCall("csv", "DictWriter.writerow", "csv", ("rowdict",))
     yield LogCall("accelerate.accelerator", "Accelerator.log", "accelerate", ("values",))
 
 
@@ -78,6 +80,7 @@ class Loggers:
         self._missing = list(_places())
         self._modules = -1
         self._inside = threading.local()
+        patches.replace(csv, "writer", self._name_columns)
 
     def look(self) -> None:
         """Replace what has been imported since the last look; cheap where nothing was."""
@@ -120,6 +123,45 @@ class Loggers:
                 del inside[channel]
 
         return wrapper
+
+    def _name_columns(self, make: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a `csv.writer` whose rows are heard."""
+
+        @wraps(make)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            """Make the writer; one that is made after the recording is itself."""
+            writer = make(*args, **kwargs)
+            return CsvRows(writer, self._hear_row) if self._patches.active else writer
+
+        return wrapper
+
+    def _hear_row(self, columns: Sequence[str], row: Sequence[Any]) -> None:
+        """Tell of the numbers in a row of a table."""
+        if self._patches.active and self._listens("csv"):
+            self._tell("csv", [dict(zip(columns, row, strict=False))])
+
+
+class CsvRows:
+    """Stands in the place of a csv writer: its first row of words names the columns."""
+
+    __slots__ = ("_columns", "_hear", "_writer")
+
+    def __init__(self, writer: Any, hear: Callable[[Sequence[str], Sequence[Any]], None]) -> None:
+        self._writer, self._hear = writer, hear
+        self._columns: Sequence[str] = ()
+
+    def writerow(self, row: Any) -> Any:
+        """Write a row, once it was told what."""
+        if type(row) in (list, tuple) and 0 < len(row) <= _MOST_VALUES:
+            if self._columns:
+                self._hear(self._columns, row)
+            elif all(type(entry) is str for entry in row):
+                self._columns = tuple(row)
+        return self._writer.writerow(row)
+
+    def __getattr__(self, name: str) -> Any:
+        """Pass on whatever else is asked for."""
+        return getattr(self._writer, name)
 
 
 def numbers_given(given: list[Any]) -> Iterator[Said]:

@@ -1,0 +1,77 @@
+"""The judge of the accuracies that a script says."""
+
+import pytest
+
+from trainguard.core.finding import Rank
+from trainguard.events.fit import Score
+from trainguard.events.loop import Logged
+
+RIGHT = (40, 55, 70, 90)  # of 100, in each evaluation
+
+
+def evaluations(**ways: tuple[float, ...]) -> list[Score]:
+    """Write the score of an evaluation after every five steps, with more ways of counting."""
+    return [
+        Score(
+            step=5 * n + 5,
+            source="train.py:30",
+            clock=50 * n + 52,
+            evaluation=True,
+            classes=4,
+            sole=True,
+            ways=(
+                ("right", right, 100, right / 100),
+                *((name, values[n], 100, values[n] / 100) for name, values in ways.items()),
+            ),
+            commonest=30,
+        )
+        for n, right in enumerate(RIGHT)
+    ]
+
+
+def said(values, name: str = "val_acc", rounding: float = 5e-5) -> list[Logged]:
+    """Write what is said after each evaluation."""
+    return [
+        Logged(name=name, value=value, step=5 * n + 5, rounding=rounding, clock=50 * n + 58)
+        for n, value in enumerate(values)
+    ]
+
+
+def test_a_wrong_divisor_is_named(judged, steps) -> None:
+    """The same divisor each time is found whatever it is."""
+    wrong = said([right / 400 for right in RIGHT])
+    (finding,) = judged("logged_accuracies_are_true", [*steps(20), *evaluations(), *wrong])
+    assert finding.summary == (
+        "the accuracy that `train` logs is divided by another number than that of its predictions"
+    )
+    assert finding.measured == "0.225 (4 of 4 times)"
+    assert finding.allowed == "0.9, 90 right of 100"
+    assert finding.why == "the divisor seems to be 400; there were 100"
+
+
+@pytest.mark.parametrize(
+    ("values", "rank"),
+    [
+        ((0.40, 0.55, 0.70, 0.90), []),
+        ((40.0, 55.0, 70.0, 90.0), []),  # in percent
+        ((0.37, 0.56, 0.66, 0.92), []),  # another threshold
+        ((0.22, 0.41, 0.53, 0.30), [Rank.BROKEN]),  # along another axis
+        ((0.40, 0.95, 1.65, 2.55), [Rank.BROKEN]),  # never set back to zero
+        ((0.40, 0.475, 0.55, 0.6375), [Rank.NOTE]),  # the mean of all evaluations
+        ((0.0, 0.0, 0.0, 0.0), [Rank.BROKEN]),
+        ((0.25, 0.26, 0.25, 0.24), [Rank.NOTE]),  # at chance
+        ((0.38, 0.5225, 0.665, 0.855), [Rank.NOTE]),  # a divisor of 105
+        ((0.20, 0.40, 0.60, 0.80), []),  # best guess of somebody else
+    ],
+)
+def test_values_are_held_against_the_ways_of_counting(judged, values, rank) -> None:
+    """What matches nothing is left alone."""
+    events = [*evaluations(axis=(22, 41, 53, 30)), *said(values)]
+    assert [f.rank for f in judged("logged_accuracies_are_true", events)] == rank
+
+
+@pytest.mark.parametrize("name", ["best_acc", "top5_acc", "balanced accuracy", "acc_class_3"])
+def test_other_accuracies_are_left_alone(judged, name) -> None:
+    """A name with another word in it is another metric."""
+    events = [*evaluations(axis=(22, 41, 53, 30)), *said((0.22, 0.41, 0.53, 0.30), name)]
+    assert not judged("logged_accuracies_are_true", events)
