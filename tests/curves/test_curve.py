@@ -1,5 +1,6 @@
 """The file of a curve: written, read, and refused in one sentence where it is not what it was."""
 
+import re
 from itertools import pairwise
 
 import pytest
@@ -64,6 +65,11 @@ def test_an_edit_is_never_taken_for_a_curve(curve: Curve, data: st.DataObject) -
         "dropped": [*lines[:at], *lines[at + 1 :]],
         "doubled": [*lines[: at + 1], *lines[at:]],
         "typed": [*lines[:at], typed, *lines[at + 1 :]],
+        "enlarged": [
+            *lines[:at],
+            re.sub("[0-9]+", "9" * 5000, lines[at], count=1),
+            *lines[at + 1 :],
+        ],
     }
     edited = edits[data.draw(st.sampled_from(sorted(edits)))]
     if [line.split() for line in edited] == [line.split() for line in lines]:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainguard.curves.store import file_name
+from trainguard.curves.curve import Curve, Unreadable
+from trainguard.curves.store import file_name, read_text
 from trainguard.pytest_plugin.curve_snapshots import _prefix
 
 NAMES = st.text(max_size=6) | st.text("x/", min_size=58, max_size=150)
@@ -36,3 +37,14 @@ def test_runs_of_one_name_are_numbered() -> None:
     item = types.SimpleNamespace(stash={})
     told = [_prefix(item, name) for name in ("", "a", "a.1", "a", "1", "", "a")]
     assert told == ["", "a-", "a.1-", "a.2-", "1-", "2-", "a.3-"]
+
+
+def test_what_is_no_file(tmp_path) -> None:
+    """A folder or a link that leads to itself is read, and is no curve."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name in ("folder", "loop"):
+        text = read_text(tmp_path / name)
+        assert text is not None
+        with pytest.raises(Unreadable, match="it is no curve of trainguard"):
+            Curve.from_text(text)

@@ -1,14 +1,18 @@
 """A trace keeps what was seen: read-only, and the same after a way through text."""
 
+import io
 import json
 import math
 import sys
 from dataclasses import FrozenInstanceError
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.command.compare.runs import run
+from trainguard.command.compare.command import CompareRequest, compare
+from trainguard.command.compare.side import Side
 from trainguard.events.base import Event
 from trainguard.events.trace import Sample, Tick, Trace
 
@@ -112,3 +116,44 @@ def test_a_trace_needs_no_torch(pytester: pytest.Pytester) -> None:
         "assert not {'torch', 'numpy'} & sys.modules.keys()"
     )
     assert pytester.run(sys.executable, "-c", code).ret == 0
+
+
+ROWS = run(count=3, evaluated=(0.5,)).to_text().split("\n")[:-1]
+odd = plain | st.sampled_from([{}, {"a": 1}, 10**400, [[1]], "\ud800"])
+
+
+@st.composite
+def mutants(draw: st.DrawFn) -> str:
+    """Draw the text of a trace, one line of which is not what it was."""
+    rows, at = list(ROWS), draw(st.integers(0, len(ROWS) - 1))
+    row = json.loads(rows[at])
+    column = draw(st.sampled_from(sorted(row)))
+    lines = {
+        "another value": json.dumps(row | {column: draw(odd)}),
+        "a value less": json.dumps({k: v for k, v in row.items() if k != column}),
+        "no object": json.dumps(draw(odd)),
+        "deep": "[" * 100_000,
+        "long": rows[at].replace("1", "9" * 5000, 1),
+        "cut": rows[at][: draw(st.integers(0, len(rows[at])))],
+        "other letters": rows[at][:5] + draw(st.text(min_size=1)) + rows[at][6:],
+    }
+    rows[at] = lines[draw(st.sampled_from(sorted(lines)))]
+    return "\n".join(rows) + "\n"
+
+
+@settings(max_examples=100, deadline=None)
+@given(mutants())
+def test_a_mutant_is_refused_or_compared(text: str) -> None:
+    """What is no trace is a ValueError, and whatever is one can be compared."""
+    try:
+        trace = Trace.from_text(text)
+    except ValueError:
+        return
+    sides = [Side(text=name, traces=(made,)) for name, made in (("a", run(count=3)), ("b", trace))]
+    assert compare(CompareRequest(a=sides[0], b=sides[1]), io.StringIO(), io.StringIO()) in (0, 3)
+
+
+def test_no_trace_at_all() -> None:
+    """An empty text is refused too."""
+    with pytest.raises(ValueError, match="no header"):
+        Trace.from_text("\n")

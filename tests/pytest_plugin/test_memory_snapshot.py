@@ -73,6 +73,18 @@ def test_a_snapshot_of_another_step(pytester) -> None:
     run(pytester).stdout.fnmatch_lines(["  measured  no snapshot can be read from it"])
 
 
+def test_a_place_that_cannot_be_used(pytester) -> None:
+    """A folder is no snapshot and cannot be written; neither is any other JSON."""
+    (pytester.path / FILE).mkdir(parents=True)
+    run(pytester, 64, "--snapshot-update").stdout.fnmatch_lines(["*could not be written:*"])
+    (pytester.path / FILE).rmdir()
+    for odd in ('"peak": 7, "categories": 3', '"peak": true, "categories": {}', '"peak": 1e400'):
+        (pytester.path / FILE).write_text("{" + odd + ', "sizes": {}, "how": ""}')
+        result = run(pytester, 64)
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(["*no snapshot can be read from it*"])
+
+
 def test_it_lives_beside_other_snapshots(pytester) -> None:
     """syrupy, told to update, neither takes the file for one without an owner nor counts it."""
     run(pytester, 64, "--snapshot-update", more=OTHER)

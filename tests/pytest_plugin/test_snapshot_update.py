@@ -147,3 +147,14 @@ def test_each_name_has_a_file_of_its_own(team: Team) -> None:  # noqa: F811
     team.run("-p", "no:syrupy", "-k", "x:1").assert_outcomes(passed=1, deselected=1)
     team.run("--snapshot-update", "-k", "x1").assert_outcomes(passed=1, deselected=1)
     assert team.kept == kept
+
+
+def test_a_place_that_cannot_be_written(team: Team) -> None:  # noqa: F811
+    """Where no file can be, as on a full disk, that is told, and is no fault of ours."""
+    team.write(guard_a=GUARD)
+    (team.pytester.path / LOSS).mkdir(parents=True)
+    result = team.judge("--snapshot-update")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*could not be observed: its snapshot*", "*could not be written: *"]
+    )

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
-from trainguard.report.json import write_whole
+from trainguard.core.files import write_whole
 
 
 def say(text: str, stream: TextIO, err: TextIO | None = None) -> bool:

@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from trainguard.report.json import is_running
+from trainguard.core.files import is_running
 
 _TOLD: Final = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
 Found = dict[str, str]  # {the name of an invariant: the report of what broke it}

@@ -57,7 +57,7 @@ def from_pyproject(root: Path) -> Settings:
         return Settings()
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {})
-    except tomllib.TOMLDecodeError as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DeclarationError(f"{file} is no valid TOML: {error}.") from None
     own = table.get("trainguard", {}) if isinstance(table, dict) else {}
     if not isinstance(own, dict):

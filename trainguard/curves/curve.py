@@ -31,6 +31,7 @@ CONDITIONS: Final = (
 )
 _MAGIC = "# trainguard curve, format "
 _MARKERS = ("<<<<<<<", "=======", ">>>>>>>", "|||||||")
+_DIGITS = 15  # of a whole number: as a float it is still exact
 _FLOOR = 1e-3  # of the largest value: below it, differences are measured against this
 
 
@@ -169,8 +170,8 @@ def _check_whole(text: str, lines: Sequence[str]) -> None:
     if not lines[0].startswith(_MAGIC):
         raise Unreadable("it is no curve of trainguard")
     written = lines[0].removeprefix(_MAGIC).strip()
-    if not written.isdecimal():
-        raise Unreadable(f"it is no curve of trainguard: its format is {written!r}")
+    if not _is_whole(written):
+        raise Unreadable(f"it is no curve of trainguard: its format is {written[:20]!r}")
     if int(written) != FORMAT:
         age = "newer" if int(written) > FORMAT else "unknown"
         raise Unreadable(f"it has the {age} format {written}, and this trainguard reads {FORMAT}")
@@ -188,9 +189,14 @@ def _entry(line: str, number: int) -> tuple[str, str]:
     return name.strip(), text.strip()
 
 
+def _is_whole(word: str) -> bool:
+    """Say whether a word is a whole number that a count of steps may be."""
+    return word.isascii() and word.isdecimal() and len(word) <= _DIGITS
+
+
 def _whole(head: Mapping[str, str], name: str) -> int:
     """Return a whole number of the header."""
-    if not head.get(name, "").isdecimal():
+    if not _is_whole(head.get(name, "")):
         raise Unreadable(f"it is truncated or edited by hand: its header has no number {name!r}")
     return int(head[name])
 
@@ -198,7 +204,7 @@ def _whole(head: Mapping[str, str], name: str) -> int:
 def _row(line: str, number: int, width: int) -> tuple[float, ...]:
     """Return the numbers of a row."""
     words = line.split()
-    if len(words) != width or not words[0].isdecimal():
+    if len(words) != width or not _is_whole(words[0]):
         raise Unreadable(f"it is truncated or edited by hand: line {number} is no row")
     try:
         return tuple(map(float, words))

@@ -104,11 +104,17 @@ def _digest(text: str) -> str:
 
 
 def read_text(file: Path) -> str | None:
-    """Return the text of a file, what is no text in it replaced; None where there is no file."""
+    """
+    Return the text of a file, what is no text in it replaced; None where there is no file.
+
+    Of a folder, or a link that leads to itself, it is what is wrong with it: that is no curve.
+    """
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return None
+    except OSError as error:
+        return f"{error.strerror}\n"
 
 
 def short_path(file: Path) -> str:

@@ -7,10 +7,12 @@ and why a trace can be written to a file, read back and judged again.
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from math import nan
+from sys import float_info
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from trainguard.events.base import Event, Plain
 from trainguard.events.checkpoint import CHECKPOINT_EVENTS
@@ -187,9 +189,23 @@ class Trace(Generic[E]):
     def from_text(cls, text: str) -> "Trace[E]":
         """Read back what `to_text` wrote; a line that is no event is a ValueError naming it."""
         # Not splitlines(): a string inside the JSON may hold characters that it would split at.
-        header, *rows = [_plain(json.loads(row)) for row in text.split("\n") if row]
-        events = tuple(cast(E, _event(row)) for row in rows)
-        return cls(header["subject"], events, header["conditions"], header["promises"])
+        lines = [_parse(row) for row in text.split("\n") if row]
+        header, *rows = lines or [{}]
+        told: list[Any] = [header.get(name) for name in ("subject", "conditions", "promises")]
+        if [type(value) for value in told] != [str, dict, dict]:
+            raise ValueError("its first line is no header")
+        return cls(told[0], tuple(cast(E, _event(row)) for row in rows), told[1], told[2])
+
+
+def _parse(line: str) -> dict[str, Any]:
+    """Return the object that a line of JSON holds."""
+    try:
+        row = _plain(json.loads(line))
+    except RecursionError:
+        raise ValueError(f"nested too deep: {line[:20]}") from None
+    if not isinstance(row, dict):
+        raise ValueError(f"no object: {line[:20]}")  # noqa: TRY004 its text is wrong
+    return row
 
 
 def _plain(value: Any) -> Any:
@@ -203,7 +219,34 @@ def _plain(value: Any) -> Any:
 
 def _event(row: dict[str, Any]) -> Event:
     """Build the event that a line of JSON describes."""
-    kind = EVENTS.get(row.pop("event", ""))
-    if kind is None or set(row) - {column.name for column in fields(kind)}:
+    kind = EVENTS.get(str(row.pop("event", "")))
+    types = {} if kind is None else _types(kind.__name__)
+    if kind is None or not all(name in types and _fits(row[name], types[name]) for name in row):
         raise ValueError(f"not an event of this version of trainguard: {row}")
-    return kind(**row)
+    try:
+        return kind(**row)
+    except TypeError:
+        raise ValueError(f"not a whole event: {row}") from None
+
+
+@cache
+def _types(kind: str) -> dict[str, Any]:
+    """Return what the columns of a kind of event hold."""
+    return get_type_hints(EVENTS[kind])
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    """Say whether a value is one that a column may hold."""
+    parts = get_args(wanted)
+    if get_origin(wanted) is tuple:
+        if not isinstance(value, tuple):
+            return False
+        if parts[-1] is ...:
+            return all(_fits(entry, parts[0]) for entry in value)
+        return len(value) == len(parts) and all(map(_fits, value, parts))
+    if parts:
+        return any(_fits(value, part) for part in parts)
+    if wanted in (int, float):
+        whole = isinstance(value, int) and abs(value) <= float_info.max
+        return whole or (wanted is float and type(value) is float)
+    return wanted is Any or not isinstance(wanted, type) or type(value) is wanted

@@ -5,7 +5,6 @@ One file for each curve and device family, and one for a version of torch where 
 not hold. What belongs to a device or version that this session did not run on is left alone.
 """
 
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,8 @@ from syrupy.data import SnapshotCollection, SnapshotCollections
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 from syrupy.location import PyTestLocation
 
+from trainguard.core.errors import SubjectError
+from trainguard.core.files import write_whole
 from trainguard.curves.curve import Curve, Unreadable
 from trainguard.curves.store import (
     INVARIANT,
@@ -103,16 +104,8 @@ class CurveExtension(SingleFileSnapshotExtension):
         cls, *, snapshot_collection: SnapshotCollection, **_: Any
     ) -> None:
         """Write a curve in one go: whoever reads meanwhile has the old file or the new one."""
-        target = Path(snapshot_collection.location)
-        scratch = target.with_name(f".{target.stem}.{os.getpid()}.part")
-        try:
-            with scratch.open("w", encoding="utf-8", newline="\n") as file:
-                file.write(str(next(iter(snapshot_collection)).data))
-                file.flush()
-                os.fsync(file.fileno())
-            scratch.replace(target)
-        finally:
-            scratch.unlink(missing_ok=True)
+        text = str(next(iter(snapshot_collection)).data)
+        write_whole(Path(snapshot_collection.location), text)
 
 
 class Seat(pytest.Function):
@@ -186,6 +179,11 @@ class SnapshotArchive:
         weighed.fits = outcome == "fits"
         written = assertion(name=f"{self._prefix}{name}") == weighed
         fault = assertion.executions[0].exception
+        if outcome == "blessed" and not written and isinstance(fault, OSError):
+            raise SubjectError(
+                f"its snapshot {self.place(name)} could not be written: {fault.strerror}",
+                "see to it that there is room for it, and bless it again",
+            )
         if outcome == "blessed" and not written and fault is not None:
             raise fault
 

@@ -1,6 +1,5 @@
 """The files that `trainguard run` and `trainguard memory` write: whole or not at all."""
 
-import glob
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -15,8 +14,6 @@ from trainguard.report.run_summary import RunSummary, as_plain, finite
 from trainguard.subjects.loop import Script
 
 VERSION = 2
-_DRAFT = ".trainguard"  # how the name of a file ends that is not whole yet
-_LONGEST = 40  # characters of its own name in that of its draft; systems allow 255 bytes
 
 
 def document(subject: Script, verdicts: Iterable[Verdict], told: RunSummary) -> str:
@@ -79,40 +76,6 @@ def check_apart(written: Sequence[Path | None], read: Sequence[Path | None] = ()
     twice = next((path for path in files if known.count(path) > 1), None)
     if twice is not None:
         raise DeclarationError(f"{twice.name} is given twice. Give each file a name of its own.")
-
-
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file in one move, so that nobody ever reads a half of it."""
-    content = content.encode() if isinstance(content, str) else content
-    if path.exists() and not path.is_file():  # a device or a pipe is written to, not replaced
-        path.write_bytes(content)
-        return
-    path = path.resolve()  # a link stays a link
-    path.parent.mkdir(parents=True, exist_ok=True)  # the script may have removed it
-    # The name may be as long as names can be.
-    start = f".{path.name[:_LONGEST]}."
-    for left in path.parent.glob(f"{glob.escape(start)}*{_DRAFT}"):
-        if not is_running(left.name.removeprefix(start).removesuffix(_DRAFT)):
-            left.unlink(missing_ok=True)
-    draft = path.with_name(f"{start}{os.getpid()}{_DRAFT}")
-    try:
-        draft.write_bytes(content)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def is_running(process: str) -> bool:
-    """Say whether there is a process of this number; where nobody knows, there may be."""
-    if not process.isdecimal() or os.name != "posix":
-        return True
-    try:
-        os.kill(int(process), 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:  # it is somebody else's
-        return True
-    return True
 
 
 def _entry(verdict: Verdict, finding: Finding) -> dict[str, Any]:

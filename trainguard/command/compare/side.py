@@ -96,15 +96,18 @@ def _folder(text: str) -> Side:
 
 def _is_trace(file: Path) -> bool:
     """Say whether a file begins as a trace does."""
-    with file.open("rb") as opened:
-        return opened.read(len(_HEADER)) == _HEADER
+    try:
+        with file.open("rb") as opened:
+            return opened.read(len(_HEADER)) == _HEADER
+    except OSError as error:
+        raise DeclarationError(f"{file} cannot be read: {error.strerror}.") from None
 
 
 def _trace(file: Path) -> Trace[Any]:
     """Read a trace; raises DeclarationError for one that cannot be read whole."""
     try:
         trace: Trace[Any] = Trace.from_text(file.read_text(encoding="utf-8"))
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise DeclarationError(
             f"{file} is no whole trace of this version of trainguard: {str(error)[:60]}."
         ) from None

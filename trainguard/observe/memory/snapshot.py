@@ -1,13 +1,15 @@
 """Probe: what a step takes, and what it took when its snapshot was blessed."""
 
 import json
-import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from trainguard.core.errors import SubjectError
+from trainguard.core.files import write_whole
 from trainguard.curves.store import file_name
 from trainguard.events.trace import Usage
 from trainguard.observe.memory import step
@@ -88,15 +90,21 @@ def _read_snapshot(file: Path) -> dict[str, Any] | None:
     """Return what is kept in a file; None where there is none, or none that could be used."""
     try:
         kept = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    known = isinstance(kept, dict) and {"peak", "categories", "sizes", "how"} <= set(kept)
-    return kept if known and isinstance(kept["peak"], int) and kept["peak"] > 0 else None
+    if not isinstance(kept, dict) or not {"peak", "categories", "sizes", "how"} <= set(kept):
+        return None
+    parts = kept["categories"].values() if isinstance(kept["categories"], dict) else [None]
+    known = all(type(size) is int and 0 <= size <= sys.maxsize for size in [kept["peak"], *parts])
+    return kept if known and kept["peak"] else None
 
 
 def _write(file: Path, told: dict[str, Any]) -> None:
     """Write a snapshot in one go: whoever reads meanwhile has the old file or the new one."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    scratch = file.with_name(f".{file.name}.{os.getpid()}.part")
-    scratch.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8", newline="\n")
-    scratch.replace(file)
+    try:
+        write_whole(file, json.dumps(told, indent=2) + "\n")
+    except OSError as error:
+        raise SubjectError(
+            f"its snapshot {file.name} could not be written: {error.strerror}",
+            "see to it that there is room for it, and bless it again",
+        ) from None

@@ -1,0 +1,45 @@
+"""Files that are written whole or not at all, whatever ends the process that writes them."""
+
+import glob
+import os
+from pathlib import Path
+
+_DRAFT = ".trainguard"  # how the name of a file ends that is not whole yet
+_LONGEST = 40  # characters of its own name in that of its draft; systems allow 255 bytes
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file in one move, so that nobody ever reads a half of it."""
+    content = content.encode() if isinstance(content, str) else content
+    if path.exists() and not path.is_file():  # a device or a pipe is written to, not replaced
+        path.write_bytes(content)
+        return
+    path = path.resolve()  # a link stays a link
+    path.parent.mkdir(parents=True, exist_ok=True)  # the script may have removed it
+    # The name may be as long as names can be.
+    start = f".{path.name[:_LONGEST]}."
+    for left in path.parent.glob(f"{glob.escape(start)}*{_DRAFT}"):
+        if not is_running(left.name.removeprefix(start).removesuffix(_DRAFT)):
+            left.unlink(missing_ok=True)
+    draft = path.with_name(f"{start}{os.getpid()}{_DRAFT}")
+    try:
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def is_running(process: str) -> bool:
+    """Say whether there is a process of this number; where nobody knows, there may be."""
+    if not process.isdecimal() or os.name != "posix":
+        return True
+    try:
+        os.kill(int(process), 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # it is somebody else's
+        return True
+    return True
