@@ -2,6 +2,7 @@
 
 import ast
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,34 +17,25 @@ AS_WRITTEN = {ROOT / "fixtures", *(ROOT / "tests").glob("*/scripts")}
 OWN = [file for file in SOURCES if not AS_WRITTEN & set(file.parents)]
 
 
-def label(file: Path) -> str:
-    """Return the path of a file as it stands in a node id."""
-    return file.relative_to(ROOT).as_posix()
+def offenders(files: list[Path], find: Callable[[str], object]) -> dict[str, object]:
+    """Return what is found in the text of files, by path, where anything is."""
+    found = {file: find(file.read_text(encoding="utf-8")) for file in files}
+    return {file.relative_to(ROOT).as_posix(): what for file, what in found.items() if what}
 
 
-by_file = pytest.mark.parametrize("file", SOURCES, ids=label)
-by_own_file = pytest.mark.parametrize("file", OWN, ids=label)
-
-
-@by_file
-def test_a_source_is_ascii(file: Path) -> None:
+def test_sources_are_ascii() -> None:
     """Sources, and so the messages in them, print on any terminal."""
-    lines = file.read_text(encoding="utf-8").splitlines()
-    assert [row for row, line in enumerate(lines, start=1) if not line.isascii()] == []
+    assert offenders(SOURCES, lambda text: [x for x in text.splitlines() if not x.isascii()]) == {}
 
 
-@by_file
-def test_a_file_is_short(file: Path) -> None:
+def test_files_are_short() -> None:
     """A file that outgrows its room is split by noun."""
-    length = file.read_text(encoding="utf-8").count("\n")
-    assert length <= LONGEST
+    assert offenders(SOURCES, lambda text: max(0, text.count("\n") - LONGEST)) == {}
 
 
-@by_own_file
-def test_every_function_says_what_it_does(file: Path) -> None:
+def test_every_function_says_what_it_does() -> None:
     """Private functions have a docstring too; components in fixtures/ stand as they were."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    assert [f.name for f in undocumented(tree)] == []
+    assert offenders(OWN, lambda text: [f.name for f in undocumented(ast.parse(text))]) == {}
 
 
 def undocumented(tree: ast.AST) -> list[ast.FunctionDef]:

@@ -57,11 +57,10 @@ def broken() -> tuple[ModuleType, ...]:
     return tuple(load("broken", name) for name in names("broken"))
 
 
-def judged(module: ModuleType) -> list[Verdict]:
+def judged(module: ModuleType, observations: Observations) -> list[Verdict]:
     """Judge the subjects of a fixture by everything that applies to them."""
     subjects = [value for value in vars(module).values() if isinstance(value, Subject)]
     assert subjects, "a fixture declares a subject"
-    observations = Observations(Settings())
     return [
         verdict(subject, made, config, observations)
         for subject in subjects
@@ -72,14 +71,15 @@ def judged(module: ModuleType) -> list[Verdict]:
 @pytest.fixture(autouse=True)
 def _enough_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have all questions asked: how many fit into the time of so short a run is not the matter."""
-    monkeypatch.setattr(asking, "_CREDIT", 30.0)
+    monkeypatch.setattr(asking, "_CREDIT", 3.0)
 
 
 @pytest.mark.parametrize("name", names("broken"))
 def test_a_broken_fixture_breaks_what_it_says(name: str) -> None:
     """BREAKS are the invariants that fail, NOTES those that only remark; no other says a word."""
     module = load("broken", name)
-    verdicts = judged(module)
+    observations = Observations(Settings())
+    verdicts = judged(module, observations)
     breaks = {v.invariant.name for v in verdicts if v.outcome == "broken"}
     notes = {v.invariant.name for v in verdicts if v.notes} - breaks
     texts = "\n\n".join(
@@ -87,6 +87,9 @@ def test_a_broken_fixture_breaks_what_it_says(name: str) -> None:
     )
     assert (breaks, notes) == (module.BREAKS, getattr(module, "NOTES", set())), texts
     assert [words for verdict in verdicts for words in unread_numbers(verdict)] == []
+    found = [v for v in verdicts if v.findings]
+    traces = [observations.trace(v.subject, v.config, v.invariant) for v in found]
+    assert {v.invariant.evidence(t) for v, t in zip(found, traces, strict=True)} <= {""}
 
 
 # Digits that are no measured number: quoted text, names such as float32, errors, shapes, ranges and
@@ -106,7 +109,7 @@ def unread_numbers(verdict: Verdict) -> list[str]:
 @pytest.mark.parametrize("name", names("healthy"))
 def test_a_healthy_fixture_passes_everything(name: str) -> None:
     """No finding, no note and no excuse."""
-    verdicts = judged(load("healthy", name))
+    verdicts = judged(load("healthy", name), Observations(Settings()))
     assert [f.summary for v in verdicts for f in v.findings] == []
     assert [v.subject.name for v in verdicts if v.subject.allow] == []
 
@@ -118,6 +121,7 @@ def test_a_fixture_has_nothing_that_pytest_would_call(side: str) -> None:
     assert [pair for pair in called if callable(getattr(load(side, pair[0]), pair[1]))] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", scripts("broken"))
 def test_a_broken_training_is_found_by_run(name: str, tmp_path: Path) -> None:
     """Without its declaration, a training breaks what it says: UNDECLARED, or else BREAKS."""
@@ -127,6 +131,7 @@ def test_a_broken_training_is_found_by_run(name: str, tmp_path: Path) -> None:
     assert breaks == getattr(module, "UNDECLARED", module.BREAKS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", scripts("healthy"))
 def test_a_healthy_training_passes_run(name: str, tmp_path: Path) -> None:
     """`trainguard run` has nothing to say, not even a note."""

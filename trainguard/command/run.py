@@ -4,7 +4,6 @@ import io
 import os
 import signal
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -21,15 +20,13 @@ from trainguard.core.settings import Settings
 from trainguard.events.trace import Trace
 from trainguard.judging.judge import applicable, check_excuses_apply, check_steps, judge_run
 from trainguard.judging.verdict import Verdict
+from trainguard.report import run_summary
 from trainguard.report.json import check_apart, document
 from trainguard.report.progress import progress
-from trainguard.report.run_summary import as_rows, headline, questions_as_rows, summarize_run
-from trainguard.report.session_summary import OUTCOMES
 from trainguard.report.text import WIDTH, render_note, render_rows, render_traceback, render_verdict
 from trainguard.subjects.loop import Script
 
 SILENCE: Final = '--allow NAME="<reason>"'
-_WORDS: Final = {"stale": "with a stale excuse"}
 _PACKAGE: Final = str(Path(__file__).parents[1])
 _EXCEPTHOOK: Final = sys.excepthook  # before the command line puts its own there
 
@@ -200,7 +197,7 @@ def _judge_and_report(
         missing = f"{fault.sentence}.\n{fault.remedy}"
     if order.judging and not missing:
         verdicts = judge_run(order.subject, trace, order.settings, order.command, SILENCE)
-    told = summarize_run(trace, ended)
+    told = run_summary.summarize_run(trace, ended)
     written = True
     if order.json is not None:
         plain = partial(document, order.subject, verdicts, told)
@@ -212,8 +209,9 @@ def _judge_and_report(
             say(missing, err)
         return code or USAGE
     if order.judging and not rank():
-        rows = as_rows(told) + (questions_as_rows(trace) if order.verbose else [])
-        report = _report(order, verdicts, headline(told, order.subject.name), rows)
+        rows = run_summary.as_rows(told)
+        rows += run_summary.questions_as_rows(trace) if order.verbose else []
+        report = _report(order, verdicts, run_summary.headline(told, order.subject.name), rows)
         # A file is an account too; with neither, nobody could tell this run from one that passed.
         written &= say(report, out, err) or order.json is not None
     everything = leave({v.invariant.name: render_verdict(v) for v in verdicts if v.fails})
@@ -235,14 +233,13 @@ def _report(
         for finding in verdict.notes
     ]
     excused = [f"{v.invariant.name}: {v.reason}" for v in verdicts if v.outcome == "excused"]
-    counts = Counter[str](verdict.outcome for verdict in verdicts)
-    told = [f"{counts[o]} {_WORDS.get(o, o)}" for o in OUTCOMES if counts[o] or o == "passed"]
-    judged_line = f"{len(verdicts)} invariant{'' if len(verdicts) == 1 else 's'} judged"
+    rows += run_summary.unjudged_as_rows(verdicts, by_name=order.verbose)
     rows = [*rows, *(("excused", e) for e in excused), *(("note", n) for n in notes)]
     # The script may have left its last line open.
     parts = ["", " trainguard ".center(WIDTH, "=")]
     parts += [f"{render_verdict(v)}\n" for v in verdicts if v.fails]
-    return "\n".join([*parts, render_rows([f"{judged_line}: {', '.join(told)}", head], rows)])
+    told = [run_summary.judged_text(verdicts), head]
+    return "\n".join([*parts, render_rows(told, rows)])
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from trainguard.core.finding import Finding
 from trainguard.events.trace import Trace
 
 Judge = Callable[[Trace[Any]], Iterator[Finding]]
+Evidence = Callable[[Trace[Any]], str]  # what a trace lacks to be judged; "" where nothing is
 Per = Literal["dtype", "low precision", "device", "subject"]
 J = TypeVar("J", bound=Judge)
 
@@ -46,6 +47,7 @@ class Invariant:
     probe: the observation whose trace it judges.
     needs: the promises that a subject must make for this to be judged at all.
     per: one item for each dtype, for each low-precision dtype, for each device, or for the subject.
+    evidence: says what a trace lacks for a pass to mean anything.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Invariant:
     probe: str
     needs: frozenset[str]
     per: Per
+    evidence: Evidence = lambda _: ""
 
     @property
     def key(self) -> str:
@@ -79,12 +82,19 @@ class Invariant:
 
 
 def invariant(
-    family: str, *, probe: str | None = None, needs: Iterable[str] = (), per: Per | None = None
+    family: str,
+    *,
+    probe: str | None = None,
+    needs: Iterable[str] = (),
+    per: Per | None = None,
+    evidence: Evidence = lambda _: "",
 ) -> Callable[[J], J]:
     """
     Register a function `Trace -> Iterator[Finding]` as an invariant of a family.
 
     Where `per` is not given, a loss is judged once for each dtype, any other subject once.
+    `evidence` returns what a trace lacks, such as "no evaluation was seen": where it does, and
+    nothing was found, the item is skipped with that reason, for it is no pass.
 
     Its name is the function's, its first docstring line the catalogue's title. Raises
     DeclarationError for an unknown family, and for a name that the family already has.
@@ -96,9 +106,8 @@ def invariant(
 
     def register(judge: J) -> J:
         often = per or ("dtype" if family == "loss" else "subject")
-        made = Invariant(
-            judge.__name__, family, judge, probe or _DEFAULT_PROBE[family], frozenset(needs), often
-        )
+        asked = probe or _DEFAULT_PROBE[family]
+        made = Invariant(judge.__name__, family, judge, asked, frozenset(needs), often, evidence)
         twin = _registered.get(made.key)
         if twin is not None:
             _check_twin(made, twin)

@@ -136,8 +136,11 @@ def verdict(
     try:
         trace = hide_lost(observations.trace(subject, config, invariant))
         found = _merge_findings(invariant.judge(trace))
+        missing = "" if found else invariant.evidence(trace)
     except Unjudged as why:
-        return replace(judged, outcome="skipped", reason=str(why))
+        missing = str(why)
+    if missing:
+        return replace(judged, outcome="skipped", reason=missing)
     observation = observations.of(subject, config, invariant.family)
     reason = subject.allow.get(invariant.name)
     judged = replace(

@@ -4,16 +4,14 @@ import re
 from dataclasses import MISSING, fields, replace
 from typing import get_args, get_origin, get_type_hints
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainguard.core.catalogue import Invariant, catalogue
+from trainguard.core.catalogue import catalogue
 from trainguard.events.base import Event
 from trainguard.events.loop import LOOP_EVENTS, Step
 from trainguard.events.trace import Trace
 
-by_name = pytest.mark.parametrize("made", catalogue("loop"), ids=lambda made: made.name)
 SAID = """
 SGD|by hand|zero|schedule|forward|backward|unscale|clip|evaluate|Net.fc1.weight|taken|empty
 no parameters|partial|scaled|undone|repeat|mix|future|rerun|lr|loss|train/grad_norm|p.grad.norm()
@@ -97,8 +95,8 @@ def test_no_column_is_too_odd(
     check([*run, *others], promises, {"ended": "finished"})
 
 
-@by_name
-def test_unusual_healthy_runs_are_left_alone(made: Invariant, unusual: list[Event]) -> None:
+def test_unusual_healthy_runs_are_left_alone(unusual: list[Event]) -> None:
     """What a naive judge would object to, and what is meant, is found by none."""
     trace = Trace("train", tuple(unusual), conditions={"ended": "finished"})
-    assert list(made.judge(trace)) == []
+    found = {made.name: list(made.judge(trace)) for made in catalogue("loop")}
+    assert {name: findings for name, findings in found.items() if findings} == {}

@@ -11,6 +11,7 @@ from trainguard.core.measure import Measure, integer, number
 from trainguard.events.base import Event
 from trainguard.events.loop import Average
 from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import AVERAGES
 from trainguard.invariants.loop.wording import count, courses, events, finite, middle
 
 _FEW, _MANY = 3, 5  # looks that a finding takes, with a promise and without one
@@ -22,7 +23,7 @@ _FOREIGN = 0.5  # a move of which that much is unexplained was made by something
 _COARSE = 0.999  # above this decay a single move is so small that rounding may shape it
 
 
-@invariant("loop")
+@invariant("loop", evidence=AVERAGES)
 def average_follows_model(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The averaged copy of a model moves toward it, by its decay.

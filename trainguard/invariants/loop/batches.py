@@ -10,6 +10,7 @@ from trainguard.core.measure import integer
 from trainguard.events.base import Event
 from trainguard.events.loop import Step, Term
 from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import ACCUMULATION, BATCHES
 from trainguard.invariants.loop.wording import (
     Course,
     count,
@@ -25,7 +26,7 @@ _CAPPED = 64  # passes and losses of one step that a trace keeps
 _NEAR = 1e-2
 
 
-@invariant("loop")
+@invariant("loop", evidence=ACCUMULATION)
 def accumulation_equals_full_batch(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Accumulated micro-batches weigh as much as one batch of them all.
@@ -98,7 +99,7 @@ def _light(
         )
 
 
-@invariant("loop")
+@invariant("loop", evidence=BATCHES)
 def effective_batch_is_constant(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Each step is made from the same number of samples, over all its micro-batches.

@@ -9,6 +9,7 @@ from trainguard.events.base import Event
 from trainguard.events.fit import BaselineFit, Skill
 from trainguard.events.loop import Evaluation, Step
 from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import FITS, SKILLS
 from trainguard.invariants.loop.wording import events, main_course, percent, stretch
 from trainguard.invariants.wording import number
 
@@ -28,7 +29,7 @@ _LEAST_SHARE = 0.25
 _ENTROPIES = ("cross_entropy", "nll_loss", "binary_cross_entropy")
 
 
-@invariant("loop")
+@invariant("loop", evidence=FITS)
 def loss_beats_constant_prediction(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A model ends better than a constant that knows no input.
@@ -114,7 +115,7 @@ def _is_conclusive(fit: BaselineFit) -> bool:
     return fit.calls >= _LEAST_CALLS and _mean(fit.constants, 0.75, 1) > least
 
 
-@invariant("loop")
+@invariant("loop", evidence=FITS)
 def outputs_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Samples with different inputs and targets get different outputs.
@@ -147,7 +148,7 @@ def outputs_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
-@invariant("loop")
+@invariant("loop", evidence=SKILLS)
 def evaluation_beats_chance(trace: Trace[Event]) -> Iterator[Finding]:
     """
     What a model has learned about classes holds in evaluation.

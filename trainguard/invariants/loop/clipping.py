@@ -9,6 +9,7 @@ from trainguard.core.measure import Measure, join_places
 from trainguard.events.base import Event
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import CLIPPING
 from trainguard.invariants.loop.wording import (
     Course,
     count,
@@ -61,7 +62,7 @@ _BINDING = (
 )
 
 
-@invariant("loop")
+@invariant("loop", evidence=CLIPPING)
 def clipping_takes_effect(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Clipping bounds the gradients that the step is made with.
@@ -136,7 +137,7 @@ def _clips_wrongly(
     )
 
 
-@invariant("loop")
+@invariant("loop", evidence=CLIPPING)
 def clipping_is_rare(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Clipping is for the exceptional step, not for every one.

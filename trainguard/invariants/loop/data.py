@@ -9,11 +9,12 @@ from trainguard.core.measure import Measure, integer
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import SERVED, steps_from
 from trainguard.invariants.loop.wording import count, courses, events, main_course, middle, percent
 from trainguard.invariants.wording import number
 
 
-@invariant("loop")
+@invariant("loop", evidence=SERVED)
 def batches_differ(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The steps of a run see different batches.
@@ -40,7 +41,7 @@ def batches_differ(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop")
+@invariant("loop", evidence=steps_from(5))
 def data_keeps_up(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The training does not wait for its data most of the time.

@@ -13,6 +13,7 @@ from trainguard.core.measure import at_step
 from trainguard.events.base import Event
 from trainguard.events.loop import Evaluation, Logged, Parameter, Step
 from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import EVALUATIONS, NUMBERS, either
 from trainguard.invariants.loop.wording import courses, events, finite, middle, stretch
 from trainguard.invariants.wording import number
 
@@ -22,7 +23,7 @@ EVALUATION = frozenset({"val", "valid", "validation", "eval", "evaluation", "tes
 _BESIDE = {"loss", "epoch", "mean", "avg", "average", "total"}
 
 
-@invariant("loop")
+@invariant("loop", evidence=either(EVALUATIONS, NUMBERS))
 def evaluation_measures_something(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A validation loss is a number that changes as the model does.

@@ -11,6 +11,7 @@ from trainguard.core.measure import Measure, integer, join_places, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Parameter, Read, Step
 from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import GRADIENTS, READS, steps_from
 from trainguard.invariants.loop.loss import has_nonfinite_loss
 from trainguard.invariants.loop.wording import (
     Course,
@@ -31,7 +32,7 @@ _FOR_GOOD = 40  # skipped steps in a row: a factor of 2**24 is down to 2**-16 by
 _WRITES = re.compile(r"zero_\(|zeros|=\s*None\b|\bdel\b|zero_grad")
 
 
-@invariant("loop")
+@invariant("loop", evidence=GRADIENTS)
 def gradients_are_finite(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The gradients of every step are finite.
@@ -99,7 +100,7 @@ def _skipped_for_good(trace: Trace[Event], course: Course) -> Iterator[Finding]:
         )
 
 
-@invariant("loop")
+@invariant("loop", evidence=steps_from(2))
 def gradients_start_empty(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The gradients of the last step are cleared before the next backward pass.
@@ -133,7 +134,7 @@ def gradients_start_empty(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
-@invariant("loop")
+@invariant("loop", evidence=READS)
 def gradient_norm_is_measured_before_zeroing(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Gradients are read while they are there.

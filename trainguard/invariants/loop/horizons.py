@@ -10,6 +10,7 @@ from trainguard.core.measure import integer
 from trainguard.events.base import Event
 from trainguard.events.scheduler import Scheduler
 from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import HORIZONS
 from trainguard.invariants.loop.wording import Course, count, courses, events, middle
 
 _NEAR = 0.05  # of a number of steps: what drop_last, a remainder or an early end may take from it
@@ -20,7 +21,7 @@ _FEW = 20  # steps: in a shorter run numbers agree by chance
 _GRADUAL = 4  # different rates on the way up: a restart on purpose is one leap
 
 
-@invariant("loop")
+@invariant("loop", evidence=HORIZONS)
 def schedule_fits_the_run(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A schedule is as long as the run that it is made for, in the same unit.

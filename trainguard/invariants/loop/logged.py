@@ -13,6 +13,7 @@ from trainguard.core.finding import Finding, Rank
 from trainguard.events.base import Event
 from trainguard.events.loop import Logged, Step
 from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import NUMBERS
 from trainguard.invariants.loop.wording import Course, courses, events, finite
 from trainguard.invariants.wording import number
 
@@ -27,7 +28,7 @@ _NAMES = {
 }  # fmt: skip
 
 
-@invariant("loop")
+@invariant("loop", evidence=NUMBERS)
 def logged_values_are_true(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A logged gradient norm, learning rate or training loss is the true one.

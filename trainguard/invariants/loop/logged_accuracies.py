@@ -24,6 +24,7 @@ from trainguard.invariants.loop.accuracy_bases import (
     sound_scores,
     truths,
 )
+from trainguard.invariants.loop.evidence import NUMBERS
 from trainguard.invariants.loop.wording import events
 from trainguard.invariants.wording import number
 
@@ -38,7 +39,7 @@ _CHANCE = 0.03  # from one in as many as there are classes
 _CLEAR = 0.2  # better than always naming the commonest class
 
 
-@invariant("loop")
+@invariant("loop", evidence=NUMBERS)
 def logged_accuracies_are_true(trace: Trace[Event]) -> Iterator[Finding]:
     """
     An accuracy that is said is the share of predictions that were right.

@@ -11,7 +11,11 @@ from trainguard.core.finding import Finding, Rank
 from trainguard.events.base import Event
 from trainguard.events.loop import Evaluation, Logged, Step
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evaluations import EVALUATION, select_evaluations
+from trainguard.invariants.loop.evaluations import (
+    EVALUATION,
+    select_evaluations,
+)
+from trainguard.invariants.loop.evidence import NUMBERS
 from trainguard.invariants.loop.logged import find_kind
 from trainguard.invariants.loop.wording import events, main_course, middle
 from trainguard.invariants.wording import number
@@ -24,7 +28,7 @@ _TRAINING = frozenset({"train", "training"})
 _BESIDE = {"loss", "epoch", "mean", "avg", "average", "running"}
 
 
-@invariant("loop")
+@invariant("loop", evidence=NUMBERS)
 def logged_averages_are_true(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A loss that is said of an evaluation or an epoch is the mean of the losses computed in it.

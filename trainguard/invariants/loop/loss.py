@@ -10,6 +10,7 @@ from trainguard.core.measure import Measure, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Evaluation, Step
 from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import LOSSES
 from trainguard.invariants.loop.wording import (
     Course,
     count,
@@ -36,7 +37,7 @@ def has_nonfinite_loss(step: Step) -> bool:
     return isinf(step.loss) or not all(isfinite(value) for value in step.losses)
 
 
-@invariant("loop")
+@invariant("loop", evidence=LOSSES)
 def loss_is_finite(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The loss is a finite number in every step.
@@ -129,7 +130,7 @@ def _reaches_nothing(step: Step) -> bool:
     return bool(step.losses) and step.held > 0 and not (step.received or moved or cleared)
 
 
-@invariant("loop")
+@invariant("loop", evidence=LOSSES)
 def loss_falls(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The loss falls.

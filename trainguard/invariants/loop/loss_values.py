@@ -8,6 +8,7 @@ from trainguard.core.measure import portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Step, Term
 from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import FUNCTIONS
 from trainguard.invariants.loop.loss import has_nonfinite_loss
 from trainguard.invariants.loop.wording import events
 from trainguard.invariants.wording import number
@@ -25,7 +26,7 @@ _PROBABILITIES = {"binary_cross_entropy_with_logits", "multilabel_soft_margin_lo
 _UNBOUNDED = {"gaussian_nll_loss", "poisson_nll_loss", "nll_loss"}
 
 
-@invariant("loop")
+@invariant("loop", evidence=FUNCTIONS)
 def loss_targets_are_in_range(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A loss function is given targets that it is defined for.
@@ -69,7 +70,7 @@ def _describe_range(term: Term, slack: float) -> str:
     return ""
 
 
-@invariant("loop")
+@invariant("loop", evidence=FUNCTIONS)
 def losses_are_possible(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A loss function returns what it can return: no distance below zero, and a number.

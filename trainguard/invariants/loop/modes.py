@@ -10,12 +10,13 @@ from trainguard.core.measure import at_step, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Evaluation, Parameter, Step
 from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import BATCHES, MEASURED
 from trainguard.invariants.loop.wording import Course, count, courses, events, tally
 
 _FEW = 2
 
 
-@invariant("loop")
+@invariant("loop", evidence=BATCHES)
 def training_mode_is_on(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A model that learns is in training mode.
@@ -132,7 +133,7 @@ def _names(names: Sequence[str]) -> str:
     return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
-@invariant("loop")
+@invariant("loop", evidence=MEASURED)
 def evaluation_mode_is_on(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A loss that is only measured is measured in evaluation mode.
@@ -170,7 +171,7 @@ def _measuring(trace: Trace[Event]) -> list[Evaluation]:
     return [e for e in events(trace, Evaluation) if e.measures and not e.routine]
 
 
-@invariant("loop")
+@invariant("loop", evidence=MEASURED)
 def evaluation_leaves_no_trace(trace: Trace[Event]) -> Iterator[Finding]:
     """
     An evaluation changes nothing of the model, and keeps nothing for a backward that never comes.

@@ -8,10 +8,11 @@ from trainguard.core.measure import Measure, integer
 from trainguard.events.base import Event
 from trainguard.events.loop import Parameter
 from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import PARAMETERS
 from trainguard.invariants.loop.wording import courses, events, percent
 
 
-@invariant("loop")
+@invariant("loop", evidence=PARAMETERS)
 def optimizer_holds_every_trainable_parameter(trace: Trace[Event]) -> Iterator[Finding]:
     """
     What receives gradients is in an optimizer.

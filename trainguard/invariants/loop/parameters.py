@@ -9,6 +9,7 @@ from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Parameter, Probe
 from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import FROZEN, PARAMETERS
 from trainguard.invariants.loop.wording import count, courses, events, middle
 from trainguard.invariants.wording import number
 from trainguard.subjects.loop import named_by
@@ -19,7 +20,7 @@ _ROUNDED = 1e-6  # a smaller update may be lost in a parameter of float32
 _PLAIN = ("SGD", "by hand")  # optimizers whose updates are as small as the gradients
 
 
-@invariant("loop")
+@invariant("loop", evidence=PARAMETERS)
 def every_trainable_parameter_moves(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Every parameter that is meant to learn differs at the end of the run from its beginning.
@@ -250,7 +251,7 @@ def _list_modules(modules: Sequence[Sequence[Parameter]]) -> str:
     return (modules[0][0].module or modules[0][0].name) + (f" and {more} more" if more else "")
 
 
-@invariant("loop")
+@invariant("loop", evidence=FROZEN)
 def frozen_parameters_stay(trace: Trace[Event]) -> Iterator[Finding]:
     """
     What is frozen does not move.

@@ -10,6 +10,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Logged
 from trainguard.events.scheduler import Scheduler
 from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import PLATEAUS
 from trainguard.invariants.loop.wording import events, finite, main_course, middle
 from trainguard.invariants.wording import number
 
@@ -25,7 +26,7 @@ _FALLING = {
 }  # fmt: skip
 
 
-@invariant("loop")
+@invariant("loop", evidence=PLATEAUS)
 def plateau_metric_fits_mode(trace: Trace[Event]) -> Iterator[Finding]:
     """
     ReduceLROnPlateau is told a metric that improves in the direction of its mode.

@@ -9,6 +9,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.counterfactuals import answers_to
+from trainguard.invariants.loop.evidence import MIXING, TARGETS, looked
 from trainguard.invariants.loop.wording import events, percent
 from trainguard.invariants.wording import number
 
@@ -26,7 +27,7 @@ def _at(probe: Probe) -> str:
     return ", ".join(part for part in (f"step {probe.step}", probe.label) if part)
 
 
-@invariant("loop")
+@invariant("loop", evidence=TARGETS)
 def target_is_not_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The model is not shown what it is to predict.
@@ -63,7 +64,7 @@ def target_is_not_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop")
+@invariant("loop", evidence=MIXING)
 def samples_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The output for a sample does not depend on the other samples of its batch.
@@ -106,7 +107,7 @@ def samples_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
-@invariant("loop")
+@invariant("loop", evidence=looked("labels", "no sample came again with its label"))
 def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The same input comes with the same label.
@@ -132,7 +133,7 @@ def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
-@invariant("loop")
+@invariant("loop", evidence=looked("repeat", "no evaluation was fit to be made again"))
 def evaluation_is_deterministic(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The same input gives the same output in evaluation mode.
@@ -208,7 +209,7 @@ def _differs(probe: Probe, summary: str, why: str, rank: Rank = Rank.BROKEN) -> 
     )
 
 
-@invariant("loop")
+@invariant("loop", evidence=looked("shared", "no probe was made"))
 def layers_are_distinct(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The layers of a list are layers of their own.

@@ -11,6 +11,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Step
 from trainguard.events.scheduler import Scheduler
 from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import RATES, SCHEDULERS
 from trainguard.invariants.loop.wording import (
     Course,
     count,
@@ -31,7 +32,7 @@ _EACH = 0.9  # of the steps: a scheduler that is advanced so often is advanced i
 _SEVERAL = 2  # epochs
 
 
-@invariant("loop")
+@invariant("loop", evidence=RATES)
 def learning_rate_is_positive(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Steps are made with a learning rate above zero.
@@ -82,7 +83,7 @@ def _negative(trace: Trace[Event], course: Course) -> Iterator[Finding]:
         )
 
 
-@invariant("loop")
+@invariant("loop", evidence=RATES)
 def rate_lasts_for_the_run(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A decay leaves most of the run a rate that can still change something.
@@ -145,7 +146,7 @@ def _epochs(trace: Trace[Event], course: Course) -> float:
     return count(course.every) / batches if isinstance(batches, int) and batches else 0.0
 
 
-@invariant("loop")
+@invariant("loop", evidence=SCHEDULERS)
 def rate_follows_schedule(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The learning rate in force is the one that the scheduler set.

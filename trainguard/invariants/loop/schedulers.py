@@ -9,6 +9,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Step
 from trainguard.events.scheduler import Scheduler
 from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import LAMBDAS, SCHEDULERS
 from trainguard.invariants.loop.wording import Course, count, courses, events, last_word, mostly
 from trainguard.invariants.wording import number
 
@@ -19,7 +20,7 @@ _USUAL_RATE = 0.05  # rates above it may be there only to be multiplied
 _LARGE_RATE = 0.5
 
 
-@invariant("loop")
+@invariant("loop", evidence=SCHEDULERS)
 def scheduler_follows_optimizer(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A scheduler is advanced after its optimizer's step, not before.
@@ -79,7 +80,7 @@ def _leads(scheduler: Scheduler, course: Course) -> bool:
     return whole and scheduler.early == 1 and scheduler.calls <= windows
 
 
-@invariant("loop")
+@invariant("loop", evidence=LAMBDAS)
 def lambda_returns_a_factor(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The function of a LambdaLR returns a factor of the base rate, not a rate.

@@ -7,12 +7,13 @@ from trainguard.core.finding import Finding
 from trainguard.core.measure import Measure, integer
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import GRADIENTS
 from trainguard.invariants.loop.wording import courses, middle, most_of, tally
 
 _LEAST_STEPS = 3  # a batch that is left out now and then, or a gradient that is looked at once
 
 
-@invariant("loop")
+@invariant("loop", evidence=GRADIENTS)
 def gradients_are_spent(trace: Trace[Event]) -> Iterator[Finding]:
     """
     What a pass backward computes is used before it is cleared.

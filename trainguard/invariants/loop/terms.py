@@ -9,13 +9,14 @@ from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe, Term
 from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import FUNCTIONS, either, looked
 from trainguard.invariants.loop.wording import events
 from trainguard.invariants.wording import number
 
 _FEW = 3
 
 
-@invariant("loop")
+@invariant("loop", evidence=FUNCTIONS)
 def components_are_balanced(trace: Trace[Event]) -> Iterator[Finding]:
     """
     No term of the loss is drowned by another one.
@@ -50,7 +51,7 @@ def components_are_balanced(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop")
+@invariant("loop", evidence=FUNCTIONS)
 def logits_are_not_normalised_twice(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A loss that normalises its input is given logits, and one that does not is given logarithms.
@@ -113,7 +114,7 @@ def _describe_normalisation(term: Term) -> tuple[str, str]:
     return "", ""
 
 
-@invariant("loop")
+@invariant("loop", evidence=either(FUNCTIONS, looked("broadcast", "-")))
 def loss_inputs_do_not_broadcast(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A loss compares each output with its own target, not with all of them.

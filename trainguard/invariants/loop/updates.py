@@ -9,6 +9,7 @@ from trainguard.core.finding import Finding, Rank
 from trainguard.events.base import Event
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import LAYERS, UPDATES
 from trainguard.invariants.loop.wording import (
     Course,
     count,
@@ -23,7 +24,7 @@ _TREND = 0.8
 _LARGE, _SMALL = 0.1, 1e-8
 
 
-@invariant("loop")
+@invariant("loop", evidence=LAYERS)
 def layer_gradients_are_balanced(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Gradients neither vanish nor explode across the depth of the model.
@@ -81,7 +82,7 @@ def _slope(step: Step) -> float:
     return correlation(range(len(ranks)), ranks) if len(set(ranks)) > 1 else 0.0
 
 
-@invariant("loop")
+@invariant("loop", evidence=UPDATES)
 def update_ratio_is_healthy(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Updates are neither lost in the weights nor as large as they are.

@@ -285,13 +285,12 @@ class Recorder:
             "seconds": seconds,
             "ended": self._ended,
             "probe": self.probe,
+            "looked": tuple(sorted(set[str]().union(*(w.looked for w in self.watchers)))),
             **self.watcher(Conditions).seen,
         }
         if self.faults.told:
-            conditions |= {
-                "faults": tuple(self.faults.told),
-                "lost": tuple(sorted(self.faults.lost)),
-            }
+            lost = tuple(sorted(self.faults.lost))
+            conditions |= {"faults": tuple(self.faults.told), "lost": lost}
         self.trace = Trace(self.name, (*self._store.in_order(), *added), conditions, self.promises)
         # The recorder may be kept for its trace: nothing of the training is kept with it.
         self.windows, self.watchers, self.recent = [], [], []

@@ -181,10 +181,10 @@ def test_many_names_and_no_step_stay_bounded() -> None:
 def test_printing_stays_cheap() -> None:
     """Gigabytes that are printed between two steps cost a fraction of a microsecond a write."""
     with Path(os.devnull).open("w") as sink, redirect_stdout(sink), Recorder("x"):
-        began = time.perf_counter()
+        began = time.process_time()
         for _ in range(100_000):
             sys.stdout.write("loss 0.5 | lr 0.1\n")
-        seconds = time.perf_counter() - began
+        seconds = time.process_time() - began
     assert seconds < 1.0
 
 

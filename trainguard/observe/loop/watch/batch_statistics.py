@@ -59,6 +59,7 @@ class BatchStatistics(Watcher):
 
     def _look(self, forward: Forward, module: nn.Module, layers: list[nn.Module]) -> None:
         """Tell of a layer whose statistics are still those that it was made with."""
+        self.looked.add("statistics")
         still = [layer for layer in layers if not layer.training and _is_untouched(layer)]
         if not still or forward.module in self._found:
             return

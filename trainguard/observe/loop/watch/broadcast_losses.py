@@ -62,6 +62,7 @@ class BroadcastLosses(Watcher):
             return
         try:
             count = _pairs(loss, set(self._outputs))
+            self.looked.add("broadcast")
         except Exception:  # noqa: BLE001 not every version of torch tells the same of its graph
             return
         if count:

@@ -98,7 +98,9 @@ class EpochOrders(Watcher):
             if one.trains and one.size >= _LEAST:
                 own[one.trains, one.data].append(one)
         for passes in own.values():
-            yield from _compare_orders([p for p in passes if p.shuffles and len(p.head) >= _SURE])
+            shuffled = [p for p in passes if p.shuffles and len(p.head) >= _SURE]
+            self.looked |= {"order"} if len(shuffled) > 1 else set()
+            yield from _compare_orders(shuffled)
             widest = max(passes, key=lambda one: len(one.different))
             yield Probe(
                 probe="reach",

@@ -76,6 +76,7 @@ class LabelOrder(Watcher):
     def finish(self) -> Iterable[Event]:
         """Return what came sorted."""
         for source, line in self._lines.items():
+            self.looked |= {"sorted"} if len(line.runs) > 1 or not line.sorted else set()
             if line.runs and line.sorted and line.is_sorted:
                 steps, rows, _, _ = line.runs[0]
                 yield Probe(

@@ -100,6 +100,8 @@ class Labels(Watcher):
         """Return what was found."""
         rows = [row for row in self._rows.values() if not row.ambiguous]
         repeated, changed = sum(r.repeated for r in rows), sum(r.changed for r in rows)
+        self.looked |= {"labels"} if repeated >= _REPEATED else set()
+        self.looked |= {"target"} if any(c.batches for c in self._columns.values()) else set()
         if repeated >= _REPEATED and changed:
             yield Probe(
                 probe="labels",

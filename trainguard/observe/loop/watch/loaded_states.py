@@ -116,6 +116,7 @@ class LoadedStates(Watcher):
     @shielded
     def _look(self, module: nn.Module, state: Any, result: Any, live: bool) -> None:
         """See what a load has found, and whether it could change anything."""
+        self.looked |= {"matched", "restored"}
         if live:
             self._restore_live(module, state)
         self._loads[module] = self._loads.get(module, 0) + 1

@@ -103,6 +103,7 @@ class ModuleProbe(Watcher):
         except Exception:  # noqa: BLE001 inputs may be of classes that compare as they like
             return None
         self._left = 0
+        self.looked.add(self.probe)
         seen = look_apart(lambda: attempt(self.recorder, call, lambda run: self.look(call, run)))
         return Seen(*seen) if seen else None
 

@@ -86,6 +86,7 @@ class RandomNumbers(Watcher):
 
     def finish(self) -> Iterable[Event]:
         """Return how many steps drew what an earlier one had drawn."""
+        self.looked |= {"random"} if self._counts else set()
         steps, repeated = max(self._counts.values(), key=lambda count: count[1], default=(0, 0))
         if repeated and self._again not in self._varied:
             yield Probe(

@@ -110,6 +110,7 @@ class RepeatProbe(Watcher):
             return
         forward, call = done
         self._tried.add(forward.module)
+        self.looked.add("repeat")
         found = look_apart(
             lambda: attempt(self.recorder, call, lambda run: _compare_passes(run, call.inputs))
         )

@@ -81,6 +81,7 @@ class ResumedSchedules(Watcher):
         for scheduler in self._rates.schedulers(optimizer):
             state = scheduler.state_dict()
             if state.keys() == read.state.keys() and _settings(state) == _settings(read.state):
+                self.looked.add("resumed")
                 if state["last_epoch"] < done:
                     probe = Probe(
                         probe="resumed",

@@ -139,6 +139,7 @@ class SamplePairs(Watcher):
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
         for source, epochs in self._epochs.items():
+            self.looked |= {"labels"} if len(epochs.second) >= _LEAST else set()
             if epochs.is_shuffled_apart:
                 changed, chance = epochs.share()
                 label = f"{len(epochs.second)} rows that came again"

@@ -32,6 +32,7 @@ class SharedLayers(Watcher):
         if forward.module in self._looked or not self.recorder.probe:
             return
         self._looked.add(forward.module)
+        self.looked.add("shared")
         source = caller(4)
         for label, places in find_repeats(unwrap(module), forward.module):
             if len(self._found) < _MOST:

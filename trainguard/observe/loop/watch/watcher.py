@@ -41,6 +41,7 @@ class Watcher:
 
     def __init__(self, recorder: "Recorder") -> None:
         self.recorder = recorder
+        self.looked: set[str] = set()  # probes that were made, whether or not they found anything
 
     def install(self, patches: Patches) -> None:
         """Replace what must be replaced in torch; `patches` puts it back."""

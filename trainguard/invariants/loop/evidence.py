@@ -1,0 +1,126 @@
+"""What a judgement of a run needs to have seen: without it, a pass would be false comfort."""
+
+from collections.abc import Callable
+from math import isnan
+from typing import Any, TypeVar
+
+from trainguard.core.catalogue import Evidence
+from trainguard.events.base import Event
+from trainguard.events.counterfactual import WhatIf
+from trainguard.events.fit import BaselineFit, Skill
+from trainguard.events.loop import (
+    Average,
+    Evaluation,
+    Logged,
+    Parameter,
+    Probe,
+    Read,
+    Step,
+    Term,
+)
+from trainguard.events.scheduler import Scheduler
+from trainguard.events.trace import Trace
+
+E = TypeVar("E", bound=Event)
+
+
+def some(kind: type[E], missing: str, test: Callable[[E], Any] = lambda _: True) -> Evidence:
+    """Return what says `missing` of a run without an event of a kind that passes a test."""
+
+    def evidence(trace: Trace[Any]) -> str:
+        """Return what is missing, or nothing."""
+        found = any(isinstance(event, kind) and test(event) for event in trace)
+        return "" if found else missing
+
+    return evidence
+
+
+def looked(probe: str, missing: str) -> Evidence:
+    """Return what says `missing` of a run in which a probe could not be made."""
+
+    def evidence(trace: Trace[Any]) -> str:
+        """Return what is missing, or nothing; traces of before do not tell."""
+        made = trace.conditions.get("looked", (probe,))
+        found = any(isinstance(event, Probe) and event.probe == probe for event in trace)
+        return "" if found or (isinstance(made, tuple) and probe in made) else missing
+
+    return evidence
+
+
+def answered(question: str) -> Evidence:
+    """Return what says of a run why none of its steps could be asked a question."""
+
+    def evidence(trace: Trace[Any]) -> str:
+        """Return the reason that was told last, or nothing."""
+        asked = [e for e in trace if isinstance(e, WhatIf) and e.question == question]
+        if any(event.outcome == "answered" for event in asked):
+            return ""
+        why = next((event.reason for event in reversed(asked) if event.reason), "")
+        return f"no step could be asked: {why}" if why else "no step could be asked"
+
+    return evidence
+
+
+def either(*choices: Evidence) -> Evidence:
+    """Return what says what is missing of the first choice, where none of them is there."""
+
+    def evidence(trace: Trace[Any]) -> str:
+        """Return what is missing, or nothing."""
+        missing = [choice(trace) for choice in choices]
+        return missing[0] if all(missing) else ""
+
+    return evidence
+
+
+def both(first: Evidence, second: Evidence) -> Evidence:
+    """Return what says what is missing of two that are needed: of the first, if it is."""
+    return lambda trace: first(trace) or second(trace)
+
+
+def steps_from(least: int) -> Evidence:
+    """Return what says of a run that it made fewer steps than a judgement needs."""
+
+    def evidence(trace: Trace[Any]) -> str:
+        """Return what is missing, or nothing."""
+        made = sum(event.span for event in trace if isinstance(event, Step))
+        return "" if made >= least else f"fewer than {least} steps were made"
+
+    return evidence
+
+
+EVALUATIONS = some(Evaluation, "no evaluation was seen", lambda e: not e.routine)
+MEASURED = some(
+    Evaluation,
+    "no evaluation with a loss function of torch was seen",
+    lambda e: e.measures and not e.routine,
+)
+CLIPPING = some(Step, "no gradient was clipped", lambda s: s.clip)
+GRADIENTS = some(Step, "no norm of gradients was known", lambda s: not isnan(s.norm))
+LAYERS = some(Step, "fewer than 3 layers had a gradient", lambda s: len(s.layers) >= 3)
+UPDATES = some(Step, "no update was measured", lambda s: s.update >= 0)
+LOSSES = some(Step, "no loss was handed to backward", lambda s: s.losses or not isnan(s.loss))
+RATES = some(Step, "no learning rate was known", lambda s: s.rates)
+BATCHES = some(Step, "no pass that learned was seen", lambda s: s.batch)
+ACCUMULATION = some(Step, "no gradients were accumulated", lambda s: len(s.losses) > 1)
+FUNCTIONS = some(Term, "no loss function of torch was called", lambda t: not t.evaluation)
+SCHEDULERS = some(Scheduler, "no learning-rate scheduler was made")
+PLATEAUS = both(SCHEDULERS, some(Scheduler, "no scheduler is told a metric", lambda s: s.mode))
+LAMBDAS = both(SCHEDULERS, some(Scheduler, "no scheduler is a LambdaLR", lambda s: s.base))
+HORIZONS = both(SCHEDULERS, some(Scheduler, "no scheduler has a length", lambda s: s.length))
+NUMBERS = some(Logged, "no number was printed or logged")
+READS = some(Read, "no line of the script read a gradient")
+PARAMETERS = some(Parameter, "no parameter was seen")
+FROZEN = some(Parameter, "no parameter is frozen", lambda p: not p.trainable)
+AVERAGES = some(Average, "no average of the weights was seen")
+FITS = some(
+    BaselineFit,
+    "no loss function of torch compared a model with classes or numbers often enough",
+    lambda fit: fit.calls,
+)
+TARGETS = either(looked("target", "no target was seen beside its input"), looked("future", "-"))
+MIXING = either(
+    looked("mix", "no pass could be tried with another sample"), answered("a sample edited")
+)
+HELD_OUT = looked("held out", "no evaluation was seen whose samples could be told apart")
+SERVED = some(Probe, "no loader of several batches was seen", lambda p: p.probe == "batches")
+SKILLS = some(Skill, "no evaluation of classes was seen")
