@@ -44,7 +44,7 @@ class Epoch(Event):
     complete: whether the loader came to its end by itself, within the bounds of the declaration.
     said: the number of batches that `len(loader)` told; -1 where it tells none.
     dataset: the number of samples that the dataset tells; -1 where it tells none.
-    due: the number of samples that the sampler tells; -1 where there is none.
+    due: the number of samples that the sampler tells; -1 where there is none, or one of batches.
     base: which dataset the indices are of: subsets of one dataset have the same one; -1 where
         there are no indices.
     kind: "map" for a dataset that is read by index, "stream" for one that is iterated, "" where

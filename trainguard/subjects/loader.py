@@ -10,7 +10,7 @@ from trainguard.subjects.domain import Domain
 from trainguard.subjects.subject import Subject, check_word, is_strategy, parameters, required_names
 
 # What can be said of one split, each with what may be said.
-OPTIONS = ("chunk", "batch", "shuffled", "last", "once")
+OPTIONS = ("chunk", "batch", "samples", "shuffled", "last", "once")
 SPLITS = ("split", "subset", "partition", "stage", "mode", "phase")  # parameters that name a split
 RANKS = ("rank", "local_rank", "global_rank", "process_index", "shard_id", "shard_index")
 WORLDS = ("world", "world_size", "num_replicas", "num_processes", "num_shards", "ranks")
@@ -34,6 +34,7 @@ class Loader(Subject):
     arguments: fixed values for the parameters of the factory.
     vary: {parameter: strategy}, drawn by Hypothesis.
     splits: {split: what it promises}: chunk=the length of its sequences, batch=its samples,
+        samples=those of an epoch, before a last batch is dropped,
         shuffled=whether each epoch has another order, last="short" or "dropped",
         once=whether an epoch visits each sample once. Names alone where nothing is promised.
     fields: {field: domain}: a name ("audio"), a position (0) or a path ("inputs.frames"). `B` is
@@ -255,7 +256,7 @@ def _check_split(split: str, options: Mapping[str, Any]) -> None:
                 f"tg.Loader(splits={{{split!r}: ...}}) has no {option!r}."
                 f"{did_you_mean(option, OPTIONS)}"
             )
-    for option in ("chunk", "batch"):
+    for option in ("chunk", "batch", "samples"):
         if option in options:
             _check_count(f"splits={{{split!r}: {{{option!r}", options[option])
     for option in ("shuffled", "once"):

@@ -1,5 +1,7 @@
 """What is said of samples that are repeated, left out or shared, and of batch sizes."""
 
+from random import Random
+
 import pytest
 
 from tests.invariants.loader.scans import by_index, epoch, twice
@@ -86,6 +88,46 @@ def test_augmented_samples_and_silence_are_passed() -> None:
     assert judged(NAME, twice(silent, later), **ONCE) == []
     often = [0] * 9 + list(range(1, 32))
     assert judged(NAME, twice(silent, often), **ONCE) == []
+
+
+@pytest.mark.parametrize(
+    ("served", "more", "found"),
+    [
+        (100, {}, []),
+        (120, {}, ["broken"]),
+        (90, {}, ["broken"]),
+        (97, {}, ["broken"]),
+        (97, {"drops": True}, []),
+        (90, {"complete": False}, []),
+        (120, {"complete": False}, ["broken"]),
+    ],
+)
+def test_a_number_of_samples_that_is_declared(served: int, more: dict, found: list[str]) -> None:
+    """No more of them, and no fewer but for what does not fill a batch."""
+    samples = {"samples:train": 100, "once:train": False}
+    assert ranks(NAME, epoch(range(served), **more), **samples) == found
+
+
+def test_a_sampler_of_ones_own_that_draws_by_chance() -> None:
+    """As torch.randint would; weights, each class in turn, and a few of all are meant."""
+    random = Random(0)
+    drawn = [random.randrange(400) for _ in range(400)]
+    (finding,) = judged(NAME, by_index(drawn, drawn, dataset=400))
+    assert finding.rank.value == "note"
+    assert "torch.randperm" in finding.why
+    assert judged(NAME, by_index(drawn, drawn, dataset=400, replaces=True)) == []
+    weighted = random.choices(range(400), [1] * 300 + [9] * 100, k=400)
+    in_turn = [i for _ in range(4) for i in range(100)]
+    for meant in (weighted, in_turn, drawn[:90], [*range(399), 0]):
+        assert judged(NAME, by_index(meant, meant, dataset=400)) == []
+
+
+def test_copies_that_come_again_in_each_epoch() -> None:
+    """A tenth of a stream or more is no silence; data of few values repeat themselves."""
+    copies = [*range(100), *range(20)]
+    assert ranks(NAME, twice(copies, copies[::-1]), **ONCE) == ["note"]
+    assert ranks(NAME, twice(copies, copies[::-1])) == []
+    assert ranks(NAME, twice([*range(40)] * 3), **ONCE) == []
 
 
 def both(train: list[int], val: list[int], **more) -> list:

@@ -42,6 +42,15 @@ def test_workers_that_draw_alike_are_found(generator: str, cause: str) -> None:
     assert cause in finding.why
 
 
+def test_one_of_several_generators_may_be_alike() -> None:
+    """Where the draws differ by another one; if it has no share in the samples, that is well."""
+    apart = [*drawn(0, *ONE), *drawn(1, *OTHER)]
+    (finding,) = judged(NAME, [*apart, replace(shared(), detail="felt")])
+    assert finding.rank.value == "broken"
+    assert "the global generator of numpy is in the same state" in finding.why
+    assert judged(NAME, [*apart, shared()]) == []
+
+
 @pytest.mark.parametrize("used", [[], [served("generator", 3, 8, at="the generator `rng`")]])
 def test_without_a_culprit_it_is_a_note(used: list) -> None:
     """Draws that are alike, with no generator that is so throughout, may have another cause."""

@@ -8,8 +8,10 @@ from torch.utils.data import BatchSampler, DataLoader, Subset, TensorDataset, We
 
 import trainguard as tg
 from tests.observe.loader.probed import rows
+from trainguard.core.catalogue import find_invariants
 from trainguard.core.settings import Settings
 from trainguard.events.loader import Batch, Epoch, Field, Serving
+from trainguard.events.trace import Trace
 from trainguard.observe.loader.observer import LoaderObservation
 
 
@@ -234,3 +236,14 @@ def test_rows_that_end_in_values_of_their_own_are_not_padded(kind: torch.dtype) 
     seen = served(scanned({"val": [codes.to(kind)]}, splits=("val",), fields=fields))
     runs = [int((row != row[-1]).nonzero().max()) for row in codes[[0, 1, 3]]]
     assert seen == {"padding": (sum(59 - last for last in runs), 300)}
+
+
+def test_a_batch_sampler_tells_no_number_of_samples() -> None:
+    """Its length is that of batches: what it leaves out of a test split is told."""
+    batches = [[0, 1, 2, 3], [4, 5, 6, 7]]
+    events = scanned(lambda: DataLoader(rows(11), batch_sampler=batches), splits=("test",))
+    (first, _) = of(events, Epoch)
+    assert (first.due, first.dataset, first.samples) == (-1, 11, 8)
+    judge = find_invariants("epoch_visits_each_sample_once")[0].judge
+    (finding,) = judge(Trace("x", tuple(events)))
+    assert (finding.rank.value, str(finding.measured)) == ("note", "8 of 11 samples visited")

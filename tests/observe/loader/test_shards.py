@@ -14,7 +14,7 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-from tests.observe.loader.probed import Drawing, loader, probed, rows
+from tests.observe.loader.probed import Drawing, loader, probed, rows, told
 from trainguard.events.loader import Serving
 
 RANKS = (1, 2, 4, 8)
@@ -222,6 +222,12 @@ def test_a_stream_in_two_workers(split: bool, twice: int, drop_last: bool) -> No
     events = {e.quantity: e for e in probed("shards", build) if isinstance(e, Serving)}
     assert events["missing"].measured <= events["missing"].reference
     assert twice - 3 <= events["shared"].measured <= twice
+
+
+def test_a_loader_that_no_split_is_said_of() -> None:
+    """It may be trained on, and its workers serve everything."""
+    shared = told("shards", loader(Numbers(False), num_workers=2), splits=())["shared"]
+    assert (shared.split, shared.measured) == ("batches", 23)
 
 
 @pytest.mark.parametrize("options", [{"num_workers": 1}, {"num_workers": 0}])

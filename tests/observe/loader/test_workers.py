@@ -205,6 +205,22 @@ def test_streams_are_judged_where_they_are_the_same(split: bool, seeded: bool, f
     assert (bool(alike(events)) and made[0, 0] == made[0, 1]) == found
 
 
+@pytest.mark.parametrize(("share", "felt"), [(1.0, "felt"), (0.0, "")])
+def test_a_seeded_generator_beside_another_one(share: float, felt: str) -> None:
+    """The samples differ by torch's, and tell whether NumPy's has a share in them."""
+
+    def draw(_: Drawing) -> float:
+        """Draw from both."""
+        return share * np.random.rand() + torch.rand(()).item()
+
+    build = loader(Drawing(draw), num_workers=2, worker_init_fn=lambda _: np.random.seed(0))
+    details = {e.at: e.detail for e in probed("workers", build) if isinstance(e, Serving)}
+    assert details == {
+        "the global generator of numpy": felt,
+        "the global generator of torch": "",
+    }
+
+
 def test_validation_is_left_alone() -> None:
     """Fixed draws are what an evaluation wants."""
     build = loader(Own(np.random.default_rng(0)), num_workers=2)

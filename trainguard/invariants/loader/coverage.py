@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from math import sqrt
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
@@ -18,6 +19,7 @@ from trainguard.invariants.loader.wording import (
 )
 
 _LEAST = 8  # different samples from which on their repetition is no accident
+_ENOUGH = 100  # samples from which on draws with replacement have a spread of their own
 
 
 @invariant("loader")
@@ -26,24 +28,26 @@ def epoch_visits_each_sample_once(trace: Trace[Event]) -> Iterator[Finding]:
     An epoch visits each sample once, and is as long as it says.
 
     Judges: the indices that a sampler drew, or the samples themselves, where once=True is declared;
-        the number of batches against `len(loader)`; and, as notes, samples that an evaluation
-        repeats or leaves out.
+        the number of batches against `len(loader)`, that of samples against samples=; and, as
+        notes, samples that an evaluation repeats or leaves out, a sampler of the project's own
+        that draws as if with replacement, and copies in a stream though once=True is declared.
     Allows: sampling with replacement or by weights, and samplers of the project's own, unless
         once=True is declared; an incomplete last batch that is dropped; equal samples in the data.
-    Misses: repeated samples that differ each time, as after augmentation. Workers that serve the
-        same part are what shards_partition_the_data judges.
+    Misses: repeated samples that differ each time, as after augmentation, unless samples= is
+        declared. Workers that serve the same part are what shards_partition_the_data judges.
     Why: a third of the data never seen, the rest seen twice, and the loss looks as it should;
         a schedule as long as a wrong length ends too early or never.
     Source: PyTorch's documentation of RandomSampler (replacement) and of DataLoader (its length).
     """
     for split in each_split(trace):
+        yield from _other_count(split)
         if split.option("once") is False:
             continue
         yield from _other_length(split)
         drawn = list(_find_wrong_draws(split))
         yield from drawn
         if split.option("once") and not drawn:
-            yield from _unlike(split)
+            yield from list(_unlike(split)) or _find_copies(split)
 
 
 def _find_wrong_draws(split: Split) -> Iterator[Finding]:
@@ -51,6 +55,23 @@ def _find_wrong_draws(split: Split) -> Iterator[Finding]:
     if split.first.indices and split.first.epoch.complete:
         yield from _find_repeats(split)
         yield from _left_out(split)
+
+
+def _other_count(split: Split) -> Iterator[Finding]:
+    """Yield a finding where an epoch has another number of samples than is declared."""
+    epoch, promised = split.first.epoch, split.option("samples")
+    if not isinstance(promised, int):
+        return
+    dropped = (_largest(split) - 1) * max(1, epoch.workers if epoch.kind == "stream" else 1)
+    allowed = dropped if epoch.drops or split.option("last") == "dropped" else 0
+    if epoch.samples > promised or (epoch.complete and epoch.samples < promised - allowed):
+        yield Finding(
+            f"an epoch of `{split.trace.subject}` has another number of samples than declared",
+            f"split {split.name!r}",
+            samples(epoch.samples) + (" served" if epoch.complete else " and more"),
+            samples(promised),
+            event=epoch,
+        )
 
 
 def _other_length(split: Split) -> Iterator[Finding]:
@@ -75,16 +96,33 @@ def _find_repeats(split: Split) -> Iterator[Finding]:
     counted = Counter(one.indices)
     again = [index for index, times in counted.items() if times > 1]
     judged = split.option("once") or (split.evaluates and not one.epoch.replaces)
-    if again and judged:
+    by_chance = not one.epoch.replaces and _draws_by_chance(counted, one.epoch.dataset)
+    if again and (judged or by_chance):
         yield Finding(
             f"an epoch of `{split.trace.subject}` visits samples more than once",
             f"split {split.name!r}, sample {again[0]} of the dataset",
             integer(len(one.indices), "samples") + f", of which {len(counted)} are different",
             "each sample once",
-            why="the sampler draws with replacement" if one.epoch.replaces else "",
+            why="the sampler draws with replacement"
+            if one.epoch.replaces
+            else "the sampler draws each from all of them, as torch.randint does and torch.randperm"
+            " does not"
+            if by_chance
+            else "",
             rank=Rank.BROKEN if split.option("once") else Rank.NOTE,
             event=one.epoch,
         )
+
+
+def _draws_by_chance(counted: Counter[int], dataset: int) -> bool:
+    """Say whether samples come as often as where each draw is from all of them, none preferred."""
+    mean = counted.total() / max(dataset, 1)
+    if dataset < _ENOUGH or mean < 0.5:
+        return False
+    spread = sum((times - mean) ** 2 for times in counted.values())
+    spread += (dataset - len(counted)) * mean**2
+    # Pearson's statistic by its degrees of freedom: 1 for such draws, 0 where each comes once.
+    return abs(spread / (mean * (dataset - 1)) - 1) < 3 * sqrt(2 / (dataset - 1))
 
 
 def _left_out(split: Split) -> Iterator[Finding]:
@@ -93,8 +131,7 @@ def _left_out(split: Split) -> Iterator[Finding]:
     epoch = one.epoch
     due = epoch.due if epoch.due > 0 else epoch.dataset
     missing = due - len(set(one.indices))
-    largest = max(batch.size for batch in one.batches)
-    dropped = largest - 1 if epoch.drops or split.option("last") == "dropped" else 0
+    dropped = _largest(split) - 1 if epoch.drops or split.option("last") == "dropped" else 0
     if missing <= 0 or (split.option("last") == "dropped" and missing <= dropped):
         return
     if split.option("once") and missing > dropped:
@@ -133,6 +170,31 @@ def _unlike(split: Split) -> Iterator[Finding]:
             why=f"{len(differ)} of them come more often in one epoch than in the next",
             event=whole[0].epoch,
         )
+
+
+def _find_copies(split: Split) -> Iterator[Finding]:
+    """Yield a note where a stream serves some samples again, in an epoch that should have none."""
+    one = split.first
+    again = [print_ for print_, times in one.counts.items() if times > 1]
+    # A few are silence, say; where most are repeated, features are few and discrete.
+    stands_out = 0.1 * len(one.counts) < len(again) <= 0.5 * len(one.counts)
+    if one.indices or not stands_out or len(one.counts) < _LEAST:
+        return
+    batch, row = _place(one, set(again), based=False)
+    yield Finding(
+        f"an epoch of `{split.trace.subject}` visits samples more than once",
+        f"split {split.name!r}, batch {batch}, sample {row}",
+        integer(len(one.prints), "samples") + f", of which {len(one.counts)} are different",
+        "each sample once",
+        why="unless the data have equal samples; samples= says how many an epoch has",
+        rank=Rank.NOTE,
+        event=one.epoch,
+    )
+
+
+def _largest(split: Split) -> int:
+    """Return the samples of the largest batch of the first epoch."""
+    return max(batch.size for batch in split.first.batches)
 
 
 @invariant("loader")

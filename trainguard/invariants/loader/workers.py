@@ -39,7 +39,8 @@ def workers_draw_different_numbers(trace: Trace[Event]) -> Iterator[Finding]:
     Each worker process draws random numbers of its own, and others in each epoch.
 
     Judges: the same samples, served 8 to 48 times by each of two real workers in two epochs: torch,
-        numpy, `random` and generators of the data set's own; whether workers that last are told
+        numpy, `random` and generators of the data set's own, also where one of several is alike
+        and has a share in the samples; whether workers that last are told
         the epoch by `set_epoch` of the data set, where it draws by that. A note where each worker
         repeats its own draws in the next epoch, and where the generator that is to blame was not
         found.
@@ -64,7 +65,12 @@ def workers_draw_different_numbers(trace: Trace[Event]) -> Iterator[Finding]:
         alike = [one for one, other in equal if one[0] == other[0]]
         again = [one for one, other in equal if one[1] == other[1]]
         if alike:
-            yield _drawn_alike(trace, first, alike[0][0], len(courses[alike[0]]))
+            epoch, draws = alike[0][0], len(courses[alike[0]])
+            yield _drawn_alike(trace, first, epoch, draws, _shared(trace, first))
+            return
+        part = [at for at in _shared(trace, first, felt=True) if not alike]
+        if part:
+            yield _drawn_alike(trace, first, 0, len(next(iter(courses.values()))), part)
             return
         if again and len(again) == len({worker for _, worker in courses}):
             yield _drawn_again(trace, first, len(courses[again[0]]))
@@ -107,15 +113,22 @@ def _may_be_chance(courses: list[Course]) -> bool:
     return not varied or repeated**shortest > _CHANCE
 
 
-def _drawn_alike(trace: Trace[Event], first: Batch, epoch: int, draws: int) -> Finding:
-    """Return the finding of workers that draw the same."""
-    shared = [
+def _shared(trace: Trace[Event], first: Batch, felt: bool = False) -> list[str]:
+    """Return the generators that are in the same state in each worker, or those that are felt."""
+    return [
         event.at
         for event in trace
         if isinstance(event, Serving)
         and (event.quantity, event.split, event.case) == ("generator", first.split, first.case)
         and event.measured == event.reference > 0
+        and (event.detail == "felt" or not felt)
     ]
+
+
+def _drawn_alike(
+    trace: Trace[Event], first: Batch, epoch: int, draws: int, shared: list[str]
+) -> Finding:
+    """Return the finding of workers that draw the same, be it from one generator of several."""
     return Finding(
         f"the workers of `{trace.subject}` draw the same random numbers",
         f"split {first.split!r}, epoch {epoch}, workers 0 and 1",

@@ -245,7 +245,7 @@ def _make_epoch(
         complete=complete,
         said=said,
         dataset=told_length(loader.dataset) if torchs else -1,
-        due=told_length(sampler),
+        due=-1 if sampler is getattr(loader, "batch_sampler", None) else told_length(sampler),
         base=list(scan.bases).index(id(base)) if base is not None else -1,
         kind=("stream" if stream else "map") if torchs else "",
         sampler=type(sampler).__name__ if sampler is not None else "",

@@ -30,7 +30,7 @@ from trainguard.observe.loader.iterate import (
     told_length,
 )
 from trainguard.observe.loader.layout import laid_out, read
-from trainguard.observe.loader.splits import Loaders, is_train, keep_state, parts_of, set_epoch
+from trainguard.observe.loader.splits import Loaders, is_evaluation, keep_state, parts_of, set_epoch
 from trainguard.observe.tools.isolation import seed_everything
 
 _ENDLESS = 200  # batches
@@ -66,12 +66,12 @@ class Shard:
 
 
 def shards(loaders: Loaders, case: int) -> Iterator[Serving]:
-    """Yield how the samples of each split that is trained on are shared."""
+    """Yield how the samples of each split are shared that may be trained on."""
     made = loaders.make()
     with keep_state(made):
         for split, loader in made.items():
             shuffled = loaders.subject.options.get(split, {}).get("shuffled")
-            if is_train(split) or shuffled:
+            if not is_evaluation(split) or shuffled:
                 events = (*_workers(loaders, split, loader), *_ranks(loaders, split))
                 yield from (replace(event, case=case) for event in events)
 

@@ -4,19 +4,23 @@ The probe of what worker processes draw, in real ones.
 Batch events: one for each draw of a worker, with `rank` the worker, `index` the draw and one print
 of all that was drawn. Serving events: "generator", one for each generator whose state the draws
 changed: `at` its name, `measured` the draws after which it was in the same state in each worker,
-`reference` all draws. "epoch": the epochs that lasting workers should have heard of, `reference`
-those that they have, where the data set makes of a sample in each epoch something else.
+`reference` all draws, `detail` "felt" where those have a share in the samples. "epoch": the epochs
+that lasting workers should have heard of, `reference` those that they have, where the data set
+makes of a sample in each epoch something else.
 
 A data set with an index is asked for the same samples over and over: what differs is random. The
 streams of one without are looked at only where a generator is used, since they always differ.
 """
 
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
@@ -24,8 +28,9 @@ from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.events.loader import Batch, Serving
 from trainguard.observe.loader.fingerprints import likeness
 from trainguard.observe.loader.iterate import serving
-from trainguard.observe.loader.reachable_state import streams
-from trainguard.observe.loader.splits import Loaders, is_train, keep_state, set_epoch
+from trainguard.observe.loader.reachable_state import generators, put_back, state_of, streams
+from trainguard.observe.loader.splits import Loaders, is_evaluation, keep_state, set_epoch
+from trainguard.observe.tools.isolation import seed_everything
 
 FEW, MANY = 8, 48  # draws of each worker
 _WORKERS = 2
@@ -51,13 +56,13 @@ class TellingCollate:
 
 
 def workers(loaders: Loaders, case: int) -> Iterator[Batch | Serving]:
-    """Yield what two workers of each split that is trained on draw, where there are any."""
+    """Yield what two workers of each split draw that may be trained on, where there are any."""
     made = loaders.make()
     with keep_state(made):
         for split, loader in made.items():
             shuffled = loaders.subject.options.get(split, {}).get("shuffled")
             torchs = isinstance(loader, DataLoader) and loader.num_workers > 0
-            if torchs and (is_train(split) or shuffled):
+            if torchs and (not is_evaluation(split) or shuffled):
                 tells = loaders.subject.set_epoch
                 for event in _try_draw(_Passes(loader, tells), split):
                     yield replace(event, case=case)
@@ -78,11 +83,42 @@ def _draw(passes: "_Passes", split: str) -> Iterator[Batch | Serving]:
     if not stream and _is_coarse(epochs):
         epochs = _draw_repeated(passes, split, MANY)
     used = list(_observe_generators(epochs, split))
+    if not stream:  # whose workers may well shuffle alike before each takes its part
+        used = [replace(event, detail=_share_in(passes.loader, event)) for event in used]
     if not stream or any(event.measured == event.reference > 0 for event in used):
         yield from _batches(epochs, split)
         yield from used
     if not stream and passes.tells and passes.loader.persistent_workers:
         yield from _observe_epoch_heard(passes.loader, epochs, split)
+
+
+def _share_in(loader: DataLoader[Any], used: Serving) -> str:
+    """Say whether a generator that workers have alike has a share in what a sample is made of."""
+    if used.measured < used.reference or not used.reference:
+        return ""
+    name, index = used.at.split("`")[1] if "`" in used.at else "", _first_index(loader)
+    held = generators(loader.dataset, loader.collate_fn)
+    states = {each: state_of(generator) for each, generator in held.items()}
+    made: list[int] = []
+    with suppress(Exception):  # whatever cannot be made here is not known to be felt
+        for other in (False, False, True):
+            seed_everything(0)
+            for each, state in states.items():
+                put_back(held[each], state)
+            if other:
+                _draw_once(held[name] if name else used.at.rpartition(" ")[2])
+            made.append(likeness([loader.dataset[index] for _ in range(FEW)]))
+    return "felt" if len(made) == 3 and made[0] == made[1] != made[2] else ""
+
+
+def _draw_once(generator: Any) -> None:
+    """Draw a number from a generator, or from the global one of a module of that name."""
+    if generator == "torch" or isinstance(generator, torch.Generator):
+        torch.rand(1, generator=None if generator == "torch" else generator)
+    elif isinstance(generator, str):
+        {"numpy": np.random, "random": random}[generator].random()
+    else:
+        generator.random()
 
 
 def _observe_epoch_heard(
