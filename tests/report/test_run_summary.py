@@ -4,6 +4,7 @@ import json
 import math
 
 from trainguard.events.loop import Evaluation, Step
+from trainguard.events.parameter import Parameter
 from trainguard.events.trace import Trace
 from trainguard.report.run_summary import as_plain, as_rows, headline, size_text, summarize_run
 
@@ -86,6 +87,21 @@ def test_evaluations() -> None:
         Evaluation(step=3, loss=2.0, measures=True),
     ]
     assert as_rows(made(*steps(2), *events))[-1] == ("evaluated", "3 times, loss 3 -> 2")
+
+
+def test_losses_of_elements_and_modules_that_serve() -> None:
+    """What is made of a loss of elements is not known; a target network is not evaluated."""
+    events = [
+        Evaluation(step=1, module="Net", loss=3.0, measures=True, reduction="none"),
+        Evaluation(step=2, module="Net", loss=2.0, measures=True, reduction="mean/none"),
+        Evaluation(step=2, module="Target", loss=9.0, measures=True),
+        Evaluation(step=3, module="Average", loss=math.nan),
+        Parameter(name="Net.weight"),
+        Parameter(name="Net.bias", moved=False),
+        Parameter(name="Target.weight", moved=False),
+        Parameter(name="Average.weight", moved=False, copy=True),
+    ]
+    assert as_rows(made(*steps(2), *events))[-1] == ("evaluated", "3 times")
 
 
 def test_what_is_unknown_is_left_out() -> None:

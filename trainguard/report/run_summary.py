@@ -9,6 +9,7 @@ from typing import Any
 
 from trainguard.events.counterfactual import WhatIf
 from trainguard.events.loop import Evaluation, Step
+from trainguard.events.parameter import Parameter
 from trainguard.events.trace import Trace
 from trainguard.judging.verdict import Verdict
 from trainguard.report.session_summary import OUTCOMES
@@ -63,7 +64,7 @@ class RunSummary:
 def summarize_run(trace: Trace[Any], ended: str = "") -> RunSummary:
     """Add up a trace; `ended` goes before what the recorder says."""
     steps = [event for event in trace if isinstance(event, Step)]
-    evaluations = [event for event in trace if isinstance(event, Evaluation) and not event.routine]
+    evaluations = _evaluations(trace)
     made: dict[str, list[Step]] = {}
     for step in steps:
         made.setdefault(step.optimizer, []).append(step)
@@ -80,12 +81,33 @@ def summarize_run(trace: Trace[Any], ended: str = "") -> RunSummary:
         rates={name: (own[0].rates, own[-1].rates) for name, own in made.items() if own[0].rates},
         memory=max((step.memory for step in steps), default=0),
         evaluations=len(evaluations),
-        evaluated=_ends(event.loss for event in evaluations if event.measures),
+        evaluated=_ends(event.loss for event in evaluations if _is_told(event)),
         faults=_faults(trace),
         ended=ended or str(trace.conditions.get("ended", "finished")),
         torch=str(trace.conditions.get("torch", "")),
         events=len(trace),
     )
+
+
+def _evaluations(trace: Trace[Any]) -> list[Evaluation]:
+    """Return the evaluations of what is trained: a module that never moves only serves others."""
+    known: dict[str, bool] = {}
+    for event in trace:
+        if isinstance(event, Parameter):
+            root = event.name.partition(".")[0]
+            known[root] = known.get(root, False) or event.moved or event.copy
+    return [
+        event
+        for event in trace
+        if isinstance(event, Evaluation)
+        and not event.routine
+        and known.get(event.module.partition(".")[0], True)
+    ]
+
+
+def _is_told(event: Evaluation) -> bool:
+    """Say whether the loss of an evaluation is what its code reads: of elements, it need not be."""
+    return event.measures and "none" not in event.reduction.split("/")
 
 
 def _faults(trace: Trace[Any]) -> tuple[str, ...]:

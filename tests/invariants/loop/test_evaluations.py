@@ -1,5 +1,6 @@
 """The judge of validation losses."""
 
+from dataclasses import replace
 from math import inf, nan
 
 import pytest
@@ -135,6 +136,30 @@ def test_a_value_that_is_shown_again_is_no_evaluation(judged, steps) -> None:
         once = evaluations(nan, measures=False)
         assert judged(MEASURES, [*steps(20), MOVED, *bar]) == []
         assert judged(MEASURES, [*steps(20), MOVED, *bar, *once]) == []
+
+
+@pytest.mark.parametrize(
+    ("others", "found"),
+    [
+        ([], 0),
+        ([("train/loss", 0.0, 0.03127, "stdout")], 1),
+        ([("train/loss", 0.00005, 0.0313, "stdout")], 0),
+        ([("train/loss", 0.0, 0.03127, "wandb")], 0),
+        ([("lr", 0.0, 0.03127, "stdout")], 0),
+        ([("train/loss", 0.00005, 0.0, "stdout")], 0),
+    ],
+    ids=["alone", "exact", "rounded", "elsewhere", "no loss", "zero too"],
+)
+def test_zeros_are_as_exact_as_other_losses(others, found: int, judged, steps) -> None:
+    """0.0 may be 0.00004 that was rounded, unless the losses beside it are not."""
+    small = steps(20, loss=lambda i: 0.04)
+    beside = [
+        Logged(name=name, value=value, rounding=rounding, channel=channel, step=3)
+        for name, rounding, value, channel in others
+    ]
+    zeros = logged(0.0, 0.0, 0.0, rounding=0.00005)
+    zeros = [replace(e, channel="stdout") if isinstance(e, Logged) else e for e in zeros]
+    assert len(judged(MEASURES, [*small, MOVED, *beside, *zeros])) == found
 
 
 def test_printed_values_are_rounded(judged, steps) -> None:

@@ -34,7 +34,8 @@ def evaluation_measures_something(trace: Trace[Event]) -> Iterator[Finding]:
         the same to the last bit although the model moved. Printed values that agree must be 5, and
         the loss must have changed by 50 (limit) times the last digit meanwhile.
     Allows: models that do not move, such as a teacher; values that 16 bits can hold, which may be
-        rounded; best values so far; zeros of fewer digits than a ten-thousandth of the loss needs.
+        rounded; best values so far; zeros of fewer digits than a ten-thousandth of the loss needs,
+        or a thousandth where other losses show how many digits are logged.
     Misses: losses that vary and measure the wrong thing; metrics that are no loss.
     Why: a loop over an empty loader, or a sum that is reset too late, looks like success.
     Source: perslev/U-Time issue 43; keras-team/keras issue 1364.
@@ -139,9 +140,23 @@ def _fault(trace: Trace[Event], series: _LossSeries, train: Sequence[float]) -> 
     if not any(map(isfinite, values)):
         return "nan"
     if not any(values):
-        return "zero" if size > max(1e-3, 1e4 * series.rounding) else ""
+        return "zero" if size > max(1e-3, _least_seen(trace, series)) else ""
     same = len(set(values)) == 1 and series.moves
     return "same" if same and _surely_same(trace, series) else ""
+
+
+def _least_seen(trace: Trace[Event], series: _LossSeries) -> float:
+    """Return the loss of a training beside which a validation loss may well be logged as zero."""
+    shown = [
+        other.rounding
+        for other in events(trace, Logged)
+        if isinstance(series.event, Logged)
+        and other.channel == series.event.channel
+        and "loss" in other.name.lower()
+        and other.value
+    ]
+    # A zero alone does not tell to how many digits it was rounded.
+    return 1e3 * min(*shown, series.rounding) if shown else 1e4 * series.rounding
 
 
 def _surely_same(trace: Trace[Event], series: _LossSeries) -> bool:
