@@ -51,6 +51,17 @@ def test_a_norm_taken_after_zeroing(judged, steps) -> None:
     assert "zero_grad()" in finding.why
 
 
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("lr", "it may be read from another group"), ("train/loss", "it may be reset before")],
+)
+def test_a_zero_that_is_no_norm(name: str, why: str, judged, steps) -> None:
+    """What clears gradients has no part in it."""
+    run = steps(20, rates=(0.1,))
+    (finding,) = judged(TRUE, [*run, *say(run, lambda _: 0.0, name=name)])
+    assert finding.why.startswith(why)
+
+
 def test_a_norm_that_is_zero_between_the_steps(judged, steps) -> None:
     """Real on update steps, and set to zero on the micro-batches before."""
     run = steps(10, norm=0.5, norm_before=0.5)

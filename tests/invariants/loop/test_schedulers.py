@@ -35,6 +35,13 @@ def test_a_scheduler_before_its_optimizer_is_found(conditions, judged, steps) ->
     assert (finding.allowed, finding.rank) == ("0 of 20", Rank.BROKEN)
 
 
+def test_a_scheduler_that_is_advanced_twice_is_told_so(judged, steps) -> None:
+    """Before the step and after it: their order is the smaller part of the fault."""
+    (finding,) = judged("scheduler_follows_optimizer", [*windows(steps, *LATE), line(calls=40)])
+    assert finding.summary.endswith("is advanced more often than its optimizer steps")
+    assert (finding.measured, finding.allowed) == ("40 calls in 20 steps", "20 calls")
+
+
 def test_a_scheduler_at_the_top_of_the_loop_is_found(ranks, steps) -> None:
     """As many calls as windows: none of them came after the last step."""
     run = windows(steps, *EARLY)

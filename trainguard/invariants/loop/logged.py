@@ -242,6 +242,11 @@ _FAULTS = {
     ),
     "stale": ("does not follow the rate in force", "it may be read once, or from the settings"),
 }
+_CAUSES = {  # of what is no norm
+    ("rate", "zero"): "it may be read from another group or scheduler, or shown as a whole number",
+    ("loss", "zero"): "it may be reset before it is logged, or logged before it is computed",
+    ("loss", "scaled"): "log the loss as it was before scaler.scale()",
+}
 
 
 def _finding(
@@ -250,6 +255,7 @@ def _finding(
     """Return the finding about a series of logged values."""
     said = bad[0].said
     told, why = _FAULTS[fault]
+    why = _CAUSES.get((series.kind, fault), why)
     return Finding(
         f"the {_WORDS[series.kind]} that `{trace.subject}` logs {told}",
         f"{said.name} ({said.channel}), after {said.step} steps",

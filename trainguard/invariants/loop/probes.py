@@ -84,7 +84,7 @@ def samples_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
             _at(probe),
             "changed by " + number(probe.measured),
             "at most " + number(probe.reference),
-            why="perhaps a softmax, a mean or a view over the batch dimension",
+            why="perhaps a softmax, a maximum, a mean or a view over the batch",
             event=probe,
             source=probe.source,
         )
@@ -100,7 +100,7 @@ def samples_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
             portion(first.measured, first.reference, "other samples") + " changed",
             "less than " + percent(_PERVASIVE) + " of them",
             smallest=first.smallest,
-            why="perhaps a softmax, a mean or a view over the batch dimension"
+            why="perhaps a softmax, a maximum, a mean or a view over the batch"
             + ("" if inside else ", between the model and the loss"),
             event=first,
             source=first.source,

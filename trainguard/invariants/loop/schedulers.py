@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
-from trainguard.core.measure import portion
+from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Step
 from trainguard.events.scheduler import Scheduler
@@ -14,6 +14,7 @@ from trainguard.invariants.loop.wording import Course, count, courses, events, l
 from trainguard.invariants.wording import number
 
 _FEW_CALLS = 5
+_TOO_OFTEN = 1.5  # calls for each step, from which on it is no matter of order
 _ROUNDING = 1e-6
 _TINY_FACTOR = 0.02  # no warmup or decay is at its highest so far below its base rate
 _USUAL_RATE = 0.05  # rates above it may be there only to be multiplied
@@ -43,16 +44,37 @@ def scheduler_follows_optimizer(trace: Trace[Event]) -> Iterator[Finding]:
             continue
         finished = trace.conditions.get("ended") == "finished"
         if mostly(course.steps, _before_step) or (finished and _leads(scheduler, course)):
-            step = course.every[0]
-            yield Finding(
-                f"a scheduler of `{trace.subject}` is advanced before its optimizer steps",
-                course.at(step) + f", {scheduler.name}",
-                portion(scheduler.early, scheduler.calls, "calls") + " before the first step",
-                portion(0, scheduler.calls),
-                why="scheduler.step() stands before optimizer.step(): the first rate is skipped",
-                event=scheduler,
-                source=scheduler.source or step.source,
-            )
+            often = scheduler.calls > _TOO_OFTEN * count(course.every)
+            yield (_advanced_often if often else _advanced_early)(trace, course, scheduler)
+
+
+def _advanced_early(trace: Trace[Event], course: Course, scheduler: Scheduler) -> Finding:
+    """Return the finding of a scheduler that is advanced at the wrong place."""
+    step = course.every[0]
+    return Finding(
+        f"a scheduler of `{trace.subject}` is advanced before its optimizer steps",
+        course.at(step) + f", {scheduler.name}",
+        portion(scheduler.early, scheduler.calls, "calls") + " before the first step",
+        portion(0, scheduler.calls),
+        why="scheduler.step() stands before optimizer.step(): the first rate is skipped",
+        event=scheduler,
+        source=scheduler.source or step.source,
+    )
+
+
+def _advanced_often(trace: Trace[Event], course: Course, scheduler: Scheduler) -> Finding:
+    """Return the finding of a scheduler that is advanced there and in other places too."""
+    step, made = course.every[0], count(course.every)
+    return Finding(
+        f"a scheduler of `{trace.subject}` is advanced more often than its optimizer steps",
+        course.at(step) + f", {scheduler.name}",
+        integer(scheduler.calls, "calls") + f" in {made} steps",
+        integer(made, "calls"),
+        why="one scheduler.step() belongs to each optimizer.step(), after it; the schedule is over"
+        " too early",
+        event=scheduler,
+        source=scheduler.source or step.source,
+    )
 
 
 def _hurries(scheduler: Scheduler, course: Course) -> bool:

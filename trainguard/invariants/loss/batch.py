@@ -33,7 +33,7 @@ def samples_do_not_mix(trace: Trace[Sample]) -> Iterator[Finding]:
                 measured=number(sample.measured),
                 allowed=number(sample.reference)
                 + f" within {number(allowed)}, what its samples give one by one",
-                why="perhaps a reduction over the wrong dimension, or a count over the batch",
+                why="perhaps a maximum, a mean or a count over the batch, or a wrong dimension",
                 event=sample,
             )
 

@@ -33,7 +33,7 @@ def samples_do_not_mix(trace: Trace[Pass]) -> Iterator[Finding]:
         "mixed",
         "samples_do_not_mix",
         "an output of one sample depends on the others in `{}`",
-        "perhaps a softmax, a mean, a norm or a view over the batch dimension",
+        "perhaps a softmax, a maximum, a mean, a norm or a view over the batch",
     )
 
 
