@@ -3,6 +3,7 @@
 # Imported in the order in which the catalogue lists them.
 from trainguard.invariants.loader import lengths as lengths  # isort: skip
 from trainguard.invariants.loader import coverage as coverage  # isort: skip
+from trainguard.invariants.loader import batches as batches  # isort: skip
 from trainguard.invariants.loader import order as order  # isort: skip
 from trainguard.invariants.loader import values as values  # isort: skip
 from trainguard.invariants.loader import workers as workers  # isort: skip
