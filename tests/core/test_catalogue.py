@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -55,7 +56,10 @@ def test_every_family_has_invariants() -> None:
     assert {made.family for made in catalogue()} == set(FAMILIES)
 
 
-@pytest.mark.parametrize("second", ["", "@invariant('loss')\ndef value_is_odd(trace): ..."])
+TWIN = "@invariant('loss')\ndef value_is_odd(trace): ..."
+
+
+@pytest.mark.parametrize("second", ["", TWIN, "if True:\n" + indent(TWIN, "    ")])
 def test_a_name_is_taken_once(second: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second invariant of one name in a module is refused; a module that is reloaded is not."""
     first = "from trainguard import invariant\n\n@invariant('loss')\ndef value_is_odd(trace): ..."

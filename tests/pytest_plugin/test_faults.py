@@ -115,3 +115,32 @@ def test_an_invariant_of_the_team_that_fails(project) -> None:
     )
     result.assert_outcomes(errors=1, passed=1)
     result.stdout.fnmatch_lines("the invariant rate_is_pretty, defined in *conftest.py, failed")
+
+
+RERUN = """
+from _pytest.runner import runtestprotocol
+
+def pytest_runtest_protocol(item, nextitem):
+    for _ in range(2):  # as pytest-rerunfailures does
+        for report in runtestprotocol(item, nextitem=nextitem, log=False):
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
+"""
+
+
+def test_an_item_that_is_run_again_counts_once(project) -> None:
+    """An invariant of a subject, and a function under @tg.guard."""
+    project.pytester.makeconftest(RERUN)
+    project.declare("guard_x", "warmup")
+    more = "@tg.guard\ndef test_made():\n    return tg.Schedule(lambda step: 1e-3)\n"
+    project.declare("test_x", more=more)
+    result = project.run("--trainguard-select=rate_is_finite_and_positive")
+    result.stdout.fnmatch_lines(["2 subjects, 2 invariants: 2 passed", "2 of 2 items ran*"])
+
+
+def test_a_guard_file_that_cannot_be_imported(project) -> None:
+    """Its name is well: what is said of it is that it failed."""
+    project.declare("guard_x", more="import no_such_module\n")
+    result = project.run()
+    result.stdout.fnmatch_lines(["no subject was found: guard_x.py could not be collected"])
+    result.stdout.no_fnmatch_line("*no file matches*")

@@ -57,6 +57,22 @@ def test_what_never_ran_is_seen() -> None:
     assert "  skipped   1: no cuda" in lines
 
 
+def test_an_item_that_ran_again_counts_once() -> None:
+    """As it ended."""
+    summary = SessionSummary()
+    summary.add("one", [entry(outcome="broken")], "error", "")
+    summary.add("one", [entry()], "error", "")
+    assert summary.text(Settings()).startswith("1 subject, 1 invariant: 1 passed\n1 of 1 item ran")
+
+
+def test_what_could_not_be_collected_is_named() -> None:
+    """It is no matter of the names of files."""
+    summary = SessionSummary()
+    summary.uncollected |= {"guard_b.py", "guard_a.py"}
+    told = "no subject was found: guard_a.py, guard_b.py could not be collected"
+    assert summary.text(Settings()) == told
+
+
 def test_notes_are_told_once_and_not_without_end() -> None:
     """Equal notes are one, and after twenty a count stands for the rest."""
     lines = section(*(entry(notes=[f"note {n // 2}"]) for n in range(50)))

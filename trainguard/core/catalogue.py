@@ -124,7 +124,7 @@ def _check_twin(made: Invariant, twin: Invariant) -> None:
         source = inspect.getsource(sys.modules[here])
     except (KeyError, OSError, TypeError):  # of a prompt or a notebook there is none
         source = ""
-    if here != there or len(re.findall(rf"^def {made.name}\(", source, re.MULTILINE)) > 1:
+    if here != there or len(re.findall(rf"^\s*def {made.name}\(", source, re.MULTILINE)) > 1:
         raise DeclarationError(
             f"{made.key} is registered twice, in {there} and {here}. Give one of them another name."
         )

@@ -39,7 +39,6 @@ class Judging:
         self.summary = SessionSummary()
         self.homes: dict[int, tuple[Subject, str]] = {}
         self.misdeclared: set[str] = set()
-        self.uncollected: set[str] = set()
         config.stash[SETTINGS] = self.settings
         for device in DEVICES:
             config.addinivalue_line("markers", f"{device}: a subject judged on this device.")
@@ -88,7 +87,7 @@ class Judging:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Remember subjects without an item, and whether declarations are all that is wrong."""
         if report.failed:
-            self.uncollected.add(report.nodeid)
+            self.summary.uncollected.add(report.nodeid)
         elif isinstance(report, pytest.CollectReport) and not report.result:
             self.summary.empty |= {n for _, n in self.homes.values() if n == report.nodeid}
 
@@ -102,7 +101,7 @@ class Judging:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self) -> None:
         """Let the run go on where nothing but declarations stood in the way of collection."""
-        if self.uncollected and self.uncollected <= self.misdeclared:
+        if self.summary.uncollected and self.summary.uncollected <= self.misdeclared:
             self.config.option.continue_on_collection_errors = True
 
     @pytest.hookimpl(tryfirst=True)
@@ -118,9 +117,12 @@ class Judging:
 
     # Running
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
         """Judge what a function under `@tg.guard` returns, once its fixtures are there."""
+        if isinstance(item, pytest.Function):  # what an earlier try told is told no more
+            item.user_properties[:] = [p for p in item.user_properties if p[0] != PROPERTY]
+        yield
         if isinstance(item, pytest.Function) and _is_guard_item(item):
             judge_function(item)
 

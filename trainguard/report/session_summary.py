@@ -19,10 +19,16 @@ class SessionSummary:
     """What the reports of a run said, added up; the same with and without workers."""
 
     def __init__(self) -> None:
-        self.entries: list[dict[str, Any]] = []
+        self.judged: dict[str, list[dict[str, Any]]] = {}  # of each item
         self.collected: set[str] = set()
+        self.uncollected: set[str] = set()
         self.ran: set[str] = set()
         self.empty: set[str] = set()
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        """What was told of all items; an item that ran again counts as it ended."""
+        return [entry for own in self.judged.values() for entry in own]
 
     @property
     def well(self) -> bool:
@@ -35,12 +41,15 @@ class SessionSummary:
         self.collected.add(nodeid)
         if outcome != "skipped":
             self.ran.add(nodeid)
-        self.entries += [{"outcome": outcome, "why": why, **entry} for entry in entries]
+        self.judged[nodeid] = [{"outcome": outcome, "why": why, **entry} for entry in entries]
 
     def text(self, settings: Settings) -> str:
         """Return the whole section, in lines of at most 100 columns."""
         if not self.collected and not self.empty:
             globs = ", ".join(settings.files)
+            if self.uncollected:
+                files = ", ".join(sorted(self.uncollected)[:_SLOWEST])
+                return f"no subject was found: {files} could not be collected"
             return f"no subject was found: none in a test module, and no file matches {globs}"
         rows = [
             *(("skipped", text) for text in self._list_skips()),

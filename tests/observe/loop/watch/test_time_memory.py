@@ -46,6 +46,14 @@ def test_the_peak_grows_with_what_is_held() -> None:
     assert memory()[-1] >= max(before, held.nbytes)
 
 
+def test_the_memory_is_that_of_the_device(monkeypatch) -> None:
+    """Each is asked by its own module, and the host never stands for another one."""
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 7 + device.index)
+    monkeypatch.setattr(torch.mps, "current_allocated_memory", lambda: 5)
+    names = ("cuda:1", "mps", "meta")
+    assert [time_memory._in_use(torch.device(name)) for name in names] == [8, 5, 0]
+
+
 def test_other_systems_are_asked_in_their_way(monkeypatch, tmp_path) -> None:
     """Where there is no file to read, the system's own count is taken."""
     monkeypatch.setattr(time_memory, "_STATUS", tmp_path / "none")

@@ -5,6 +5,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import torch
 
@@ -24,11 +25,20 @@ class TimeAndMemory(Watcher):
         """Return how long the window took, and on surveyed steps what memory is in use."""
         columns: Columns = {"seconds": perf_counter() - window.started}
         if window.is_surveyed:
-            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-                columns["memory"] = torch.cuda.memory_allocated()
-            else:
-                columns["memory"] = _peak()
+            device = next((p.device for p in window.parameters), torch.device("cpu"))
+            columns["memory"] = _in_use(device)
         return columns
+
+
+def _in_use(device: torch.device) -> int:
+    """Return the bytes in use on a device, and on no other; 0 where it cannot be asked."""
+    if device.type == "cpu":
+        return _peak()
+    module: Any = getattr(torch, device.type, None)  # torch.cuda, torch.xpu, torch.mps
+    if hasattr(module, "memory_allocated"):
+        return int(module.memory_allocated(device))
+    ask = getattr(module, "current_allocated_memory", None)  # of the one device that MPS has
+    return int(ask()) if ask is not None else 0
 
 
 def _peak() -> int:
