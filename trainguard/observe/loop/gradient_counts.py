@@ -1,8 +1,12 @@
 """What the parameters of one window were given: how many gradients, and of which norms."""
 
+from math import inf
+
 import torch
 
 from trainguard.observe.loop.window import Window, gradient_of
+
+_PENDING = 32  # steps whose norms are looked at together
 
 
 class GradientCounts:
@@ -21,6 +25,7 @@ class GradientCounts:
         self._list = window.received  # replaced where the window begins again
         self._largest: torch.Tensor | None = None
         self._dead: torch.Tensor | None = None  # watched steps in a row with a norm of zero
+        self._pending: list[tuple[torch.Tensor, tuple[int, ...] | None]] = []
         self._places: tuple[int, ...] = ()
         self._index: torch.Tensor | None = None
 
@@ -45,31 +50,47 @@ class GradientCounts:
         if norms is None:
             return
         if self._largest is None or self._largest.device != norms.device:
+            self._settle()
             kept = norms.new_zeros(len(self.counts))
             self._largest = kept if self._largest is None else self._largest.to(norms.device)
         if len(norms) == len(self.counts):
-            torch.fmax(self._largest, norms, out=self._largest)
-            self._count_dead(window, norms)
+            here = all(window.received)
+            self._pending.append((norms, None if here else tuple(window.received)))
+            if len(self._pending) >= _PENDING:
+                self._settle()
             return
+        self._settle()
         index = self._index_of(window, norms.device)
         if len(index) == len(norms):
             self._largest[index] = torch.fmax(self._largest[index], norms)
 
-    def _count_dead(self, window: Window, norms: torch.Tensor) -> None:
-        """Go on counting where zeros have arrived; what was only cleared to zero says nothing."""
+    def _settle(self) -> None:
+        """
+        Take in the norms of the latest steps, of all of them at once.
+
+        It is counted on where zeros have arrived; what was only cleared to zero says nothing.
+        """
+        pending, self._pending = self._pending, []
+        if not pending or self._largest is None:
+            return
+        norms = torch.stack([norms for norms, _ in pending])
         zero = norms == 0
-        if not all(window.received):
-            zero &= torch.tensor(window.received, device=norms.device) > 0
-        if self._dead is None or self._dead.device != norms.device:
-            self._dead = torch.zeros_like(norms)
-        self._dead.add_(1).mul_(zero)
+        for row, (_, received) in zip(zero, pending, strict=True):
+            if received is not None:
+                row &= torch.tensor(received, device=norms.device) > 0
+        self._largest = torch.fmax(self._largest, norms.nan_to_num(0.0, inf, -inf).amax(0))
+        latest = zero.flip(0).long().cumprod(0).sum(0)
+        before = 0 if self._dead is None else self._dead.to(norms.device)
+        self._dead = torch.where(latest == len(pending), latest + before, latest)
 
     def dead(self) -> list[int]:
         """Fetch for each parameter how many steps in a row have ended in a gradient of zero."""
+        self._settle()
         return [0] * len(self.counts) if self._dead is None else list(map(int, self._dead.tolist()))
 
     def norms(self) -> list[float]:
         """Fetch the largest norm of each parameter; zero where none was measured."""
+        self._settle()
         return [0.0] * len(self.counts) if self._largest is None else self._largest.tolist()
 
     def _index_of(self, window: Window, device: torch.device) -> torch.Tensor:

@@ -7,9 +7,11 @@ two losses are compared on the very same calls.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional
 
@@ -232,9 +234,10 @@ def _count_classes(tally: LossCalls, count: int, target: torch.Tensor) -> torch.
     flat = target.reshape(-1)
     if not 1 < count <= _WIDEST or not len(flat):
         return None
-    low, high = flat.aminmax()
-    if low < 0 or high >= count or 0 <= ignored < count:
-        flat = flat[(flat >= 0) & (flat < count) & (flat != ignored)]
+    if ignored < 0 and flat.is_cpu:
+        with suppress(ValueError):  # some are ignored
+            return torch.from_numpy(np.bincount(flat.numpy(), minlength=count))
+    flat = flat[(flat >= 0) & (flat < count) & (flat != ignored)]
     return torch.bincount(flat, minlength=count) if len(flat) else None
 
 

@@ -1,9 +1,11 @@
 """Watches how many predictions are right where losses are computed, by true and by wrong counts."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -44,12 +46,9 @@ class _Stretch:
         """Add the counts of one call."""
         self.calls += 1
         for name, (right, of) in counts.items():
-            new = torch.stack(
-                [torch.as_tensor(n, device=right.device).double() for n in (right, of)]
-            )
-            new = torch.cat([new, new[:1] / new[1:].clamp_min(1)])
-            known = self.numbers.get(name)
-            self.numbers[name] = new if known is None else known + new
+            known = self.numbers.get(name, (0, 0, 0))
+            share = right / (of + (of == 0))
+            self.numbers[name] = known[0] + right, known[1] + of, known[2] + share
 
 
 class Scores(Watcher):
@@ -150,22 +149,27 @@ def _are_comparable(function: str, scores: Any, target: Any) -> bool:
     return integral and wide and target.shape == scores.shape[:1] + scores.shape[2:]
 
 
-def _count_classes(scores: torch.Tensor, target: torch.Tensor, ignored: int) -> Counts:
+def _count_classes(scores: torch.Tensor, given: torch.Tensor, ignored: int) -> Counts:
     """Return what is right by each way of counting, of scores of classes."""
-    named, counted = scores.argmax(1), target != ignored
+    named, every = _as_array(scores.argmax(1)), given.numel()
+    target = _as_array(given)
+    counted = target != ignored
+    if target.ndim == 1 and target is not given and counted.all():
+        with suppress(ValueError):  # a target that is no class
+            return _count_all(scores, named, target)
     hits = (named == target) & counted
-    of, every = counted.sum(), torch.as_tensor(target.numel())
+    of = counted.sum()
     counts: Counts = {"right": (hits.sum(), of), "all": (hits.sum(), every)}
     for index, name in enumerate(("first", "second")):
         counts[name] = (target == index).sum(), of
-    if target.dim() > 1:
-        whole = (hits | ~counted).flatten(1).all(1)
-        counts["whole"] = whole.sum(), torch.as_tensor(len(whole))
+    if target.ndim > 1:
+        whole = (hits | ~counted).reshape(len(hits), -1).all(1)
+        counts["whole"] = whole.sum(), len(whole)
     for axis in (dim for dim in range(scores.dim()) if dim != 1):
-        other = scores.argmax(axis)
-        if other.shape == target.shape:
+        if scores.shape[:axis] + scores.shape[axis + 1 :] == target.shape:
+            other = _as_array(scores.argmax(axis))
             counts["axis"] = ((other == target) & counted).sum(), of
-    if target.dim() == 1:
+    if target.ndim == 1:
         most = scores.shape[1]
         tallies = [_tally(classes, counted, most) for classes in (named, target)]
         counts["pairs"] = (tallies[0] * tallies[1]).sum(), every * every
@@ -173,8 +177,29 @@ def _count_classes(scores: torch.Tensor, target: torch.Tensor, ignored: int) -> 
     return counts
 
 
-def _tally(classes: torch.Tensor, counted: torch.Tensor, most: int) -> torch.Tensor:
+def _count_all(scores: torch.Tensor, named: Any, target: Any) -> Counts:
+    """Return the same of one class for each sample, where none is ignored, in few operations."""
+    of, most = len(target), scores.shape[1]
+    came, said = np.bincount(target, minlength=most), np.bincount(named, minlength=most)
+    hits = np.count_nonzero(named == target)
+    counts: Counts = {"right": (hits, of), "all": (hits, of)}
+    counts |= {"first": (int(came[0]), of), "second": (int(came[1]), of)}
+    if of == most:
+        counts["axis"] = np.count_nonzero(_as_array(scores.argmax(0)) == target), of
+    counts["pairs"] = float(came @ said), float(of) * of
+    counts["commonest"] = int(came.max()), of
+    return counts
+
+
+def _as_array(tensor: torch.Tensor) -> Any:
+    """Return the same numbers for NumPy, which is faster with few, where they are on the CPU."""
+    return tensor.numpy() if type(tensor) is torch.Tensor and tensor.is_cpu else tensor
+
+
+def _tally(classes: Any, counted: Any, most: int) -> Any:
     """Return how often each class comes, what is ignored left out."""
+    if isinstance(classes, np.ndarray):
+        return np.bincount(classes.clip(0, most - 1), weights=counted, minlength=most)
     tally = torch.zeros(most, dtype=torch.double, device=classes.device)
     return tally.scatter_add_(0, classes.clamp(0, most - 1), counted.double())
 
@@ -182,32 +207,30 @@ def _tally(classes: torch.Tensor, counted: torch.Tensor, most: int) -> torch.Ten
 def _count_probabilities(scores: torch.Tensor, target: torch.Tensor, logits: bool) -> Counts:
     """Return what is right by each way of counting, of probabilities or their logits."""
     positive, wanted = scores > (0 if logits else 0.5), target > 0.5
-    hits, of = positive == wanted, torch.as_tensor(target.numel())
-    ones, said = wanted.sum(), positive.sum()
+    hits, of = _as_array(positive == wanted), target.numel()
+    ones, said = _as_array(wanted).sum(), _as_array(positive).sum()
     counts: Counts = {
         "right": (hits.sum(), of),
         "first": (of - ones, of),
         "second": (ones, of),
-        "hard": (((target == 0) | (target == 1)).sum(), of),
+        "hard": (_as_array((target == 0) | (target == 1)).sum(), of),
     }
     if target.dim() > 1 and target.numel() > len(target):
-        counts["whole"] = hits.flatten(1).all(1).sum(), torch.as_tensor(len(target))
+        counts["whole"] = hits.reshape(len(hits), -1).all(1).sum(), len(hits)
     else:
         counts["pairs"] = ones * said + (of - ones) * (of - said), of * of
-        counts["commonest"] = ones.maximum(of - ones), of
+        counts["commonest"] = of / 2 + abs(ones - of / 2), of
     if logits:
-        counts["half"] = ((scores > 0.5) == wanted).sum(), of
-        counts["rounded"] = (scores.round() == target).sum(), of
+        counts["half"] = _as_array((scores > 0.5) == wanted).sum(), of
+        counts["rounded"] = _as_array(scores.round() == target).sum(), of
     return counts
 
 
 def _describe(source: str, stretch: _Stretch) -> Score:
     """Return the event of a stretch; none of its counts where targets are between 0 and 1."""
-    names = list(stretch.numbers)
-    rows = torch.stack([stretch.numbers[name] for name in names]).tolist()
-    numbers = dict(zip(names, rows, strict=True))
+    numbers = {name: tuple(map(float, each)) for name, each in stretch.numbers.items()}
     hard = numbers.pop("hard", (0.0, 0.0))
-    commonest = numbers.pop("commonest", [float("nan")])
+    commonest = numbers.pop("commonest", (float("nan"),))
     sharp = hard[0] == hard[1]
     return Score(
         step=stretch.step,
