@@ -202,7 +202,8 @@ def headline(told: RunSummary, name: str) -> str:
     made = told.optimizers.items()
     by = ", ".join(f"{n} {count:,}" if len(made) > 1 else n for n, count in list(made)[:_MOST])
     more = ", ..." if len(made) > _MOST else ""
-    steps = f"{told.steps:,} step{'' if told.steps == 1 else 's'} of {by}{more}"
+    of = "" if by.startswith("by hand") else "of "
+    steps = f"{told.steps:,} step{'' if told.steps == 1 else 's'} {of}{by}{more}"
     pace = "" if math.isnan(told.pace) else f", {duration_text(told.pace)} each"
     wait = f", {told.wait:.0%} of it waiting for data" if told.wait >= 0.005 else ""
     end = "" if told.ended == "finished" else f" ({told.ended})"

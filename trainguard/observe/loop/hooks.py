@@ -35,6 +35,7 @@ def install(recorder: "Recorder") -> None:
     recorder.patches.replace(
         torch.autograd, "backward", lambda backward: _backwards(recorder, backward)
     )
+    recorder.patches.replace(torch.autograd, "grad", lambda grad: _returns(recorder, grad))
     recorder.patches.replace(Optimizer, "__init__", lambda make: _makes(recorder, make))
     optimizers = set(kinds(Optimizer))
     # Those made before; type() does not wake up lazy proxies.
@@ -120,6 +121,32 @@ def _backwards(recorder: "Recorder", backward: Callable[..., Any]) -> Callable[.
     return wrapper
 
 
+def _returns(recorder: "Recorder", grad: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a `torch.autograd.grad` that is taken for a backward where no optimizer is."""
+    patches, elsewhere = recorder.patches, recorder.thread.is_elsewhere
+
+    @wraps(grad)
+    def wrapper(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Compute gradients; those with respect to parameters may be stepped along by hand."""
+        if not patches.live or recorder.backward or recorder.calling or is_abstract():
+            return grad(outputs, inputs, *args, **kwargs)
+        if not isinstance(inputs, torch.Tensor):
+            inputs = tuple(inputs)  # a generator could not be read twice
+        parts = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
+        again = kwargs.get("create_graph", len(args) > 2 and args[2])
+        one = isinstance(outputs, torch.Tensor) and outputs.numel() == 1
+        takes = recorder.hand.takes
+        if not one or elsewhere() or not recorder.faults.look(takes, parts, again):
+            return grad(outputs, inputs, *args, **kwargs)
+        recorder.backward_begins(outputs)
+        gradients = grad(outputs, inputs, *args, **kwargs)
+        pairs = zip(parts, gradients, strict=False)
+        recorder.backward_ends(outputs, *((p, g.detach()) for p, g in pairs if g is not None))
+        return gradients
+
+    return wrapper
+
+
 def _is_alarming(loss: torch.Tensor) -> bool:
     """Say whether a loss shows, without waiting for a device, that its step is to be recorded."""
     if not loss.is_cpu or loss.numel() != 1:
@@ -162,6 +189,7 @@ class _Steps:
         if not recorder.patches.active or torch.compiler.is_compiling() or is_abstract():
             return None
         self._running().append((optimizer, columns, []))
+        recorder.hand.leave_to_optimizers()
         window = recorder.faults.look(self._open, optimizer) if recorder.is_looking() else None
         if window is None:
             return None

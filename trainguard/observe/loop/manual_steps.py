@@ -1,11 +1,12 @@
 """Steps made by hand: parameters that move after a backward though no optimizer holds them."""
 
 import weakref
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
+from trainguard.observe.loop.watch import autograd_graph
 from trainguard.observe.loop.watch.losses import Losses
 from trainguard.observe.loop.watch.watcher import Columns
 from trainguard.observe.loop.window import Window, gradient_of
@@ -14,36 +15,68 @@ from trainguard.observe.tools.local_values import local_values
 if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder
 
+_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001 no other way to ask
 _SAMPLED = 8  # parameters looked at, and elements of each
+_SURELY = 8  # moves in a row of what an optimizer holds that has never stepped: no perturbation
+_Kept = tuple[torch.Tensor, torch.Tensor]  # a parameter, and some of its elements before
+_Pair = tuple[torch.Tensor, torch.Tensor]  # a parameter and its gradient
+_NODES = 2**12  # of a graph whose leaves are looked for
 
 
 class ManualSteps:
     """
     The window of steps that are made without an optimizer, or with one that is none of torch's.
 
-    It is met only where a backward gave a gradient to parameters that no optimizer holds.
+    It is met only where a backward gave a gradient to parameters that no optimizer holds, or none
+    that ever steps; where there is no module either, to whatever leaves the graph has.
     """
 
     def __init__(self, recorder: "Recorder") -> None:
         self.recorder = recorder
         self.window: Window | None = None
         self._columns: Columns = {}
-        self._before: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._before: list[_Kept] = []
+        self._held: list[_Kept] = []
+        self._moves = 0  # of what optimizers hold, without a step of theirs
+        self._left = False  # whether steps are left to the optimizers
+        self._higher = False
         self._key: tuple[int, ...] = ()
-        self._free: list[weakref.ref[nn.Parameter]] = []
+        self._free: list[weakref.ref[torch.Tensor]] = []
 
-    def wait(self) -> None:
+    def leave_to_optimizers(self) -> None:
+        """Take down that an optimizer steps: what it holds is moved by nobody else."""
+        self._left, self._held, self._moves = True, [], 0
+
+    def takes(self, inputs: Sequence[Any], again: bool) -> bool:
+        """
+        Say whether gradients with respect to some tensors may be those of a step by hand.
+
+        Where they are differentiated again, what comes next is no loss, and nothing is known.
+        """
+        if self._optimizers() or not inputs or not all(map(_is_leaf, inputs)):
+            return False
+        self._higher = self._higher or again
+        known = {id(p) for p in self.recorder.names.parameters()}
+        learned = not known or all(id(t) in known for t in inputs)
+        return learned and not self._higher
+
+    def wait(self, loss: torch.Tensor, given: Sequence[_Pair] = ()) -> None:
         """After a backward, remember what the parameters without an optimizer are worth."""
-        loose = self._loose()
+        loose = [p for p, _ in given] or self._loose() or self._leaves(loss)
         if not loose:
+            if not self._left:
+                held = [p for o in self._optimizers() for p in _held_by(o) if _has_gradient(p)]
+                self._held = [(p, _sample(p).clone()) for p in held[:_SAMPLED]]
             return
         if self.window is None:
             self.window = self._open()
-        if [id(p) for p in loose] != [id(p) for p in self.window.parameters]:
+        if given or [id(p) for p in loose] != [id(p) for p in self.window.parameters]:
             self.window.parameters = list(loose)
             self.window.received = [1] * len(loose)
             self.window.fresh = False
+        self.window.returned = list(given)
         self._columns = self.recorder.step_begins(self.window)
+        self.window.returned = []
         self._before = [(p, _sample(p).clone()) for p in loose[:_SAMPLED]]
 
     def _open(self) -> Window:
@@ -58,27 +91,57 @@ class ManualSteps:
     def look(self) -> None:
         """Before the next forward or backward, or at the end, see whether they have moved since."""
         before, self._before = self._before, []
+        held, self._held = self._held, []
+        self._moves += bool(held and self.recorder.faults.look(_have_moved, held))
         if self.window is None or not before:
             return
         if self.recorder.faults.look(_have_moved, before):
             self.recorder.step_ends(self.window, self._columns)
 
-    def _loose(self) -> list[nn.Parameter]:
+    def _optimizers(self) -> list[torch.optim.Optimizer]:
+        """Return the optimizers that there are."""
+        return [o for w in self.recorder.windows if w.optimizer and (o := w.optimizer())]
+
+    def _loose(self) -> list[torch.Tensor]:
         """Return the parameters of known modules that have a gradient and no optimizer."""
         known = self.recorder.names.parameters()
-        optimizers = [o for w in self.recorder.windows if w.optimizer and (o := w.optimizer())]
+        optimizers = [] if self._moves >= _SURELY else self._optimizers()
         sizes = [sum(len(group["params"]) for group in o.param_groups) for o in optimizers]
         key = (len(known), *map(id, optimizers), *sizes)
         if key != self._key:  # looked up again only when models or optimizers changed
             self._key = key
             # Those that are frozen for now are held too.
-            held = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
+            held = {id(p) for o in optimizers for p in _held_by(o)}
             self._free = [weakref.ref(p) for p in known if id(p) not in held]
         free = (ref() for ref in self._free)
-        return [p for p in free if p is not None and gradient_of(p) is not None]
+        return [p for p in free if p is not None and _has_gradient(p)]
+
+    def _leaves(self, loss: torch.Tensor) -> list[torch.Tensor]:
+        """Return what has got a gradient where there is neither a module nor an optimizer."""
+        if self.recorder.names.parameters() or self._optimizers():
+            return []
+        nodes = autograd_graph.below(loss.grad_fn, _NODES)
+        leaves = {id(n.variable): n.variable for n in nodes if hasattr(n, "variable")}
+        return [leaf for leaf in reversed(leaves.values()) if _has_gradient(leaf)]
 
 
-def _have_moved(before: list[tuple[torch.Tensor, torch.Tensor]]) -> bool:
+def _is_leaf(tensor: Any) -> bool:
+    """Say whether something is a tensor that may be learned."""
+    plain = isinstance(tensor, torch.Tensor) and not _wrapped(tensor)
+    return plain and tensor.is_leaf and tensor.requires_grad
+
+
+def _has_gradient(parameter: torch.Tensor) -> bool:
+    """Say whether a parameter has a gradient."""
+    return gradient_of(parameter) is not None
+
+
+def _held_by(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Return all that an optimizer holds."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _have_moved(before: list[_Kept]) -> bool:
     """Say whether some parameters differ from what they were."""
     return any(not torch.equal(_sample(p), old) for p, old in before)
 

@@ -191,10 +191,10 @@ class Recorder:
             window.mark()
         self._tell("before_backward", loss)
 
-    def backward_ends(self, loss: torch.Tensor) -> None:
-        """Tell that gradients have arrived."""
+    def backward_ends(self, loss: torch.Tensor, *returned: Any) -> None:
+        """Tell that gradients have arrived, or were returned with what they belong to."""
         self.faults.look(self._tell, "after_backward", loss)
-        self.faults.look(self.hand.wait)
+        self.faults.look(self.hand.wait, loss, returned)
 
     def step_begins(self, window: Window) -> Columns:
         """Ask the watchers about the step that is about to be made."""

