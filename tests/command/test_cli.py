@@ -59,7 +59,7 @@ def test_help_of_run() -> None:
     told = run("run", "--help")
     assert told.exit_code == 0
     options = "-m --steps --timeout --json --trace --select --ignore --allow --strict --no-probes"
-    promises = "-v, --verbose --batch --falls --average --frozen --trainable"
+    promises = "-v, --verbose --what-if --batch --falls --average --frozen --trainable"
     assert {*options.split(), *promises.split(), "--help"} == {
         word for word in told.output.split() if word.startswith("-") and word != "-"
     }

@@ -32,6 +32,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 Words = list[str] | None
+_ASKED = 13  # steps of --what-if: after 1, 2, 5 and 12 of them it is asked
 _FOR_EVER = 1e9  # seconds: 30 years, and few enough for every timer
 
 
@@ -79,6 +80,9 @@ def run_script(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Print what steps were asked, and the answers.")
     ] = False,
+    what_if: Annotated[
+        bool, typer.Option("--what-if", help="Ask the first steps, on the CPU; then stop.")
+    ] = False,
     batch: Annotated[
         int | None, typer.Option(help="Promise: samples in each step.", metavar="N")
     ] = None,
@@ -103,13 +107,15 @@ def run_script(
     where the script failed, 4 where trainguard did, and 130 after Ctrl-C.
     """
     with ending():
+        if what_if and no_probes:
+            raise DeclarationError("--what-if asks, and --no-probes asks nothing: leave one out.")
         subject = Script(
             script,
             args=tuple(args or ()),
             name=script if module else Path(script).name,
             allow=_excuses(allow),
             probe=not no_probes,
-            steps=steps,
+            steps=_ASKED if what_if and steps is None else steps,
             batch=batch,
             falls=falls,
             average=average,
@@ -125,7 +131,8 @@ def run_script(
             trace=_file("--trace", trace),
             command=shlex.join(["trainguard", *sys.argv[1:]]),
             judging=not record_only,
-            verbose=verbose,
+            verbose=verbose or what_if,
+            what_if=what_if,
         )
         raise typer.Exit(launch(order))
 

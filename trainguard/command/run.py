@@ -27,6 +27,7 @@ from trainguard.report.text import WIDTH, render_note, render_rows, render_trace
 from trainguard.subjects.loop import Script
 
 SILENCE: Final = '--allow NAME="<reason>"'
+_NO_ACCELERATOR: Final = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
 _PACKAGE: Final = str(Path(__file__).parents[1])
 _EXCEPTHOOK: Final = sys.excepthook  # before the command line puts its own there
 
@@ -39,6 +40,8 @@ class RunRequest:
     module: whether the subject's path is the name of a module. command: the whole command line.
     judging: whether to judge what was recorded, and to report it.
     verbose: whether to print what steps were asked, and what they answered.
+    what_if: whether it is run for these questions alone: without accelerators, however long they
+        take.
     """
 
     subject: Script
@@ -50,6 +53,7 @@ class RunRequest:
     command: str = ""
     judging: bool = True
     verbose: bool = False
+    what_if: bool = False
 
 
 def launch(order: RunRequest) -> int:
@@ -120,11 +124,15 @@ def _record(order: RunRequest, program: Any) -> tuple[Any, BaseException | None]
     A child that the program forked comes this way too. It undoes nothing and reports nothing:
     it ends as it would have ended without us.
     """
-    from trainguard.observe.loop.recorder import Recorder, Stopped  # late: they import torch
+    from trainguard.observe.loop.counterfactual.asking import Counterfactuals  # late, for torch
+    from trainguard.observe.loop.recorder import Recorder, Stopped
     from trainguard.observe.loop.run_script import execute, time_limit
 
     run, owner, raised = order.subject, os.getpid(), None
     recorder = Recorder(run.name, steps=run.steps, probe=run.probe, promises=run.promises)
+    if order.what_if:
+        os.environ.update(_NO_ACCELERATOR)
+        recorder.watcher(Counterfactuals).wait()
     try:
         with ExitStack() as stack:
             stack.enter_context(progress(lambda: recorder.steps, run.steps))

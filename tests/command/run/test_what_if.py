@@ -74,3 +74,21 @@ def test_what_is_given_up_is_told_in_a_row(folder, act, why) -> None:
     assert "the end" in run.stdout
     assert rows
     assert why in rows[0]
+
+
+def test_a_run_for_the_answers_alone(folder) -> None:
+    """--what-if hides accelerators, stops after 13 steps and prints what was asked."""
+    seen = "import os; print('devices', repr(os.environ['CUDA_VISIBLE_DEVICES']))"
+    folder.trains(before=seen, steps=20)
+    run = folder.run("--what-if", "train.py")
+    assert "devices ''" in run.stdout
+    assert "13 steps of" in run.stdout
+    assert any("the same loss" in row for row in what_if(run.stdout))
+
+
+def test_to_ask_and_not_to_ask(folder) -> None:
+    """Both options at once mean nothing."""
+    folder.trains()
+    run = folder.run("--what-if", "--no-probes", "train.py")
+    assert run.returncode == 2
+    assert "--what-if asks, and --no-probes asks nothing: leave one out." in run.stderr

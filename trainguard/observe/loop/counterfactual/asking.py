@@ -50,7 +50,7 @@ class Counterfactuals(Watcher):
         self._told: list[WhatIf] = []
         self._waiting: tuple[float, list[WhatIf]] | None = None  # until the parent's loss is known
         self._steps = list(STEPS)
-        self._spent, self._began = 0.0, process_time()
+        self._spent, self._began, self._credit = 0.0, process_time(), _CREDIT
         self._is_late = False  # whether a question had to wait for time
         if recorder.probe:
             recorder.asks = self.ask
@@ -173,9 +173,13 @@ class Counterfactuals(Watcher):
         if self._is_late and self._open:
             yield self._event(_PLAIN, "given up", reason="its share of the run's time was spent")
 
+    def wait(self) -> None:
+        """Let questions take as long as they may at most, from the beginning."""
+        self._credit = _MOST
+
     def _left(self) -> float:
         """Return how many seconds of processor time may still be spent."""
-        earned = _CREDIT + _SHARE * (process_time() - self._began)
+        earned = self._credit + _SHARE * (process_time() - self._began)
         return min(_MOST, earned) - self._spent
 
     def _fork(self, call: ModuleCall, question: Question) -> Answer | None:

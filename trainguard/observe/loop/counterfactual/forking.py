@@ -73,7 +73,7 @@ def obstacle() -> str:
     if sys.platform != "linux" or landlock_version() < 1:
         return "this system cannot close off a child (Linux 5.13 or later, with Landlock, can)"
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return "an accelerator is in use"
+        return "an accelerator is in use: `trainguard run --what-if` asks on the CPU"
     if threads != [threading.main_thread()]:
         return f"the script has {len(threads)} threads"
     if torch.distributed.is_available() and torch.distributed.is_initialized():
