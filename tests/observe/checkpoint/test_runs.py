@@ -41,6 +41,10 @@ def train(out_dir: Path, resume=False, flaw="", steps=6):
         optimizer.zero_grad()
         (model(x) - 1).square().mean().backward()
         optimizer.step()
+        if (flaw, step) == ("late", 8):
+            kept = model.weight.detach().clone()
+        if (flaw == "early" and step == 4 and first) or (flaw == "late" and step == 10 > first):
+            model.weight.data = 2 * model.weight if flaw == "early" else kept
         if flaw == "hangs":
             time.sleep(60)
         if step % 2 == 1 and flaw != "forgetful":
@@ -61,6 +65,15 @@ def test_a_run_is_killed_resumed_and_compared() -> None:
     departures = [event for event in trace if isinstance(event, Departure)]
     assert [(d.step, d.compared) for d in departures] == [(-1, 4)] * 4
     assert [event for event in trace if isinstance(event, Load)] == []
+
+
+@pytest.mark.parametrize(("flaw", "saved"), [("early", 2), ("late", 10), ("", 6)])
+def test_it_is_killed_early_and_late_too(flaw: str, saved: int) -> None:
+    """What is forgotten in a warmup, or is there at the end alone, is the same in the middle."""
+    trace = observed(tg.Checkpoint(train, arguments={"flaw": flaw, "steps": 12}))
+    (told,) = [event for event in trace if isinstance(event, Resumption)]
+    departures = [event.step for event in trace if isinstance(event, Departure)]
+    assert (told.saved, max(departures) >= 0) == (saved, bool(flaw))
 
 
 def test_steps_may_be_limited() -> None:

@@ -2,7 +2,7 @@
 
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
@@ -10,10 +10,11 @@ from tempfile import mkdtemp
 
 from trainguard.core.settings import Settings
 from trainguard.events.base import Event
+from trainguard.events.checkpoint import Departure, Part, Resumption
 from trainguard.events.trace import Trace
 from trainguard.observe.checkpoint.comparison import departures, parts
 from trainguard.observe.checkpoint.rotation import deletions, rotate_folders
-from trainguard.observe.checkpoint.runs import CheckpointRuns
+from trainguard.observe.checkpoint.runs import Attempt, CheckpointRuns
 from trainguard.observe.tools.observation import SubjectObservation
 from trainguard.subjects.checkpoint import Checkpoint
 
@@ -52,11 +53,17 @@ class CheckpointObservation(SubjectObservation[Checkpoint, Event]):
         return self.make_trace(events)
 
     def _observe_resume(self) -> Iterator[Event]:
-        """Yield how a run goes on that was killed after a save."""
-        trials, made = self._trials, self._trials.attempt
-        told, state, other = made.resumption, None, made.resumed.state
+        """Yield how a run goes on that was killed after a save: the first in which it differs."""
+        first = tuple(self._compare(self._trials.attempt))
+        others = () if _differs(first) else map(self._compare, self._trials.other_attempts())
+        yield from next((found for found in map(tuple, others) if _differs(found)), first)
+
+    def _compare(self, made: Attempt) -> Iterator[Event]:
+        """Yield how one run goes on, against the one without an interruption."""
+        trials, told = self._trials, made.resumption
+        state, other = None, made.resumed.state
         if other is not None:
-            state = trials.reference
+            state = trials.reference(made)
         found = () if state is None or other is None else tuple(parts(state, other))
         if not told.began and any(p.same for p in found if p.kind in ("optimizer", "average")):
             told = replace(told, began=-1)  # it did go on, but for its parameters
@@ -80,6 +87,22 @@ class CheckpointObservation(SubjectObservation[Checkpoint, Event]):
             yield from rotate_folders(self.subject, self._trials.base)
         if self.subject.train is not None:
             yield from deletions(self._trials.whole, self.subject.keep or 0)
+
+
+def _differs(found: Iterable[Event]) -> bool:
+    """Say whether anything of a resumed run is not as it should be."""
+    return any(
+        (isinstance(event, Part) and not event.same and event.kind != "generator")
+        or (isinstance(event, Departure) and event.step >= 0)
+        or (isinstance(event, Resumption) and _went_astray(event))
+        for event in found
+    )
+
+
+def _went_astray(told: Resumption) -> bool:
+    """Say whether a run raised, went on from elsewhere, or made another number of steps."""
+    wrong = told.error or told.began != told.saved
+    return bool(wrong) or (told.ended and told.made != told.left)
 
 
 def _delete(folder: Path, owner: int) -> None:

@@ -7,7 +7,7 @@ behind. All of them have the same folder, one after the other, since a checkpoin
 
 import pickle
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import signature
@@ -26,6 +26,7 @@ from trainguard.observe.checkpoint.state import State, living_optimizers
 from trainguard.observe.tools.child_process import forks
 from trainguard.subjects.checkpoint import DIRECTORIES, RESUMES, Checkpoint, named_parameter
 
+_BRIEF = 10.0  # seconds that three runs may take for four more of them to be made
 _BEYOND = 2  # steps that a resumed run may make too many, to see that it does
 
 
@@ -93,17 +94,26 @@ class CheckpointRuns:
         last = self._inside[-1] if self._until is None else self._early
         return self._attempt_resume(last) if nothing and last != self._early else made
 
+    def other_attempts(self) -> Iterator[Attempt]:
+        """Yield the runs that are killed after the first save and the last, where that is brief."""
+        # What matters in a warmup alone, or at the end, makes no difference in the middle.
+        brief = monotonic() - self._started < min(_BRIEF, self.subject.timeout / 4)
+        ends = {self._inside[0], self._inside[-1]} if self._until is None and brief else set()
+        for saved in sorted(ends - {self.attempt.resumption.saved}):
+            made = self._attempt_resume(saved)
+            if not made.resumption.error and made.resumption.began == saved:
+                yield made
+
     @property
     def has_ended(self) -> bool:
         """Whether the whole run came to its end by itself."""
         return self.whole.ended and self.subject.train is not None
 
-    @cached_property
-    def reference(self) -> State | None:
-        """The state of the whole run at the step where the resumed one began, if that is known."""
-        told = self.attempt.resumption
+    def reference(self, attempt: Attempt) -> State | None:
+        """Return the state of the whole run where a resumed one began, if that is known."""
+        told = attempt.resumption
         if told.began in (told.saved, 0, -1):
-            return self.attempt.killed.state or self.whole.state
+            return attempt.killed.state or self.whole.state
         return self._run_order(self._order(at=told.began, kill=True)).state
 
     @cached_property
