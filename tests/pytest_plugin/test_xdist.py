@@ -51,3 +51,18 @@ def test_a_wrong_declaration_is_told_once(project) -> None:
     project.declare("guard_y", "mse")
     result = project.run(TWO, "-n", "2")
     result.assert_outcomes(passed=2, errors=1)
+
+
+@pytest.mark.slow
+def test_a_subject_that_ends_its_worker_is_tried_once(project) -> None:
+    """The worker is replaced, the other items of the subject are skipped, the rest is judged."""
+    more = (
+        "import os\ndef die(x):\n    open('tries.txt', 'a').write('x')\n    os._exit(1)\n\n"
+        "dying = tg.Loss(die, x=tg.real('B', -1, 1))\n"
+    )
+    project.declare("guard_x", "mse", more=more)
+    result = project.run(TWO, "-n", "2", "-rs")
+    result.assert_outcomes(failed=1, skipped=1, passed=2)
+    assert (project.pytester.path / "tries.txt").read_text(encoding="utf-8") == "x"
+    ended = "its subject ended the process in guard_x.py::dying::value_is_finite"
+    assert ended in " ".join(result.stdout.str().split())

@@ -105,6 +105,32 @@ def test_limits_nest() -> None:
         spin()
 
 
+@pytest.mark.parametrize("own", [60, 0.2])
+def test_an_alarm_of_others_comes_in_its_time(own: float) -> None:
+    """Inside of a block and after it, as if there were no block; it comes once."""
+    rung: list[float] = []
+
+    def ring(*_: object) -> None:
+        """Note the time."""
+        rung.append(time.monotonic())
+
+    before = signal.signal(signal.SIGALRM, ring)
+    began = time.monotonic()
+    signal.setitimer(signal.ITIMER_REAL, 0.1 if own > 1 else 0.4)
+    try:
+        with suppress(SubjectError), deadline(own):
+            while not rung and time.monotonic() - began < 30:
+                time.sleep(0.01)
+        while not rung and time.monotonic() - began < 30:
+            time.sleep(0.01)
+        assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(rung) == 1
+    assert rung[0] - began < 20
+
+
 def test_another_thread_has_no_limit() -> None:
     """Outside the main thread there is no alarm, and the block runs as it is."""
     ended = []

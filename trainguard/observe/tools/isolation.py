@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from time import monotonic
 from types import FrameType
 from typing import Any
 from zlib import crc32
@@ -20,6 +21,7 @@ from trainguard.core.errors import SubjectError
 
 Setting = tuple[Callable[[], Any], Callable[[Any], object]]
 _SMALLEST_NORMAL = sys.float_info.min
+_SOON = 1e-3  # seconds until an alarm that is overdue
 _AGAIN = 0.5  # seconds until the next alarm, where one was caught or came at a bad moment
 _DELETING = ("__del__", "_remove", "remove")  # the last two are callbacks of weak references
 
@@ -214,26 +216,43 @@ def deadline(seconds: float) -> Iterator[None]:
         return
 
     owner = _whose_block(inspect.currentframe())
+    raised: Expired | None = None
+    began = monotonic()
+    # Somebody else's alarm, such as that of pytest-timeout or of a block around this one, comes in
+    # its own time.
+    outer, again = signal.getitimer(signal.ITIMER_REAL)
 
-    def expire(_signal: int, frame: FrameType | None) -> None:
+    def expire(number: int, frame: FrameType | None) -> None:
         """Interrupt the block where it is, unless it is a moment that must not be interrupted."""
-        if not _must_wait(frame, owner):
+        nonlocal raised, outer
+        passed = monotonic() - began
+        if outer and passed >= outer:
+            outer = passed + again if again else 0.0
+            if callable(previous):
+                previous(number, frame)
+        if passed >= seconds and not _must_wait(frame, owner):
             place = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else "unknown place"
-            raise Expired(place)
+            raised = Expired(place)
+            raise raised
 
     previous = signal.signal(signal.SIGALRM, expire)
-    outer = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
+    signal.setitimer(signal.ITIMER_REAL, min(seconds, outer or seconds), _AGAIN)
     try:
         yield
     except Expired as expired:
+        if expired is not raised:
+            raise
         raise SubjectError(
             f"it was still running after {seconds:g} seconds, at {expired}",
             "make it return, or give it more time with timeout=<seconds>",
             expired.call,
         ) from None
     finally:
-        signal.setitimer(signal.ITIMER_REAL, *outer)
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, previous)
+        if outer:
+            left = max(outer - (monotonic() - began), _SOON)
+            signal.setitimer(signal.ITIMER_REAL, left, again)
 
 
 def _whose_block(frame: FrameType | None) -> FrameType | None:
