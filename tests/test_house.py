@@ -2,7 +2,7 @@
 
 import ast
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -36,6 +36,23 @@ def test_files_are_short() -> None:
 def test_every_function_says_what_it_does() -> None:
     """Private functions have a docstring too; components in fixtures/ stand as they were."""
     assert offenders(OWN, lambda text: [f.name for f in undocumented(ast.parse(text))]) == {}
+
+
+def test_every_process_of_a_test_has_a_limit() -> None:
+    """A test that waits for a process, on a machine that is not like ours, comes to an end."""
+    tests = [file for file in OWN if file.is_relative_to(ROOT / "tests")]
+    assert offenders(tests, lambda text: [*unlimited(ast.parse(text))]) == {}
+    assert [*unlimited(ast.parse("p.communicate()\nsubprocess.run([])\nrun(timeout=1)"))] == [1, 2]
+
+
+def unlimited(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines that wait for a process, however long it takes."""
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call):
+            name, given = ast.unparse(call.func), {keyword.arg for keyword in call.keywords}
+            waits = name == "subprocess.run" or name.endswith(".communicate")
+            if waits and not given & {"timeout", None}:
+                yield call.lineno
 
 
 def undocumented(tree: ast.AST) -> list[ast.FunctionDef]:

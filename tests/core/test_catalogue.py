@@ -67,7 +67,9 @@ def test_a_name_is_taken_once(second: str, tmp_path: Path, monkeypatch: pytest.M
     run = "import importlib, odd; importlib.reload(odd)"
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
 
-    done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", run], capture_output=True, text=True, check=False, timeout=120
+    )
 
     assert ("loss.value_is_odd is registered twice, in odd and odd." in done.stderr) == bool(second)
     assert (done.returncode == 0) == (not second)

@@ -76,6 +76,7 @@ def test_the_command(folder) -> None:
         capture_output=True,
         text=True,
         check=False,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     assert "30 steps of AdamW" in done.stdout

@@ -90,7 +90,9 @@ def test_a_rank_without_a_world(folder) -> None:
     folder.trains(zero="")
     env = {**folder.environment(), "RANK": "3"}
     command = [sys.executable, "-m", "trainguard", "run", "train.py"]
-    done = subprocess.run(command, cwd=folder.path, env=env, capture_output=True, check=False)
+    done = subprocess.run(
+        command, cwd=folder.path, env=env, capture_output=True, check=False, timeout=120
+    )
     assert done.returncode == 1
     assert LEFT_OVER.encode() in done.stdout
     assert os.listdir(folder.path) == ["train.py"]  # noqa: PTH208

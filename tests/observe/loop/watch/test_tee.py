@@ -186,7 +186,9 @@ def test_bytes_of_the_process_are_the_same(capfdbinary) -> None:
         sys.stdout.buffer.write(b"\x00\xff\n")
         sys.stdout.buffer.flush()
         os.write(sys.stdout.fileno(), b"c\n")
-        subprocess.run([sys.executable, "-c", "print('d')"], stdout=sys.stdout, check=True)
+        subprocess.run(
+            [sys.executable, "-c", "print('d')"], stdout=sys.stdout, check=True, timeout=120
+        )
         print("e", flush=True)
     assert capfdbinary.readouterr() == (b"a\n\x00\xff\nc\nd\ne\n", b"")
 

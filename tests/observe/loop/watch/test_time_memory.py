@@ -33,7 +33,9 @@ def test_the_peak_is_that_of_this_process() -> None:
     """A process that is started by a large one does not have the size of that."""
     large = torch.zeros(2**28)  # 1 GiB, all of it touched: more than torch with CUDA by itself
     large += 1
-    run = subprocess.run([sys.executable, "-c", CHILD], check=True, capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-c", CHILD], check=True, capture_output=True, text=True, timeout=120
+    )
     own, counted = json.loads(run.stdout)
     assert own <= counted
     assert own < large.nbytes
