@@ -109,7 +109,7 @@ def _run_tests(session: nox.Session, *chosen: str) -> None:
     # In small portions: the slow tests stand together, and one worker would get them all. With
     # one thread in each worker: the workers fill the processors already.
     workers, one_thread = ("-n", "2", "--maxschedchunk", "8"), {"OMP_NUM_THREADS": "1"}
-    session.run("pytest", *workers, *chosen, *session.posargs, env=one_thread)
+    session.run("pytest", *workers, "--durations=30", *chosen, *session.posargs, env=one_thread)
 
 
 def _copy(source: Path, target: Path) -> None:

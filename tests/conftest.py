@@ -17,8 +17,10 @@ SLOW = (
     "tests/command/run/test_ranks.py",
     "tests/command/run/test_terminal.py",
     "tests/command/run/test_timeout.py",
+    "tests/observe/loop/test_faults.py::test_a_method_that_fails_does_no_harm",
     "tests/third_party/",
     "tests/test_matrix.py::test_a_broken_training_is_found_by_run",
+    "tests/test_matrix.py::test_a_healthy_training_passes_run",
     "tests/test_reference_curves.py",
 )
 

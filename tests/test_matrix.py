@@ -121,7 +121,6 @@ def test_a_fixture_has_nothing_that_pytest_would_call(side: str) -> None:
     assert [pair for pair in called if callable(getattr(load(side, pair[0]), pair[1]))] == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", scripts("broken"))
 def test_a_broken_training_is_found_by_run(name: str, tmp_path: Path) -> None:
     """Without its declaration, a training breaks what it says: UNDECLARED, or else BREAKS."""
@@ -131,7 +130,6 @@ def test_a_broken_training_is_found_by_run(name: str, tmp_path: Path) -> None:
     assert breaks == getattr(module, "UNDECLARED", module.BREAKS)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", scripts("healthy"))
 def test_a_healthy_training_passes_run(name: str, tmp_path: Path) -> None:
     """`trainguard run` has nothing to say, not even a note."""

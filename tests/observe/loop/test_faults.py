@@ -126,7 +126,6 @@ def test_a_hook_that_fails_is_told_once(
     assert not [v for v in verdicts if v.outcome == "broken"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name"), EVERY_METHOD, ids=[f"{k.__name__}.{n}" for k, n in EVERY_METHOD]
 )
