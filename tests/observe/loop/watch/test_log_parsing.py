@@ -32,6 +32,8 @@ READ = {
     "Test set: Average loss: 0.0123, Accuracy: 9810/10000 (98%)": (
         "Test/Average loss=0.0123 +-5e-05, Test/Accuracy=0.981 +-0"
     ),
+    "2026-11-22 16:17:26,193 epoch 4  val_loss: 0.25": "epoch=4 +-0.5, val_loss=0.25 +-0.005",
+    "[2026-11-22 16:17:26] loss 0.25": "loss=0.25 +-0.005",
     "val acc: 99.5%, acc 7.25 %": "val acc=99.5 +-0.05, acc=7.25 +-0.005",
     "step 0: train loss 4.2874, val loss 4.2823": (
         "step=0 +-0.5, train loss=4.2874 +-5e-05, val loss=4.2823 +-5e-05"

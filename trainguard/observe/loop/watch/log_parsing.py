@@ -30,6 +30,9 @@ _NOT_OF_TRAINING = (
     "val|valid|validate|validation|validating|eval|evaluate|evaluation|evaluating|test|testing|dev"
     "|best|avg|average|mean|ema|min|max|total|final"
 )
+_STAMP = re.compile(  # what logging puts before a message: no number, and no word before one
+    r"[\[(<]?\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?![\d:.,])[\])>]?"
+)
 _HEADING = re.compile(
     rf"(?<![\w/.-])(?:({_NOT_OF_TRAINING})|train|training)(?![\w/-])", re.IGNORECASE
 )
@@ -60,6 +63,8 @@ def numbers_in(line: str) -> Iterator[Number]:
         return
     if "\x1b" in line:
         line = _COLOUR.sub("", line)
+    stamp = _STAMP.match(line)
+    line = line[stamp.end() :] if stamp else line
     end, heading = 0, ""
     before: re.Match[str] | None = None  # the pair before this one
     is_sound = True  # whether it was taken
