@@ -96,10 +96,11 @@ class LoadedStates(Watcher):
         """Return a `Module.load_state_dict` that tells what it has done."""
 
         @wraps(restore)
-        def wrapper(module: nn.Module, state: Any, *args: Any, **kwargs: Any) -> Any:
-            """Load the state."""
+        def wrapper(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+            """Load the state, which may be given by its name."""
+            state = args[0] if args else kwargs.get("state_dict")
             live = self.recorder.patches.active and self._is_live(module, state)
-            result = restore(module, state, *args, **kwargs)
+            result = restore(module, *args, **kwargs)
             if self.recorder.patches.active:
                 self._look(module, state, result, bool(live))
             return result
