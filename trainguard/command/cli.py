@@ -13,7 +13,7 @@ import typer
 from trainguard.command.compare.command import CompareRequest, compare
 from trainguard.command.compare.interval import margin
 from trainguard.command.compare.side import side
-from trainguard.command.exit import USAGE, ending
+from trainguard.command.exit import USAGE, ending, seconds
 from trainguard.command.memory.command import show_memory
 from trainguard.command.output import say
 from trainguard.command.run import RunRequest, launch
@@ -33,7 +33,6 @@ app = typer.Typer(
 )
 Words = list[str] | None
 _ASKED = 13  # steps of --what-if: after 1, 2, 5 and 12 of them it is asked
-_FOR_EVER = 1e9  # seconds: 30 years, and few enough for every timer
 
 
 @app.callback(invoke_without_command=True)
@@ -126,7 +125,7 @@ def run_script(
             subject=subject,
             module=module,
             settings=_settings(select, ignore, strict, read=not record_only),
-            timeout=_seconds(timeout),
+            timeout=seconds(timeout),
             json=_file("--json", json),
             trace=_file("--trace", trace),
             command=shlex.join(["trainguard", *sys.argv[1:]]),
@@ -176,7 +175,7 @@ def compare_sides(
             b=side(b),
             repeats=repeats,
             steps=steps,
-            seconds=_seconds(timeout) or math.inf,
+            seconds=seconds(timeout) or math.inf,
             margins={name: margin(name, text) for name, text in given.items() if text is not None},
             json=_file("--json", json),
             plot=_file("--plot", plot),
@@ -265,13 +264,6 @@ def _settings(select: Words, ignore: Words, strict: bool, read: bool) -> Setting
     check_globs("select", settings.select)
     check_globs("ignore", settings.ignore)
     return settings
-
-
-def _seconds(timeout: float | None) -> float | None:
-    """Return the time limit, if that is one; raises for one that leaves no time."""
-    if timeout is not None and not timeout > 0:
-        raise DeclarationError(f"--timeout {timeout:g} leaves no time. Give a number of seconds.")
-    return timeout if timeout is not None and timeout < _FOR_EVER else None
 
 
 def _file(option: str, path: Path | None) -> Path | None:

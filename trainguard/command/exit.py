@@ -21,6 +21,7 @@ USAGE = 2  # the arguments are wrong, there was nothing to judge, or a file coul
 FAILED = 3  # the code of the team failed
 OURS = 4  # trainguard itself failed
 INTERRUPTED = 130
+_FOR_EVER = 1e9  # seconds: 30 years, and few enough for every timer
 
 
 @contextmanager
@@ -38,6 +39,18 @@ def ending() -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 whatever it is, it is ours
         say(render_crash(error), sys.stderr)
         raise typer.Exit(OURS) from None
+
+
+def seconds(timeout: float | None) -> float | None:
+    """Return the time limit, if that is one; raises for one that leaves no time."""
+    if timeout is not None and not timeout > 0:
+        raise DeclarationError(f"--timeout {timeout:g} leaves no time. Give a number of seconds.")
+    return timeout if timeout is not None and timeout < _FOR_EVER else None
+
+
+def with_options(remedy: str) -> str:
+    """Return a remedy in the words of a command line, where it is about a declaration."""
+    return remedy.replace("with timeout=<seconds>", "with --timeout <seconds>")
 
 
 def account_for_exits(name: str, replace: Callable[[Any, str, Any], None]) -> None:

@@ -58,6 +58,7 @@ WRONG = {
         "guard_words.py::words is declared already, so that --input and --loss have no say."
         " Leave them out."
     ),
+    (WORDS, "--timeout", "0"): "--timeout 0 leaves no time. Give a number of seconds.",
     (WORDS, "--at", "T"): "--at 'T' says no size. Write --at T=1024.",
     (WORDS, "--at", "T=0"): "--at T=0 is no size. Give a whole number above zero.",
     (WORDS, "--at", "T=long"): "--at T=long is no size. Give a whole number above zero.",
@@ -138,6 +139,17 @@ def test_a_library_that_is_not_there(folder, monkeypatch, option, library) -> No
         f"{option} needs {library}, which is not installed."
         " Install it: pip install 'trainguard[report]'.\n"
     )
+
+
+def test_a_step_that_hangs(folder) -> None:
+    """It ends after `--timeout`, and the remedy is an option that the command has."""
+    folder.write("slow.py", "import time\nfrom torch import nn\n\n\nclass Slow(nn.Linear):\n"
+                 "    def forward(self, x):\n        time.sleep(60)\n")  # fmt: skip
+    inputs = ("--input", 'x=real("B 4", -1, 1)', "--at", "in_features=4", "--at", "out_features=2")
+    done = folder.memory("slow:Slow", *inputs, "--timeout", "0.5")
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "still running after 0.5 seconds" in done.stderr
+    assert "with --timeout <seconds>" in done.stderr
 
 
 def test_a_guard_file_that_raises(folder) -> None:

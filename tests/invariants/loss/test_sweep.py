@@ -44,6 +44,15 @@ def test_gradient_is_bounded(promises: dict, allowed: float, sample, broken) -> 
     assert broken(name, sample("largest_gradient", math.nextafter(allowed, math.inf)), **promises)
 
 
+@pytest.mark.parametrize(("row", "word"), [((0.0, 0.0), "no direction"), ((0.0, 1.0), "clamp")])
+def test_vectors_of_zeros_have_a_cause_of_their_own(row, word: str, sample, judged) -> None:
+    """A division by a norm explodes where that is zero, which no clamp of an exp mends."""
+    point = (("x", ((1.0, 1.0), row)),)
+    one = sample("largest_gradient", 1e8, index=(1, 0), point=point)
+    (finding,) = judged("gradient_is_bounded", one)
+    assert word in finding.why
+
+
 @given(size=st.floats(0, 1e4))
 def test_a_small_gradient_is_bounded(size: float, sample, broken) -> None:
     """What is at most 1e4 explodes nowhere, whatever was declared."""

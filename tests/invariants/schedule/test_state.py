@@ -1,8 +1,10 @@
 """The judges that compare drives: resumed ones, and ones without a scheduler."""
 
+from dataclasses import replace
+
 import pytest
 
-from trainguard.core.finding import Finding
+from trainguard.core.finding import Finding, Rank
 from trainguard.events.trace import Tick
 
 RATES = [1 - step / 100 for step in range(100)]
@@ -29,6 +31,15 @@ def test_a_resume_that_starts_over_is_found(phase: str, why: str, judged, resume
     (finding,) = judged("resume_continues_the_schedule", resumed(RATES[:50], phase))
     assert finding.at == "step 50, saved at step 50"
     assert why in finding.why
+
+
+def test_a_count_that_a_training_may_advance_anew_is_a_note(judged, resumed) -> None:
+    """Without a state_dict, a schedule of steps can be caught up with; a rule of metrics cannot."""
+    (finding,) = judged("resume_continues_the_schedule", resumed(RATES[:50], "rebuilt"))
+    assert finding.rank is Rank.NOTE
+    fed = [replace(tick, metric=1.0) for tick in resumed(RATES[:50], "rebuilt")]
+    (finding,) = judged("resume_continues_the_schedule", fed)
+    assert finding.rank is Rank.BROKEN
 
 
 @pytest.mark.parametrize("phase", ["unsaved", "unloaded"])

@@ -36,6 +36,15 @@ def test_the_mode_is_found(name: str, made) -> None:
     assert made(function, x=X, dtype=torch.float32).mode is mode
 
 
+def test_vmap_that_computes_in_another_precision_is_not_used(made) -> None:
+    """Targets in float32 make a mean of their own under vmap; that is no error."""
+
+    def loss(x, y):
+        return functional.binary_cross_entropy_with_logits(x, y.float()) * x.norm()
+
+    assert made(loss, x=X, y=tg.integer("B D", 0, 1)).mode is Mode.LOOP
+
+
 @pytest.mark.parametrize("name", ["one per sample", "sum", "mean"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_low_precision_is_batched_too(name: str, dtype: torch.dtype, made) -> None:

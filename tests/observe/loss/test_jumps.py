@@ -49,6 +49,7 @@ CONTINUOUS = {
     "a small staircase": lambda x: ((x * 1e7).round() / 1e7).sum(),
     "branches that meet": lambda x: torch.where(x > 1, 2 * x - 1, x).sum(),
     "an approximation used too far": lambda x: torch.where(x > 1, x + 1e-5, x).sum(),
+    "a number divided by its size": lambda x: (x / x.abs().clamp_min(1e-12)).sum(),
     "a log": lambda x: (x + 3).log().sum(),
     "a softplus threshold": lambda x: functional.softplus(x, beta=20).sum(),
     "smooth l1": lambda x: functional.smooth_l1_loss(x, torch.zeros_like(x), beta=1e-3),

@@ -11,7 +11,10 @@ from torch.nn import functional
 import trainguard as tg
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Pass
+from trainguard.observe.model.cases import draw
+from trainguard.observe.model.model_case import ModelCase
 from trainguard.observe.model.observer import observe
+from trainguard.observe.tools.isolation import isolate
 
 X = tg.real("B 4", -1, 1)
 LABEL = tg.integer("B", 0, 9)
@@ -181,3 +184,28 @@ def test_a_model_may_take_gradients_of_its_own() -> None:
         return torch.autograd.grad(y.square().sum(), module.layer.bias, create_graph=True)[0]
 
     assert all(seen.count == 0 for seen in passes(through(force), "output"))
+
+
+class Plain(nn.Module):
+    """A layer whose forward calls its input as torch's losses call theirs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 that is what it is about
+        """Return the layer's output."""
+        output: Tensor = self.layer(input)
+        return output
+
+
+@pytest.mark.parametrize("make", [Plain, lambda: Plain()])  # noqa: PLW0108 one hides its forward
+def test_an_input_by_the_name_of_what_a_loss_is_given(make) -> None:
+    """The first argument of a loss is the output, whatever an input is called."""
+    inputs = {"input": tg.real("B 4", -1, 1), "target": tg.integer("B", 0, 2)}
+    model = tg.Model(make, inputs=inputs, loss=nn.functional.cross_entropy)
+    made = ModelCase(model, draw(model, 1, 0)[0], 0)
+    with isolate():
+        module, drawn = made.build(), made.draw()
+        expected = nn.functional.cross_entropy(module(drawn["input"]), drawn["target"])
+        assert made.objective(made.call(module, drawn), drawn) == expected

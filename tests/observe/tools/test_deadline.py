@@ -43,6 +43,24 @@ def test_a_hang_is_interrupted(hang) -> None:
     assert caught.value.__suppress_context__
 
 
+def test_a_block_that_others_keep_from_the_processor_has_more_time() -> None:
+    """What counts are the seconds that it computes, as long as it does not wait for ever."""
+    used, started = time.process_time(), time.perf_counter()
+    with deadline(8 * SOON):
+        while time.perf_counter() - started < 10 * SOON:
+            time.sleep(SOON / 5)
+            begun = time.process_time()
+            while time.process_time() - begun < SOON / 10:
+                pass
+    assert time.process_time() - used < 8 * SOON
+    with pytest.raises(SubjectError, match="still running"), deadline(SOON):
+        begun = time.process_time()
+        while time.process_time() - begun < SOON / 2:
+            pass
+        time.sleep(60)
+    assert time.perf_counter() - started < 5
+
+
 class Slow:
     """An object that takes long to delete."""
 

@@ -11,7 +11,7 @@ from typing import Any, Final, TextIO
 from trainguard.command.compare.interval import Change, Margin
 from trainguard.command.compare.pairing import Comparison, compare_sides
 from trainguard.command.compare.side import Side
-from trainguard.command.exit import CLEAN, FAILED, FOUND, USAGE
+from trainguard.command.exit import CLEAN, FAILED, FOUND, USAGE, with_options
 from trainguard.command.output import say, write_file
 from trainguard.core.errors import DeclarationError, SubjectError
 from trainguard.events.loop import Step
@@ -56,7 +56,7 @@ def compare(contest: CompareRequest, out: TextIO, err: TextIO) -> int:
     try:
         runs = run_pairs(contest, pairs, err)
     except SubjectError as fault:
-        told = (f"{fault.sentence}.", fault.remedy, render_cause(fault))
+        told = (f"{fault.sentence}.", with_options(fault.remedy), render_cause(fault))
         say("\n".join(part for part in told if part), err)
         return FAILED
     found = compare_sides(*runs, contest.margins)

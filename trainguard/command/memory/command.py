@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trainguard.command.exit import CLEAN, FAILED, FOUND, USAGE, ending
+from trainguard.command.exit import CLEAN, FAILED, FOUND, USAGE, ending, seconds, with_options
 from trainguard.command.memory.fit import FitSearch
 from trainguard.command.memory.outputs import document, page, picture
 from trainguard.command.memory.report import report
@@ -39,6 +39,8 @@ def run(order: MemoryRequest) -> int:
     check(order)
     try:
         subject = subject_of(order)
+        if order.timeout is not None:
+            object.__setattr__(subject, "timeout", order.timeout)
         survey = survey_of(order, subject)
         dimensions = dimensions_of(order, subject)
         with telling() as tell:
@@ -110,7 +112,7 @@ def _write(order: MemoryRequest, account: MemoryReport, survey: Any) -> bool:
 def _report_failure(order: MemoryRequest, fault: SubjectError) -> int:
     """Tell why a step could not be followed, with the traceback of the team's own code."""
     told = f"{order.target} could not be followed: {fault.sentence}."
-    remedy, cause = fault.remedy, render_cause(fault)
+    remedy, cause = with_options(fault.remedy), render_cause(fault)
     said = [told, *([remedy] if remedy else []), *(["", cause] if cause else [])]
     say("\n".join(said), sys.stderr)
     return FAILED
@@ -157,6 +159,10 @@ def show_memory(
     fit: Annotated[
         Words, typer.Option(help="The sizes to find the largest of.", metavar="NAME")
     ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(help="Let each step have so many seconds.", metavar="SECONDS"),
+    ] = None,
     html: Annotated[
         Path | None, typer.Option(help="Write a page with the timeline.", metavar="FILE")
     ] = None,
@@ -190,6 +196,7 @@ def show_memory(
             checkpoint=checkpoint,
             budget=None if budget is None else parse_bytes("--budget", budget),
             fit=tuple(fit or ()),
+            timeout=seconds(timeout),
             files={
                 kind: check_writable(f"--{kind}", path)
                 for kind, path in files.items()

@@ -114,6 +114,7 @@ class MemoryRequest:
     checkpoint: bool = False
     budget: int | None = None
     fit: Sequence[str] = ()
+    timeout: float | None = None
     files: dict[str, Path] = field(default_factory=dict)  # {"html", "png", "snapshot", "json"}
 
 

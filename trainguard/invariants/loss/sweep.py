@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from math import isfinite, isnan
+from typing import Any
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
@@ -82,9 +83,20 @@ def gradient_is_bounded(trace: Trace[Sample]) -> Iterator[Finding]:
                 at=coordinate(sample),
                 measured=number(sample.measured),
                 allowed="at most " + number(allowed),
-                why="perhaps an exp without a clamp, or a division by something that can be tiny",
+                why="at a vector of zeros, which has no direction: a division by its norm has a"
+                " slope of 1 / eps there; a larger eps, or a norm of sqrt(x.x + eps), bounds it"
+                if _is_at_zero_vector(sample)
+                else "perhaps an exp without a clamp, or a division by something that can be tiny",
                 event=sample,
             )
+
+
+def _is_at_zero_vector(sample: Sample) -> bool:
+    """Say whether all numbers beside the one in question, in the last dimension, are zero too."""
+    row: Any = dict(sample.point).get(sample.input)
+    for place in sample.index[:-1]:
+        row = row[place]
+    return isinstance(row, tuple) and len(row) > 1 and not any(row)
 
 
 def _magnitude(trace: Trace[Sample], name: str) -> float:

@@ -1,10 +1,10 @@
 """Judgements that compare drives: before and after a resume, with and without each scheduler."""
 
 from collections.abc import Iterator
-from math import isfinite
+from math import isfinite, isnan
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding
+from trainguard.core.finding import Finding, Rank
 from trainguard.events.trace import Tick, Trace
 from trainguard.invariants.schedule.run import ROUNDING, ScheduleRun, drives, once
 from trainguard.invariants.wording import number
@@ -19,7 +19,9 @@ def resume_continues_the_schedule(trace: Trace[Tick]) -> Iterator[Finding]:
 
     Judges: the rates after `torch.save` and `torch.load` of the state of the optimizer and of
         each scheduler, at a step of the warmup and in the middle of the run.
-    Allows: rounding, 1e-6 of the rate (limit). A function of the step has no state and passes.
+    Allows: rounding, 1e-6 of the rate (limit). A function of the step has no state and passes. One
+        that counts its own steps, without a state_dict, is a note: a training may advance it anew.
+        It cannot do so with a rule that waits for metrics.
     Misses: checkpoints that leave the schedule out; loading under `weights_only=True`; state that
         matters at other steps only, or more than 20,000 steps after the one it was saved at.
     Why: a forgotten counter restarts the warmup or the patience at every preemption.
@@ -51,6 +53,7 @@ def _first_difference(run: ScheduleRun, resumed: ScheduleRun, most: float) -> It
     """Yield a finding for the first step at which a resumed drive leaves the uninterrupted one."""
     rates = {tick.step: tick.rates for tick in run.ticks}
     forgotten = resumed.ticks[0].phase == "rebuilt"
+    repeatable = forgotten and all(isnan(tick.metric) for tick in run.ticks)
     for index, tick in enumerate(resumed.ticks):
         for group, (was, now) in enumerate(zip(rates[tick.step], tick.rates, strict=False)):
             if isfinite(was) and not abs(was - now) <= most * max(abs(was), abs(now)):
@@ -60,8 +63,10 @@ def _first_difference(run: ScheduleRun, resumed: ScheduleRun, most: float) -> It
                     number(now),
                     number(was) + ", as without the interruption",
                     why="it has no state_dict, so a checkpoint forgets where it stood"
+                    + (", unless the training advances it by as many steps" if repeatable else "")
                     if forgotten
                     else "a part of its state is not saved, or not restored",
+                    rank=Rank.NOTE if repeatable else Rank.BROKEN,
                     event=tick,
                 )
                 return

@@ -19,7 +19,6 @@ from torch.utils.data._utils import signal_handling
 
 from trainguard.core.errors import SubjectError, is_ours
 from trainguard.observe.tools.isolation import Expired
-from trainguard.observe.tools.user_line import foreign
 
 _PATIENCE = 2.0  # seconds for a process that was told to end
 _WORKER = re.compile(r"Caught (\w+) in DataLoader worker process")
@@ -80,11 +79,9 @@ class _Taker:
         except StopIteration:
             raise
         except Expired as expired:
-            file = str(expired).rpartition(":")[0]
-            place = f", at {expired}" if foreign(file) else ""
             raise SubjectError(
                 f"the loader of {self.split!r} had not served its batch {self.taken} when the time"
-                f" was over{place}",
+                f" was over{expired}",
                 "look for a worker that waits for something, try num_workers=0, or give it more"
                 " time with timeout=<seconds>",
             ) from None

@@ -20,6 +20,9 @@ _SCALES = (1, 4, 16)
 _GRID = 33
 _OFF_CENTRE = 0.137  # of a cell: sign(x) has a value of its own at 0, which looks like two jumps
 _HALVINGS = 34
+_MOST_HALVINGS = 64  # in the order of floats: from anywhere, two numbers are neighbours after these
+_RAMP = 0.1  # of a jump: where no two neighbours are so far apart, it is a ramp
+_STEADY = 1e-6  # of the loss: a smaller change is no jump, however far apart its ends are
 _SIDE = 4
 _MOST_LINES = 4
 
@@ -163,6 +166,8 @@ def line(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]]:
         at = lines.closed_in()
         ends, _ = lines.along(at)
         jump = (ends[:, 1] - ends[:, 0]).abs().nan_to_num(nan=0.0, posinf=0.0)
+        least = lines.least_change(at)
+        jump = torch.where(least < _RAMP * jump, least, jump)
         smooth = lines.beside(at)
         badness, element = (jump - 10 * smooth).view(-1, count).max(1)
         row = torch.arange(len(element)) * count + element
@@ -183,7 +188,7 @@ class Lines:
     count: int
 
     def closed_in(self) -> Tensor:
-        """Return the two ends of the shortest interval around each line's largest jump, [L, 2]."""
+        """Return the two ends of a short interval around each line's largest jump, [L, 2]."""
         low, high = self.made.box.span(self.name)
         grid = torch.linspace(low, high, _GRID, dtype=torch.float64)
         grid[1:-1] += _OFF_CENTRE * (grid[1] - grid[0])
@@ -192,12 +197,33 @@ class Lines:
         values, slopes = self.along(at)
         at, values, slopes = _keep_worst(at, values, slopes)
         for _ in range(_HALVINGS):
-            middle = at.mean(1, keepdim=True)
-            inner = (middle, *self.along(middle))
-            three = [torch.cat([end[:, :1], mid, end[:, 1:]], 1)
-                     for end, mid in zip((at, values, slopes), inner, strict=True)]  # fmt: skip
-            at, values, slopes = _keep_worst(*three)
+            at, values, slopes = self._halve(at, values, slopes, at.mean(1, keepdim=True))
         return at
+
+    def least_change(self, at: Tensor) -> Tensor:
+        """
+        Return how far the loss jumps between two neighbouring numbers inside each interval, [L].
+
+        The intervals are halved in the order of floats: near 0 there are ramps that are narrower
+        than any width that would do elsewhere, such as that of a vector divided by its norm.
+        """
+        values, slopes = self.along(at)
+        for _ in range(_MOST_HALVINGS):
+            change = (values[:, 1] - values[:, 0]).abs()
+            apart = torch.nextafter(at[:, 0], at[:, 1]) != at[:, 1]
+            if not bool((apart & (change > _STEADY * (1 + values[:, 0].abs()))).any()):
+                break
+            at, values, slopes = self._halve(at, values, slopes, _between(at))
+        return (values[:, 1] - values[:, 0]).abs().nan_to_num(nan=0.0, posinf=0.0)
+
+    def _halve(
+        self, at: Tensor, values: Tensor, slopes: Tensor, middle: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Keep of each interval that half in which the loss jumps."""
+        inner = (middle, *self.along(middle))
+        three = [torch.cat([end[:, :1], mid, end[:, 1:]], 1)
+                 for end, mid in zip((at, values, slopes), inner, strict=True)]  # fmt: skip
+        return _keep_worst(*three)
 
     def along(self, places: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss and its slope at several places of each line, both [L, P]."""
@@ -243,3 +269,13 @@ def _keep_worst(at: Tensor, values: Tensor, slopes: Tensor) -> tuple[Tensor, Ten
     left = unexplained.nan_to_num(nan=0.0, posinf=0.0).argmax(1, keepdim=True)
     keep = torch.cat([left, left + 1], 1)
     return at.gather(1, keep), values.gather(1, keep), slopes.gather(1, keep)
+
+
+def _between(at: Tensor) -> Tensor:
+    """Return the number in the middle of two, as floats are ordered: as many on either side."""
+    kind = torch.int64 if at.element_size() == 8 else torch.int32
+    least = torch.iinfo(kind).min
+    words = at.contiguous().view(kind)
+    order = torch.where(words < 0, least - words, words)
+    middle = order[:, :1] + (order[:, 1:] - order[:, :1]).div(2, rounding_mode="floor")
+    return torch.where(middle < 0, least - middle, middle).view(at.dtype)

@@ -206,7 +206,7 @@ class ModelCase:
 
     def _in_order(self, inputs: Inputs) -> list[Any]:
         """Return the inputs that the loss does not take, in order of declaration."""
-        of_loss = set() if self.model.loss is None else _parameter_names(self.model.loss)
+        of_loss = set() if self.model.loss is None else _names_beside_output(self.model.loss)
         return [value for name, value in inputs.items() if name not in of_loss]
 
     def _loss(self) -> Callable[..., Any]:
@@ -222,7 +222,7 @@ class ModelCase:
     def _call_loss(self, outputs: Outputs, inputs: Inputs) -> Tensor:
         """Call the declared loss with the output and those inputs that it takes."""
         loss = self._loss()
-        names = _parameter_names(loss)
+        names = _names_beside_output(loss)
         given = {name: value for name, value in inputs.items() if name in names}
         returned = call_guarded(loss, outputs.returned, **given)
         if isinstance(returned, Mapping) and "loss" in returned:
@@ -280,11 +280,21 @@ def _refuse(wrong: tuple[str, str] | None) -> None:
         raise SubjectError(wrong[0], wrong[1].rstrip("."))
 
 
+def _names_beside_output(loss: Callable[..., Any]) -> set[str]:
+    """Return the names that a loss takes beside its first argument, which is the model's output."""
+    return _parameter_names(loss) - set(_ordered_names(loss)[:1])
+
+
 def _parameter_names(function: Callable[..., Any]) -> set[str]:
     """Return the names that a callable takes, as far as can be known."""
+    return set(_ordered_names(function))
+
+
+def _ordered_names(function: Callable[..., Any]) -> list[str]:
+    """Return the names that a callable takes, in order, as far as can be known."""
     target = function if inspect.isclass(function) else getattr(function, "forward", function)
     try:
         accepted = inspect.signature(target).parameters.values()
     except (TypeError, ValueError):
-        return set()
-    return {p.name for p in accepted if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+        return []
+    return [p.name for p in accepted if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]

@@ -18,6 +18,8 @@ from zlib import crc32
 import torch
 
 from trainguard.core.errors import SubjectError
+from trainguard.observe.tools.allowance import Allowance
+from trainguard.observe.tools.user_line import foreign
 
 Setting = tuple[Callable[[], Any], Callable[[Any], object]]
 _SMALLEST_NORMAL = sys.float_info.min
@@ -196,6 +198,7 @@ class Expired(BaseException):
     """
     Interrupts what takes too long; no `except Exception` in anyone's code can stop it.
 
+    Its text is ", at file:line" of the code that is not ours, nothing where none was running.
     call: the call that was running, where that is known.
     """
 
@@ -205,9 +208,10 @@ class Expired(BaseException):
 @contextlib.contextmanager
 def deadline(seconds: float) -> Iterator[None]:
     """
-    Raise SubjectError out of the block once it has run for `seconds`.
+    Raise SubjectError out of the block once it has run for `seconds` of the processor.
 
-    It works by an alarm, hence in the main thread of a Unix process only, and interrupts Python
+    By the clock it has as many if it does not compute, and more where others keep it from it. It
+    works by an alarm, hence in the main thread of a Unix process only, and interrupts Python
     code and sleeps, not a call that never comes back from C. Elsewhere the block runs unlimited.
     """
     main = threading.current_thread() is threading.main_thread()
@@ -217,7 +221,7 @@ def deadline(seconds: float) -> Iterator[None]:
 
     owner = _whose_block(inspect.currentframe())
     raised: Expired | None = None
-    began = monotonic()
+    began, allowance = monotonic(), Allowance(seconds)
     # Somebody else's alarm, such as that of pytest-timeout or of a block around this one, comes in
     # its own time.
     outer, again = signal.getitimer(signal.ITIMER_REAL)
@@ -230,9 +234,8 @@ def deadline(seconds: float) -> Iterator[None]:
             outer = passed + again if again else 0.0
             if callable(previous):
                 previous(number, frame)
-        if passed >= seconds and not _must_wait(frame, owner):
-            place = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else "unknown place"
-            raised = Expired(place)
+        if allowance.is_used_up(passed) and not _must_wait(frame, owner):
+            raised = Expired(_place(frame, owner))
             raise raised
 
     previous = signal.signal(signal.SIGALRM, expire)
@@ -243,7 +246,7 @@ def deadline(seconds: float) -> Iterator[None]:
         if expired is not raised:
             raise
         raise SubjectError(
-            f"it was still running after {seconds:g} seconds, at {expired}",
+            f"it was still running after {seconds:g} seconds{expired}",
             "make it return, or give it more time with timeout=<seconds>",
             expired.call,
         ) from None
@@ -263,6 +266,15 @@ def _whose_block(frame: FrameType | None) -> FrameType | None:
             break
         frame = frame.f_back
     return frame
+
+
+def _place(frame: FrameType | None, owner: FrameType | None) -> str:
+    """Write which line that is not ours is running inside the owner's block."""
+    while frame is not None and frame is not owner:
+        if foreign(frame.f_code.co_filename):
+            return f", at {frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
 
 
 def _must_wait(frame: FrameType | None, owner: FrameType | None) -> bool:
