@@ -59,7 +59,7 @@ class Scores(Watcher):
     """
 
     makes = ("Score",)
-    relies_on = ("LoggedValues", "LossFunctions")
+    relies_on = ("EvaluationSkill", "LoggedValues", "LossFunctions")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
