@@ -57,6 +57,15 @@ def test_what_never_ran_is_seen() -> None:
     assert "  skipped   1: no cuda" in lines
 
 
+def test_the_commonest_reasons_for_skipping_are_told() -> None:
+    """Eight of them, the commonest first; pytest has a flag that tells all."""
+    rows = [entry(outcome="skipped", why=f"reason {row}") for row in range(10)]
+    told = [line for line in section(*rows, rows[9]) if line.startswith("  skipped")]
+    assert len(told) == 9
+    assert told[0] == "  skipped   2: reason 9"
+    assert told[-1] == "  skipped   ... for 2 more reasons, see -rs"
+
+
 def test_an_item_that_ran_again_counts_once() -> None:
     """As it ended."""
     summary = SessionSummary()

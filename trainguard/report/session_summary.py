@@ -11,6 +11,7 @@ from trainguard.report.text import render_rows
 OUTCOMES: Final = ("passed", "excused", "broken", "stale", "unobservable", "skipped", "error")
 _WORDS: Final = {"stale": "with a stale excuse", "error": "in error"}
 _MOST_NOTES: Final = 20
+_MOST_REASONS: Final = 8
 _SLOWEST: Final = 3
 _LONG: Final = 0.1
 
@@ -82,9 +83,11 @@ class SessionSummary:
         )
 
     def _list_skips(self) -> list[str]:
-        """Return each reason for skipping with its count."""
+        """Return the commonest reasons for skipping with their counts; pytest's -rs has all."""
         reasons = Counter(e.get("why", "") for e in self.entries if e["outcome"] == "skipped")
-        return [f"{count}: {reason}" for reason, count in reasons.items()]
+        told = [f"{count}: {reason}" for reason, count in reasons.most_common(_MOST_REASONS)]
+        more = len(reasons) - len(told)
+        return [*told, *([f"... for {more} more reasons, see -rs"] if more > 0 else [])]
 
     def _notes(self) -> list[str]:
         """Return the notes, each once; a count stands for what is too much."""
