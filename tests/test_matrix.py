@@ -71,7 +71,7 @@ def judged(module: ModuleType, observations: Observations) -> list[Verdict]:
 @pytest.fixture(autouse=True)
 def _enough_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have all questions asked: how many fit into the time of so short a run is not the matter."""
-    monkeypatch.setattr(asking, "_CREDIT", 3.0)
+    monkeypatch.setattr(asking, "_CREDIT", 10.0)
 
 
 @pytest.mark.parametrize("name", names("broken"))

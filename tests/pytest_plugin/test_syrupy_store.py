@@ -57,7 +57,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch) -> None:
         """Stand for a disk that is full."""
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("trainguard.pytest_plugin.syrupy_store.os.fsync", fail)
+    monkeypatch.setattr("trainguard.core.files.os.fsync", fail)
     with pytest.raises(OSError, match="no space left"):
         write(file, CURVES[1].to_text())
     assert file.read_text(encoding="utf-8") == CURVES[0].to_text()
