@@ -69,7 +69,10 @@ def test_the_script_is_reported_as_printed(tmp_path: Path) -> None:
         command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
     assert run.returncode == 1
-    assert worded(report) in worded(run.stdout)
+    # Which reasons are the commonest depends on how many steps there was time to ask.
+    told, _, unjudged = report.partition("  unjudged  ")
+    assert worded(told) in worded(run.stdout)
+    assert unjudged.partition(" had ")[2][:16] in run.stdout
 
 
 def write(folder: Path, name: str) -> None:

@@ -131,3 +131,11 @@ def perturbed(count: int = 12) -> None:
 def test_what_an_optimizer_steps_is_left_to_it() -> None:
     """A perturbation before the step is no step."""
     assert {step.optimizer for step in steps_of(perturbed)} == {"SGD"}
+
+
+@pytest.mark.parametrize("train", [along_attribute, along_returned])
+def test_what_an_earlier_training_left_behind_is_no_matter(train) -> None:
+    """An optimizer that is still in memory, and holds nothing of this run."""
+    left = torch.optim.SGD(leaves(), lr=0.1)
+    assert len(steps_of(train)) == 5
+    assert left.param_groups

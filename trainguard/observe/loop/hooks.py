@@ -42,6 +42,7 @@ def install(recorder: "Recorder") -> None:
     for found in [each for each in gc.get_objects() if type(each) in optimizers]:
         if hasattr(found, "param_groups"):
             recorder.window_of(found)
+            recorder.hand.earlier.add(found)
     steps = _Steps(recorder)
     for register, hook in (
         (register_optimizer_step_pre_hook, steps.before),
