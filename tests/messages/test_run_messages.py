@@ -51,7 +51,7 @@ MACHINE = (
     (r"[\d.]+ m?s each(, \d+% of it waiting for data)?", "N ms each"),
     (r"[\d.]+ MiB", "N MiB"),
     (r"\d+ (invariants judged:) \d+ passed", r"N \1 N passed"),
-    (r"  unjudged  \d+ had nothing to judge: [^.]*?see\s+-v", "  unjudged  N had ..."),
+    (r"(?s)  unjudged  \d+ had nothing to judge: .*?see\s+-v", "  unjudged  N had ..."),
     (r"\d+\.\d+(e-\d+)?", "N.N"),
 )
 
