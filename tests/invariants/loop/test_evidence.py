@@ -7,7 +7,7 @@ from trainguard.core.catalogue import Invariant, catalogue
 from trainguard.events.counterfactual import WhatIf
 from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import answered, both, either, looked, steps_from
+from trainguard.invariants.loop.evidence import both, either, has_answer, has_probe, steps_from
 
 # They judge whatever a run does, the first step included.
 ALWAYS = {"gradient_norm_is_positive", "loss_depends_on_parameters", "nothing_grows"}
@@ -27,7 +27,7 @@ def test_a_run_of_nothing_is_no_pass(made: Invariant) -> None:
 
 def test_a_probe_that_was_made_and_found_nothing_is_evidence() -> None:
     """The header tells which probes were made; one of before that did not is believed."""
-    missing = looked("mix", "nothing was tried")
+    missing = has_probe("mix", "nothing was tried")
     assert missing(trace(looked=("mix",))) == ""
     assert missing(trace()) == ""
     assert missing(trace(Probe(probe="mix", measured=1.0), looked=())) == ""
@@ -39,7 +39,7 @@ def test_a_question_that_was_given_up_says_why() -> None:
     lost = WhatIf(question="inputs edited", outcome="given up", reason="it took too long")
     void = WhatIf(question="inputs edited", outcome="void", reason="targets moved too")
     said = WhatIf(question="inputs edited", outcome="answered", measured=1.0)
-    missing = answered("inputs edited")
+    missing = has_answer("inputs edited")
     assert missing(trace(lost, void)) == "no step could be asked: targets moved too"
     assert missing(trace(lost, said, void)) == ""
 

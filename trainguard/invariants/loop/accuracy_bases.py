@@ -49,7 +49,7 @@ class Basis:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class Closeness:
     """How near a value must be to another."""
 
     near: float

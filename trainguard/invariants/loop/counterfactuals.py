@@ -8,7 +8,7 @@ from trainguard.core.measure import Measure, at_step, portion
 from trainguard.events.base import Event
 from trainguard.events.counterfactual import WhatIf
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import answered
+from trainguard.invariants.loop.evidence import has_answer
 from trainguard.invariants.loop.wording import events
 from trainguard.invariants.wording import number
 
@@ -23,7 +23,7 @@ def answers_to(trace: Trace[Event], question: str) -> list[WhatIf]:
     return [event for event in asked if event.outcome == "answered"]
 
 
-@invariant("loop", evidence=answered("inputs edited"))
+@invariant("loop", evidence=has_answer("inputs edited"))
 def inputs_matter(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A step depends on what its model is shown.
@@ -52,7 +52,7 @@ def inputs_matter(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
-@invariant("loop", evidence=answered("padding edited"))
+@invariant("loop", evidence=has_answer("padding edited"))
 def padding_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The loss does not depend on the tokens that a mask marks as padding.
@@ -81,7 +81,7 @@ def padding_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop", evidence=answered("labels exchanged"))
+@invariant("loop", evidence=has_answer("labels exchanged"))
 def labels_matter(trace: Trace[Event]) -> Iterator[Finding]:
     """
     It matters which label belongs to which sample.
@@ -112,7 +112,7 @@ def labels_matter(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
-@invariant("loop", evidence=answered("the same batch again"))
+@invariant("loop", evidence=has_answer("the same batch again"))
 def steps_lower_the_loss(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Steps that are made with one batch lower its loss.

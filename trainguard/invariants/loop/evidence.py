@@ -35,7 +35,7 @@ def some(kind: type[E], missing: str, test: Callable[[E], Any] = lambda _: True)
     return evidence
 
 
-def looked(probe: str, missing: str) -> Evidence:
+def has_probe(probe: str, missing: str) -> Evidence:
     """Return what says `missing` of a run in which a probe could not be made."""
 
     def evidence(trace: Trace[Any]) -> str:
@@ -47,7 +47,7 @@ def looked(probe: str, missing: str) -> Evidence:
     return evidence
 
 
-def answered(question: str) -> Evidence:
+def has_answer(question: str) -> Evidence:
     """Return what says of a run why none of its steps could be asked a question."""
 
     def evidence(trace: Trace[Any]) -> str:
@@ -120,10 +120,12 @@ FITS = some(
     "no loss function of torch compared a model with classes or numbers often enough",
     lambda fit: fit.calls,
 )
-TARGETS = either(looked("target", "no target was seen beside its input"), looked("future", "-"))
-MIXING = either(
-    looked("mix", "no pass could be tried with another sample"), answered("a sample edited")
+TARGETS = either(
+    has_probe("target", "no target was seen beside its input"), has_probe("future", "-")
 )
-HELD_OUT = looked("held out", "no evaluation was seen whose samples could be told apart")
+MIXING = either(
+    has_probe("mix", "no pass could be tried with another sample"), has_answer("a sample edited")
+)
+HELD_OUT = has_probe("held out", "no evaluation was seen whose samples could be told apart")
 SERVED = some(Probe, "no loader of several batches was seen", lambda p: p.probe == "batches")
 SKILLS = some(Skill, "no evaluation of classes was seen")

@@ -14,8 +14,8 @@ from trainguard.events.trace import Trace
 from trainguard.invariants.loop.accuracy_bases import (
     TRUE,
     Basis,
+    Closeness,
     Count,
-    Fit,
     add_up,
     bases_of,
     is_sharp,
@@ -66,7 +66,7 @@ def logged_accuracies_are_true(trace: Trace[Event]) -> Iterator[Finding]:
     ordered = sorted(known, key=lambda one: (one.channel, one.name, one.clock))
     told = set()
     for (_, name), group in groupby(ordered, key=lambda one: (one.channel, one.name)):
-        fault = _judge(tuple(group), scores, Fit(near))
+        fault = _judge(tuple(group), scores, Closeness(near))
         if fault is not None and (name, fault.kind) not in told:
             told.add((name, fault.kind))
             yield _finding(trace, fault)
@@ -85,10 +85,10 @@ class _Fault:
 
 
 _Pair = tuple[Logged, list[Basis]]
-_Find = Callable[[Logged, Basis, Fit], Iterator[str]]
+_Find = Callable[[Logged, Basis, Closeness], Iterator[str]]
 
 
-def _judge(said: Sequence[Logged], places: list[list[Score]], fit: Fit) -> _Fault | None:
+def _judge(said: Sequence[Logged], places: list[list[Score]], fit: Closeness) -> _Fault | None:
     """Return the mistake that the values of one name agree on, if there is one."""
     starts = [-1, *(one.clock for one in said)]
     pairs = [
@@ -109,7 +109,7 @@ def _judge(said: Sequence[Logged], places: list[list[Score]], fit: Fit) -> _Faul
     return _agree(kept, _slips, fit) or _divided(kept, fit) or _at_chance(kept)
 
 
-def _slips(said: Logged, basis: Basis, fit: Fit) -> Iterator[str]:
+def _slips(said: Logged, basis: Basis, fit: Closeness) -> Iterator[str]:
     """Yield the known mistakes that a value matches."""
     truth = basis.counts["right"]
     if basis.part != "evaluation" and means_evaluation(said.name):
@@ -125,7 +125,7 @@ def _slips(said: Logged, basis: Basis, fit: Fit) -> Iterator[str]:
             yield name
 
 
-def _grown(said: Logged, basis: Basis, fit: Fit) -> Iterator[str]:
+def _grown(said: Logged, basis: Basis, fit: Closeness) -> Iterator[str]:
     """Yield that a value counts what was right before too: in earlier epochs or evaluations."""
     if basis.before:
         every = add_up([*basis.before, *basis.scores])["right"]
@@ -135,7 +135,7 @@ def _grown(said: Logged, basis: Basis, fit: Fit) -> Iterator[str]:
             yield "running"
 
 
-def _agree(pairs: Sequence[_Pair], find: _Find, fit: Fit) -> _Fault | None:
+def _agree(pairs: Sequence[_Pair], find: _Find, fit: Closeness) -> _Fault | None:
     """Return the mistake that most values agree on, all about one place and one part of it."""
     found: dict[tuple[str, str, str], list[tuple[Logged, Basis]]] = {}
     for said, bases in pairs:
@@ -162,7 +162,7 @@ def _fault(
     return _Fault(kind, said, basis.counts["right"], times, among, divisor)
 
 
-def _divided(pairs: Sequence[_Pair], fit: Fit) -> _Fault | None:
+def _divided(pairs: Sequence[_Pair], fit: Closeness) -> _Fault | None:
     """Return the mistake of a divisor that is the same each time, and not what was counted."""
     found: dict[tuple[str, str], list[tuple[Logged, Basis]]] = {}
     for said, bases in pairs:

@@ -9,7 +9,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.counterfactuals import answers_to
-from trainguard.invariants.loop.evidence import MIXING, TARGETS, looked
+from trainguard.invariants.loop.evidence import MIXING, TARGETS, has_probe
 from trainguard.invariants.loop.wording import events, percent
 from trainguard.invariants.wording import number
 
@@ -107,7 +107,7 @@ def samples_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
-@invariant("loop", evidence=looked("labels", "no sample came again with its label"))
+@invariant("loop", evidence=has_probe("labels", "no sample came again with its label"))
 def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The same input comes with the same label.
@@ -133,7 +133,7 @@ def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
-@invariant("loop", evidence=looked("repeat", "no evaluation was fit to be made again"))
+@invariant("loop", evidence=has_probe("repeat", "no evaluation was fit to be made again"))
 def evaluation_is_deterministic(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The same input gives the same output in evaluation mode.
@@ -209,7 +209,7 @@ def _differs(probe: Probe, summary: str, why: str, rank: Rank = Rank.BROKEN) -> 
     )
 
 
-@invariant("loop", evidence=looked("shared", "no probe was made"))
+@invariant("loop", evidence=has_probe("shared", "no probe was made"))
 def layers_are_distinct(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The layers of a list are layers of their own.

@@ -9,7 +9,7 @@ from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Logged, Probe
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import HELD_OUT, looked
+from trainguard.invariants.loop.evidence import HELD_OUT, has_probe
 from trainguard.invariants.loop.wording import events, percent
 
 _FEW = 2  # passes that repeat an order: two may be one run that was made again
@@ -21,7 +21,7 @@ _PAIRS = 16  # of an evaluation, at least
 _COVERED = 0.9  # of what was trained on: so much may be evaluated on purpose
 
 
-@invariant("loop", evidence=looked("order", "no two shuffled epochs of a loader were seen"))
+@invariant("loop", evidence=has_probe("order", "no two shuffled epochs of a loader were seen"))
 def epochs_are_reshuffled(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A loader that shuffles has another order in each epoch.
@@ -53,7 +53,7 @@ def epochs_are_reshuffled(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop", evidence=looked("reach", "no epoch of a loader was seen"))
+@invariant("loop", evidence=has_probe("reach", "no epoch of a loader was seen"))
 def sampler_reaches_the_data(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A pass through a loader does not draw a few samples over and over.
@@ -81,7 +81,7 @@ def sampler_reaches_the_data(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop", evidence=looked("sorted", "no two epochs of the same labels were seen"))
+@invariant("loop", evidence=has_probe("sorted", "no two epochs of the same labels were seen"))
 def labels_are_not_sorted(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The classes do not come one after the other.
@@ -107,7 +107,7 @@ def labels_are_not_sorted(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop", evidence=looked("random", "no step drew a random number"))
+@invariant("loop", evidence=has_probe("random", "no step drew a random number"))
 def random_numbers_do_not_recur(trace: Trace[Event]) -> Iterator[Finding]:
     """
     No step draws the random numbers of an earlier step.

@@ -8,11 +8,11 @@ from trainguard.core.measure import at_step, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import looked
+from trainguard.invariants.loop.evidence import has_probe
 from trainguard.invariants.loop.wording import events
 
 
-@invariant("loop", evidence=looked("matched", "no state was loaded"))
+@invariant("loop", evidence=has_probe("matched", "no state was loaded"))
 def loaded_state_matches(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A state that is loaded has something for the module.
@@ -39,7 +39,7 @@ def loaded_state_matches(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop", evidence=looked("restored", "no state was loaded"))
+@invariant("loop", evidence=has_probe("restored", "no state was loaded"))
 def kept_state_is_a_copy(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A state that is kept to be loaded later is a copy.
@@ -69,7 +69,7 @@ def kept_state_is_a_copy(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
-@invariant("loop", evidence=looked("statistics", "no batch norm was evaluated"))
+@invariant("loop", evidence=has_probe("statistics", "no batch norm was evaluated"))
 def statistics_follow_the_data(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The batch statistics that an evaluation uses are those of some data.
@@ -98,7 +98,7 @@ def statistics_follow_the_data(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop", evidence=looked("resumed", "no schedule went on from a file"))
+@invariant("loop", evidence=has_probe("resumed", "no schedule went on from a file"))
 def schedule_is_resumed(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Where an optimizer goes on from a file, its schedule does so too.

@@ -9,7 +9,7 @@ from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe, Term
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import FUNCTIONS, either, looked
+from trainguard.invariants.loop.evidence import FUNCTIONS, either, has_probe
 from trainguard.invariants.loop.wording import events
 from trainguard.invariants.wording import number
 
@@ -114,7 +114,7 @@ def _describe_normalisation(term: Term) -> tuple[str, str]:
     return "", ""
 
 
-@invariant("loop", evidence=either(FUNCTIONS, looked("broadcast", "-")))
+@invariant("loop", evidence=either(FUNCTIONS, has_probe("broadcast", "-")))
 def loss_inputs_do_not_broadcast(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A loss compares each output with its own target, not with all of them.
