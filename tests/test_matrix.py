@@ -1,6 +1,7 @@
 """Every broken fixture breaks what it says and nothing else; a healthy one breaks nothing."""
 
 import re
+import threading
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +14,7 @@ from trainguard.core.catalogue import catalogue
 from trainguard.core.settings import Settings
 from trainguard.judging.judge import Observations, applicable, devices_present, verdict
 from trainguard.judging.verdict import Verdict
-from trainguard.observe.loop.counterfactual import asking
+from trainguard.observe.loop.counterfactual import asking, forking
 from trainguard.report.text import render_verdict
 from trainguard.subjects.subject import Subject
 
@@ -70,8 +71,14 @@ def judged(module: ModuleType, observations: Observations) -> list[Verdict]:
 
 @pytest.fixture(autouse=True)
 def _enough_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have all questions asked: how many fit into the time of so short a run is not the matter."""
+    """
+    Have all questions asked: how many fit into the time of so short a run is not the matter.
+
+    Neither are threads that other tests have left in this process, with which no child is made.
+    """
     monkeypatch.setattr(asking, "_CREDIT", 10.0)
+    left = [t.name for t in threading.enumerate() if t is not threading.main_thread()]
+    monkeypatch.setattr(forking, "_IDLE", (*forking._IDLE, *left))
 
 
 @pytest.mark.parametrize("name", names("broken"))
