@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from tests.command.compare.runs import run, write
 from trainguard.command import cli
+from trainguard.command.exit import seconds as seconds_of
 from trainguard.command.output import say
 
 FULL = pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")
@@ -85,4 +86,4 @@ def test_names_that_are_too_long(trace, tmp_path) -> None:
 def test_time_without_end(trace, seconds) -> None:
     """A limit that is none is none."""
     assert compare(trace, trace, "--timeout", seconds).exit_code == 0
-    assert cli._seconds(float(seconds)) is None
+    assert seconds_of(float(seconds)) is None

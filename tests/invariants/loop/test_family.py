@@ -68,7 +68,8 @@ def check(run: list[Event], promises: dict, header: dict) -> None:
     trace = Trace("train", tuple(run), header, promises)
     for finding in (finding for made in catalogue("loop") for finding in made.judge(trace)):
         assert "`train`" in finding.summary
-        assert not any(letter.isdigit() for letter in finding.summary)
+        words = finding.summary.replace("Net.fc1.weight", "")  # drawn as the name of a function
+        assert not any(letter.isdigit() for letter in words)
         assert finding.measured
         assert finding.allowed
 
