@@ -1,10 +1,12 @@
 """What an accuracy that is said may be about: the predictions of an evaluation, or of an epoch."""
 
 import re
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from math import nan
 from typing import NamedTuple
 
 from trainguard.events.base import Event
@@ -44,8 +46,10 @@ class Basis:
     part: str  # "evaluation", "last" or "since"
     scores: tuple[Score, ...]
     counts: dict[str, Count]
-    before: tuple[Score, ...] = ()  # those of the same place up to then
-    steady: bool = False  # whether nearly every step has a call there
+    so_far: Count  # what is right of these and of those of the same place before them
+    best: float  # the largest share of any of those
+    goes_on: bool  # whether there are any before them
+    steady: bool  # whether nearly every step has a call there
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,38 +83,80 @@ def means_evaluation(name: str) -> bool:
     return bool(set(re.split(r"[^a-z]+", name.lower())) & EVALUATION)
 
 
-def sound_scores(trace: Trace[Event]) -> list[list[Score]]:
-    """Return the scores of each place where it is known what belongs together."""
+class ScoredPlace:
+    """
+    The scores of one place in their order, and what they add up to, from the first one on.
+
+    so_far: what was right up to each score; best: the largest share of them. usual: the steps from
+    one score to the next; unbroken: how many follow each other without a longer gap.
+    """
+
+    def __init__(self, scores: Sequence[Score]) -> None:
+        self.scores = sorted(scores, key=lambda one: one.clock)
+        self.clocks = [one.clock for one in self.scores]
+        each = [add_up([one])["right"] for one in self.scores]
+        self.so_far = list(accumulate(each, _join))
+        self.best = list(accumulate((count.share for count in each), max))
+        gaps = [b.step - a.step for a, b in pairwise(self.scores)]
+        self.usual = max(1, Counter(gaps).most_common(1)[0][0] if gaps else 1)
+        self.unbroken = 1 + next((i for i, gap in enumerate(gaps) if gap > self.usual), len(gaps))
+        self.steady = len(self.scores) >= _STEADY * (self.scores[-1].step / self.usual)
+
+    def basis(self, part: str, begin: int, end: int) -> Basis:
+        """Return what is known of some scores; the last one alone has nothing before it."""
+        scores = tuple(self.scores[begin:end])
+        counts = add_up(scores)
+        own, alone = counts["right"], part == "last"
+        return Basis(
+            scores[-1].source,
+            part,
+            scores,
+            counts,
+            so_far=own if alone else self.so_far[end - 1],
+            best=own.share if alone else self.best[end - 1],
+            goes_on=begin > 0 and not alone,
+            steady=self.steady and part != "evaluation",
+        )
+
+
+def _join(first: Count, second: Count) -> Count:
+    """Return what is right in both."""
+    return Count(first.right + second.right, first.of + second.of, nan)
+
+
+def score_places(trace: Trace[Event]) -> list[ScoredPlace]:
+    """Return the places where it is known what belongs together."""
     places: dict[tuple[str, bool], list[Score]] = {}
     for one in events(trace, Score):
         places.setdefault((one.source, one.evaluation), []).append(one)
     return [
-        sorted(own, key=lambda one: one.clock)
+        ScoredPlace(own)
         for own in places.values()
-        if all(one.ways and (one.evaluation or one.calls == 1) for one in own)
+        if all(_is_counted(one) and (one.evaluation or one.calls == 1) for one in own)
     ]
 
 
-def bases_of(own: Sequence[Score], start: int, said: Logged) -> Iterator[Basis]:
+def _is_counted(one: Score) -> bool:
+    """Say whether it is known what was right."""
+    return any(name == "right" for name, *_ in one.ways)
+
+
+def bases_of(own: ScoredPlace, start: int, said: Logged) -> Iterator[Basis]:
     """Yield what was counted at one place since a name was said before, up to where it is said."""
-    before = [one for one in own if one.clock < said.clock]
-    if not before:
+    end = bisect_left(own.clocks, said.clock)
+    if not end:
         return
-    last, source = before[-1], before[-1].source
+    last = own.scores[end - 1]
     if last.evaluation:
         if last.step == said.step:
-            yield Basis(source, "evaluation", (last,), add_up([last]), tuple(before[:-1]))
+            yield own.basis("evaluation", end - 1, end)
         return
-    gaps = [b.step - a.step for a, b in pairwise(own)]
-    usual = max(1, Counter(gaps).most_common(1)[0][0] if gaps else 1)
-    since = [one for one in before if one.clock > start]
-    if said.step - last.step > usual or not since:
+    begin = bisect_right(own.clocks, start)
+    if said.step - last.step > own.usual or begin >= end:
         return
-    steady = len(own) >= _STEADY * (own[-1].step / usual)
-    yield Basis(source, "last", (last,), add_up([last]), steady=steady)
-    if len(since) > 1 and all(b.step - a.step <= usual for a, b in pairwise(before)):
-        earlier = tuple(before[: -len(since)])
-        yield Basis(source, "since", tuple(since), add_up(since), earlier, steady)
+    yield own.basis("last", end - 1, end)
+    if end - begin > 1 and end <= own.unbroken:
+        yield own.basis("since", begin, end)
 
 
 def add_up(scores: Sequence[Score]) -> dict[str, Count]:
@@ -142,10 +188,7 @@ def _truths_of(basis: Basis) -> Iterator[float]:
         count = basis.counts.get(name)
         if count is not None:
             yield from (count.share, count.mean)
-    every = (*basis.before, *basis.scores)
-    if basis.part == "evaluation":
-        yield max(add_up([one])["right"].share for one in every)
-    else:  # the mean so far may be meant
-        yield add_up(every)["right"].share
+    # The best so far may be meant, or in training the mean so far.
+    yield basis.best if basis.part == "evaluation" else basis.so_far.share
     for one in basis.scores:
         yield from (way[3] for way in one.ways if way[0] in TRUE)

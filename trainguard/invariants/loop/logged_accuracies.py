@@ -8,7 +8,6 @@ from math import isfinite, sqrt
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.events.base import Event
-from trainguard.events.fit import Score
 from trainguard.events.loop import Logged
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.accuracy_bases import (
@@ -16,12 +15,12 @@ from trainguard.invariants.loop.accuracy_bases import (
     Basis,
     Closeness,
     Count,
-    add_up,
+    ScoredPlace,
     bases_of,
     is_sharp,
     means_accuracy,
     means_evaluation,
-    sound_scores,
+    score_places,
     truths,
 )
 from trainguard.invariants.loop.evidence import NUMBERS
@@ -60,13 +59,13 @@ def logged_accuracies_are_true(trace: Trace[Event]) -> Iterator[Finding]:
     Source: 935963004/LaBraM issue 15; traja-team/traja issue 57.
     """
     near = trace.limit("logged_accuracies_are_true", _NEAR)
-    scores = sound_scores(trace)
+    places = score_places(trace)
     said = (one for one in events(trace, Logged) if means_accuracy(one.name))
     known = (one for one in said if isfinite(one.value))
     ordered = sorted(known, key=lambda one: (one.channel, one.name, one.clock))
     told = set()
     for (_, name), group in groupby(ordered, key=lambda one: (one.channel, one.name)):
-        fault = _judge(tuple(group), scores, Closeness(near))
+        fault = _judge(tuple(group), places, Closeness(near))
         if fault is not None and (name, fault.kind) not in told:
             told.add((name, fault.kind))
             yield _finding(trace, fault)
@@ -88,7 +87,7 @@ _Pair = tuple[Logged, list[Basis]]
 _Find = Callable[[Logged, Basis, Closeness], Iterator[str]]
 
 
-def _judge(said: Sequence[Logged], places: list[list[Score]], fit: Closeness) -> _Fault | None:
+def _judge(said: Sequence[Logged], places: list[ScoredPlace], fit: Closeness) -> _Fault | None:
     """Return the mistake that the values of one name agree on, if there is one."""
     starts = [-1, *(one.clock for one in said)]
     pairs = [
@@ -127,11 +126,10 @@ def _slips(said: Logged, basis: Basis, fit: Closeness) -> Iterator[str]:
 
 def _grown(said: Logged, basis: Basis, fit: Closeness) -> Iterator[str]:
     """Yield that a value counts what was right before too: in earlier epochs or evaluations."""
-    if basis.before:
-        every = add_up([*basis.before, *basis.scores])["right"]
-        if fit(said, every.right / max(1.0, basis.counts["right"].of)):
+    if basis.goes_on:
+        if fit(said, basis.so_far.right / max(1.0, basis.counts["right"].of)):
             yield "grown"
-        elif fit(said, every.share):
+        elif fit(said, basis.so_far.share):
             yield "running"
 
 
