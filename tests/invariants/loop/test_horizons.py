@@ -1,6 +1,6 @@
 """The judges of a schedule's length, of what a LambdaLR multiplies and of a plateau's metric."""
 
-from math import cos, pi
+from math import cos, nan, pi
 
 import pytest
 
@@ -40,6 +40,12 @@ def test_a_schedule_in_steps_advanced_by_the_epoch_is_found(judged, steps) -> No
 def test_lengths_that_fit_or_say_nothing(length: int, calls: int, ranks, steps) -> None:
     """Only the very length of the run tells that the unit is another."""
     assert ranks("schedule_fits_the_run", [*steps(60), plan(length, calls)]) == []
+
+
+def test_a_run_whose_losses_nobody_knows_is_judged(ranks, steps) -> None:
+    """A step without a known loss counts as one pass."""
+    unknown = steps(60, loss=nan, losses=())
+    assert ranks("schedule_fits_the_run", [*unknown, plan(60, 6)]) == [Rank.BROKEN]
 
 
 def test_a_schedule_is_judged_at_its_end(ranks, steps) -> None:

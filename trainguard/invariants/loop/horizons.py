@@ -91,7 +91,8 @@ class _Drive:
 def _measure_drive(trace: Trace[Event], scheduler: Scheduler, course: Course) -> _Drive:
     """Count what a scheduler was driven with."""
     steps = count(course.every)
-    passes = round(steps * (middle(len(s.losses) for s in course.every if s.losses) or 1))
+    each = [len(s.losses) for s in course.every if s.losses] or [1]
+    passes = round(steps * middle(each))
     batches = trace.conditions.get("batches")
     epochs = passes / batches if isinstance(batches, int) and batches > 1 else 0.0
     near = trace.limit("schedule_fits_the_run", _NEAR)
