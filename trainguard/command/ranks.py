@@ -36,7 +36,7 @@ def own_file(path: Path) -> Path:
 
 def enter() -> None:
     """Let the other processes of a distributed run know that this one has begun."""
-    with suppress(OSError), _shared() as state:
+    with suppress(OSError), _share_state() as state:
         if not any(is_running(process) for process in state):
             state.clear()  # of a run that was killed
         state[str(os.getpid())] = {"rank": rank()}
@@ -46,7 +46,7 @@ def leave(found: Mapping[str, str]) -> dict[int, Found]:
     """Leave what this process found; the last one gets back what each of them did."""
     own, me = {rank(): dict(found)}, str(os.getpid())
     try:
-        with _shared() as state:
+        with _share_state() as state:
             state[me] = {"rank": rank(), "found": dict(found)}
             if any("found" not in told and is_running(each) for each, told in state.items()):
                 return {}
@@ -67,7 +67,7 @@ def render_others(everything: Mapping[int, Found]) -> str:
 
 
 @contextmanager
-def _shared() -> Iterator[State]:
+def _share_state() -> Iterator[State]:
     """Yield what the processes of this run share, read and written by one of them at a time."""
     if sys.platform == "win32" or os.environ.get("WORLD_SIZE", "1") == "1":
         raise OSError("there are no others")

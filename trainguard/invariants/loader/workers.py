@@ -66,9 +66,9 @@ def workers_draw_different_numbers(trace: Trace[Event]) -> Iterator[Finding]:
         again = [one for one, other in equal if one[1] == other[1]]
         if alike:
             epoch, draws = alike[0][0], len(courses[alike[0]])
-            yield _drawn_alike(trace, first, epoch, draws, _shared(trace, first))
+            yield _drawn_alike(trace, first, epoch, draws, _find_shared_generators(trace, first))
             return
-        part = [at for at in _shared(trace, first, felt=True) if not alike]
+        part = [at for at in _find_shared_generators(trace, first, felt=True) if not alike]
         if part:
             yield _drawn_alike(trace, first, 0, len(next(iter(courses.values()))), part)
             return
@@ -113,7 +113,7 @@ def _may_be_chance(courses: list[Course]) -> bool:
     return not varied or repeated**shortest > _CHANCE
 
 
-def _shared(trace: Trace[Event], first: Batch, felt: bool = False) -> list[str]:
+def _find_shared_generators(trace: Trace[Event], first: Batch, felt: bool = False) -> list[str]:
     """Return the generators that are in the same state in each worker, or those that are felt."""
     return [
         event.at

@@ -68,7 +68,7 @@ def logged_accuracies_are_true(trace: Trace[Event]) -> Iterator[Finding]:
         fault = _judge(tuple(group), places, Closeness(near))
         if fault is not None and (name, fault.kind) not in told:
             told.add((name, fault.kind))
-            yield _finding(trace, fault)
+            yield _make_finding(trace, fault)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,8 @@ def _judge(said: Sequence[Logged], places: list[ScoredPlace], fit: Closeness) ->
     if len(kept) < _FEW or any(true[1:]):
         return None
     if true[0]:  # what goes on from one to the next is true once, the first time
-        return _agree(kept[1:], _grown, fit)
-    return _agree(kept, _slips, fit) or _divided(kept, fit) or _at_chance(kept)
+        return _agree(kept[1:], _find_growth, fit)
+    return _agree(kept, _slips, fit) or _find_divisor(kept, fit) or _at_chance(kept)
 
 
 def _slips(said: Logged, basis: Basis, fit: Closeness) -> Iterator[str]:
@@ -124,7 +124,7 @@ def _slips(said: Logged, basis: Basis, fit: Closeness) -> Iterator[str]:
             yield name
 
 
-def _grown(said: Logged, basis: Basis, fit: Closeness) -> Iterator[str]:
+def _find_growth(said: Logged, basis: Basis, fit: Closeness) -> Iterator[str]:
     """Yield that a value counts what was right before too: in earlier epochs or evaluations."""
     if basis.goes_on:
         if fit(said, basis.so_far.right / max(1.0, basis.counts["right"].of)):
@@ -143,7 +143,7 @@ def _agree(pairs: Sequence[_Pair], find: _Find, fit: Closeness) -> _Fault | None
                 of = measured if kind == "training" else [basis]
                 own = found.setdefault((kind, basis.place, basis.part), [])
                 own.extend((said, one) for one in of[:1])
-    least = max(_FEW - (find is _grown), _MOST * len(pairs))
+    least = max(_FEW - (find is _find_growth), _MOST * len(pairs))
     for kind in _FAULTS:
         for (one, _, _), agreed in found.items():
             values = {said.value for said, _ in agreed}
@@ -160,7 +160,7 @@ def _fault(
     return _Fault(kind, said, basis.counts["right"], times, among, divisor)
 
 
-def _divided(pairs: Sequence[_Pair], fit: Closeness) -> _Fault | None:
+def _find_divisor(pairs: Sequence[_Pair], fit: Closeness) -> _Fault | None:
     """Return the mistake of a divisor that is the same each time, and not what was counted."""
     found: dict[tuple[str, str], list[tuple[Logged, Basis]]] = {}
     for said, bases in pairs:
@@ -272,7 +272,7 @@ _FAULTS_OF_SIZE = {
 }
 
 
-def _finding(trace: Trace[Event], fault: _Fault) -> Finding:
+def _make_finding(trace: Trace[Event], fault: _Fault) -> Finding:
     """Return the finding about what is said under one name."""
     said, truth = fault.said, fault.truth
     default = (_FAULTS_OF_SIZE.get(fault.kind, ""), _remedy(fault))

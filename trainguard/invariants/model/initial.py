@@ -195,7 +195,7 @@ def components_are_distinct(trace: Trace[Pass]) -> Iterator[Finding]:
                 " random weight, or biases spread over the data, would",
                 event=seen,
             )
-    yield from _repeated(trace)
+    yield from _find_repeated_layers(trace)
     yield from _silent(trace)
 
 
@@ -217,7 +217,7 @@ def _twins(trace: Trace[Pass]) -> Iterator[Finding]:
         )
 
 
-def _repeated(trace: Trace[Pass]) -> Iterator[Finding]:
+def _find_repeated_layers(trace: Trace[Pass]) -> Iterator[Finding]:
     """Yield a note for each layer that a list holds more than once."""
     for seen in of(trace, "repeated"):
         yield Finding(

@@ -171,7 +171,7 @@ def _compare_rows(
     rows = len(plain.scores)
     if rows % samples or not rows or (rows > samples and len(plain.shape) < 2):
         return None
-    changed = _changed(plain.scores, edited.scores, rounding)
+    changed = _find_changes(plain.scores, edited.scores, rounding)
     # The rows of a sample follow each other, or stand a batch apart.
     of_sample = [np.arange(rows) // (rows // samples), np.arange(rows) % samples]
     counts = [len(set(owner[changed.any(1)].tolist()) - {0}) for owner in of_sample]
@@ -196,7 +196,7 @@ def _is_of_pairs(given: GivenRows, samples: int) -> bool:
     return places in (1, len(given.targets))
 
 
-def _changed(plain: Numbers, edited: Numbers, rounding: float) -> Flags:
+def _find_changes(plain: Numbers, edited: Numbers, rounding: float) -> Flags:
     """Return which elements have changed by more than rounding."""
     finite = np.abs(plain[np.isfinite(plain)])
     with np.errstate(invalid="ignore"):
