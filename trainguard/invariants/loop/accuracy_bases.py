@@ -13,14 +13,13 @@ from trainguard.events.base import Event
 from trainguard.events.fit import Score
 from trainguard.events.loop import Logged
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evaluations import EVALUATION
-from trainguard.invariants.loop.wording import events
+from trainguard.invariants.loop.evaluations import EVALUATION, TRAINING
+from trainguard.invariants.loop.wording import events, words_of
 
 TRUE = ("right", "all", "whole")  # ways of counting that are no mistake
 _STEADY = 0.9  # of the steps have a call at a place that a training goes through
 _COARSE = 0.02  # of the value: what is rounded more than that says nothing,
 _TWO_DIGITS = 0.005  # unless it has two digits at least
-_TRAINING = {"train", "training"}
 _BESIDE = {"acc", "accs", "accuracy", "mean", "avg", "average", "running", "epoch", "batch", "step"}
 _BESIDE |= {"set", "metrics", "total", "model"}
 
@@ -75,12 +74,12 @@ def means_accuracy(name: str) -> bool:
     """Say whether a name means a plain accuracy, and not the best, a balanced or another one."""
     words = set(filter(None, re.split(r"[^a-z0-9]+", name.lower())))
     meant = bool(words & {"acc", "accs", "accuracy"})
-    return meant and words <= EVALUATION | _TRAINING | _BESIDE
+    return meant and words <= EVALUATION | TRAINING | _BESIDE
 
 
 def means_evaluation(name: str) -> bool:
     """Say whether a name is about an evaluation."""
-    return bool(set(re.split(r"[^a-z]+", name.lower())) & EVALUATION)
+    return not EVALUATION.isdisjoint(words_of(name))
 
 
 class ScoredPlace:

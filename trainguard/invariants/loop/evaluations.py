@@ -1,6 +1,5 @@
 """Judgement of what evaluations report: a loss that can change."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,12 +13,13 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Evaluation, Logged, Parameter, Step
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import EVALUATIONS, NUMBERS, either
-from trainguard.invariants.loop.wording import courses, events, finite, middle, stretch
+from trainguard.invariants.loop.wording import courses, events, finite, middle, stretch, words_of
 from trainguard.invariants.wording import number
 
 _FEW = 3
 _SURE = 5  # printed values that agree to the last digit
 EVALUATION = frozenset({"val", "valid", "validation", "eval", "evaluation", "test", "dev"})
+TRAINING = frozenset({"train", "training"})
 _BESIDE = {"loss", "epoch", "mean", "avg", "average", "total"}
 
 
@@ -128,7 +128,7 @@ def _logged_series(trace: Trace[Event]) -> Iterator[_LossSeries]:
 
 def means_validation_loss(name: str) -> bool:
     """Say whether a name is that of a validation loss, and not of its best value or a part."""
-    words = set(filter(None, re.split(r"[^a-z]+", name.lower())))
+    words = set(words_of(name))
     return "loss" in words and bool(words & EVALUATION) and words <= EVALUATION | _BESIDE
 
 

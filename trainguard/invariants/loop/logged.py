@@ -1,6 +1,5 @@
 """Judgement of what a script says of itself: its norms, rates and losses are the true ones."""
 
-import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Logged, Step
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import NUMBERS
-from trainguard.invariants.loop.wording import Course, courses, events, finite
+from trainguard.invariants.loop.wording import Course, courses, events, finite, words_of
 from trainguard.invariants.wording import number
 
 _FEW = 3
@@ -90,7 +89,7 @@ def _series(trace: Trace[Event]) -> Iterator[_LoggedSeries]:
 
 def find_kind(name: str) -> str:
     """Return what a name means; nothing for names of clipped, averaged or validated values."""
-    words = [word for word in re.split(r"[^a-z]+", name.lower()) if word]
+    words = words_of(name)
     core = " ".join(word for word in words if word not in _BESIDE)
     return next((kind for kind, names in _NAMES.items() if core in names), "")
 

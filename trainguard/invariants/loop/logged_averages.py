@@ -1,6 +1,5 @@
 """Judgement of the averages that a script says: the mean loss of an evaluation or of an epoch."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -11,20 +10,16 @@ from trainguard.core.finding import Finding, Rank
 from trainguard.events.base import Event
 from trainguard.events.loop import Evaluation, Logged, Step
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evaluations import (
-    EVALUATION,
-    select_evaluations,
-)
+from trainguard.invariants.loop.evaluations import EVALUATION, TRAINING, select_evaluations
 from trainguard.invariants.loop.evidence import NUMBERS
 from trainguard.invariants.loop.logged import find_kind
-from trainguard.invariants.loop.wording import events, main_course, middle
+from trainguard.invariants.loop.wording import events, main_course, middle, words_of
 from trainguard.invariants.wording import number
 
 _FEW = 3  # averages that agree on a mistake
 _NEAR = 2e-3  # of the value: what float16 and another order of adding up may change
 _COARSE = 0.02  # of the value: what is rounded more than that says nothing
 _NOTES = ("sum", "last")
-_TRAINING = frozenset({"train", "training"})
 _BESIDE = {"loss", "epoch", "mean", "avg", "average", "running"}
 
 
@@ -63,9 +58,9 @@ def logged_averages_are_true(trace: Trace[Event]) -> Iterator[Finding]:
 
 def _may_mean(name: str, data: frozenset[str]) -> bool:
     """Say whether a name may be that of a mean loss of some data: "val" alone may be one too."""
-    words = set(filter(None, re.split(r"[^a-z]+", name.lower())))
-    about = bool(words & data) or (data is _TRAINING and "loss" in words)
-    return (about and words <= data | _BESIDE) or (data is _TRAINING and find_kind(name) == "loss")
+    words = set(words_of(name))
+    about = bool(words & data) or (data is TRAINING and "loss" in words)
+    return (about and words <= data | _BESIDE) or (data is TRAINING and find_kind(name) == "loss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +133,7 @@ def _epochs(trace: Trace[Event]) -> Iterator[tuple[str, list[_Pair]]]:
     """Yield what was said of the training, each with the steps since it was said before."""
     course = main_course(trace)
     steps = course.every if course is not None and course.alone else ()
-    said = [one for one in events(trace, Logged) if _may_mean(one.name, _TRAINING)]
+    said = [one for one in events(trace, Logged) if _may_mean(one.name, TRAINING)]
     ordered = sorted(said, key=lambda one: (one.channel, one.name, one.clock))
     if any(s.span > 1 or s.weights != (1.0,) for s in steps):
         return

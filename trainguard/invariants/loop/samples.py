@@ -1,6 +1,5 @@
 """Judgements of the order in which samples come, and of the numbers that are drawn for them."""
 
-import re
 from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
@@ -10,7 +9,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Logged, Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import HELD_OUT, has_probe
-from trainguard.invariants.loop.wording import events, percent
+from trainguard.invariants.loop.wording import events, percent, words_of
 
 _FEW = 2  # passes that repeat an order: two may be one run that was made again
 _OFTEN = 20  # times that each sample reached is drawn in one pass, or that the data are larger
@@ -176,4 +175,4 @@ def evaluation_is_held_out(trace: Trace[Event]) -> Iterator[Finding]:
 
 def _is_held_out(name: str) -> bool:
     """Say whether a name is that of something measured on samples kept apart."""
-    return bool(_HELD_OUT & set(re.split(r"[^a-z]+", name.lower())))
+    return not _HELD_OUT.isdisjoint(words_of(name))
