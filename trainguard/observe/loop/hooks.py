@@ -41,8 +41,7 @@ def install(recorder: "Recorder") -> None:
     # Those made before; type() does not wake up lazy proxies.
     for found in [each for each in gc.get_objects() if type(each) in optimizers]:
         if hasattr(found, "param_groups"):
-            recorder.window_of(found)
-            recorder.hand.earlier.add(found)
+            recorder.window_of(found).earlier = True
     steps = _Steps(recorder)
     for register, hook in (
         (register_optimizer_step_pre_hook, steps.before),

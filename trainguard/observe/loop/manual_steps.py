@@ -42,7 +42,6 @@ class ManualSteps:
         self._higher = False
         self._key: tuple[int, ...] = ()
         self._free: list[weakref.ref[torch.Tensor]] = []
-        self.earlier = weakref.WeakSet[torch.optim.Optimizer]()  # made before the recording
 
     def leave_to_optimizers(self) -> None:
         """Take down that an optimizer steps: what it holds is moved by nobody else."""
@@ -54,7 +53,7 @@ class ManualSteps:
 
         Where they are differentiated again, what comes next is no loss, and nothing is known.
         """
-        if self._used() or not inputs or not all(map(_is_leaf, inputs)):
+        if self._has_optimizer() or not inputs or not all(map(_is_leaf, inputs)):
             return False
         self._higher = self._higher or again
         known = {id(p) for p in self.recorder.names.parameters()}
@@ -103,15 +102,14 @@ class ManualSteps:
         """Return the optimizers that there are."""
         return [o for w in self.recorder.windows if w.optimizer and (o := w.optimizer())]
 
-    def _used(self) -> list[torch.optim.Optimizer]:
-        """Return the optimizers of this run: without those that an earlier one left unused."""
+    def _has_optimizer(self) -> bool:
+        """Say whether this run has an optimizer: one that an earlier run has left is none."""
         known = {id(p) for p in self.recorder.names.parameters()}
-        stepped = [w.optimizer() for w in self.recorder.windows if w.optimizer and w.index]
-        return [
-            o
-            for o in self._optimizers()
-            if o not in self.earlier or o in stepped or any(id(p) in known for p in _held_by(o))
-        ]
+        return any(
+            window.index or not window.earlier or any(id(p) in known for p in _held_by(optimizer))
+            for window in self.recorder.windows
+            if window.optimizer and (optimizer := window.optimizer())
+        )
 
     def _loose(self) -> list[torch.Tensor]:
         """Return the parameters of known modules that have a gradient and no optimizer."""
@@ -129,7 +127,7 @@ class ManualSteps:
 
     def _leaves(self, loss: torch.Tensor) -> list[torch.Tensor]:
         """Return what has got a gradient where there is neither a module nor an optimizer."""
-        if self.recorder.names.parameters() or self._used():
+        if self.recorder.names.parameters() or self._has_optimizer():
             return []
         nodes = autograd_graph.below(loss.grad_fn, _NODES)
         leaves = {id(n.variable): n.variable for n in nodes if hasattr(n, "variable")}

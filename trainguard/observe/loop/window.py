@@ -46,7 +46,8 @@ class Window:
     What happened since an optimizer's last step; `optimizer` is None for steps made by hand.
 
     name: given at the first step, so that optimizers that never step do not take numbers.
-    index: how many steps it has made. parameters: the trainable ones that it holds.
+    earlier: whether it was made before the recording. index: how many steps it has made since.
+    parameters: the trainable ones that it holds.
     received: how often each of them got a gradient in this window.
     fresh: whether none of them got one yet. reached: whether the latest backward gave any.
     forwards: the calls of outermost modules in this window, the first 64.
@@ -59,6 +60,7 @@ class Window:
 
     name: str = ""
     optimizer: "weakref.ref[torch.optim.Optimizer] | None" = None
+    earlier: bool = False
     index: int = 0
     parameters: list[torch.Tensor] = field(default_factory=list)
     received: list[int] = field(default_factory=list)
