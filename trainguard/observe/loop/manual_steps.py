@@ -103,13 +103,10 @@ class ManualSteps:
         return [o for w in self.recorder.windows if w.optimizer and (o := w.optimizer())]
 
     def _has_optimizer(self) -> bool:
-        """Say whether this run has an optimizer: one that an earlier run has left is none."""
+        """Say whether this run has an optimizer."""
         known = {id(p) for p in self.recorder.names.parameters()}
-        return any(
-            window.index or not window.earlier or any(id(p) in known for p in _held_by(optimizer))
-            for window in self.recorder.windows
-            if window.optimizer and (optimizer := window.optimizer())
-        )
+        windows = [w for w in self.recorder.windows if w.optimizer and w.optimizer()]
+        return any(window.belongs_to(known) for window in windows)
 
     def _loose(self) -> list[torch.Tensor]:
         """Return the parameters of known modules that have a gradient and no optimizer."""

@@ -1,7 +1,7 @@
 """The Window of an optimizer: what happened since its last step, and the parameters it holds."""
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -141,6 +141,15 @@ class Window:
                 self.received[position] += 1
                 arrived = True
         return arrived
+
+    def belongs_to(self, known: Container[int]) -> bool:
+        """
+        Say whether its optimizer is one of this run, and not left in memory by an earlier one.
+
+        known: the identities of the parameters of this run's modules.
+        """
+        used = self.index or not self.earlier
+        return bool(used) or any(id(parameter) in known for parameter in self.parameters)
 
     def gradients(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return each parameter that has a gradient, with it."""

@@ -135,3 +135,10 @@ def test_an_edit_that_says_nothing(options, reason) -> None:
 def test_samples_in_order_are_not_asked() -> None:
     """What comes one after the other may belong together."""
     assert ask(shuffle=False) == []
+
+
+def test_what_an_earlier_training_left_behind_is_no_matter() -> None:
+    """An optimizer that is still in memory, and holds nothing of this run."""
+    left = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+    assert [event.outcome for event in ask()] == ["answered"]
+    assert left.param_groups

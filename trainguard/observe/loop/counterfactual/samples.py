@@ -126,7 +126,9 @@ def count_samples(call: ModuleCall) -> int:
     recent = call.recorder.watcher(Batches).recent
     sampler = draws_samples(recent[-1].iterator()) if recent else None
     tensors = _with_rows(call)
-    if sampler is None or len(call.recorder.windows) != 1 or not tensors:
+    known = {id(p) for p in call.recorder.names.parameters()}
+    windows = [window for window in call.recorder.windows if window.belongs_to(known)]
+    if sampler is None or len(windows) != 1 or not tensors:
         return 0
     given = (*call.args, *call.kwargs.values())
     plain = all(isinstance(value, (torch.Tensor, *PLAIN)) for value in given)
