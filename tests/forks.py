@@ -15,6 +15,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,6 +38,25 @@ def _as_from_a_terminal() -> None:
     """Take back that signals are ignored, as a shell's background jobs and nohup have it."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
+
+
+def ends(process: int, seconds: float = 10) -> bool:
+    """Say whether a process has ended, or does in some seconds: to be killed takes its time."""
+    until = time.monotonic() + seconds
+    while _is_running(process):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def _is_running(process: int) -> bool:
+    """Say whether a process is there and has not ended; nobody may have asked for its exit code."""
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
 class Run(NamedTuple):

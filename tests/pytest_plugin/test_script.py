@@ -7,6 +7,7 @@ import pytest
 # pytester forgets what a run inside this process was the first to import.
 import trainguard.observe.loop.observer
 import trainguard.observe.loop.run_processes  # noqa: F401
+from tests.forks import ends
 
 TRAIN = """
 import sys
@@ -178,16 +179,7 @@ def test_a_script_that_cannot_be_observed(project, declared, fault) -> None:
     assert text.count("could not be observed, for the reason shown at") == 1
     result.stdout.no_fnmatch_line("*launch.py*")
     for left in project.pytester.path.glob("*.pid"):
-        assert not _is_running(int(left.stem))
-
-
-def _is_running(process: int) -> bool:
-    """Say whether a process is there and has not ended."""
-    try:
-        with open(f"/proc/{process}/stat", encoding="utf-8") as status:  # noqa: PTH123
-            return status.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+        assert ends(int(left.stem))
 
 
 def test_promises(declared) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.forks import ends
 from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.observe.checkpoint import process
 from trainguard.observe.checkpoint.process import apart
@@ -35,12 +36,6 @@ def wait_with_a_child(path: Path) -> None:
         os._exit(0)
     path.write_text(str(child))
     time.sleep(60)
-
-
-def is_running(number: int) -> bool:
-    """Say whether a process is there and has not ended."""
-    stat = Path(f"/proc/{number}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] not in "ZX"
 
 
 def test_another_process_works(tmp_path: Path) -> None:
@@ -81,10 +76,7 @@ def test_a_slow_process_is_ended_with_all_that_it_started(tmp_path: Path) -> Non
     with pytest.raises(SubjectError, match="still running after 0.5 seconds"):
         apart(partial(wait_with_a_child, tmp_path / "child"), tmp_path, 0.5)
     child = int((tmp_path / "child").read_text())
-    until = time.monotonic() + 5
-    while is_running(child) and time.monotonic() < until:
-        time.sleep(0.01)
-    assert not is_running(child)
+    assert ends(child)
 
 
 def test_a_new_interpreter_works_where_a_fork_would_not(tmp_path: Path, monkeypatch) -> None:
