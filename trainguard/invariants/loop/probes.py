@@ -6,6 +6,7 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import Measure, at_step, integer, portion
 from trainguard.events.base import Event
+from trainguard.events.counterfactual import WhatIf
 from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.counterfactuals import answers_to
@@ -15,6 +16,7 @@ from trainguard.invariants.wording import number
 
 _PERVASIVE = 0.9  # of the other samples: experts that are full, or a mixed partner, move a few
 _LEAST_ANSWERS = 2
+_OVER_THE_BATCH = "perhaps a recurrent layer takes the batch for time: see batch_first"
 
 
 def _of(trace: Trace[Event], kind: str) -> Iterator[Probe]:
@@ -25,6 +27,11 @@ def _of(trace: Trace[Event], kind: str) -> Iterator[Probe]:
 def _at(probe: Probe) -> str:
     """Write when and where something was tried out."""
     return ", ".join(part for part in (f"step {probe.step}", probe.label) if part)
+
+
+def _fades(answer: WhatIf) -> bool:
+    """Say whether a change goes on from each sample to the next, and fades."""
+    return answer.numbers[1:] == (1.0,)
 
 
 @invariant("loop", evidence=TARGETS)
@@ -71,7 +78,8 @@ def samples_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: in evaluation mode, the outputs of the other samples when one of them is edited; in a
         step that a forked child made again, what loss functions of torch are given for them.
-    Allows: changes within rounding; of a step, what changes less than 90 % of the other samples.
+    Allows: changes within rounding; of a step, what changes less than 90 % of the other samples,
+        unless it goes on from each sample to the next, and fades.
     Misses: mixing inside of a loss; steps with batch statistics, tables of all pairs, several
         optimizers, or samples that no loader of torch draws at random.
     Why: a softmax or a mean over the batch dimension makes predictions depend on the company.
@@ -89,18 +97,21 @@ def samples_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
             source=probe.source,
         )
     answers = [] if found else answers_to(trace, "a sample edited")
-    mixed = [a for a in answers if a.measured >= _PERVASIVE * a.reference > 0]
+    mixed = [a for a in answers if a.measured >= _PERVASIVE * a.reference > 0 or _fades(a)]
     if len(mixed) >= _LEAST_ANSWERS and len(mixed) == len(answers):
         first = mixed[0]
-        inside = first.numbers == (1.0,)
+        inside, fading = first.numbers[:1] == (1.0,), _fades(first)
         yield Finding(
             f"samples of a batch mix in {'a model' if inside else 'the steps'} of"
             f" `{trace.subject}`",
             at_step(first.step) + f", {first.label} edited",
-            portion(first.measured, first.reference, "other samples") + " changed",
-            "less than " + percent(_PERVASIVE) + " of them",
+            portion(first.measured, first.reference, "other samples")
+            + (" changed, ever less from one to the next" if fading else " changed"),
+            "none of them" if fading else "less than " + percent(_PERVASIVE) + " of them",
             smallest=first.smallest,
-            why="perhaps a softmax, a maximum, a mean or a view over the batch"
+            why=_OVER_THE_BATCH
+            if fading
+            else "perhaps a softmax, a maximum, a mean or a view over the batch"
             + ("" if inside else ", between the model and the loss"),
             event=first,
             source=first.source,

@@ -45,6 +45,14 @@ class Recurrent(nn.Module):
         return self.head(self.recurrent(inputs)[0][:, -1])
 
 
+class Forgetful(Recurrent):
+    """Takes it for time too, with gates that forget half in each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        nn.init.constant_(self.recurrent.bias_hh_l0, -0.75)
+
+
 class Repeated(nn.Module):
     """Scores each of the positions of a sample."""
 
@@ -77,16 +85,50 @@ def test_samples_that_stay_apart() -> None:
 @pytest.mark.parametrize(
     ("options", "inside"),
     [
-        ({"model": Recurrent()}, 1.0),
-        ({"loss_of": lambda scores, y: F.cross_entropy(scores - scores.mean(0), y)}, 0.0),
+        ({"model": Recurrent()}, (1.0, 1.0)),
+        ({"loss_of": lambda scores, y: F.cross_entropy(scores - scores.mean(0), y)}, (0.0, 0.0)),
     ],
 )
 def test_samples_that_mix(options, inside) -> None:
     """Inside of the model, and after it."""
     events = ask(**options)
     assert [event.step for event in events] == [1, 2]
-    assert {(e.measured, e.reference, e.numbers) for e in events} == {(15.0, 15.0, (inside,))}
+    assert {(e.measured, e.reference, e.numbers) for e in events} == {(15.0, 15.0, inside)}
     assert events[0].smallest.startswith("with another sample 0, [1, 0] of what cross_entropy is")
+
+
+def test_a_batch_that_is_taken_for_time() -> None:
+    """A recurrence forgets sample 0 before it has come to the last ones."""
+    torch.manual_seed(0)
+    events = ask(model=Forgetful())
+    assert [event.numbers for event in events] == [(1.0, 1.0), (1.0, 1.0)]
+    assert all(5 <= event.measured < 0.9 * event.reference for event in events)
+
+
+def of_ghosts(scores, classes) -> torch.Tensor:
+    """Return the loss of scores that are centred in each half of the batch."""
+    halves = scores.view(2, 8, 2)
+    return F.cross_entropy((halves - halves.mean(1, keepdim=True)).view(16, 2), classes)
+
+
+def of_order(scores, classes) -> torch.Tensor:
+    """Return how far the scores are from those of another distribution."""
+    return F.l1_loss(scores[:, 0].sort().values, torch.linspace(-1, 1, 16))
+
+
+def of_neighbours(scores, classes) -> torch.Tensor:
+    """Return the loss of scores from which a part of the three samples before is taken."""
+    before = sum(scores.roll(k, 0) for k in (1, 2, 3)) * torch.arange(16).gt(2)[:, None]
+    return F.cross_entropy(scores - 0.1 * before, classes)
+
+
+@pytest.mark.parametrize("loss_of", [of_ghosts, of_order, of_neighbours])
+def test_samples_that_mix_without_fading(loss_of) -> None:
+    """Groups that are normalised, an order, and neighbours: no recurrence runs over the batch."""
+    events = ask(loss_of)
+    assert events
+    assert all(event.numbers[1] == 0.0 for event in events)
+    assert any(event.measured < 0.9 * event.reference for event in events)
 
 
 class Kept(nn.Tanh):

@@ -21,6 +21,9 @@ from trainguard.observe.loop.watch.mixing_probe import PLAIN, draws_samples
 Flags = np.ndarray[Any, np.dtype[Any]]
 _LEAST_ROWS = 4
 _PERVASIVE = 0.9  # of the others: experts that are full, or a partner that is mixed in, move few
+_LEAST_RUN = 5  # samples in a row that change ever less: what looks at neighbours moves fewer
+_FADED = 0.01  # of the change of the next sample: that of the last one, which a recurrence forgets
+_FALLING = 0.75  # of its steps: what a sample forgets depends on the sample
 _NEAR = 2  # columns that a table of all pairs may have more or fewer than samples
 
 
@@ -29,8 +32,10 @@ class SampleEdited(Question):
     Every input of the first sample becomes that of another sample.
 
     measured: for how many of the other samples something else is handed to a loss function;
-    reference: how many there are; numbers: whether the model's output has changed as much. Void
-    where the batch is normalised, where targets of others change too, or random numbers.
+    reference: how many there are; numbers: whether the model's output has changed as much, and
+    whether the change fades from each sample to the next, as where a recurrence runs over the
+    batch. Void where the batch is normalised, where targets of others change too, or random
+    numbers.
     """
 
     name = "a sample edited"
@@ -78,13 +83,14 @@ class SampleEdited(Question):
         if any(moved.targets for moved in found):
             return Relation(void="the edit changed the targets of other samples too")
         output = _compare_rows(plain["returned"], edited["returned"], rows, plain["rounding"])
-        inside = output is not None and output.others >= _PERVASIVE * (rows - 1)
         most = max(found, key=lambda moved: moved.others)
-        return Relation(float(most.others), float(rows - 1), (float(inside),), smallest=most.first)
+        inside = output is not None and output.others >= min(most.others, _PERVASIVE * (rows - 1))
+        numbers = (float(inside), float(most.fades))
+        return Relation(float(most.others), float(rows - 1), numbers, smallest=most.first)
 
     def is_settled(self, relation: Relation) -> bool:
         """Where the rest stays as it is, one answer is enough."""
-        return relation.measured < _PERVASIVE * relation.reference
+        return relation.measured < _PERVASIVE * relation.reference and not relation.numbers[1]
 
 
 class _StatisticsWitness(Witness):
@@ -112,11 +118,12 @@ class _Moved(NamedTuple):
     """
     What has changed in one call of a loss function.
 
-    others: samples besides the edited one; targets: whether a target of theirs is another one;
-    first: the first change, in words.
+    others: samples besides the edited one; fades: whether they are the next ones, and change ever
+    less; targets: whether a target of theirs is another one; first: the first change, in words.
     """
 
     others: int
+    fades: bool
     targets: bool
     first: str
 
@@ -183,7 +190,17 @@ def _compare_rows(
         first, second = plain.targets[owner != 0], edited.targets[owner != 0]
         targets = not np.array_equal(first, second, equal_nan=True)
     changed[owner == 0] = False
-    return _Moved(min(counts), targets, _first_change(plain, edited, changed, owner))
+    sizes = np.where(changed, np.abs(edited.scores - plain.scores), 0.0).max(1)
+    fades = _fades_away([float(sizes[owner == sample].max()) for sample in range(1, samples)])
+    return _Moved(min(counts), fades, targets, _first_change(plain, edited, changed, owner))
+
+
+def _fades_away(changes: list[float]) -> bool:
+    """Say whether changes go on from each sample to the next, and are ever smaller."""
+    run = np.trim_zeros(np.array(changes), "b")
+    if len(run) < _LEAST_RUN or not run.all():
+        return False
+    return bool(run[-1] < _FADED * run[0] and np.mean(np.diff(run) < 0) >= _FALLING)
 
 
 def _is_of_pairs(given: GivenRows, samples: int) -> bool:
