@@ -253,7 +253,8 @@ class Probe(Event):
         each epoch), "random" (steps that drew the numbers of an earlier one), "statistics" (those
         of batches, which never moved), "held out" (pairs of an evaluation that were trained on;
         step is the number of all that were), "resumed" (advances of a schedule beside an optimizer
-        that was loaded, against those in the file), "detached" (what gets no gradient, edited).
+        that was loaded, against those in the file), "detached" (what gets no gradient, edited),
+        "saturated" (what gets no gradient but zero, of so many elements).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
     """

@@ -11,6 +11,7 @@ from trainguard.invariants.loop import horizons as horizons  # isort: skip
 from trainguard.invariants.loop import plateaus as plateaus  # isort: skip
 from trainguard.invariants.loop import updates as updates  # isort: skip
 from trainguard.invariants.loop import parameters as parameters  # isort: skip
+from trainguard.invariants.loop import saturation as saturation  # isort: skip
 from trainguard.invariants.loop import optimizer as optimizer  # isort: skip
 from trainguard.invariants.loop import growth as growth  # isort: skip
 from trainguard.invariants.loop import averages as averages  # isort: skip

@@ -31,6 +31,7 @@ from trainguard.observe.loop.watch.rebuilt_optimizers import RebuiltOptimizers
 from trainguard.observe.loop.watch.repeat_probe import RepeatProbe
 from trainguard.observe.loop.watch.resumed_schedules import ResumedSchedules
 from trainguard.observe.loop.watch.sample_pairs import SamplePairs
+from trainguard.observe.loop.watch.saturation import Saturation
 from trainguard.observe.loop.watch.scaling import Scaling
 from trainguard.observe.loop.watch.scores import Scores
 from trainguard.observe.loop.watch.shared_layers import SharedLayers
@@ -73,6 +74,7 @@ _ALL: tuple[type[Watcher], ...] = (
     BatchStatistics,
     HiddenParameters,
     Parameters,
+    Saturation,
     TimeAndMemory,
     LoggedValues,
     GradientReads,

@@ -97,6 +97,16 @@ class Parameters(Watcher):
             or ((p.is_meta or has_memory(p)) and seen.name not in shards)
         ]
 
+    def find_silent(self, least: int) -> list[torch.Tensor]:
+        """Return the parameters that got so many gradients or more, and none but zeros."""
+        return [
+            parameter
+            for received, every in self._received.values()
+            for seen, count, norm in zip(every, received.counts, received.norms(), strict=True)
+            if count >= least and not norm and seen is not None and not seen.gradient
+            if (parameter := seen.parameter()) is not None
+        ]
+
     # What there is
 
     def _of(self, parameter: torch.Tensor) -> ParameterHistory | None:

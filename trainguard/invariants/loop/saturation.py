@@ -1,0 +1,64 @@
+"""Judgement of functions at their limit, which cut what they are given off from learning."""
+
+from collections.abc import Iterator
+
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import integer
+from trainguard.events.base import Event
+from trainguard.events.loop import Parameter, Probe
+from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import PARAMETERS, both, steps_from
+from trainguard.invariants.loop.wording import events
+
+_LEAST_STEPS = 21  # from the 20th on it is looked at
+
+
+@invariant("loop", evidence=both(PARAMETERS, steps_from(_LEAST_STEPS)))
+def functions_let_gradients_through(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    No function stands at its limit for every sample, from the first step to the last.
+
+    Judges: parameters that an optimizer holds and that got 20 gradients or more, all exactly zero:
+        whether they become zero in a clamp, relu, tanh, sigmoid or another function with a limit,
+        or in one with steps such as round, and nowhere else.
+    Allows: margins and penalties, after which terms are only added up; factors of zero; parameters
+        that got another gradient at any step. A note for a single number, as a temperature at
+        its cap, and in runs that load a state.
+    Misses: functions at their limit for some of the units or samples; functions written by hand.
+    Why: a clamp that begins beyond its bound and a rounded gate return a number in every step, and
+        nothing before them ever learns; the loss falls by what the rest of the model can do.
+    Source: DLR-RM/stable-baselines3 issue 620; FluxML/Gym.jl issue 25.
+    """
+    silent = {p.name for p in events(trace, Parameter) if p.held and p.received and not p.gradient}
+    found: dict[str, list[Probe]] = {}
+    for probe in events(trace, Probe):
+        name, _, function = probe.label.rpartition(" ")
+        if probe.probe == "saturated" and name in silent:
+            found.setdefault(function, []).append(probe)
+    looked = trace.conditions.get("looked", ())
+    loaded = isinstance(looked, tuple) and "matched" in looked
+    for function, probes in found.items():
+        alone = sum(probe.measured for probe in probes) <= 1
+        yield _make_finding(trace, function, probes, Rank.NOTE if alone or loaded else Rank.BROKEN)
+
+
+def _make_finding(trace: Trace[Event], function: str, probes: list[Probe], rank: Rank) -> Finding:
+    """Return the finding about one function."""
+    first, more = probes[0], len(probes) - 1
+    name = first.label.rpartition(" ")[0]
+    stepped = function in ("ceil", "floor", "round", "sign")
+    return Finding(
+        f"a {function} of `{trace.subject}` lets no gradient through",
+        name + (f" and {more} more" if more else ""),
+        "gradients of exactly " + integer(0) + " in every step",
+        "above " + integer(0) + " in some step",
+        why=f"{function}() is flat wherever it is not a step: let the gradient pass by it, as in"
+        f" x + ({function}(x) - x).detach()"
+        if stepped
+        else f"{function}() was at its limit for every sample from the start: begin inside of it,"
+        " or take a smooth function that leads into the range",
+        rank=rank,
+        event=first,
+        source=first.source,
+    )
