@@ -254,7 +254,8 @@ class Probe(Event):
         of batches, which never moved), "held out" (pairs of an evaluation that were trained on;
         step is the number of all that were), "resumed" (advances of a schedule beside an optimizer
         that was loaded, against those in the file), "detached" (what gets no gradient, edited),
-        "saturated" (what gets no gradient but zero, of so many elements).
+        "saturated" (what gets no gradient but zero, of so many elements), "in vain" (passes whose
+        gradients of a term were cleared unused, against those of which they were used).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
     """

@@ -2,6 +2,8 @@
 
 import pytest
 
+from trainguard.events.loop import Probe
+
 
 def test_passes_in_vain_are_found(judged, steps) -> None:
     """Seven of eight passes are cleared in each step, and the line that does it is named."""
@@ -24,3 +26,13 @@ def test_passes_in_vain_are_found(judged, steps) -> None:
 def test_passes_in_vain_now_and_then(more: dict, expected: list, ranks, steps) -> None:
     """A batch may be left out, but not most of them."""
     assert ranks("gradients_are_spent", steps(20, **more)) == expected
+
+
+@pytest.mark.parametrize(
+    ("lost", "used", "expected"), [(8, 0, ["broken"]), (7, 0, []), (30, 1, [])]
+)
+def test_a_term_in_vain(lost: float, used: float, expected: list, ranks, steps) -> None:
+    """A term that reaches one of several optimizers may be left unused at times, not always."""
+    where = {"label": "mse_loss Critic", "source": "/home/me/train.py:9"}
+    probe = Probe(probe="in vain", measured=lost, reference=used, **where)
+    assert ranks("gradients_are_spent", [*steps(20), probe]) == expected

@@ -6,11 +6,13 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
 from trainguard.core.measure import Measure, integer
 from trainguard.events.base import Event
+from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import GRADIENTS
-from trainguard.invariants.loop.wording import courses, middle, most_of, tally
+from trainguard.invariants.loop.wording import courses, events, middle, most_of, tally
 
 _LEAST_STEPS = 3  # a batch that is left out now and then, or a gradient that is looked at once
+_LEAST_LOST = 8  # of a term that is always lost: models that take turns have fewer in a row
 
 
 @invariant("loop", evidence=GRADIENTS)
@@ -25,8 +27,12 @@ def gradients_are_spent(trace: Trace[Event]) -> Iterator[Finding]:
     Misses: gradients whose reading changes nothing, such as for a log; runs with hooks on tensors.
     Why: zero_grad inside the loop over micro-batches leaves the last of them to the step: the
         others are computed for nothing, and the gradient is smaller by their number.
+        A term on a detached sample reaches the discriminator alone, which clears it.
     Source: bytetriper/RAE issue 67; tatsu-lab/alpaca_farm issue 57.
     """
+    for probe in events(trace, Probe):
+        if probe.probe == "in vain" and not probe.reference and probe.measured >= _LEAST_LOST:
+            yield _describe_term(trace, probe)
     for course in courses(trace):
         made = [step for step in course.steps if step.norm > 0]
         vain = [step for step in made if step.thrown]
@@ -45,3 +51,18 @@ def gradients_are_spent(trace: Trace[Event]) -> Iterator[Finding]:
             event=vain[0],
             source=vain[0].thrown_source or vain[0].source,
         )
+
+
+def _describe_term(trace: Trace[Event], probe: Probe) -> Finding:
+    """Return the finding about a term of a loss that no step makes use of."""
+    kind, _, reached = probe.label.partition(" ")
+    return Finding(
+        f"a term of the loss of `{trace.subject}` moves nothing",
+        f"{kind}, whose gradients reach {reached} alone",
+        integer(int(probe.measured), "times") + " cleared before a step, of as many",
+        integer(0, "times"),
+        why=f"what {reached} was given may be detached: then the term reaches {reached} and not the"
+        " model that is to learn from it",
+        event=probe,
+        source=probe.source,
+    )

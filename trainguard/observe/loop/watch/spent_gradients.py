@@ -1,7 +1,7 @@
 """Watches what becomes of gradients: a step uses them, somebody reads them, or they are lost."""
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import wraps
 from types import FrameType
@@ -11,6 +11,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.watch import term_reach
 from trainguard.observe.loop.watch.gradient_reads import (
     SILENT,
     SILENT_NAMES,
@@ -24,9 +27,10 @@ from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller, foreign
 
 _MOST_WAITING = 1024  # passes backward without a step, as in a run that only computes gradients
+_WATCHED = range(2, 42)  # steps of all optimizers in which terms are looked at one by one
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Arrival:
     """
     The gradients that one backward left at one optimizer: those of one parameter stand for all.
@@ -49,20 +53,46 @@ class _Arrival:
             self.cleared = gradient.layout == torch.strided and not bool(gradient.any())
 
 
+@dataclass(slots=True, eq=False)
+class _Arrivals:
+    """What one backward, or one term of its loss, left at the optimizers that it reached."""
+
+    each: list[_Arrival]
+    term: "_Term | None" = None
+
+
+@dataclass(slots=True)
+class _Term:
+    """How often what a term gave to its optimizers was cleared unused, and how often used."""
+
+    kind: str
+    name: str
+    source: str
+    step: int
+    lost: int = 0
+    used: int = 0
+
+
 class SpentGradients(Watcher):
     """
     The columns thrown and thrown_source: passes backward whose gradients were cleared unused.
+
+    And the Probe event "in vain": terms of losses, in the early steps of a run with several
+    optimizers, that reach fewer of these than the whole loss: how often their gradients were
+    cleared unused, against how often they were used.
 
     Nothing is counted before gradients were cleared unused for the first time: from there on every
     read of a gradient is looked at, and one by the user's code spends what is there.
     """
 
-    makes = ("thrown", "thrown_source")
+    makes = ("thrown", "thrown_source", "Probe:in vain")
     relies_on = ("Gradients", "GradientReads", "TermGradients")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._waiting: list[list[_Arrival]] = []  # one list for each backward that nothing used
+        self._waiting: list[_Arrivals] = []  # of each backward that nothing used
+        self._reaches: list[term_reach.TermReach] = []  # of the terms of the latest loss
+        self._told: dict[tuple[str, str, str], _Term] = {}
         self._alert = False
         self._thrown: dict[int, int] = {}
         self._cleared_at = ""
@@ -78,12 +108,29 @@ class SpentGradients(Watcher):
         """Count the passes of which no optimizer has a gradient any more."""
         if self._waiting:
             self._look()
+        stepping = sum(window.index > 0 for window in self.recorder.windows)
+        if stepping > 1 and self.recorder.steps in _WATCHED and loss.grad_fn is not None:
+            self._reaches = term_reach.split(loss, self.recorder.windows)
 
     def after_backward(self, loss: torch.Tensor) -> None:
         """Wait for what becomes of the gradients that have arrived; hooks may have used them."""
         arrivals = [a for w in self.recorder.windows if w.reached and (a := _arrival_at(w))]
-        if arrivals and not self._terms.noticed:
-            self._waiting = [*self._waiting[1 - _MOST_WAITING :], arrivals]
+        reaches, self._reaches = self._reaches, []
+        if not arrivals or self._terms.noticed:
+            return
+        self._waiting = [*self._waiting[1 - _MOST_WAITING :], _Arrivals(arrivals)]
+        for reach in reaches:
+            own = [a for a in arrivals if any(a.window is window for window in reach.windows)]
+            if len(own) == len(reach.windows):
+                self._waiting.append(_Arrivals(own, self._term_of(reach)))
+
+    def _term_of(self, reach: term_reach.TermReach) -> _Term:
+        """Return what is counted of a term: by what it is, where, and what it reaches."""
+        holder = self.recorder.names.holder(reach.parameter)
+        name = holder.partition(".")[0] or self.recorder.names.parameter(reach.parameter)
+        source = reach.source or caller()
+        new = _Term(reach.kind, name, source, self.recorder.steps)
+        return self._told.setdefault((reach.kind, name, source), new)
 
     def before_step(self, window: Window) -> Columns:
         """Spend all that has arrived and is still there; a step by hand is not made yet."""
@@ -98,35 +145,55 @@ class SpentGradients(Watcher):
         thrown = self._thrown.pop(id(window), 0)
         return {"thrown": thrown, "thrown_source": self._cleared_at} if thrown else {}
 
+    def finish(self) -> Iterable[Event]:
+        """Return the terms whose gradients were cleared unused."""
+        for term in self._told.values():
+            if term.lost:
+                yield Probe(
+                    probe="in vain",
+                    measured=float(term.lost),
+                    reference=float(term.used),
+                    step=term.step,
+                    label=f"{term.kind} {term.name}",
+                    source=term.source,
+                )
+
     def _look(self) -> None:
         """Drop the passes whose gradients are gone at all the optimizers that they reached."""
         for arrivals in self._waiting[:]:
-            for arrival in arrivals:
+            for arrival in arrivals.each:
                 arrival.look()
-            if all(arrival.cleared for arrival in arrivals):
+            if all(arrival.cleared for arrival in arrivals.each):
                 self._waiting.remove(arrivals)
                 self._count(arrivals)
 
-    def _count(self, arrivals: list[_Arrival]) -> None:
+    def _count(self, arrivals: _Arrivals) -> None:
         """Count a pass in vain; after the first one, look at who reads gradients."""
-        for arrival in arrivals if self._alert else ():
-            key = id(arrival.window)
-            self._thrown[key] = self._thrown.get(key, 0) + 1
+        if self._alert and arrivals.term is not None:
+            arrivals.term.lost += 1
+        elif self._alert:
+            for arrival in arrivals.each:
+                key = id(arrival.window)
+                self._thrown[key] = self._thrown.get(key, 0) + 1
         self._alert = True
         self._reads.on_read = self._read
 
-    def _spend(self, window: Window) -> None:
-        """Forget the passes whose gradients a step of a window has used."""
-        self._waiting = [
-            each for each in self._waiting if all(a.window is not window for a in each)
-        ]
+    def _spend(self, window: Window | None = None) -> None:
+        """Forget the passes whose gradients a step of a window, or somebody, has used."""
+        kept = []
+        for arrivals in self._waiting:
+            if window is not None and all(a.window is not window for a in arrivals.each):
+                kept.append(arrivals)
+            elif arrivals.term is not None:
+                arrivals.term.used += 1
+        self._waiting = kept
 
     @shielded
     def _read(self, frame: FrameType) -> None:
         """Take all that is there as used, where a line of the user's code reads a gradient."""
         if self._waiting and self.recorder.is_looking() and _is_for_use(frame):
             self._look()
-            self._waiting.clear()
+            self._spend()
 
     def _clearing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return a `zero_grad` that notes where it is called."""
