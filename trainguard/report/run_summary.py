@@ -22,6 +22,7 @@ _ANSWERS = {  # to a question, of a WhatIf
     "padding edited": "the loss changes by {0.measured:.4g}, rounding is {0.reference:.4g}",
     "a sample edited": "{0.measured:.0f} of {0.reference:.0f} other samples change",
     "labels exchanged": "the step changes in {0.measured:.0f} of {0.reference:.0f} cases",
+    "ignored labels edited": "the step changes in {0.measured:.0f} of {0.reference:.0f} cases",
     "the same batch again": "its loss is higher after {0.measured:.0f} of {0.reference:.0f} steps",
 }
 _WORDS = {"stale": "with a stale excuse"}

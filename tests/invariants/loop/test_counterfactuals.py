@@ -83,3 +83,18 @@ def test_labels_of_which_the_order_is_no_matter(judged) -> None:
     assert (finding.at, finding.smallest) == ("steps 1, 2", "with ...")
     for healthy in ((0.0,), (0.0, 1.0)):
         assert judged("labels_matter", asked("labels exchanged", *healthy, **row)) == []
+
+
+def test_ignored_labels_that_are_learned(judged) -> None:
+    """Broken where nothing else is; a note where the constant can be no label."""
+    row = {"label": "7 of 48 labels, which a mask leaves out", "smallest": "the loss is 2, not 1"}
+    for numbers, ranks in (
+        ((0.0, 0.0), [Rank.BROKEN]),
+        ((1.0, 1.0), [Rank.NOTE]),
+        ((1.0, 0.0), []),
+        ((), []),
+    ):
+        run = asked("ignored labels edited", 1.0, 1.0, numbers=numbers, **row)
+        assert [f.rank for f in judged("ignored_labels_do_not_matter", run)] == ranks
+    run = asked("ignored labels edited", 0.0, numbers=(1.0, 1.0), **row)
+    assert judged("ignored_labels_do_not_matter", run) == []

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding
+from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import Measure, at_step, portion
 from trainguard.events.base import Event
 from trainguard.events.counterfactual import WhatIf
@@ -110,6 +110,42 @@ def labels_matter(trace: Trace[Event]) -> Iterator[Finding]:
             event=first,
             source=first.source,
         )
+
+
+@invariant("loop", evidence=has_answer("ignored labels edited"))
+def ignored_labels_do_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Labels that a mask leaves out are not learned.
+
+    Judges: steps that a forked child made again with other labels there, where a loader of torch
+        serves labels that are one constant exactly where a mask of their shape says, and that are
+        different elsewhere.
+    Allows: the same loss and gradients within rounding (1e-4). Where the labels matter that the
+        mask leaves in, it is a note, and told only of a constant that is no label: not zero, and
+        nowhere else.
+    Misses: masks that are made in the step; steps that look for the constant themselves, or by
+        `ignore_index`; labels that are cast before the model is called.
+    Why: a mask of the wrong polarity trains on what stands for nothing, and on nothing else.
+    Source: VectorInstitute/cyclops pull request 168; huggingface/trl pull request 1625.
+    """
+    for answer in answers_to(trace, "ignored labels edited"):
+        kept, marks = answer.numbers or (1.0, 0.0)
+        if answer.measured and (marks or not kept):
+            yield Finding(
+                f"labels that a mask leaves out are learned in `{trace.subject}`",
+                at_step(answer.step) + f", {answer.label}",
+                Measure("the step changes with other labels there", answer.measured, "steps")
+                + ("" if kept else ", and not with other labels elsewhere"),
+                "the same loss and gradients",
+                smallest=f"with other labels there {answer.smallest}",
+                why="perhaps the mask is not applied to the loss"
+                if kept
+                else "perhaps the mask has the wrong polarity",
+                rank=Rank.NOTE if kept else Rank.BROKEN,
+                event=answer,
+                source=answer.source,
+            )
+            return
 
 
 @invariant("loop", evidence=has_answer("the same batch again"))

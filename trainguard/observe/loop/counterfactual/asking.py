@@ -13,6 +13,7 @@ from trainguard.events.base import Event
 from trainguard.events.counterfactual import WhatIf
 from trainguard.observe.loop.counterfactual import forking
 from trainguard.observe.loop.counterfactual.forking import Answer, Exit, Report
+from trainguard.observe.loop.counterfactual.ignored_labels import IgnoredLabelsEdited
 from trainguard.observe.loop.counterfactual.inputs import InputsEdited
 from trainguard.observe.loop.counterfactual.labels import LabelsExchanged
 from trainguard.observe.loop.counterfactual.padding import PaddingEdited
@@ -45,6 +46,7 @@ class Counterfactuals(Watcher):
             PaddingEdited(),
             SampleEdited(),
             LabelsExchanged(),
+            IgnoredLabelsEdited(),
             BatchAgain(),
         ]
         self._told: list[WhatIf] = []

@@ -37,7 +37,7 @@ class LabelsExchanged(Question):
 
     def fits(self, call: ModuleCall) -> str:
         """Ask where a loader draws samples at random, and serves numbers besides the inputs."""
-        labels = _labels(call)
+        labels = labels_of(call)
         if not labels or all(torch.equal(label, label.roll(1, 0)) for label in labels):
             return ""
         return f"{len(labels[0])} labels, each to the next sample"
@@ -45,12 +45,12 @@ class LabelsExchanged(Question):
     def edit(self, call: ModuleCall, way_out: Exit) -> None:
         """Let each label go to the next sample, or be that of another sample."""
         with torch.no_grad():
-            for label in _labels(call):
+            for label in labels_of(call):
                 label.copy_(label.roll(1, 0) if self.exchanges else _other(label))
 
     def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
         """Return one that gives up where a module is given a label."""
-        return _LabelWitness(call.recorder, way_out, call.module, _labels(call))
+        return LabelWitness(call.recorder, way_out, call.module, labels_of(call))
 
     def compare(self, plain: Report, edited: Report) -> Relation:
         """Say whether the loss or the gradients have changed; if not, labels may be of no use."""
@@ -59,7 +59,7 @@ class LabelsExchanged(Question):
         rows = plain["returned"]
         if rows is None or bool((rows.scores == rows.scores[:1]).all()):
             return Relation(void="every sample has the same output")
-        changed = _differ(plain, edited)
+        changed = differ(plain, edited)
         return Relation(float(changed), 1.0, void="" if changed else _UNUSED)
 
     def follow_ups(self, relation: Relation) -> list[Question]:
@@ -70,7 +70,7 @@ class LabelsExchanged(Question):
         self, relation: Relation, edit: str, plain: Report, edited: Report
     ) -> Relation | None:
         """Believe that their order does not matter where one label matters."""
-        if not _differ(plain, edited):
+        if not differ(plain, edited):
             return None
         shown = f"{edit} the loss is {edited['loss']:.6g}, with all exchanged {plain['loss']:.6g}"
         return relation._replace(void="", smallest=shown + " as before")
@@ -90,7 +90,7 @@ class _LabelReplaced(LabelsExchanged):
         return "with the first label replaced by another one"
 
 
-class _LabelWitness(Witness):
+class LabelWitness(Witness):
     """Gives up where a module is given one of the labels: it is an input."""
 
     def __init__(
@@ -110,7 +110,7 @@ class _LabelWitness(Witness):
         super().forward(forward, module, inputs, output)
 
 
-def _labels(call: ModuleCall) -> list[torch.Tensor]:
+def labels_of(call: ModuleCall) -> list[torch.Tensor]:
     """Return what a loader served for each sample, besides what the call is given."""
     rows = count_samples(call)
     recent = call.recorder.watcher(Batches).recent
@@ -130,7 +130,7 @@ def _other(label: torch.Tensor) -> torch.Tensor:
     return edited
 
 
-def _differ(plain: Report, edited: Report) -> bool:
+def differ(plain: Report, edited: Report) -> bool:
     """Say whether a loss or the gradients differ by more than rounding."""
     share = _ROUNDING * plain["rounding"]
     if not math.isclose(plain["loss"], edited["loss"], rel_tol=share):

@@ -1,0 +1,163 @@
+"""Ignored labels edited: whether labels that a mask leaves out matter, and those it leaves in."""
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from trainguard.observe.loop.counterfactual.forking import Exit, Report
+from trainguard.observe.loop.counterfactual.labels import LabelWitness, differ, labels_of
+from trainguard.observe.loop.counterfactual.question import ModuleCall, Question, Relation
+from trainguard.observe.loop.counterfactual.witness import Witness
+from trainguard.observe.loop.locate_nonfinite import tensors_in
+
+# What keeps labels what they are, so that its result is followed too.
+_NEUTRAL = {
+    *("getitem", "view", "reshape", "flatten", "squeeze", "unsqueeze", "transpose", "permute"),
+    *("to", "float", "double", "long", "int", "bool", "type", "type_as", "half", "bfloat16"),
+    *("contiguous", "clone", "detach", "t", "expand", "view_as", "reshape_as", "cpu"),
+}
+# What finds out for itself which labels are left out.
+_FINDS = {
+    *("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isfinite", "isinf", "nan_to_num", "nonzero"),
+    *("clamp", "relu", "sign", "isin", "unique", "nanmean", "nansum", "where", "equal", "any"),
+}
+
+
+class IgnoredLabelsEdited(Question):
+    """
+    Labels that are one constant, exactly where a mask beside them says, become others that occur.
+
+    measured: 1 where the loss or the gradients are others then, else 0; numbers: the same for the
+    labels that the mask leaves in, and whether the constant is no label: not zero, and nowhere
+    else. Void where the step depends on neither, or looks for the constant itself.
+    """
+
+    name = "ignored labels edited"
+    asks = 2
+    edits_ignored = True  # else the labels that the mask leaves in
+    _marks = False
+
+    def fits(self, call: ModuleCall) -> str:
+        """Ask where a loader serves labels and a mask for them, beside the inputs."""
+        found = _masked(call)
+        if found is None:
+            return ""
+        labels, ignored = found
+        constant = labels[ignored][0]
+        self._marks = bool(constant != 0) and not bool((labels[~ignored] == constant).any())
+        return f"{int(ignored.sum())} of {labels.numel()} labels, which a mask leaves out"
+
+    def edit(self, call: ModuleCall, way_out: Exit) -> None:
+        """Put labels that occur in the place of those that are left out, or mix up the others."""
+        found = _masked(call)
+        assert found is not None
+        labels, ignored = found
+        occurring, constant = labels[~ignored], float(labels[ignored][0])
+        with torch.no_grad():
+            if self.edits_ignored:
+                count = int(ignored.sum())
+                labels[ignored] = occurring[torch.arange(count) % len(occurring)]
+            else:
+                labels[~ignored] = occurring.roll(1)
+        _Follow(labels, constant, way_out.void).__enter__()  # type: ignore[no-untyped-call]
+
+    def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
+        """Return one that gives up where a module is given a label."""
+        found = _masked(call)
+        assert found is not None
+        return LabelWitness(call.recorder, way_out, call.module, [found[0]])
+
+    def compare(self, plain: Report, edited: Report) -> Relation:
+        """Say whether the loss or the gradients have changed."""
+        if plain["streams"] != edited["streams"]:
+            return Relation(void="the edit changed how many random numbers are drawn")
+        changed = differ(plain, edited)
+        losses = f"the loss is {edited['loss']:.6g} instead of {plain['loss']:.6g}"
+        return Relation(float(changed), 1.0, smallest=losses if changed else "")
+
+    def follow_ups(self, relation: Relation) -> "list[Question]":
+        """Ask whether the labels matter that the mask leaves in."""
+        return [] if relation.void else [_KeptLabelsEdited()]
+
+    def refine(
+        self, relation: Relation, edit: str, plain: Report, edited: Report
+    ) -> Relation | None:
+        """Add whether the others matter; where neither do, the step has its labels from before."""
+        kept = differ(plain, edited)
+        if not kept and not relation.measured:
+            return Relation(void="the step depends on none of them")
+        return relation._replace(numbers=(float(kept), float(self._marks)))
+
+    def is_settled(self, relation: Relation) -> bool:
+        """Believe one step in which they are no matter."""
+        return relation.measured == 0
+
+
+class _KeptLabelsEdited(IgnoredLabelsEdited):
+    """The labels that the mask leaves in change their places."""
+
+    edits_ignored = False
+
+
+class _Follow(TorchFunctionMode):
+    """Follows labels through torch, and ends where the step finds out which are left out."""
+
+    def __init__(
+        self, labels: torch.Tensor, constant: float, void: Callable[[str], NoReturn]
+    ) -> None:
+        super().__init__()
+        self._void, self._constant = void, constant
+        self._places = {labels.untyped_storage().data_ptr()}
+        self._alive = [labels]  # a place that is freed may be taken by something else
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Call a function of torch; what stays a label is followed."""
+        result = func(*args, **(kwargs or {}))
+        given = tensors_in((args, kwargs or {}))
+        if any(tensor.untyped_storage().data_ptr() in self._places for tensor in given):
+            name = getattr(func, "__name__", "").strip("_")
+            skips = name in {"cross_entropy", "nll_loss"} and self._skips(args, kwargs or {})
+            if name in _FINDS or skips:
+                self._void(f"the step itself looks at the labels ({name})")
+            if name in _NEUTRAL and isinstance(result, torch.Tensor):
+                self._places.add(result.untyped_storage().data_ptr())
+                self._alive.append(result)
+        return result
+
+    def _skips(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Say whether a loss function was told to leave the constant out."""
+        told = kwargs.get("ignore_index", args[4] if len(args) > 4 else -100)
+        return bool(told == self._constant)
+
+
+def _masked(call: ModuleCall) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return labels that a loader served, and where a mask beside them leaves them out."""
+    served = labels_of(call)
+    for labels in served:
+        for mask in served:
+            if mask is labels or mask.shape != labels.shape or not _is_mask(mask):
+                continue
+            for ignored in (mask == 0, mask != 0):
+                if _is_filled(labels, ignored):
+                    return labels, ignored
+    return None
+
+
+def _is_mask(tensor: torch.Tensor) -> bool:
+    """Say whether a tensor holds nothing but zeros and ones, and both."""
+    return bool(((tensor == 0) | (tensor == 1)).all()) and not _is_constant(tensor)
+
+
+def _is_filled(labels: torch.Tensor, ignored: torch.Tensor) -> bool:
+    """Say whether labels are one constant where they are ignored, and different elsewhere."""
+    return _is_constant(labels[ignored]) and not _is_constant(labels[~ignored])
+
+
+def _is_constant(tensor: torch.Tensor) -> bool:
+    """Say whether all elements of a tensor are the same; nan is itself."""
+    first = tensor.flatten()[:1].expand_as(tensor.flatten())
+    return bool(torch.isclose(tensor.flatten(), first, rtol=0, atol=0, equal_nan=True).all())
