@@ -16,6 +16,7 @@ LAYERS = (
     "core",
     "subjects",
     "curves",
+    "logs",
     "invariants",
     "observe",
     "judging",
@@ -27,7 +28,7 @@ LAYERS = (
     "__main__",
 )
 RANK = {name: rank for rank, name in enumerate(LAYERS)}
-HALVES = {("observe", "invariants")}  # they meet in the trace alone
+HALVES = {("observe", "invariants"), ("invariants", "logs")}  # they meet in the trace alone
 HOMES = {
     "torch": {"observe"},
     "numpy": {"observe"},

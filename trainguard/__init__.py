@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trainguard.subjects.checkpoint import Checkpoint
     from trainguard.subjects.domain import bins, choice, integer, mask, real
     from trainguard.subjects.loader import Loader
+    from trainguard.subjects.log import Log
     from trainguard.subjects.loop import Loop, Script
     from trainguard.subjects.loss import Loss
     from trainguard.subjects.model import Model
@@ -36,6 +37,7 @@ __all__ = [
     "DeclarationError",
     "Finding",
     "Loader",
+    "Log",
     "Loop",
     "Loss",
     "Measure",
@@ -75,6 +77,7 @@ _HOMES = {
     "subjects.checkpoint": ("Checkpoint",),
     "subjects.domain": ("bins", "choice", "integer", "mask", "real"),
     "subjects.loader": ("Loader",),
+    "subjects.log": ("Log",),
     "subjects.loop": ("Loop", "Script"),
     "subjects.loss": ("Loss",),
     "subjects.model": ("Model",),

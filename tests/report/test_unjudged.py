@@ -2,7 +2,7 @@
 
 from trainguard.core.catalogue import find_invariants
 from trainguard.judging.verdict import Config, Verdict
-from trainguard.report.run_summary import judged_text, unjudged_as_rows
+from trainguard.report.run_report import judged_text, unjudged_as_rows
 from trainguard.subjects.loop import Script
 
 REASONS = {

@@ -6,21 +6,21 @@ import math
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from trainguard.command.compare.command import CompareRequest, compare
 from trainguard.command.compare.interval import margin
 from trainguard.command.compare.side import side
+from trainguard.command.diagnose import diagnose_logs
 from trainguard.command.exit import USAGE, ending, seconds
 from trainguard.command.memory.command import show_memory
+from trainguard.command.options import Words, check_file, read_excuses, read_settings, split_globs
 from trainguard.command.output import say
 from trainguard.command.run import RunRequest, launch
 from trainguard.core.catalogue import Invariant, catalogue, check_globs, find_invariants, matches
 from trainguard.core.errors import DeclarationError
-from trainguard.core.settings import Settings, from_pyproject
-from trainguard.report.json import check_writable
 from trainguard.subjects.loop import Script
 
 app = typer.Typer(
@@ -31,7 +31,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-Words = list[str] | None
 _ASKED = 13  # steps of --what-if: after 1, 2, 5 and 12 of them it is asked
 
 
@@ -112,22 +111,22 @@ def run_script(
             script,
             args=tuple(args or ()),
             name=script if module else Path(script).name,
-            allow=_excuses(allow),
+            allow=read_excuses(allow),
             probe=not no_probes,
             steps=_ASKED if what_if and steps is None else steps,
             batch=batch,
             falls=falls,
             average=average,
-            frozen=_split_globs(frozen),
-            trainable=_split_globs(trainable),
+            frozen=split_globs(frozen),
+            trainable=split_globs(trainable),
         )
         order = RunRequest(
             subject=subject,
             module=module,
-            settings=_settings(select, ignore, strict, read=not record_only),
+            settings=read_settings(select, ignore, strict, read=not record_only),
             timeout=seconds(timeout),
-            json=_file("--json", json),
-            trace=_file("--trace", trace),
+            json=check_file("--json", json),
+            trace=check_file("--trace", trace),
             command=shlex.join(["trainguard", *sys.argv[1:]]),
             judging=not record_only,
             verbose=verbose or what_if,
@@ -177,13 +176,14 @@ def compare_sides(
             steps=steps,
             seconds=seconds(timeout) or math.inf,
             margins={name: margin(name, text) for name, text in given.items() if text is not None},
-            json=_file("--json", json),
-            plot=_file("--plot", plot),
+            json=check_file("--json", json),
+            plot=check_file("--plot", plot),
         )
         raise typer.Exit(compare(contest, sys.stdout, sys.stderr))
 
 
 app.command("memory")(show_memory)
+app.command("diagnose")(diagnose_logs)
 
 
 @app.command("list")
@@ -235,37 +235,3 @@ def _explain(made: Invariant) -> str:
 def _needs(made: Invariant) -> str:
     """Say which promises switch an invariant on, or nothing where none is needed."""
     return f" [needs {', '.join(sorted(made.needs))}]" if made.needs else ""
-
-
-def _split_globs(words: Words) -> tuple[str, ...]:
-    """Return the globs of an option that may be repeated and may hold several at once."""
-    return tuple(glob for word in words or () for glob in word.replace(",", " ").split())
-
-
-def _excuses(words: Words) -> dict[str, str]:
-    """Return what is excused, and why."""
-    excuses = {}
-    for word in words or ():
-        name, _, reason = word.partition("=")
-        excuses[name.removeprefix("loop.")] = reason
-    return excuses
-
-
-def _settings(select: Words, ignore: Words, strict: bool, read: bool) -> Settings:
-    """Read `[tool.trainguard]` of the working directory, and what the command line puts over it."""
-    given: dict[str, Any] = {
-        "select": _split_globs(select),
-        "ignore": _split_globs(ignore),
-        "strict": strict,
-    }
-    given = {name: value for name, value in given.items() if value}
-    base = from_pyproject(Path.cwd()) if read else Settings()
-    settings = base.with_values("The command line", given)
-    check_globs("select", settings.select)
-    check_globs("ignore", settings.ignore)
-    return settings
-
-
-def _file(option: str, path: Path | None) -> Path | None:
-    """Return where a file is to be written, once it is sure that it can be."""
-    return None if path is None else check_writable(option, path)

@@ -23,7 +23,8 @@ from trainguard.judging.verdict import Verdict
 from trainguard.report import run_summary
 from trainguard.report.json import check_apart, document
 from trainguard.report.progress import progress
-from trainguard.report.text import WIDTH, render_note, render_rows, render_traceback, render_verdict
+from trainguard.report.run_report import render_report
+from trainguard.report.text import render_traceback, render_verdict
 from trainguard.subjects.loop import Script
 
 SILENCE: Final = '--allow NAME="<reason>"'
@@ -233,21 +234,11 @@ def _report(
     order: RunRequest, verdicts: tuple[Verdict, ...], head: str, rows: list[tuple[str, str]]
 ) -> str:
     """Return all that is printed: what is broken, then what was judged and measured."""
-    strict = order.settings.strict
-    notes = [
-        render_note(finding, verdict.invariant)
-        for verdict in verdicts
-        if verdict.outcome in ("passed", "broken") and not strict
-        for finding in verdict.notes
-    ]
-    excused = [f"{v.invariant.name}: {v.reason}" for v in verdicts if v.outcome == "excused"]
-    rows += run_summary.unjudged_as_rows(verdicts, by_name=order.verbose)
-    rows = [*rows, *(("excused", e) for e in excused), *(("note", n) for n in notes)]
+    report = render_report(
+        verdicts, head, rows, strict=order.settings.strict, by_name=order.verbose
+    )
     # The script may have left its last line open.
-    parts = ["", " trainguard ".center(WIDTH, "=")]
-    parts += [f"{render_verdict(v)}\n" for v in verdicts if v.fails]
-    told = [run_summary.judged_text(verdicts), head]
-    return "\n".join([*parts, render_rows(told, rows)])
+    return f"\n{report}"
 
 
 @contextmanager

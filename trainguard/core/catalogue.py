@@ -25,7 +25,7 @@ Evidence = Callable[[Trace[Any]], str]  # what a trace lacks to be judged; "" wh
 Per = Literal["dtype", "low precision", "device", "subject"]
 J = TypeVar("J", bound=Judge)
 
-FAMILIES = ("loss", "schedule", "model", "loader", "loop", "checkpoint", "memory")
+FAMILIES = ("loss", "schedule", "model", "loader", "loop", "checkpoint", "memory", "log")
 SECTIONS = ("Judges", "Allows", "Misses", "Why", "Source")
 _DEFAULT_PROBE = {
     "loss": "sweep",
@@ -35,6 +35,7 @@ _DEFAULT_PROBE = {
     "loop": "run",
     "checkpoint": "resume",
     "memory": "step",
+    "log": "run",
 }
 _registered: dict[str, "Invariant"] = {}
 
@@ -48,6 +49,7 @@ class Invariant:
     needs: the promises that a subject must make for this to be judged at all.
     per: one item for each dtype, for each low-precision dtype, for each device, or for the subject.
     evidence: says what a trace lacks for a pass to mean anything.
+    logs: whether the log of a run has the numbers that it judges, so that a log is judged by it.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Invariant:
     needs: frozenset[str]
     per: Per
     evidence: Evidence = lambda _: ""
+    logs: bool = False
 
     @property
     def key(self) -> str:
@@ -88,13 +91,15 @@ def invariant(
     needs: Iterable[str] = (),
     per: Per | None = None,
     evidence: Evidence = lambda _: "",
+    logs: bool = False,
 ) -> Callable[[J], J]:
     """
     Register a function `Trace -> Iterator[Finding]` as an invariant of a family.
 
     Where `per` is not given, a loss is judged once for each dtype, any other subject once.
     `evidence` returns what a trace lacks, such as "no evaluation was seen": where it does, and
-    nothing was found, the item is skipped with that reason, for it is no pass.
+    nothing was found, the item is skipped with that reason, for it is no pass. `logs` says that a
+    log of a run that is over has all that it judges.
 
     Its name is the function's, its first docstring line the catalogue's title. Raises
     DeclarationError for an unknown family, and for a name that the family already has.
@@ -107,7 +112,9 @@ def invariant(
     def register(judge: J) -> J:
         often = per or ("dtype" if family == "loss" else "subject")
         asked = probe or _DEFAULT_PROBE[family]
-        made = Invariant(judge.__name__, family, judge, asked, frozenset(needs), often, evidence)
+        wanted = frozenset(needs)
+        on_logs = logs or family == "log"
+        made = Invariant(judge.__name__, family, judge, asked, wanted, often, evidence, on_logs)
         twin = _registered.get(made.key)
         if twin is not None:
             _check_twin(made, twin)

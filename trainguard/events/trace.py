@@ -19,6 +19,7 @@ from trainguard.events.checkpoint import CHECKPOINT_EVENTS
 from trainguard.events.counterfactual import WhatIf
 from trainguard.events.curve import Kept
 from trainguard.events.loader import LOADER_EVENTS
+from trainguard.events.log import LOG_EVENTS
 from trainguard.events.loop import LOOP_EVENTS
 
 
@@ -128,7 +129,7 @@ class Usage(Event):
 
 
 E = TypeVar("E", bound=Event)
-_RUN_EVENTS = (*LOADER_EVENTS, *LOOP_EVENTS, *CHECKPOINT_EVENTS, WhatIf)
+_RUN_EVENTS = (*LOADER_EVENTS, *LOOP_EVENTS, *CHECKPOINT_EVENTS, *LOG_EVENTS, WhatIf)
 _KINDS = (Sample, Tick, Pass, Usage, Kept, *_RUN_EVENTS)
 EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in _KINDS}
 

@@ -19,6 +19,8 @@ from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
 from trainguard.judging.lost import explain_loss, hide_lost
 from trainguard.judging.verdict import Config, Verdict, configs, observed_as
+from trainguard.logs.entry import read_log
+from trainguard.subjects.log import Log
 from trainguard.subjects.loop import Run
 from trainguard.subjects.subject import Subject
 
@@ -48,13 +50,16 @@ class Observations:
     _seen: set[Key] = field(default_factory=set)
     _faults: dict[Key, SubjectError] = field(default_factory=dict)
 
-    def keep(self, subject: Subject, config: Config, made: Observation) -> None:
+    def keep(self, subject: Subject, config: Config, made: Observation, family: str = "") -> None:
         """Take over an observation that was made elsewhere, such as a run that is over."""
-        self._made[_key(subject, subject.family, config)] = made
+        self._made[_key(subject, family or subject.family, config)] = made
 
     def of(self, subject: Subject, config: Config, family: str = "") -> Observation:
         """Return what a family, its own if none is named, observes of a subject; made once."""
         key = _key(subject, family or subject.family, config)
+        if key not in self._made and isinstance(subject, Log):
+            read = Finished(read_log(subject), what="log")
+            self._made.update((_key(subject, each, config), read) for each in subject.families)
         if key not in self._made:
             from trainguard.observe.entry import observe  # late: it imports torch
 
@@ -104,6 +109,7 @@ def applicable(
     items = []
     for made in of_families(subject.families):
         chosen = not settings.select or matches(made, settings.select)
+        chosen &= made.logs or not subject.is_log
         if chosen and not matches(made, settings.ignore) and made.needs <= promised:
             items += [(made, config) for config in configs(made, subject, settings, devices)]
     return items
@@ -208,13 +214,14 @@ class Finished:
 
 
 def judge_run(
-    run: Run, trace: Trace[Any], settings: Settings, rerun: str = "", silence: str = ""
+    run: Run | Log, trace: Trace[Any], settings: Settings, rerun: str = "", silence: str = ""
 ) -> tuple[Verdict, ...]:
     """Judge a trace that is already there, by all that applies to it and needs no second run."""
     check_excuses_apply(run, ())
     chosen = [made for made, _ in applicable(run, settings, ()) if made.probe == "run"]
     observations = Observations(settings)
-    observations.keep(run, Config(), Finished(trace))
+    for family in run.families:
+        observations.keep(run, Config(), Finished(trace), family)
     return tuple(verdict(run, made, Config(), observations, rerun, silence) for made in chosen)
 
 

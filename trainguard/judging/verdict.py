@@ -14,6 +14,7 @@ _ON_NO_DEVICE = (
     "loader",
     "loop",
     "checkpoint",
+    "log",
 )  # families that are observed in one way only
 Outcome = Literal["passed", "excused", "stale", "broken", "skipped"]
 FAILING: Final = ("broken", "stale")

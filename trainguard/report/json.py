@@ -22,32 +22,33 @@ def document(subject: Script, verdicts: Iterable[Verdict], told: RunSummary) -> 
 
     `findings` holds what counts, notes included; what is excused stands apart, with its reason.
     """
-    listed = list(verdicts)
-    text = json.dumps(
-        {
-            "version": VERSION,
-            "script": str(subject.path),
-            "args": list(subject.args),
-            "judged": [verdict.invariant.key for verdict in listed],
-            "findings": [
-                _entry(verdict, finding)
-                for verdict in listed
-                if verdict.outcome != "excused"
-                for finding in verdict.findings
-            ],
-            "excused": [
-                {**_entry(verdict, finding), "reason": verdict.reason}
-                for verdict in listed
-                if verdict.outcome == "excused"
-                for finding in verdict.findings
-            ],
-            "stale": [verdict.invariant.name for verdict in listed if verdict.outcome == "stale"],
-            "trace": as_plain(told),
-        },
-        indent=2,
-        allow_nan=False,
-    )
-    return f"{text}\n"
+    head = {"version": VERSION, "script": str(subject.path), "args": list(subject.args)}
+    return render({**head, **findings(list(verdicts)), "trace": as_plain(told)})
+
+
+def render(document: dict[str, Any]) -> str:
+    """Return a document as the text of a file."""
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"
+
+
+def findings(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """Return what became of all that was judged, in plain values."""
+    return {
+        "judged": [verdict.invariant.key for verdict in verdicts],
+        "findings": [
+            _entry(verdict, finding)
+            for verdict in verdicts
+            if verdict.outcome != "excused"
+            for finding in verdict.findings
+        ],
+        "excused": [
+            {**_entry(verdict, finding), "reason": verdict.reason}
+            for verdict in verdicts
+            if verdict.outcome == "excused"
+            for finding in verdict.findings
+        ],
+        "stale": [verdict.invariant.name for verdict in verdicts if verdict.outcome == "stale"],
+    }
 
 
 def check_writable(option: str, path: Path) -> Path:

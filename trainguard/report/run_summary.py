@@ -1,8 +1,7 @@
 """A run in a few numbers: what a trace says of speed, loss, gradients, rates and memory."""
 
 import math
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -11,10 +10,7 @@ from trainguard.events.counterfactual import WhatIf
 from trainguard.events.loop import Evaluation, Step
 from trainguard.events.parameter import Parameter
 from trainguard.events.trace import Trace
-from trainguard.judging.verdict import Verdict
-from trainguard.report.session_summary import OUTCOMES
 
-_REASONS = 4  # that are told of without -v
 _MOST = 4  # optimizers and parameter groups that are told apart
 _ANSWERS = {  # to a question, of a WhatIf
     "nothing edited": "the same loss, {0.measured:.4g}",
@@ -25,7 +21,6 @@ _ANSWERS = {  # to a question, of a WhatIf
     "ignored labels edited": "the step changes in {0.measured:.0f} of {0.reference:.0f} cases",
     "the same batch again": "its loss is higher after {0.measured:.0f} of {0.reference:.0f} steps",
 }
-_WORDS = {"stale": "with a stale excuse"}
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -172,30 +167,6 @@ def questions_as_rows(trace: Trace[Any]) -> list[tuple[str, str]]:
                 said = _ANSWERS.get(asked.question, "{0.measured:.4g}").format(asked)
             rows.append(("what if", f"step {asked.step}, {edit}: {said}"))
     return rows
-
-
-def judged_text(verdicts: Sequence[Verdict]) -> str:
-    """Count the invariants that had something to judge, and what became of them."""
-    counts = Counter[str](verdict.outcome for verdict in verdicts)
-    judged = len(verdicts) - counts.pop("skipped", 0)
-    told = [f"{counts[o]} {_WORDS.get(o, o)}" for o in OUTCOMES if counts[o] or o == "passed"]
-    return f"{judged} invariant{'' if judged == 1 else 's'} judged: {', '.join(told)}"
-
-
-def unjudged_as_rows(verdicts: tuple[Verdict, ...], *, by_name: bool) -> Iterator[tuple[str, str]]:
-    """Yield how many invariants had nothing to judge, and why: the commonest reasons, or all."""
-    names: dict[str, list[str]] = {}
-    for verdict in verdicts:
-        if verdict.outcome == "skipped":
-            names.setdefault(verdict.reason, []).append(verdict.invariant.name)
-    reasons = sorted(names, key=lambda reason: -len(names[reason]))
-    if by_name:
-        yield from (("unjudged", f"{why}: {', '.join(names[why])}") for why in reasons)
-    elif reasons:
-        left = len(reasons) - _REASONS
-        more = f"; and {left} more reason{'s' * (left > 1)}, see -v" if left > 0 else ""
-        told = "; ".join(f"{why} ({len(names[why])})" for why in reasons[:_REASONS])
-        yield "unjudged", f"{sum(map(len, names.values()))} had nothing to judge: {told}{more}"
 
 
 def headline(told: RunSummary, name: str) -> str:

@@ -60,6 +60,11 @@ class Subject:
         return (self.family, "memory") if self.memory_budget is not None else (self.family,)
 
     @property
+    def is_log(self) -> bool:
+        """Whether it is what was logged of a run: not all that judges a run can judge that."""
+        return False
+
+    @property
     def memory_budget(self) -> Budget | None:
         """The budget of this subject's memory, where it has one."""
         budget: Budget | None = getattr(self, "budget", None)

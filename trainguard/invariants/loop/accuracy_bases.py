@@ -9,12 +9,12 @@ from itertools import accumulate, pairwise
 from math import nan
 from typing import NamedTuple
 
+from trainguard.core.names import EVALUATION, TRAINING, words_of
 from trainguard.events.base import Event
 from trainguard.events.fit import Score
 from trainguard.events.loop import Logged
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evaluations import EVALUATION, TRAINING
-from trainguard.invariants.loop.wording import events, words_of
+from trainguard.invariants.loop.wording import events
 
 TRUE = ("right", "all", "whole")  # ways of counting that are no mistake
 _STEADY = 0.9  # of the steps have a call at a place that a training goes through

@@ -9,21 +9,20 @@ from struct import pack
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
 from trainguard.core.measure import at_step
+from trainguard.core.names import EVALUATION, words_of
 from trainguard.events.base import Event
 from trainguard.events.loop import Evaluation, Logged, Parameter, Step
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import EVALUATIONS, NUMBERS, either
-from trainguard.invariants.loop.wording import courses, events, finite, middle, stretch, words_of
+from trainguard.invariants.loop.wording import courses, events, finite, middle, stretch
 from trainguard.invariants.wording import number
 
 _FEW = 3
 _SURE = 5  # printed values that agree to the last digit
-EVALUATION = frozenset({"val", "valid", "validation", "eval", "evaluation", "test", "dev"})
-TRAINING = frozenset({"train", "training"})
 _BESIDE = {"loss", "epoch", "mean", "avg", "average", "total"}
 
 
-@invariant("loop", evidence=either(EVALUATIONS, NUMBERS))
+@invariant("loop", evidence=either(EVALUATIONS, NUMBERS), logs=True)
 def evaluation_measures_something(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A validation loss is a number that changes as the model does.

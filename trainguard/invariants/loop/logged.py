@@ -9,11 +9,12 @@ from math import isfinite
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.names import words_of
 from trainguard.events.base import Event
 from trainguard.events.loop import Logged, Step
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import NUMBERS
-from trainguard.invariants.loop.wording import Course, courses, events, finite, words_of
+from trainguard.invariants.loop.wording import Course, courses, events, finite
 from trainguard.invariants.wording import number
 
 _FEW = 3

@@ -7,13 +7,14 @@ from math import isfinite, nan
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.names import EVALUATION, TRAINING, words_of
 from trainguard.events.base import Event
 from trainguard.events.loop import Evaluation, Logged, Step
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evaluations import EVALUATION, TRAINING, select_evaluations
+from trainguard.invariants.loop.evaluations import select_evaluations
 from trainguard.invariants.loop.evidence import NUMBERS
 from trainguard.invariants.loop.logged import find_kind
-from trainguard.invariants.loop.wording import events, main_course, middle, words_of
+from trainguard.invariants.loop.wording import events, main_course, middle
 from trainguard.invariants.wording import number
 
 _FEW = 3  # averages that agree on a mistake

@@ -28,6 +28,8 @@ from trainguard.invariants.wording import number
 
 FOR_GOOD = 10  # skipped steps in a row, to the end of the run, that no scaler's factor explains
 _LEAST_STEPS = 50  # for a judgement of the curve that nothing was promised about
+_LEAST_ROWS = 10  # the same of a log, whose rows may be epochs
+_WARM, _WARM_IN_LOG = 0.99, 0.5  # of the highest rate; the rows of a log may all be of a warmup
 _FLAT = 1e-3
 _RISEN, _BURST = 2.0, 100.0
 
@@ -37,7 +39,7 @@ def has_nonfinite_loss(step: Step) -> bool:
     return isinf(step.loss) or not all(isfinite(value) for value in step.losses)
 
 
-@invariant("loop", evidence=LOSSES)
+@invariant("loop", evidence=LOSSES, logs=True)
 def loss_is_finite(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The loss is a finite number in every step.
@@ -130,7 +132,7 @@ def _reaches_nothing(step: Step) -> bool:
     return bool(step.losses) and step.held > 0 and not (step.received or moved or cleared)
 
 
-@invariant("loop", evidence=LOSSES)
+@invariant("loop", evidence=LOSSES, logs=True)
 def loss_falls(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The loss falls.
@@ -138,7 +140,7 @@ def loss_falls(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: with promise falls, the median of the last tenth of the steps against that of the
         first tenth, for the optimizer that made the most steps. Without it, only what is
         conclusive: at least 50 steps of a single optimizer, at a rate above zero and past its
-        warmup, with a loss above zero.
+        warmup, with a loss above zero; of a log 10 rows, at half of the highest rate or more.
     Allows: what is promised. Without a promise: a note where all quarters of the run and the
         steps in them are alike within 0.1 % (limit), or where the last quarter is above the
         beginning and more than 2 times the first quarter; 100 times unless the loss is known to
@@ -195,11 +197,13 @@ def _falls_short(
 def _conclusive(trace: Trace[Event], steps: Sequence[Step]) -> bool:
     """Say whether a curve that nothing was promised about can be judged at all."""
     top = max((max(step.rates) for step in steps if step.rates), default=0.0)
+    is_log = "log" in trace.conditions
+    warm = (_WARM_IN_LOG if is_log else _WARM) * top
     return (
-        len(steps) >= _LEAST_STEPS
+        len(steps) >= (_LEAST_ROWS if is_log else _LEAST_STEPS)
         and all(_level(step) > 0 for step in steps)
-        and mostly(steps, lambda s: bool(s.rates) and min(s.rates) > 0)
-        and any(max(s.rates, default=0.0) >= 0.99 * top for s in stretch(steps, 0, 0.5))
+        and mostly(steps, lambda s: (min(s.rates) > 0) if s.rates else is_log and not top)
+        and any(max(s.rates, default=0.0) >= warm for s in stretch(steps, 0, 0.5))
         and not any(passes.routine for passes in events(trace, Evaluation))
     )
 

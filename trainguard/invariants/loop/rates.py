@@ -32,7 +32,7 @@ _EACH = 0.9  # of the steps: a scheduler that is advanced so often is advanced i
 _SEVERAL = 2  # epochs
 
 
-@invariant("loop", evidence=RATES)
+@invariant("loop", evidence=RATES, logs=True)
 def learning_rate_is_positive(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Steps are made with a learning rate above zero.
@@ -83,7 +83,7 @@ def _negative(trace: Trace[Event], course: Course) -> Iterator[Finding]:
         )
 
 
-@invariant("loop", evidence=RATES)
+@invariant("loop", evidence=RATES, logs=True)
 def rate_lasts_for_the_run(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A decay leaves most of the run a rate that can still change something.

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import integer, portion
+from trainguard.core.names import words_of
 from trainguard.events.base import Event
 from trainguard.events.loop import Logged, Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import HELD_OUT, has_probe
-from trainguard.invariants.loop.wording import events, percent, words_of
+from trainguard.invariants.loop.wording import events, percent
 
 _FEW = 2  # passes that repeat an order: two may be one run that was made again
 _OFTEN = 20  # times that each sample reached is drawn in one pass, or that the data are larger

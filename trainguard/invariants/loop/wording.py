@@ -1,6 +1,5 @@
 """What judgements of a training run share: the steps of one optimizer, medians, shares of steps."""
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -42,11 +41,6 @@ class Course:
     def at(self, step: Step) -> Place:
         """Return where in the run a step is: "step 512", "step 512 of AdamW#2"."""
         return at_step(step.step) + ("" if self.alone else f" of {self.optimizer}")
-
-
-def words_of(name: str) -> list[str]:
-    """Return the words that a name of a logged number is made of, without its digits."""
-    return [word for word in re.split(r"[^a-z]+", name.lower()) if word]
 
 
 def events(trace: Trace[Any], kind: type[E]) -> tuple[E, ...]:

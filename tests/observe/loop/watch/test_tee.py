@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from trainguard.core.log_line import LONGEST
 from trainguard.observe.loop.recorder import Recorder
-from trainguard.observe.loop.watch.log_parsing import LONGEST
 from trainguard.observe.loop.watch.tee import PER_STEP, LineParser, Tee
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainguard.core.log_line import Number, is_accuracy
 from trainguard.events import loop as events
 from trainguard.events.base import Event
-from trainguard.observe.loop.watch.log_parsing import Number, is_accuracy
 from trainguard.observe.loop.watch.loggers import Loggers, numbers_given
 from trainguard.observe.loop.watch.tee import LineParser, Tee
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from trainguard.core.errors import passes_on
-from trainguard.observe.loop.watch.log_parsing import LONGEST, Number, numbers_in
+from trainguard.core.log_line import LONGEST, Number, numbers_in
 
 if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from trainguard.observe.loop.watch.log_parsing import LONGEST, numbers_in
+from trainguard.core.log_line import LONGEST, numbers_in
 
 READ = {
     "step 3 | loss 1.234 | grad_norm 0.000 | lr 1e-4": (

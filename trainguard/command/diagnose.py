@@ -1,0 +1,167 @@
+"""`trainguard diagnose`: the logs of runs that are over, read, judged and reported."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from trainguard.command.exit import CLEAN, FOUND, USAGE, ending
+from trainguard.command.options import (
+    Words,
+    check_file,
+    read_excuses,
+    read_settings,
+    split_columns,
+)
+from trainguard.command.output import say, write_file
+from trainguard.core.catalogue import catalogue
+from trainguard.core.settings import Settings
+from trainguard.events.trace import Trace
+from trainguard.judging.judge import judge_run
+from trainguard.judging.verdict import Verdict
+from trainguard.logs.entry import read_logs
+from trainguard.report import log_summary, run_summary
+from trainguard.report.json import VERSION, check_apart, findings, render
+from trainguard.report.progress import showing
+from trainguard.report.run_report import render_report
+from trainguard.subjects.log import Log
+from trainguard.subjects.loop import Script
+
+_SILENCE = '--allow NAME="<reason>"'
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiagnoseRequest:
+    """What the command line asks for."""
+
+    subject: Log
+    settings: Settings = field(default_factory=Settings)
+    json: Path | None = None
+    verbose: bool = False
+    command: str = ""
+
+
+def diagnose_logs(
+    paths: Annotated[
+        list[str], typer.Argument(help="Logs of a run that is over, or folders of them.")
+    ],
+    column: Annotated[
+        Words, typer.Option(help="What a column is: loss=train/nll.", metavar="ROLE=NAME")
+    ] = None,
+    falls: Annotated[
+        float | None, typer.Option(help="Promise: the share the loss falls by.", metavar="SHARE")
+    ] = None,
+    classes: Annotated[
+        int | None, typer.Option(help="Promise: classes of the cross-entropy.", metavar="N")
+    ] = None,
+    peak: Annotated[
+        float | None, typer.Option(help="Promise: the highest rate.", metavar="RATE")
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="Write the findings to this file.", metavar="FILE")
+    ] = None,
+    select: Annotated[Words, typer.Option(help="Judge only these.", metavar="GLOBS")] = None,
+    ignore: Annotated[Words, typer.Option(help="Judge all but these.", metavar="GLOBS")] = None,
+    allow: Annotated[
+        Words, typer.Option(help="Excuse one; a stale excuse fails.", metavar="NAME=REASON")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Let notes fail too.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Name what had nothing to judge.")
+    ] = False,
+) -> None:
+    """
+    Judge runs that are over by their logs: nothing is run.
+
+    Exits with 0 where nothing is found, 1 with findings, 2 where there was nothing to judge, 4
+    where trainguard failed, and 130 after Ctrl-C.
+    """
+    with ending():
+        subject = Log(
+            tuple(paths),
+            columns=split_columns(column),
+            allow=read_excuses(allow),
+            falls=falls,
+            classes=classes,
+            peak=peak,
+        )
+        order = DiagnoseRequest(
+            subject=subject,
+            settings=read_settings(select, ignore, strict, read=True),
+            json=check_file("--json", json),
+            verbose=verbose,
+            command=shlex.join(["trainguard", *sys.argv[1:]]),
+        )
+        raise typer.Exit(diagnose(order))
+
+
+def diagnose(order: DiagnoseRequest) -> int:
+    """Read the logs, judge each run in them, report it, and return the exit code."""
+    subject = order.subject
+    object.__setattr__(subject, "file", "")  # it is declared on the command line
+    paths = [subject.paths] if isinstance(subject.paths, str | Path) else subject.paths
+    check_apart([order.json], [Path(path) for path in paths])
+    with ExitStack() as stack:
+        read = [0]
+        stack.enter_context(showing(lambda seconds: f"{read[0]:,} rows read, {seconds:.0f} s"))
+        traces = read_logs(subject, partial(_count, read))
+    judged = [(trace, _judge(order, trace)) for trace in traces]
+    written = True
+    if order.json is not None:
+        text = partial(_document, order, judged)
+        written &= write_file(order.json, text, sys.stderr)
+    report = "\n\n".join(_report(order, trace, verdicts) for trace, verdicts in judged)
+    written &= say(report, sys.stdout, sys.stderr) or order.json is not None
+    if any(verdict.fails for _, verdicts in judged for verdict in verdicts):
+        return FOUND
+    return CLEAN if written else USAGE
+
+
+def _count(read: list[int], rows: int) -> None:
+    """Note how many rows of a file were read."""
+    read[0] = max(rows, read[0])
+
+
+def _judge(order: DiagnoseRequest, trace: Trace[Any]) -> tuple[Verdict, ...]:
+    """Judge one run; one that was recorded by all that judges a recorded run."""
+    subject = order.subject
+    run: Log | Script = replace(subject, name=trace.subject)
+    if "log" not in trace.conditions:
+        run = Script(trace.subject, name=trace.subject, allow=_of_loops(subject))
+    object.__setattr__(run, "file", "")
+    return judge_run(run, trace, order.settings, order.command, _SILENCE)
+
+
+def _of_loops(subject: Log) -> dict[str, str]:
+    """Return the excuses of a subject that are about what judges a recorded run."""
+    names = {made.name for made in catalogue("loop")}
+    return {name: reason for name, reason in subject.allow.items() if name in names}
+
+
+def _report(order: DiagnoseRequest, trace: Trace[Any], verdicts: tuple[Verdict, ...]) -> str:
+    """Return what is printed of one run."""
+    if "log" in trace.conditions:
+        head, rows = log_summary.headline(trace), log_summary.as_rows(trace)
+    else:
+        told = run_summary.summarize_run(trace)
+        head, rows = run_summary.headline(told, trace.subject), run_summary.as_rows(told)
+    strict, by_name = order.settings.strict, order.verbose
+    return render_report(verdicts, head, rows, strict=strict, by_name=by_name)
+
+
+def _document(
+    order: DiagnoseRequest, judged: Sequence[tuple[Trace[Any], tuple[Verdict, ...]]]
+) -> str:
+    """Return the JSON document: one entry for each run."""
+    runs = [
+        {"run": trace.subject, **findings(verdicts), "log": log_summary.as_plain(trace)}
+        for trace, verdicts in judged
+    ]
+    command = shlex.split(order.command)
+    return render({"version": VERSION, "args": command[1:], "runs": runs})

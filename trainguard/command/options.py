@@ -1,0 +1,56 @@
+"""Options that several commands have alike: what is judged, what is excused, what is written."""
+
+from pathlib import Path
+from typing import Any
+
+from trainguard.core.catalogue import check_globs
+from trainguard.core.errors import DeclarationError
+from trainguard.core.settings import Settings, from_pyproject
+from trainguard.report.json import check_writable
+
+Words = list[str] | None
+
+
+def split_globs(words: Words) -> tuple[str, ...]:
+    """Return the globs of an option that may be repeated and may hold several at once."""
+    return tuple(glob for word in words or () for glob in word.replace(",", " ").split())
+
+
+def split_columns(words: Words) -> dict[str, str]:
+    """Return what columns were said to be."""
+    columns = {}
+    for word in words or ():
+        role, equals, name = word.partition("=")
+        if not equals or not name:
+            raise DeclarationError(f"--column {word} names no column. Write ROLE=NAME: loss=nll.")
+        columns[role] = name
+    return columns
+
+
+def read_excuses(words: Words) -> dict[str, str]:
+    """Return what is excused, and why."""
+    excuses = {}
+    for word in words or ():
+        name, _, reason = word.partition("=")
+        excuses[name.removeprefix("loop.").removeprefix("log.")] = reason
+    return excuses
+
+
+def read_settings(select: Words, ignore: Words, strict: bool, read: bool) -> Settings:
+    """Read `[tool.trainguard]` of the working directory, and what the command line puts over it."""
+    given: dict[str, Any] = {
+        "select": split_globs(select),
+        "ignore": split_globs(ignore),
+        "strict": strict,
+    }
+    given = {name: value for name, value in given.items() if value}
+    base = from_pyproject(Path.cwd()) if read else Settings()
+    settings = base.with_values("The command line", given)
+    check_globs("select", settings.select)
+    check_globs("ignore", settings.ignore)
+    return settings
+
+
+def check_file(option: str, path: Path | None) -> Path | None:
+    """Return where a file is to be written, once it is sure that it can be."""
+    return None if path is None else check_writable(option, path)

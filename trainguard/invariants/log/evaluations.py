@@ -1,0 +1,105 @@
+"""Judgement of what is evaluated beside the training loss of a log."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import Measure, at_step
+from trainguard.events.base import Event
+from trainguard.events.loop import Evaluation, Logged
+from trainguard.events.trace import Trace
+from trainguard.invariants.log.wording import LOSSES, losses, part_of, typical
+from trainguard.invariants.loop.evidence import both, either, some
+from trainguard.invariants.loop.wording import events, finite, percent
+from trainguard.invariants.wording import number
+
+_FEW = 5  # values
+_LEARNED = 0.9  # of the training loss at its beginning
+_OVERFITTED = 1.1  # times the best validation loss
+_SAME = 1e-7  # of a value: float32 has no finer digits
+_ALL = 1.0
+
+
+@invariant(
+    "log",
+    evidence=both(
+        LOSSES,
+        either(
+            some(Evaluation, "no validation loss or metric was logged"),
+            some(Logged, "no validation loss or metric was logged"),
+        ),
+    ),
+)
+def validation_follows_training(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What is measured on held-out data moves as the model learns.
+
+    Judges: validation losses and metrics with 5 values or more, in logs whose training loss falls
+        by a tenth: values that are all the same; a validation loss that ends above 1.1 times
+        (limit) its best while the training loss falls on; shares above one, or 100 %.
+    Allows: validation losses of zero, which have a judgement of their own. What is found is a note.
+    Misses: a metric that moves and measures the wrong thing.
+    Why: a metric that stands still is measured on another model, or on no data; past its best step
+        a model learns its samples by heart.
+    Source: keras-team/keras issue 1364; Prechelt, Early Stopping - But When? (1998).
+    """
+    told = losses(trace)
+    if len(told) < _FEW:
+        return
+    begin, end = typical(part_of(told, 0, 0.25)), typical(part_of(told, 0.75, 1))
+    learned = end < _LEARNED * begin
+    for name, values in _series(trace).items():
+        known = [(step, value) for step, value in values if value == value]
+        if len(known) < _FEW:
+            continue
+        numbers = [value for _, value in known]
+        if learned and max(numbers) - min(numbers) <= _SAME * abs(numbers[0]) and any(numbers):
+            yield _constant(trace, name, known)
+        elif isinstance(values, _Losses):
+            yield from _overfits(trace, name, known, learned)
+
+
+class _Losses(list[tuple[int, float]]):
+    """The steps and values of a validation loss; those of a metric are a plain list."""
+
+
+def _series(trace: Trace[Any]) -> dict[str, list[tuple[int, float]]]:
+    """Return what was evaluated, by name."""
+    series: dict[str, list[tuple[int, float]]] = {}
+    for one in events(trace, Evaluation):
+        series.setdefault(one.module, _Losses()).append((one.step, one.loss))
+    for said in events(trace, Logged):
+        series.setdefault(said.name, []).append((said.step, said.value))
+    return series
+
+
+def _constant(trace: Trace[Any], name: str, known: list[tuple[int, float]]) -> Finding:
+    """Return the note of values that never change."""
+    return Finding(
+        f"an evaluation of `{trace.subject}` never changes while the training loss falls",
+        f"{name}, " + at_step(known[0][0]) + f" to {known[-1][0]}",
+        number(known[0][1]) + f" in all {len(known)} evaluations",
+        "values that differ",
+        why="perhaps it is measured on another model, on no data, or once only",
+        rank=Rank.NOTE,
+    )
+
+
+def _overfits(
+    trace: Trace[Any], name: str, known: list[tuple[int, float]], learned: bool
+) -> Iterator[Finding]:
+    """Yield a note where a validation loss has left its best behind."""
+    numbers = finite(value for _, value in known)
+    step, best = min(known, key=lambda pair: pair[1])
+    most = trace.limit("validation_follows_training", _OVERFITTED)
+    late = numbers[-max(2, len(numbers) // 5) :]
+    if learned and best > 0 and min(late) > most * best:
+        yield Finding(
+            f"the validation loss of `{trace.subject}` rises while the training loss falls",
+            f"{name}, best at " + at_step(step),
+            number(late[-1]) + f" at the end, {percent(late[-1] / best - _ALL)} above the best",
+            Measure(f"at most {most:g} times {best:.4g}", most * best),
+            why="the model learns its samples by heart: stop at its best, or regularise",
+            rank=Rank.NOTE,
+        )

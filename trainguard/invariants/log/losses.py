@@ -1,0 +1,83 @@
+"""Judgements of the training loss of a log."""
+
+from collections.abc import Iterator
+from math import log
+
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.trace import Trace
+from trainguard.invariants.log.wording import LOSSES, at, losses, part_of, spread, typical
+from trainguard.invariants.wording import number
+
+_LEAST = 10  # rows
+_RISEN = 2.0
+_SPIKE = 8.0  # times the spread of the losses before
+_CHANCE = 0.98  # of the loss of always predicting every class alike
+
+
+@invariant("log", needs=("classes",), evidence=LOSSES)
+def logged_loss_beats_chance(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A cross-entropy ends below that of a model that gives each class the same chance.
+
+    Judges: with promise classes, logs of 10 rows with a loss or more: the median of the last
+        quarter against the logarithm of the number of classes.
+    Allows: 0.98 (limit) of it. What is found is a note: targets may be smoothed, terms be added.
+    Misses: classes that are not equally frequent, of which a constant knows the commonest.
+    Why: a model that has learned nothing has a loss that looks like one: 2.303 for ten classes.
+    Source: Karpathy, "A Recipe for Training Neural Networks"
+        (karpathy.github.io/2019/04/25/recipe): verify the loss at the beginning.
+    """
+    told, classes = losses(trace), trace.promise("classes")
+    if classes is None or len(told) < _LEAST:
+        return
+    end = typical(part_of(told, 0.75, 1))
+    beaten = trace.limit("logged_loss_beats_chance", _CHANCE) * log(classes)
+    if end >= beaten:
+        yield Finding(
+            f"the loss of `{trace.subject}` ends no better than that of a constant",
+            at(trace, told[-1][0]),
+            number(end) + " in the last quarter",
+            "below " + number(beaten),
+            why="a model that gives each class the same chance has a loss of log(classes)",
+            rank=Rank.NOTE,
+            event=told[-1][0],
+        )
+
+
+@invariant("log", evidence=LOSSES)
+def loss_recovers_from_spikes(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A loss that leaps up comes down again.
+
+    Judges: logs of 40 rows or more with a loss above zero: the level from each row to the end
+        against the lowest level before it.
+    Allows: a level of 2 times (limit) the lowest one, and 8 times the spread of the losses there;
+        spikes that are over before the last tenth of the log. What is found is a note.
+    Misses: a divergence that is slower than the noise; one in the last tenth.
+    Why: after a spike that it does not recover from, a run learns from the beginning again, or
+        never.
+    Source: Chowdhery et al., PaLM (arXiv 2204.02311), section 5.1: training instability.
+    """
+    told = losses(trace)
+    if len(told) < 4 * _LEAST or not all(value > 0 for _, value in told):
+        return
+    tenths = [part_of(told, n / 10, (n + 1) / 10) for n in range(10)]
+    levels = [typical(tenth) for tenth in tenths]
+    best = min(range(9), key=lambda n: levels[n])
+    most = trace.limit("loss_recovers_from_spikes", _RISEN)
+    noise = spread(value for _, value in tenths[best])
+    limit = max(most * levels[best], levels[best] + _SPIKE * noise)
+    if best < 9 and all(level > limit for level in levels[best + 1 :]):
+        begin = next(row for row, value in tenths[best + 1] if value > limit)
+        yield Finding(
+            f"the loss of `{trace.subject}` has leapt up and not come down again",
+            at(trace, begin),
+            number(levels[-1]) + " in the last tenth of the log",
+            "at most " + number(limit) + f": it was {number(levels[best])}",
+            why="perhaps a rate that is too high; go back to a checkpoint before it, skip those"
+            " batches, lower the rate or clip",
+            rank=Rank.NOTE,
+            event=begin,
+        )

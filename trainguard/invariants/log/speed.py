@@ -1,0 +1,51 @@
+"""Judgement of how fast a logged run goes on."""
+
+from collections.abc import Iterator
+
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.loop import Step
+from trainguard.events.trace import Trace
+from trainguard.invariants.log.wording import at, part_of, rows, typical
+from trainguard.invariants.loop.evidence import some
+from trainguard.invariants.wording import number
+
+_LEAST = 40  # rows whose time is known
+_SLOWER = 1.5
+_SHORTEST = 1e-3  # seconds a step: what is shorter is the clock's business
+
+
+@invariant("log", evidence=some(Step, "no time was logged", lambda s: s.seconds > 0))
+def throughput_lasts(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A run is as fast at its end as it was at its beginning.
+
+    Judges: logs with a time in 40 rows or more: the median seconds of a step in each quarter.
+    Allows: 1.5 times (limit) those of the fastest quarter before, pauses between parts, and steps
+        of less than a millisecond. What is found is a note.
+    Misses: a run that was slow from the beginning; one whose last quarter is not slower.
+    Why: a list that grows, a loader that falls behind or a device that throttles makes each day
+        of a run longer than the one before.
+    Source: pytorch/pytorch issue 13246 (a loader whose workers slow down).
+    """
+    told = [(row, row.seconds) for row in rows(trace) if row.seconds > 0]
+    if len(told) < _LEAST:
+        return
+    quarters = [part_of(told, n / 4, (n + 1) / 4) for n in range(4)]
+    paces = [typical(quarter) for quarter in quarters]
+    best, most = min(paces), trace.limit("throughput_lasts", _SLOWER)
+    if paces[-1] <= most * best or paces[-1] < _SHORTEST or paces[-1] < paces[-2] / most:
+        return
+    slow = next(n for n in range(4) if paces[n] > most * min(paces[: n + 1]) or n == 3)
+    row = quarters[slow][0][0]
+    yield Finding(
+        f"`{trace.subject}` becomes slower",
+        at(trace, row),
+        number(paces[-1], "s a step") + " in the last quarter",
+        "at most " + number(most * best, "s") + f": it was {best:.4g} s",
+        why="perhaps something grows with each step, the loader falls behind, or others use the"
+        " machine",
+        rank=Rank.NOTE,
+        event=row,
+    )

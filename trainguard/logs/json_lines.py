@@ -1,0 +1,63 @@
+"""Rows of JSON: one object a line, or a file that is one list of objects."""
+
+import json
+from collections.abc import Iterator, Mapping
+from math import nan
+from pathlib import Path
+from typing import Any
+
+from trainguard.logs.roles import EPOCH, STEP, TIME, meaning_of
+from trainguard.logs.row import Row, figure
+from trainguard.logs.text import lines_of
+
+_DEEPEST = 4
+_COUNTERS = (STEP, EPOCH, TIME)
+
+
+def rows(file: Path, chosen: dict[str, str]) -> Iterator[Row]:
+    """Yield the rows of a file with an object on each line; what is none is passed over."""
+    for line in lines_of(file):
+        if line.lstrip()[:1] == "{" and (read := parse(line)):
+            yield row_of(read, chosen)
+
+
+def parse(text: str) -> dict[str, Any]:
+    """Return the object that a text is; an empty one where it is none."""
+    try:
+        read = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return read if isinstance(read, dict) else {}
+
+
+def row_of(read: Mapping[str, Any], chosen: dict[str, str]) -> Row:
+    """Return the row that an object is."""
+    values = dict(flatten(read))
+    best: dict[str, tuple[int, str]] = {}
+    for name in values:
+        meaning = meaning_of(name)
+        if meaning is not None and meaning.role in _COUNTERS:
+            best[meaning.role] = min(best.get(meaning.role, (99, "")), (meaning.rank, name))
+    names = {role: name for role, (_, name) in best.items()}
+    names.update((role, chosen[role]) for role in _COUNTERS if chosen.get(role) in values)
+    step, epoch, time = (values.pop(names[c], None) if c in names else None for c in _COUNTERS)
+    return Row(values, step, epoch, nan if time is None else time)
+
+
+def flatten(
+    read: Mapping[str, Any], before: str = "", depth: int = 0
+) -> Iterator[tuple[str, float]]:
+    """Yield the numbers of an object, those of objects in it under `outer/inner`."""
+    for key, value in read.items():
+        name = f"{before}{key}"
+        kind = type(value)
+        if kind is float:
+            yield name, value
+        elif kind is int:
+            if abs(value) < 1 << 1000:
+                yield name, float(value)
+        elif kind is str:
+            if len(value) < 32 and (number := figure(value)) is not None:
+                yield name, number
+        elif kind is dict and depth < _DEEPEST:
+            yield from flatten(value, f"{name}/", depth + 1)

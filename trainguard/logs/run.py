@@ -1,0 +1,213 @@
+"""The columns of one run, put together from its rows and files."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from math import isfinite, nan
+
+from trainguard.logs.column import Column
+from trainguard.logs.find import Source
+from trainguard.logs.roles import EPOCH, LOSS, NORM, RATE, STEP, TIME, Meaning, meaning_of
+from trainguard.logs.row import Lost, Row
+
+_MOST = 256  # columns that are kept
+_LOST = 16
+_COUNTERS = (STEP, EPOCH, TIME)
+
+
+@dataclass(slots=True)
+class LoggedRun:
+    """
+    The columns of a run by name.
+
+    sources: its files. unit: what its rows are counted in: "step", "epoch" or "row".
+    names: of all columns, judged or not. total: the steps it is to have, 0 where not told.
+    lost: allocations that failed, with the file and the last step before.
+    """
+
+    sources: list[Source]
+    columns: dict[str, Column] = field(default_factory=dict)
+    names: dict[str, None] = field(default_factory=dict)
+    unit: str = "step"
+    total: int = 0
+    lost: list[tuple[Lost, float]] = field(default_factory=list)
+
+    def best(self, role: str) -> Column | None:
+        """Return the column that is plainest for a role; the fullest of equal ones."""
+        own = [c for c in self.columns.values() if c.meaning.role == role and c.points]
+        return min(own, key=lambda c: (c.meaning.rank, -c.count), default=None)
+
+    @property
+    def main(self) -> Column | None:
+        """The column that tells the steps: the loss, else the rate, else the norm."""
+        return self.best(LOSS) or self.best(RATE) or self.best(NORM)
+
+    def continues(self, other: "LoggedRun") -> bool:
+        """Say whether another file goes on where this one was, or has other columns of the run."""
+        if not set(self.columns) & set(other.columns):
+            return True
+        mine, theirs = self.main, other.main
+        if mine is None or theirs is None or mine.name != theirs.name:
+            return False
+        return theirs.points[0].step > mine.points[0].step
+
+    def is_beginning_of(self, other: "LoggedRun") -> bool:
+        """Say whether another file has all of this one, and more: an older state of the same."""
+        mine, theirs = self.main, other.main
+        if mine is None or theirs is None or mine.name != theirs.name:
+            return False
+        same = mine.points[0][:2] == theirs.points[0][:2]
+        return same and theirs.points[-1].step >= mine.points[-1].step
+
+    def follow(self, other: "LoggedRun") -> None:
+        """Put the columns of a later file behind these, or beside them."""
+        for name, column in other.columns.items():
+            if name in self.columns:
+                self.columns[name].follow(column)
+            else:
+                self.columns[name] = column
+        self.sources += other.sources
+        self.names.update(other.names)
+        self.lost += other.lost
+        self.total = max(self.total, other.total)
+
+
+def read_runs(
+    sources: Iterable[Source], chosen: dict[str, str], told: Callable[[int], None]
+) -> Iterator[LoggedRun]:
+    """Yield the runs that some files hold: what has one folder and format is put together."""
+    groups: dict[tuple[str, str], list[Source]] = {}
+    for source in sources:
+        groups.setdefault((source.folder, source.format), []).append(source)
+    for own in groups.values():
+        files = [_read(source, chosen, told) for source in own]
+        yield from _join([run for run in files if run.columns or run.lost] or files[:1])
+
+
+def _join(files: list[LoggedRun]) -> Iterator[LoggedRun]:
+    """Yield the runs of some files, each with all files of it."""
+    files.sort(key=_begin)
+    runs: list[LoggedRun] = []
+    for file in files:
+        older = next((run for run in runs if run.is_beginning_of(file)), None)
+        if older is not None:
+            runs.remove(older)
+            runs.append(file)
+            continue
+        run = next((run for run in reversed(runs) if run.continues(file)), None)
+        if run is None:
+            runs.append(file)
+        elif not file.is_beginning_of(run):
+            run.follow(file)
+    yield from runs
+
+
+def _begin(run: LoggedRun) -> tuple[float, float, str]:
+    """Return what files are ordered by: their time where they tell it, else their first step."""
+    main = run.main
+    if main is None:
+        return float("inf"), 0.0, str(run.sources[0].path)
+    time = main.points[0].time
+    return (time if isfinite(time) else 0.0), main.points[0].step, str(run.sources[0].path)
+
+
+def _read(source: Source, chosen: dict[str, str], told: Callable[[int], None]) -> LoggedRun:
+    """Read one file."""
+    run = LoggedRun([source])
+    counter = _Counter()
+    reader = _Reader(run, source, {name: role for role, name in chosen.items()}, str(source.path))
+    for count, row in enumerate(source.reader(chosen)(source.path)):
+        if count % 4096 == 0:
+            told(count)
+        if isinstance(row, Lost):
+            run.lost += [(row, max(counter.step, 0.0))] if len(run.lost) < _LOST else []
+        elif reader.mean(row.values):
+            reader.add(row, counter.count(row))
+    for column in run.columns.values():
+        column.finish()
+    run.unit = counter.unit
+    return run
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Sorts the values of rows into columns; what means nothing is only named."""
+
+    run: LoggedRun
+    source: Source
+    chosen: dict[str, str]
+    file: str
+    known: dict[str, Column | None] = field(default_factory=dict)
+
+    def mean(self, values: Iterable[str]) -> bool:
+        """Say whether a row has a value that means something."""
+        meant = False
+        for name in values:
+            column = self.known[name] if name in self.known else self._make(name)
+            meant = meant or column is not None
+        return meant
+
+    def _make(self, name: str) -> Column | None:
+        """Make the column of a name that is met for the first time, if it means something."""
+        full = self.source.prefix + name
+        meaning = Meaning(self.chosen[name]) if name in self.chosen else meaning_of(full)
+        if meaning is not None and name not in self.chosen and meaning.role in self.chosen.values():
+            meaning = None  # another one was named for it
+        column = None
+        if meaning is not None and meaning.role not in _COUNTERS:
+            column = Column(full, meaning) if len(self.run.columns) < _MOST else None
+        if len(self.known) < 16 * _MOST:
+            self.known[name] = column
+        if len(self.run.names) < _MOST:
+            self.run.names[full] = None
+        if column is not None:
+            column = self.run.columns.setdefault(full, column)
+            self.known[name] = column
+        return column
+
+    def add(self, row: Row, step: float) -> None:
+        """Add the values of a row to their columns."""
+        source, time, known = self.file, row.time, self.known
+        for name, value in row.values.items():
+            column = known.get(name)
+            if column is not None:
+                column.add(step, value, time, source)
+                if row.coarse and name in row.coarse:
+                    column.coarse = max(column.coarse, row.coarse[name])
+        if row.total and row.epoch is None:
+            self.run.total = row.total
+
+
+@dataclass(slots=True)
+class _Counter:
+    """
+    Counts the steps of rows: as they say, or by their epochs, or one by one.
+
+    A counter that begins again with each epoch goes on from where it was.
+    """
+
+    unit: str = ""
+    step: float = -1.0
+    _epoch: float = nan
+    _offset: float = 0.0
+    _stride: float = 1.0
+
+    def count(self, row: Row) -> float:
+        """Return the step of a row."""
+        said = row.step if row.step is not None or self.unit == "step" else row.epoch
+        if said is None or not isfinite(said) or abs(said) > 1e15:
+            self.unit = self.unit or "row"
+            self.step += self.unit == "row"
+            return max(self.step, 0.0)
+        if row.step is not None:
+            self.unit = "step"
+        else:
+            self.unit = self.unit or "epoch"
+        epoch = row.epoch if row.epoch is not None and isfinite(row.epoch) else self._epoch
+        step = said + self._offset
+        if row.step is not None and step < self.step and epoch > self._epoch:
+            self._offset += self.step + self._stride - step
+            step = said + self._offset
+        elif step > self.step >= 0:
+            self._stride = step - self.step
+        self.step, self._epoch = step, epoch
+        return step

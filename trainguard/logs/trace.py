@@ -1,0 +1,207 @@
+"""A logged run as a Trace: its rows as Steps and Evaluations, its parts, what it says twice."""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from math import inf, isfinite, nan
+from typing import Any, Final
+
+from trainguard.events.base import Event, Plain
+from trainguard.events.log import LogPart, Repeat
+from trainguard.events.loop import Evaluation, Logged, Step
+from trainguard.events.trace import Trace
+from trainguard.logs.column import Column, Point
+from trainguard.logs.failed_allocations import find_failed
+from trainguard.logs.order import settle
+from trainguard.logs.roles import EVALUATED, FAR, LOSS, METRIC, NORM, RATE, SECONDS
+from trainguard.logs.run import LoggedRun
+
+ORDER: Final = ("forward", "backward")  # what each row of a training stands for
+_EDGE = 64  # steps of a part that are held against those said again
+
+
+def trace_of(run: LoggedRun, name: str, promises: dict[str, Plain]) -> Trace[Any]:
+    """Return the trace of a run, as far as its log shows one."""
+    chosen = {role: run.best(role) for role in (LOSS, RATE, NORM, SECONDS)}
+    columns = {role: column for role, column in chosen.items() if column is not None}
+    main = run.main
+    parts = list[LogPart]()
+    left_out = 0
+    if main is not None:
+        for column in {id(c): c for c in run.columns.values()}.values():
+            left = settle(column)
+            left_out = left if column is main else left_out
+        parts = _settle_parts(main, columns)
+    events: list[Event] = [*parts]
+    steps = [*_steps(columns, main)] if main is not None else []
+    events += steps
+    for kind in (_repeats(run), _evaluations(run, steps), _metrics(run), find_failed(run)):
+        events += kind
+    told = main.points if main is not None else []
+    return Trace(
+        name,
+        tuple(events),
+        conditions={
+            "ended": "finished",
+            "log": run.sources[0].format,
+            "files": tuple(str(source.path) for source in run.sources),
+            "unit": run.unit,
+            "steps": main.count if main is not None else 0,
+            "seconds": _seconds(told),
+            "columns": tuple(column.name for column in columns.values()),
+            "total": run.total,
+            "rows left out": left_out,
+            "rounded norm": NORM in columns and columns[NORM].coarse > 0,
+        },
+        promises=promises,
+    )
+
+
+def _settle_parts(main: Column, columns: dict[str, Column]) -> list[LogPart]:
+    """Return the parts of a run, and drop the rows that a later part says again."""
+    told, rates = list[LogPart](), columns.get(RATE)
+    for number, part in enumerate(main.parts):
+        replaced = list[tuple[int, float, float]]()
+        pause = part.time - main.parts[number - 1].until if number else nan
+        if part.rewound:
+            old = [p for p in main.points if p.part < number and p.step >= part.first]
+            by_step = _by_step(rates, number) if rates else {}
+            replaced = [(int(p.step), p.value, by_step.get(p.step, nan)) for p in old[:_EDGE]]
+            for column in columns.values():
+                column.points = [
+                    p for p in column.points if p.part >= number or p.step < part.first
+                ]
+        told.append(
+            LogPart(
+                case=number,
+                source=part.source,
+                first=int(part.first),
+                last=int(part.last),
+                rows=(main.parts[number + 1].begin if number + 1 < len(main.parts) else main.count)
+                - part.begin,
+                rewound=part.rewound,
+                replaced=tuple(replaced),
+                pause=pause,
+            )
+        )
+    return told
+
+
+def _by_step(column: Column, before: int) -> dict[float, float]:
+    """Return the values of a column by step, of the parts before one."""
+    return {p.step: p.value for p in column.points if p.part < before}
+
+
+def _steps(columns: dict[str, Column], main: Column) -> Iterator[Step]:
+    """Yield the rows of a run as steps, with what is known of each."""
+    values = {role: {p.step: p.value for p in c.points} for role, c in columns.items()}
+    rates = (
+        [p for p in columns[RATE].points if _is_known(p.value, columns[RATE])]
+        if RATE in columns
+        else []
+    )
+    starts = [p.step for p in rates]
+    places = {p.step: p for c in (main, *columns.values()) for p in reversed(c.points)}
+    ordered = sorted(places.values(), key=lambda p: (p.step, p.part))
+    whole = all(p.step == int(p.step) for p in ordered[:_EDGE])
+    begins = [part.first for part in main.parts]
+    for clock, (point, after) in enumerate(pairwise([*ordered, ordered[-1]])):
+        at = bisect_right(starts, point.step)
+        rate = values.get(RATE, {}).get(point.step, nan)
+        loss = values.get(LOSS, {}).get(point.step)
+        norm = values.get(NORM, {}).get(point.step)
+        norm = nan if norm is None else norm if isfinite(norm) else inf
+        yield Step(
+            step=int(point.step) if whole else point.number,
+            case=max(0, bisect_right(begins, point.step) - 1),
+            optimizer="training",
+            clock=clock,
+            span=max(1, after.number - point.number) if after.part == point.part else 1,
+            loss=nan if loss is None else loss,
+            losses=() if loss is None else (loss,),
+            order=ORDER,
+            received=1,
+            held=1,
+            norm=norm,
+            norm_before=norm,
+            rates=(rates[at - 1].value,) if at else (),
+            reported=(rate,) if rates and rate == rate and _is_known(rate, columns[RATE]) else (),
+            seconds=_pace(point, after, values.get(SECONDS, {})),
+        )
+
+
+def _is_known(value: float, column: Column) -> bool:
+    """Say whether a value is one, and no zero that may have been rounded to it."""
+    return isfinite(value) and (value != 0 or not column.coarse)
+
+
+def _pace(point: Point, after: Point, seconds: dict[float, float]) -> float:
+    """Return the seconds of one step from a row on; 0 where nobody knows."""
+    if point.step in seconds:
+        return seconds[point.step]
+    span, time = after.step - point.step, after.time - point.time
+    return time / span if span > 0 and time > 0 and after.part == point.part else 0.0
+
+
+def _seconds(points: Sequence[Point]) -> float:
+    """Return how long a run took, pauses between its parts left out; 0 where nobody knows."""
+    known = (b.time - a.time for a, b in pairwise(points) if a.part == b.part)
+    return sum(each for each in known if each > 0)
+
+
+def _repeats(run: LoggedRun) -> Iterator[Repeat]:
+    """Yield what the main columns say more than once."""
+    for role in (LOSS, RATE, NORM, EVALUATED):
+        column = run.best(role)
+        told = column.repeats if column is not None else None
+        if column is not None and told is not None and told.steps:
+            regular = told.steps >= column.count - 1 and told.extra == column.count * (
+                told.most - 1
+            )
+            yield Repeat(
+                column=column.name,
+                source=column.parts[0].source,
+                step=int(told.step),
+                values=told.values,
+                steps=told.steps,
+                of=column.count,
+                alike=told.alike,
+                most=told.most,
+                least=told.most if regular else 1,
+                exact=run.sources[0].format != "output",
+            )
+
+
+def _evaluations(run: LoggedRun, steps: Sequence[Step]) -> Iterator[Evaluation]:
+    """Yield the validation losses, each after the step that it was logged at."""
+    known = [step.step for step in steps]
+    for column in run.columns.values():
+        if column.meaning.role != EVALUATED or column.meaning.rank >= FAR:
+            continue
+        if column.coarse and column.zeros:
+            continue  # zeros that may be rounded
+        for point in column.points:
+            yield Evaluation(
+                step=int(point.step),
+                clock=max(0, bisect_right(known, point.step) - 1),
+                module=column.name,
+                source=column.parts[0].source,
+                loss=point.value,
+                count=1,
+                measures=True,
+            )
+
+
+def _metrics(run: LoggedRun) -> Iterator[Logged]:
+    """Yield the metrics: accuracies, scores."""
+    for column in run.columns.values():
+        if column.meaning.role == METRIC:
+            for point in column.points:
+                yield Logged(
+                    name=column.name,
+                    value=point.value,
+                    step=int(point.step),
+                    rounding=column.coarse,
+                    channel=run.sources[0].format,
+                    source=column.parts[0].source,
+                )
