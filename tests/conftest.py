@@ -26,6 +26,7 @@ SLOW = (
     "tests/third_party/",
     "tests/test_matrix.py::test_a_broken_training_is_found_by_run",
     "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[memory/",
+    "tests/test_matrix.py::test_a_healthy_fixture_passes_everything[loop/guard_workers_of_all_sorts]",
     "tests/test_matrix.py::test_a_healthy_fixture_passes_everything[loss/guard_divergences]",
     "tests/test_matrix.py::test_a_healthy_fixture_passes_everything[loss/guard_mixture_of_logistics]",
     "tests/test_matrix.py::test_a_healthy_fixture_passes_everything[loss/guard_pixelcnn_16_bits]",

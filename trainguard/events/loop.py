@@ -255,7 +255,9 @@ class Probe(Event):
         step is the number of all that were), "resumed" (advances of a schedule beside an optimizer
         that was loaded, against those in the file), "detached" (what gets no gradient, edited),
         "saturated" (what gets no gradient but zero, of so many elements), "in vain" (passes whose
-        gradients of a term were cleared unused, against those of which they were used).
+        gradients of a term were cleared unused, against those of which they were used), "copies"
+        (rows of a stream that all workers served, of the different ones), "generators" (workers
+        that begin with the same state of a generator, and draw from it alike).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
     """

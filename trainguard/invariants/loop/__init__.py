@@ -18,6 +18,7 @@ from trainguard.invariants.loop import averages as averages  # isort: skip
 from trainguard.invariants.loop import states as states  # isort: skip
 from trainguard.invariants.loop import samples as samples  # isort: skip
 from trainguard.invariants.loop import batches as batches  # isort: skip
+from trainguard.invariants.loop import workers as workers  # isort: skip
 from trainguard.invariants.loop import data as data  # isort: skip
 from trainguard.invariants.loop import modes as modes  # isort: skip
 from trainguard.invariants.loop import evaluations as evaluations  # isort: skip

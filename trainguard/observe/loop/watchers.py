@@ -40,6 +40,7 @@ from trainguard.observe.loop.watch.term_gradients import TermGradients
 from trainguard.observe.loop.watch.time_memory import TimeAndMemory
 from trainguard.observe.loop.watch.update_norms import UpdateNorms
 from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.worker_copies import WorkerCopies
 
 # Gradients are measured before others look at norms.
 _ALL: tuple[type[Watcher], ...] = (
@@ -67,6 +68,7 @@ _ALL: tuple[type[Watcher], ...] = (
     SamplePairs,
     LabelOrder,
     EpochOrders,
+    WorkerCopies,
     RandomNumbers,
     LoadedStates,
     ResumedSchedules,
