@@ -12,10 +12,10 @@ class RunGrowth(Event):
 
     kind: "graphs" (of outputs that were made two optimizer steps ago or earlier), "hooks" (most on
         one module or parameter), "handlers" (most on one logger), "optimizers" (made anew for the
-        same parameters, with the state of the last one lost).
+        same parameters, with the state of the last one lost), "history" (nodes behind a loss).
     steps, counts: at which steps of all optimizers was looked, and what there was.
     among: for graphs, how many there would be if none had been let go; for optimizers, how many
-        steps each of them made.
+        steps each of them made; for history, whether nodes of the look before are among them.
     name, source: of what grew, and of the code that made it.
     """
 

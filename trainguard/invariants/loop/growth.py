@@ -15,6 +15,7 @@ _GRAPHS = 24  # kept at once: more than a queue of a few batches
 _WHOLE = 0.9  # of all graphs since the first step
 _RISES = 3  # between looks: what is put in place once or twice is no growth
 _STAGES = 5  # optimizers after the first: a run of a few stages or tasks has fewer
+_REACHED = 3  # looks in a row, the last at step 8 or later: a window of a few steps is no growth
 _REBUILT = 10  # optimizers in a row that lived for one step or two
 
 
@@ -24,7 +25,8 @@ def nothing_grows(trace: Trace[Event]) -> Iterator[Finding]:
     What a run keeps does not grow with its steps.
 
     Judges: graphs of outputs, hooks on a module or parameter, handlers of a logger, and optimizers
-        that are made anew for the same parameters so that their state is lost.
+        that are made anew for the same parameters so that their state is lost. Losses of steps 1,
+        2, 4, 8, ... of which 3 in a row have what was behind the loss before behind them as well.
     Allows: 24 graphs at once; hooks and handlers that grow fewer than 3 times; optimizers that are
         made anew while their parameters were changed in between, or that had no state. It is a note
         where graphs are let go now and then, and where 5 optimizers or more, of more than 2 steps
@@ -38,6 +40,8 @@ def nothing_grows(trace: Trace[Event]) -> Iterator[Finding]:
     for growth in events(trace, RunGrowth):
         if growth.kind == "graphs":
             yield from _judge_graphs(trace, growth)
+        elif growth.kind == "history":
+            yield from _judge_history(trace, growth)
         elif growth.kind in _TOLD:
             yield from _judge_additions(trace, growth)
         elif growth.kind == "optimizers":
@@ -75,6 +79,27 @@ _TOLD = {
         "each message is written as often; add them once, or look at logger.handlers first",
     ),
 }
+
+
+def _judge_history(trace: Trace[Event], growth: RunGrowth) -> Iterator[Finding]:
+    """Yield a finding where a pass backward goes through all steps before it."""
+    row = 0
+    rows = list(zip(growth.steps, growth.counts, growth.among, strict=True))
+    for (_, before, _), (step, nodes, reached) in pairwise(rows):
+        row = row + 1 if reached and nodes > before else 0
+        if row >= _REACHED and step >= 2**_REACHED:
+            first, last = rows[0], rows[-1]
+            yield Finding(
+                f"each pass backward of `{trace.subject}` goes through the steps before it again",
+                f"steps {first[0]} to {last[0]}",
+                integer(last[1], "operations") + f" behind a loss, {first[1]} at first",
+                "as many in every step",
+                why="a state is carried on with its graph, and retain_graph=True keeps it from"
+                " failing: carry on hidden.detach(), and leave retain_graph out",
+                event=growth,
+                source=growth.source,
+            )
+            return
 
 
 def _judge_additions(trace: Trace[Event], growth: RunGrowth) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Watches what a run keeps more and more of: graphs, hooks, handlers of loggers."""
+"""Watches what a run keeps more and more of: graphs, old steps in them, hooks, handlers."""
 
 import logging
 import sys
@@ -16,13 +16,16 @@ from trainguard.events.growth import RunGrowth
 from trainguard.observe.loop.watch import autograd_graph
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Forward, Window
-from trainguard.observe.tools.user_line import foreign, user_frame
+from trainguard.observe.tools.user_line import caller, foreign, user_frame
 
 _MARK = "trainguard_kept"  # at nodes of the graph
+_STEP = "trainguard_step"
 _MOST_GRAPHS = 4096
 _MOST_LOOKS = 64
 _MANY = 24  # graphs that one variable holds: more than those of a step or two
 _MOST_NODES = 2000
+_DEEPEST = 20000  # nodes of a loss in which earlier steps are looked for
+_GIVEN_UP = 8  # steps after which it is known that there are none
 _HOOKS = (
     "_forward_hooks",
     "_forward_pre_hooks",
@@ -39,7 +42,12 @@ class _Mark:
 
 
 class Growing(Watcher):
-    """The RunGrowth events of graphs, hooks and handlers, looked at on surveyed steps."""
+    """
+    The RunGrowth events of graphs, hooks and handlers, looked at on surveyed steps.
+
+    And those of "history": how many nodes are behind the loss of steps 1, 2, 4, 8, ... and whether
+    some of them were behind that of the look before.
+    """
 
     makes = ("RunGrowth",)
 
@@ -48,7 +56,8 @@ class Growing(Watcher):
         self._graphs: list[tuple[int, weakref.ref[_Mark]]] = []
         self._made: list[int] = []  # the steps at which graphs were made
         self._rows: dict[str, list[tuple[int, int, int, str, str]]] = {}
-        self._looked = -1
+        self._looked = self._traced = -1
+        self._reaches_back = False
         self._holder = ""
 
     def forward(
@@ -61,6 +70,24 @@ class Growing(Watcher):
         node.metadata[_MARK] = mark = _Mark()
         self._graphs.append((self.recorder.steps, weakref.ref(mark)))
         self._made.append(self.recorder.steps)
+
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """See whether a loss has nodes of earlier steps behind it."""
+        step, last = self.recorder.steps, self._traced
+        due = step > max(0, last) and not step & (step - 1)
+        if not due or (step > _GIVEN_UP and not self._reaches_back) or loss.grad_fn is None:
+            return
+        self._traced, nodes, known = step, 0, False
+        for node in autograd_graph.below(loss.grad_fn, _DEEPEST):
+            if hasattr(node, "variable"):
+                continue  # a leaf has the same node for as long as anybody keeps it
+            nodes += 1
+            made = node.metadata.get(_STEP)
+            known = known or (made is not None and made == last)
+            if made is None and nodes <= _MOST_NODES:
+                node.metadata[_STEP] = step
+        self._reaches_back = self._reaches_back or known
+        self._add("history", step, nodes, int(known), "", caller() if known else "")
 
     def after_step(self, window: Window) -> Columns:
         """Look at what there is, at the same steps whatever optimizers there are."""
