@@ -18,6 +18,7 @@ from trainguard.command.exit import USAGE, ending, seconds
 from trainguard.command.memory.command import show_memory
 from trainguard.command.options import Words, check_file, read_excuses, read_settings, split_globs
 from trainguard.command.output import say
+from trainguard.command.ranks import world
 from trainguard.command.run import RunRequest, launch
 from trainguard.core.catalogue import Invariant, catalogue, check_globs, find_invariants, matches
 from trainguard.core.errors import DeclarationError
@@ -113,6 +114,7 @@ def run_script(
             name=script if module else Path(script).name,
             allow=read_excuses(allow),
             probe=not no_probes,
+            ranks=world(),
             steps=_ASKED if what_if and steps is None else steps,
             batch=batch,
             falls=falls,

@@ -1,10 +1,12 @@
 """What a command says and writes, as far as somebody listens and a disk has room."""
 
+import io
 import os
-from collections.abc import Callable
-from contextlib import suppress
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from trainguard.core.files import write_whole
 
@@ -46,3 +48,34 @@ def write_file(path: Path, content: Callable[[], str | bytes], err: TextIO) -> b
         say(f"{path} could not be written: {error.strerror}.", err)
         return False
     return True
+
+
+@contextmanager
+def keep_stream(stream: TextIO | None) -> Iterator[TextIO]:
+    """Yield a stream to where this one leads now, whatever the script does to it."""
+    if stream is None:
+        yield io.StringIO()
+        return
+    try:
+        descriptor = os.dup(stream.fileno())
+    except (OSError, ValueError):  # closed, or not a file
+        yield stream
+        return
+    encoding = stream.encoding or "utf-8"
+    kept = os.fdopen(descriptor, "w", encoding=encoding, errors="backslashreplace")
+    try:
+        yield kept
+    finally:
+        with suppress(OSError):
+            kept.close()
+
+
+def flush() -> None:
+    """Let what the script printed come before the report."""
+    for name in ("stdout", "stderr", "__stdout__", "__stderr__"):
+        stream: Any = getattr(sys, name, None)  # a script may delete it
+        with suppress(Exception):  # None, closed, or one of the script's own
+            try:
+                stream.flush()
+            except OSError:  # the device is full, the reader gone
+                forget_unwritten(stream)

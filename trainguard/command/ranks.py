@@ -1,9 +1,12 @@
 """
-The processes of a distributed run on one machine: the last one to end has the findings of all.
+The processes of a distributed run: each leaves what it found, and the first one tells of all.
 
 A launcher such as torchrun ends all others once one fails. A process that exits with its findings
 while another still saves a checkpoint would do harm, and one that kept silent false comfort. Each
-therefore leaves what it found in a file that they share, and the last one fails with it.
+therefore leaves what it found, with a digest of its trace: on one machine in a file that they
+share, on several in the store of the launcher. The first process waits for the others, in bounded
+time, and judges all digests together. Where it could not wait, the last one to end on a machine
+fails with what was found there.
 """
 
 import json
@@ -12,21 +15,58 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, Final
 
 from trainguard.core.files import is_running
+from trainguard.events.base import Plain
+from trainguard.events.trace import Trace
+from trainguard.invariants.ranks.wording import ranks_text
 
 _TOLD: Final = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
+_PATIENCE: Final = 60.0  # seconds for those that still work when the first one has ended
+_HURRY: Final = 3.0  # the same where the script has failed: a launcher is about to end all
+_POLL: Final = 0.05
 Found = dict[str, str]  # {the name of an invariant: the report of what broke it}
 State = dict[str, dict[str, Any]]  # {a process: its rank, and what it found once it is over}
 
 
+@dataclass(slots=True)
+class Others:
+    """What the other processes have left: findings and digests by rank, and who left nothing."""
+
+    found: dict[int, Found] = field(default_factory=dict)
+    digests: dict[int, Trace[Any]] = field(default_factory=dict)
+    missing: dict[int, str] = field(default_factory=dict)
+
+
 def rank() -> int:
     """Return which of the processes of a distributed run this is."""
-    told = os.environ.get("RANK", "0")
-    return int(told) if told.isdecimal() and "WORLD_SIZE" in os.environ else 0
+    return _number("RANK", 0) if "WORLD_SIZE" in os.environ else 0
+
+
+def world() -> int:
+    """Return how many processes a distributed run has; 1 where this is none."""
+    size = _number("WORLD_SIZE", 1) if "RANK" in os.environ and sys.platform != "win32" else 1
+    return size if rank() < size else 1
+
+
+def run_name() -> str:
+    """Return what tells this distributed run from others: the same in all its processes."""
+    told = [os.environ.get(name, "") for name in _TOLD]
+    told += [] if os.environ.get("MASTER_PORT") else [str(os.getppid())]
+    return sha256(chr(0).join(told).encode()).hexdigest()[:16]
+
+
+def with_rank(trace: Trace[Any]) -> Trace[Any]:
+    """Return a trace that says which process of which distributed run it is of."""
+    if world() == 1:
+        return trace
+    told: dict[str, Plain] = {"rank": rank(), "world": world(), "run": run_name()}
+    return replace(trace, conditions={**trace.conditions, **told})
 
 
 def own_file(path: Path) -> Path:
@@ -42,6 +82,47 @@ def enter() -> None:
         state[str(os.getpid())] = {"rank": rank()}
 
 
+def tell(found: Mapping[str, str], digest: Trace[Any]) -> None:
+    """Leave what this process found, and its digest, for the first one."""
+    text = json.dumps({"found": dict(found), "digest": digest.to_text()})
+    if _on_one_machine():
+        with suppress(OSError):
+            _write_private(_meeting(rank()), text)
+        return
+    with suppress(Exception):  # whatever a store raises: the process on each machine speaks then
+        _store().put(rank(), text)
+
+
+def gather(*, failed: bool) -> Others:
+    """Wait for what the other processes leave, in bounded time, and say who left nothing."""
+    others, waiting, began = Others(), set(range(1, world())), monotonic()
+    patience = _HURRY if failed else _PATIENCE
+    try:
+        store = None if _on_one_machine() else _store()
+    except Exception as error:  # noqa: BLE001 whatever torch raises where nobody answers
+        why = f"it could not be asked: {type(error).__name__}. Give --trace, and `trainguard join`"
+        return Others(missing=dict.fromkeys(waiting, why))
+    while waiting:
+        here, gone = _processes() if store is None else (waiting, set())
+        late = monotonic() - began
+        for each in sorted(waiting):
+            told = _read_left(each) if store is None else store.take(each)
+            if told is not None:
+                _take(others, each, told)
+                waiting.discard(each)
+            elif each in gone:
+                others.missing[each] = "it ended without a word"
+                waiting.discard(each)
+            elif late > _HURRY and each not in here:
+                others.missing[each] = "it was never seen on this machine"
+                waiting.discard(each)
+        if late > patience:
+            break
+        sleep(_POLL if waiting else 0)
+    others.missing |= dict.fromkeys(waiting, "it was still running, or hung")
+    return others
+
+
 def leave(found: Mapping[str, str]) -> dict[int, Found]:
     """Leave what this process found; the last one gets back what each of them did."""
     own, me = {rank(): dict(found)}, str(os.getpid())
@@ -52,6 +133,8 @@ def leave(found: Mapping[str, str]) -> dict[int, Found]:
                 return {}
             everything = {told["rank"]: told.get("found", {}) for told in state.values()}
             state.clear()
+            for each in everything:
+                _meeting(each).unlink(missing_ok=True)
             return everything | own
     except OSError:  # nowhere to meet: each speaks for itself
         return own
@@ -66,6 +149,78 @@ def render_others(everything: Mapping[int, Found]) -> str:
     return "\n\n".join(parts)
 
 
+def as_rows(others: Others) -> list[tuple[str, str]]:
+    """Return how many processes were judged together, and why others were not."""
+    if world() == 1:
+        return []
+    count = 1 + len(others.digests)
+    every = f"{count} of {world()}" if others.missing else f"all {count}"
+    kinds: dict[str, list[int]] = {}
+    for number, why in sorted(others.missing.items()):
+        kinds.setdefault(why, []).append(number)
+    missing = [("ranks", f"{ranks_text(numbers)}: {why}") for why, numbers in kinds.items()]
+    return [("ranks", f"{every} processes were judged together"), *missing]
+
+
+def _take(others: Others, number: int, told: str) -> None:
+    """Take what a process has left; one of another version may have left what nobody can read."""
+    try:
+        left = json.loads(told)
+        others.digests[number] = Trace.from_text(left["digest"])
+        others.found[number] = {str(name): str(text) for name, text in left["found"].items()}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        others.missing[number] = "what it left cannot be read: is it of another version?"
+
+
+def _read_left(number: int) -> str | None:
+    """Return what a process on this machine has left, once it will not fail for it itself."""
+    with suppress(OSError), _share_state() as state:
+        over = {t["rank"] for each, t in state.items() if "found" in t or not is_running(each)}
+        if number in over:
+            return _meeting(number).read_text(encoding="utf-8")
+    return None
+
+
+def _processes() -> tuple[set[int], set[int]]:
+    """Return the processes that have begun on this machine, and those of them that have ended."""
+    with suppress(OSError), _share_state() as state:
+        gone = {told["rank"] for each, told in state.items() if not is_running(each)}
+        return {told["rank"] for told in state.values()}, gone
+    return set(), set()
+
+
+def _on_one_machine() -> bool:
+    """Say whether all processes are on this machine, as far as the launcher says."""
+    return _number("LOCAL_WORLD_SIZE", world()) == world()
+
+
+def _store() -> Any:
+    """Return a connection to the launcher's store; raises where there is none."""
+    from trainguard.observe.tools.rendezvous import AgentStore  # late: torch
+
+    return AgentStore()
+
+
+def _number(name: str, default: int) -> int:
+    """Return a whole number of the environment."""
+    told = os.environ.get(name, "")
+    return int(told) if told.isdecimal() else default
+
+
+def _meeting(number: int | None = None) -> Path:
+    """Return the file that all share, or the one that a process leaves its digest in."""
+    end = "" if number is None else f".rank{number}"
+    return Path(tempfile.gettempdir(), f"trainguard-{os.getuid()}-{run_name()}{end}")
+
+
+def _write_private(file: Path, text: str) -> None:
+    """Write a file that is nobody else's, and follows no link that somebody else has put there."""
+    file.unlink(missing_ok=True)
+    opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(opened, "w", encoding="utf-8") as stream:
+        stream.write(text)
+
+
 @contextmanager
 def _share_state() -> Iterator[State]:
     """Yield what the processes of this run share, read and written by one of them at a time."""
@@ -73,10 +228,7 @@ def _share_state() -> Iterator[State]:
         raise OSError("there are no others")
     import fcntl
 
-    told = [os.environ.get(name, "") for name in _TOLD]
-    told += [] if os.environ.get("MASTER_PORT") else [str(os.getppid())]
-    name = f"trainguard-{os.getuid()}-{sha256(chr(0).join(told).encode()).hexdigest()[:16]}"
-    file = Path(tempfile.gettempdir(), name)
+    file = _meeting()
     opened = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(opened, "r+", encoding="utf-8") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)  # until it is closed

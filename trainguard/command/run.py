@@ -1,6 +1,5 @@
 """`trainguard run`: a script under the recorder, its report, and its files."""
 
-import io
 import os
 import signal
 import sys
@@ -11,12 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from trainguard.command import ranks
 from trainguard.command.exit import CLEAN, FAILED, FOUND, INTERRUPTED, USAGE, account_for_exits
-from trainguard.command.output import forget_unwritten, say, write_file
-from trainguard.command.ranks import enter, leave, own_file, rank, render_others
+from trainguard.command.output import flush, keep_stream, say, write_file
+from trainguard.command.ranks import own_file, rank
 from trainguard.core.catalogue import catalogue
 from trainguard.core.errors import DeclarationError, SubjectError, is_ours
 from trainguard.core.settings import Settings
+from trainguard.events.joined import digest, join
 from trainguard.events.trace import Trace
 from trainguard.judging.judge import applicable, check_excuses_apply, check_steps, judge_run
 from trainguard.judging.verdict import Verdict
@@ -68,8 +69,8 @@ def launch(order: RunRequest) -> int:
     check_apart([order.json, order.trace], [None if order.module else Path(order.subject.path)])
     if order.judging:
         _check_judgeable(order)
-        enter()
-    with _keep_stream(sys.stdout) as out, _keep_stream(sys.stderr) as err:
+        ranks.enter()
+    with keep_stream(sys.stdout) as out, keep_stream(sys.stderr) as err:
         try:
             program = _find_program(order)
         except DeclarationError:
@@ -77,7 +78,7 @@ def launch(order: RunRequest) -> int:
         except BaseException as error:  # noqa: BLE001 a package on the way to the module failed
             return _report_error(error, err)
         recorder, failure = _record(order, program)
-        _flush()
+        flush()
         code = CLEAN if failure is None else _report_error(failure, err)
         # From here on the work is done: torchrun, say, may not cut off the account of it.
         with _ignore_termination():
@@ -199,13 +200,16 @@ def _judge_and_report(
 ) -> int:
     """Judge what was recorded, write the files, print the report, and return the exit code."""
     ended = "interrupted" if code == INTERRUPTED else ""
-    missing, verdicts = "", tuple[Verdict, ...]()
+    missing, verdicts, others = "", tuple[Verdict, ...](), ranks.Others()
+    trace = ranks.with_rank(trace)
     try:
         check_steps(order.subject, trace)
     except SubjectError as fault:
         missing = f"{fault.sentence}.\n{fault.remedy}"
     if order.judging and not missing:
         verdicts = judge_run(order.subject, trace, order.settings, order.command, SILENCE)
+    if order.judging and ranks.world() > 1:
+        verdicts, others = _judge_together(order, trace, verdicts, failed=bool(code))
     told = run_summary.summarize_run(trace, ended)
     written = True
     if order.json is not None:
@@ -213,60 +217,48 @@ def _judge_and_report(
         written &= write_file(own_file(order.json), plain, err)
     if order.trace is not None:
         written &= write_file(own_file(order.trace), trace.to_text, err)
+    found = _found(verdicts)
     if missing:
         if not code:
             say(missing, err)
         return code or USAGE
     if order.judging and not rank():
-        rows = run_summary.as_rows(told)
+        rows = run_summary.as_rows(told) + ranks.as_rows(others)
         rows += run_summary.questions_as_rows(trace) if order.verbose else []
-        report = _report(order, verdicts, run_summary.headline(told, order.subject.name), rows)
+        head = run_summary.headline(told, order.subject.name)
+        text = render_report(
+            verdicts,
+            head,
+            rows,
+            strict=order.settings.strict,
+            by_name=order.verbose,
+            others=ranks.render_others({0: found, **others.found}),
+        )
         # A file is an account too; with neither, nobody could tell this run from one that passed.
-        written &= say(report, out, err) or order.json is not None
-    everything = leave({v.invariant.name: render_verdict(v) for v in verdicts if v.fails})
-    others = render_others(everything)
-    if others:
-        say(others, err)
-    return code or (FOUND if any(everything.values()) else CLEAN if written else USAGE)
+        # The script may have left its last line open.
+        written &= say(f"\n{text}", out, err) or order.json is not None
+    everything = ranks.leave(found)  # nothing where others go on, whom a launcher would then end
+    late = ranks.render_others({n: f for n, f in everything.items() if n not in others.found})
+    if late:
+        say(late, err)
+    each = [*everything.values(), *others.found.values()]
+    return code or (FOUND if everything and any(each) else CLEAN if written else USAGE)
 
 
-def _report(
-    order: RunRequest, verdicts: tuple[Verdict, ...], head: str, rows: list[tuple[str, str]]
-) -> str:
-    """Return all that is printed: what is broken, then what was judged and measured."""
-    report = render_report(
-        verdicts, head, rows, strict=order.settings.strict, by_name=order.verbose
-    )
-    # The script may have left its last line open.
-    return f"\n{report}"
+def _found(verdicts: tuple[Verdict, ...]) -> ranks.Found:
+    """Return the reports of what is broken, by the names of the invariants."""
+    return {v.invariant.name: render_verdict(v) for v in verdicts if v.fails}
 
 
-@contextmanager
-def _keep_stream(stream: TextIO | None) -> Iterator[TextIO]:
-    """Yield a stream to where this one leads now, whatever the script does to it."""
-    if stream is None:
-        yield io.StringIO()
-        return
-    try:
-        descriptor = os.dup(stream.fileno())
-    except (OSError, ValueError):  # closed, or not a file
-        yield stream
-        return
-    encoding = stream.encoding or "utf-8"
-    kept = os.fdopen(descriptor, "w", encoding=encoding, errors="backslashreplace")
-    try:
-        yield kept
-    finally:
-        with suppress(OSError):
-            kept.close()
-
-
-def _flush() -> None:
-    """Let what the script printed come before the report."""
-    for name in ("stdout", "stderr", "__stdout__", "__stderr__"):
-        stream: Any = getattr(sys, name, None)  # a script may delete it
-        with suppress(Exception):  # None, closed, or one of the script's own
-            try:
-                stream.flush()
-            except OSError:  # the device is full, the reader gone
-                forget_unwritten(stream)
+def _judge_together(
+    order: RunRequest, trace: Trace[Any], verdicts: tuple[Verdict, ...], *, failed: bool
+) -> tuple[tuple[Verdict, ...], ranks.Others]:
+    """Leave what one process has found; in the first one, judge it with what the others left."""
+    own = digest(trace, rank(), ranks.world())
+    if rank():
+        ranks.tell(_found(verdicts), own)
+        return verdicts, ranks.Others()
+    others = ranks.gather(failed=failed)
+    joined = join([own, *others.digests.values()], others.missing)
+    more = judge_run(order.subject, joined, order.settings, order.command, SILENCE, joined=True)
+    return (*verdicts, *more), others

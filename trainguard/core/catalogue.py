@@ -25,7 +25,7 @@ Evidence = Callable[[Trace[Any]], str]  # what a trace lacks to be judged; "" wh
 Per = Literal["dtype", "low precision", "device", "subject"]
 J = TypeVar("J", bound=Judge)
 
-FAMILIES = ("loss", "schedule", "model", "loader", "loop", "checkpoint", "memory", "log")
+FAMILIES = ("loss", "schedule", "model", "loader", "loop", "ranks", "checkpoint", "memory", "log")
 SECTIONS = ("Judges", "Allows", "Misses", "Why", "Source")
 _DEFAULT_PROBE = {
     "loss": "sweep",
@@ -33,6 +33,7 @@ _DEFAULT_PROBE = {
     "model": "initial",
     "loader": "scan",
     "loop": "run",
+    "ranks": "run",
     "checkpoint": "resume",
     "memory": "step",
     "log": "run",

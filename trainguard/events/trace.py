@@ -21,6 +21,7 @@ from trainguard.events.curve import Kept
 from trainguard.events.loader import LOADER_EVENTS
 from trainguard.events.log import LOG_EVENTS
 from trainguard.events.loop import LOOP_EVENTS
+from trainguard.events.ranks import RANK_EVENTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +130,14 @@ class Usage(Event):
 
 
 E = TypeVar("E", bound=Event)
-_RUN_EVENTS = (*LOADER_EVENTS, *LOOP_EVENTS, *CHECKPOINT_EVENTS, *LOG_EVENTS, WhatIf)
+_RUN_EVENTS = (
+    *LOADER_EVENTS,
+    *LOOP_EVENTS,
+    *CHECKPOINT_EVENTS,
+    *LOG_EVENTS,
+    *RANK_EVENTS,
+    WhatIf,
+)
 _KINDS = (Sample, Tick, Pass, Usage, Kept, *_RUN_EVENTS)
 EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in _KINDS}
 

@@ -214,11 +214,22 @@ class Finished:
 
 
 def judge_run(
-    run: Run | Log, trace: Trace[Any], settings: Settings, rerun: str = "", silence: str = ""
+    run: Run | Log,
+    trace: Trace[Any],
+    settings: Settings,
+    rerun: str = "",
+    silence: str = "",
+    *,
+    joined: bool = False,
 ) -> tuple[Verdict, ...]:
-    """Judge a trace that is already there, by all that applies to it and needs no second run."""
+    """
+    Judge a trace that is already there, by all that applies to it and needs no second run.
+
+    joined: whether it is that of several processes, and not of one.
+    """
     check_excuses_apply(run, ())
-    chosen = [made for made, _ in applicable(run, settings, ()) if made.probe == "run"]
+    every = [made for made, _ in applicable(run, settings, ()) if made.probe == "run"]
+    chosen = [made for made in every if (made.family == "ranks") == joined]
     observations = Observations(settings)
     for family in run.families:
         observations.keep(run, Config(), Finished(trace), family)

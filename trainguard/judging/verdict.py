@@ -13,6 +13,7 @@ _ON_NO_DEVICE = (
     "schedule",
     "loader",
     "loop",
+    "ranks",
     "checkpoint",
     "log",
 )  # families that are observed in one way only

@@ -34,6 +34,10 @@ def _observer(family: str) -> Any:
             from trainguard.observe.loop import observer as loop
 
             return loop
+        case "ranks":
+            from trainguard.observe.ranks import observer as ranks
+
+            return ranks
         case "checkpoint":
             from trainguard.observe.checkpoint import observer as checkpoint
 

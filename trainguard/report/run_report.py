@@ -18,8 +18,13 @@ def render_report(
     *,
     strict: bool,
     by_name: bool,
+    others: str = "",
 ) -> str:
-    """Return all that is printed of a run: what is broken, then what was judged and measured."""
+    """
+    Return all that is printed of a run: what is broken, then what was judged and measured.
+
+    others: what only other processes have found, as text.
+    """
     notes = [
         render_note(finding, verdict.invariant)
         for verdict in verdicts
@@ -31,6 +36,7 @@ def render_report(
     told += [*(("excused", e) for e in excused), *(("note", n) for n in notes)]
     parts = [" trainguard ".center(WIDTH, "=")]
     parts += [f"{render_verdict(v)}\n" for v in verdicts if v.fails]
+    parts += [f"{others}\n"] if others else []
     return "\n".join([*parts, render_rows([judged_text(verdicts), head], told)])
 
 

@@ -37,6 +37,7 @@ class Run(Subject):
     trainable: globs of parameters that must move.
     budget: what the memory of its steps may come to.
     probe: whether live objects may be copied and tried out where watching is not enough.
+    ranks: of how many processes it is made, which are judged together.
     """
 
     family: ClassVar[str] = "loop"
@@ -49,6 +50,7 @@ class Run(Subject):
     trainable: tuple[str, ...] = ()
     budget: Budget | None = None
     probe: bool = True
+    ranks: int | None = None
     timeout: float = 600.0
 
     if not TYPE_CHECKING:  # type checkers see the generated __init__ and its keywords
@@ -70,11 +72,16 @@ class Run(Subject):
         kind = type(self).__name__
         for name in ("frozen", "trainable"):
             object.__setattr__(self, name, _globs(kind, name, getattr(self, name)))
-        for name in ("steps", "batch"):
+        for name in ("steps", "batch", "ranks"):
             _check_count(kind, name, getattr(self, name))
         for name in ("falls", "average"):
             _check_share(kind, name, getattr(self, name))
         super().__post_init__()
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The families of invariants that judge this run: of several processes, one more."""
+        return (*super().families, "ranks") if (self.ranks or 1) > 1 else super().families
 
     @property
     def promise_names(self) -> frozenset[str]:

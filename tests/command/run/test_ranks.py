@@ -16,7 +16,8 @@ import torch.distributed as dist
 LEFT_OVER = "gradients_start_empty"  # broken where zero_grad is left out
 dist.init_process_group("gloo")
 net = nn.parallel.DistributedDataParallel(net)
-print("rank", dist.get_rank(), flush=True)
+torch.manual_seed(dist.get_rank())
+print("here is", dist.get_rank(), flush=True)
 """
 
 
@@ -32,9 +33,10 @@ def test_two_processes(folder) -> None:
     )
     done = folder.python(*command, timeout=180)
     assert done.returncode != 0
-    assert done.stdout.count("rank") == 2  # each process printed; their lines may be mixed
+    assert done.stdout.count("here is") == 2  # each process printed; their lines may be mixed
     assert done.stdout.count(" trainguard ==") == 1
     assert done.stdout.count(f"{LEFT_OVER}: ") == 1
+    assert "all 2 processes were judged together" in done.stdout
     assert folder.found("out.json") == [LEFT_OVER]
     assert folder.found("out.json.rank1") == [LEFT_OVER]
     assert (folder.path / "trace.jsonl").is_file()

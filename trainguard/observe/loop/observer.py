@@ -16,6 +16,7 @@ from trainguard.events.trace import Trace
 from trainguard.observe.loop.curves import CurveProbe, UlpPerturbation, files_of
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.run_processes import observe_apart, observe_script
+from trainguard.observe.ranks.processes import observe_processes
 from trainguard.observe.tools.isolation import deadline, isolate
 from trainguard.observe.tools.observation import SubjectObservation
 from trainguard.subjects.loop import Loop, Run, Script
@@ -43,11 +44,17 @@ class RunObservation(SubjectObservation[Run, Event]):
 
     def _observe_probe(self, probe: str) -> Trace[Event]:
         """Record what a probe asks for."""
+        if probe != "run" and (self.subject.ranks or 1) > 1:
+            raise Unjudged("it is made of several processes, and not begun again")
         make = {"run": self._record, "rerun": self._record_again, "curve": self._compare_curves}
         return make[probe]()
 
     def _record(self) -> Trace[Event]:
         """Record the run as it was declared; one without a single step cannot be judged."""
+        if (self.subject.ranks or 1) > 1:
+            first: Trace[Event] = observe_processes(self.subject, self.settings.seed)[0]
+            self.points += len(first)
+            return first
         trace = self._of(self.subject.steps, self.subject.probe)
         self.points += len(trace)
         if not trace.conditions["steps"]:

@@ -29,6 +29,7 @@ from trainguard.observe.loop.watch.random_numbers import RandomNumbers
 from trainguard.observe.loop.watch.rates import Rates
 from trainguard.observe.loop.watch.rebuilt_optimizers import RebuiltOptimizers
 from trainguard.observe.loop.watch.repeat_probe import RepeatProbe
+from trainguard.observe.loop.watch.replicas import Replicas
 from trainguard.observe.loop.watch.resumed_schedules import ResumedSchedules
 from trainguard.observe.loop.watch.sample_pairs import SamplePairs
 from trainguard.observe.loop.watch.saturation import Saturation
@@ -70,6 +71,7 @@ _ALL: tuple[type[Watcher], ...] = (
     EpochOrders,
     WorkerCopies,
     RandomNumbers,
+    Replicas,
     LoadedStates,
     ResumedSchedules,
     AveragedCopies,

@@ -46,7 +46,7 @@ def checksums(tensors: Sequence[torch.Tensor]) -> list[int | None]:
     Devices are waited for once each. Tensors on the meta device, sparse ones and those of foreign
     kinds have no checksum.
     """
-    sums = [_sum(tensor) for tensor in tensors]
+    sums = [sum_bits(tensor) for tensor in tensors]
     found: list[int | None] = [None] * len(sums)
     for device in {total.device for total in sums if total is not None}:
         places = [i for i, total in enumerate(sums) if total is not None and total.device == device]
@@ -70,7 +70,7 @@ def sample_elements(tensor: torch.Tensor, elements: int) -> torch.Tensor:
     return values.reshape(-1)[:: values.numel() // elements | 1][:elements]
 
 
-def _sum(tensor: torch.Tensor) -> torch.Tensor | None:
+def sum_bits(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return the sum of a tensor's bits, read as integers, on its device."""
     try:
         words = _words(tensor)

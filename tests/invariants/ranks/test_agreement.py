@@ -1,0 +1,199 @@
+"""What the judges say about several processes, by digests that are written by hand."""
+
+from dataclasses import replace
+from math import nan
+
+import pytest
+
+from trainguard.core.catalogue import catalogue, find_invariants
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.joined import join
+from trainguard.events.ranks import RankCourse, RankRun
+from trainguard.events.trace import Trace
+
+LOOKS = (-1, 0, 1, 2, 3, 4, 8)
+
+
+def course(rank: int, world: int = 2, **more) -> RankCourse:
+    """Write the steps of one of several healthy replicas, with some columns replaced."""
+    count = 24
+    healthy = RankCourse(
+        rank=rank,
+        optimizer="AdamW",
+        source="/home/me/train.py:12",
+        made=count,
+        steps=tuple(range(count)),
+        rates=((1e-3,),) * count,
+        norms=tuple(1.0 + 0.01 * i for i in range(count)),
+        updates=(0.01,) * count,
+        scales=(1.0,) * count,
+        fingerprints=tuple((1000 * (rank + 1) + i,) for i in range(count)),
+        waits=(0.001,) * count,
+        seconds=(0.1,) * count,
+        names=("Net.fc1.weight", "Net.fc2.weight"),
+        replicas=tuple(range(world)),
+        exchanged=count - 1,
+        looks=LOOKS,
+        sums=tuple((7 * look, 11 * look) for look in LOOKS),
+    )
+    return replace(healthy, **more)
+
+
+def joined(*courses: RankCourse, missing: dict[int, str] | None = None) -> Trace:
+    """Join the digests of some processes, as the first one does."""
+    digests = [
+        Trace("train", (RankRun(rank=own.rank, world=len(courses), steps=own.made), own))
+        for own in courses
+    ]
+    return join(digests, missing or {})
+
+
+def judge(name: str, *courses: RankCourse) -> list[Finding]:
+    """Judge some processes with one invariant; what lacks evidence may find nothing."""
+    made, trace = find_invariants(f"ranks.{name}")[0], joined(*courses)
+    found = list(made.judge(trace))
+    assert not (found and made.evidence(trace))
+    return found
+
+
+def unjudged(name: str, *courses: RankCourse) -> str:
+    """Return why one invariant has nothing to judge."""
+    made, trace = find_invariants(f"ranks.{name}")[0], joined(*courses)
+    assert list(made.judge(trace)) == []
+    return made.evidence(trace)
+
+
+def test_healthy_replicas_agree() -> None:
+    """Three replicas with batches of their own: nothing is found, and most had evidence."""
+    three = [course(rank, 3) for rank in range(3)]
+    names = [made.name for made in catalogue("ranks")]
+    assert [name for name in names if judge(name, *three)] == []
+    assert [name for name in names if unjudged(name, *three)] == [
+        "processes_exchange_gradients",
+        "buffers_agree",
+        "scale_is_shared",
+    ]
+
+
+def test_other_parameters() -> None:
+    """The first look, the parameter and its process are told; what else differs is the reason."""
+    sums = tuple((7 * look, 11 * look + (look > 2)) for look in LOOKS)
+    norms = tuple(1.0 + 0.01 * i + 0.1 * (i > 2) for i in range(24))
+    odd = course(1, 3, sums=sums, norms=norms)
+    (found,) = judge("replicas_agree", course(0, 3), odd, course(2, 3))
+    assert found.at == "step 3 of AdamW, rank 1, Net.fc2.weight"
+    assert (found.at.step, found.at.rank, found.rank) == (3, 1, Rank.BROKEN)
+    assert found.measured == "3 of 7 looks found different bits"
+    assert "gradients differ" in found.why
+    (found,) = judge("gradients_agree", course(0, 3), odd, course(2, 3))
+    assert found.measured == "21 of 24 steps, first with norms 1.03 and 1.13"
+
+
+def test_bits_that_a_rounding_explains_are_a_note() -> None:
+    """Where norms and updates are alike, a bit more or less fails nobody."""
+    odd = course(1, sums=tuple((7 * look, 11 * look + (look > 2)) for look in LOOKS))
+    (found,) = judge("replicas_agree", course(0), odd)
+    assert found.rank is Rank.NOTE
+
+
+def test_different_beginnings() -> None:
+    """Replicas that begin apart are told so, before anything else."""
+    sums = tuple((7 * look + 1, 11 * look) for look in LOOKS)
+    (found,) = judge("replicas_agree", course(0), course(1, sums=sums, updates=(0.02,) * 24))
+    assert found.at.startswith("before the first step, rank 1, Net.fc1.weight")
+
+
+@pytest.mark.parametrize("more", [{"sharded": True}, {"lone": True}])
+def test_what_cannot_be_told_is_not_judged(more) -> None:
+    """Shards, and processes that go their own way for a while, are no replicas that differ."""
+    sums = tuple((look, look) for look in LOOKS)
+    pair = course(0, **more), course(1, sums=sums, norms=(nan,) * 24, **more)
+    assert unjudged("replicas_agree", *pair)
+    assert unjudged("gradients_agree", *pair)
+
+
+def test_two_groups_of_replicas_are_two() -> None:
+    """Two data-parallel groups of tensor-parallel pairs: what differs between groups is meant."""
+    other = tuple((3 * look, 5 * look) for look in LOOKS)
+    four = [course(0, replicas=(0, 2)), course(1, replicas=(1, 3), sums=other)]
+    same = four[0].fingerprints  # a pair sees the same data
+    four += [course(2, replicas=(0, 2)), course(3, replicas=(1, 3), sums=other)]
+    four[1] = replace(four[1], fingerprints=same)
+    four[3] = replace(four[3], fingerprints=four[2].fingerprints)
+    for name in ("replicas_agree", "gradients_agree", "ranks_see_different_data"):
+        assert judge(name, *four) == []
+
+
+def test_steps_that_one_leaves_out() -> None:
+    """Different numbers of steps are told once: what is then compared by number means nothing."""
+    short = course(1, made=20, norms=(9.0,) * 24, rates=((1.0,),) * 24)
+    (found,) = judge("ranks_make_the_same_steps", course(0), short)
+    assert found.measured == "20 steps against 24"
+    assert judge("optimizers_agree", course(0), short) == []
+    assert judge("ranks_make_the_same_steps", course(0, lone=True), replace(short, lone=True)) == []
+
+
+def test_rates_and_scales() -> None:
+    """The first step at which a rate or a factor differs, and both of its values."""
+    rates = tuple((1e-3 if i < 5 else 2e-3,) for i in range(24))
+    (found,) = judge("optimizers_agree", course(0), course(1, rates=rates))
+    assert found.measured == "19 of 24 steps, first 0.002 against 0.001"
+    scaled = course(0, scales=(1024.0,) * 24)
+    (found,) = judge("scale_is_shared", scaled, course(1, scales=(512.0,) * 24))
+    assert found.measured == "24 of 24 steps, first 512 against 1024"
+    assert unjudged("scale_is_shared", scaled, course(1, scales=(1024.0,) * 24)) == ""
+
+
+@pytest.mark.parametrize(
+    ("shared", "found"),
+    [(24, True), (13, True), (12, False), (0, False)],
+)
+def test_the_same_batches(shared, found) -> None:
+    """More than half of the steps from inputs of another rank is no coincidence."""
+    prints = tuple((1000 + i if i < shared else 5000 + i,) for i in range(24))
+    assert (
+        bool(judge("ranks_see_different_data", course(0), course(1, fingerprints=prints))) == found
+    )
+
+
+def test_inputs_that_never_change_are_a_benchmark() -> None:
+    """The same random batch in all steps of all processes is meant."""
+    pair = course(0, fingerprints=((5,),) * 24), course(1, fingerprints=((5,),) * 24)
+    assert "no inputs" in unjudged("ranks_see_different_data", *pair)
+
+
+def test_processes_that_train_apart() -> None:
+    """Alike before the first step, different after the last, and nothing exchanged in between."""
+    alone = {"replicas": (), "exchanged": 0}
+    sums = tuple((7 * look + (look >= 0), 11 * look) for look in LOOKS)
+    pair = course(0, **alone), course(1, sums=sums, **alone)
+    (found,) = judge("processes_exchange_gradients", *pair)
+    assert found.measured == "0 exchanges between 24 steps of 2 processes"
+    other = replace(pair[1], exchanged=1)
+    assert judge("processes_exchange_gradients", pair[0], other) == []
+    ensemble = replace(pair[1], sums=tuple((look, look - 1) for look in LOOKS))
+    assert judge("processes_exchange_gradients", pair[0], ensemble) == []
+
+
+def test_buffers_that_nobody_broadcasts() -> None:
+    """They are a note where they differ in the end; broadcast ones are not compared."""
+    (found,) = judge("buffers_agree", course(0, buffers=(1, 2)), course(1, buffers=(1, 3)))
+    assert found.rank is Rank.NOTE
+    assert judge("buffers_agree", course(0, buffers=(1, 3)), course(1, buffers=(2, 3))) == []
+
+
+def test_one_that_others_wait_for() -> None:
+    """A process that waits for data in most of a step, where the others do not."""
+    late = course(1, 3, waits=(0.08,) * 24)
+    (found,) = judge("stragglers_are_rare", course(0, 3), late, course(2, 3))
+    assert (found.rank, found.at.rank) == (Rank.NOTE, 1)
+    assert judge("stragglers_are_rare", late, replace(late, rank=2)) == []
+
+
+def test_a_digest_can_be_written_and_read() -> None:
+    """What a process tells crosses a store as text; equal columns of two are one object then."""
+    read = [Trace.from_text(joined(course(rank)).to_text()) for rank in range(2)]
+    first, second = [e for e in join(read) if isinstance(e, RankCourse)]
+    assert first == course(0)
+    assert first.sums is second.sums
+    assert first.fingerprints != second.fingerprints

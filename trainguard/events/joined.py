@@ -1,0 +1,77 @@
+"""Several processes of one run: what each tells of itself, and all of it brought together."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from types import MappingProxyType
+from typing import Any
+
+from trainguard.events.loop import Step
+from trainguard.events.ranks import RankCourse, RankRun, ReplicaSums
+from trainguard.events.trace import Trace
+
+_SHARED = ("names", "replicas", "sharded", "lone", "exchanged", "sums", "buffers")
+
+
+def digest(trace: Trace[Any], rank: int, world: int) -> Trace[Any]:
+    """Return what one process tells the others of its run: columns of steps, and sums."""
+    steps: dict[str, list[Step]] = {}
+    for event in trace:
+        if isinstance(event, Step):
+            steps.setdefault(event.optimizer, []).append(event)
+    sums = {event.optimizer: event for event in trace if isinstance(event, ReplicaSums)}
+    made = sum(step.span for own in steps.values() for step in own)
+    ended = str(trace.conditions.get("ended", "finished"))
+    run = RankRun(rank=rank, world=world, steps=made, ended=ended)
+    courses = [_course(rank, own, sums.get(name)) for name, own in steps.items()]
+    return Trace(trace.subject, (run, *courses), trace.conditions, trace.promises)
+
+
+def join(
+    digests: Iterable[Trace[Any]], missing: Mapping[int, str] = MappingProxyType({})
+) -> Trace[Any]:
+    """
+    Return one trace of what several processes told; those that told nothing are named.
+
+    Columns that are alike are kept once: thousands of replicas take hardly more than one.
+    """
+    known: dict[Any, Any] = {}
+    events: list[Any] = []
+    first: Trace[Any] | None = None
+    for each in digests:
+        first = first or each
+        events += [_share(event, known) for event in each]
+    world = max((event.world for event in events if isinstance(event, RankRun)), default=1)
+    events += [RankRun(rank=rank, world=world, missing=why) for rank, why in missing.items()]
+    events.sort(key=lambda event: event.rank)
+    if first is None:
+        return Trace("", tuple(events))
+    return Trace(first.subject, tuple(events), first.conditions, first.promises)
+
+
+def _course(rank: int, steps: list[Step], summed: ReplicaSums | None) -> RankCourse:
+    """Return the steps of one optimizer as columns."""
+    made = [step for step in steps if not step.skipped]
+    course = RankCourse(
+        rank=rank,
+        optimizer=steps[0].optimizer,
+        source=steps[0].source,
+        made=sum(step.span for step in made),
+        steps=tuple(step.step for step in steps),
+        rates=tuple(step.rates for step in steps),
+        norms=tuple(step.norm for step in steps),
+        updates=tuple(step.update for step in steps),
+        scales=tuple(step.scale for step in steps),
+        fingerprints=tuple(step.fingerprints for step in steps),
+        waits=tuple(step.wait for step in steps),
+        seconds=tuple(step.seconds for step in steps),
+    )
+    if summed is None:
+        return course
+    shared = {name: getattr(summed, name) for name in _SHARED}
+    return replace(course, looks=summed.steps, **shared)
+
+
+def _share(event: Any, known: dict[Any, Any]) -> Any:
+    """Return an event whose tuples are those of an earlier one where they are equal."""
+    tuples = {f.name: v for f in fields(event) if type(v := getattr(event, f.name)) is tuple}
+    return replace(event, **{name: known.setdefault(v, v) for name, v in tuples.items()})

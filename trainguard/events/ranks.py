@@ -1,0 +1,80 @@
+"""The events of a run of several processes: what each has, to be held against the others."""
+
+from dataclasses import dataclass
+
+from trainguard.events.base import Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSums(Event):
+    """
+    The bits of an optimizer's parameters at some steps, added up, in one process of several.
+
+    optimizer, names: its name, and what each sum is of ("Net.fc1.weight").
+    replicas: the processes of which DistributedDataParallel makes replicas; none where it does not.
+    sharded: whether other processes hold parts of the parameters, so that nothing is to be alike.
+    lone: whether each process may go its own way for a while (local SGD, uneven inputs).
+    exchanged: steps before which the processes had exchanged something since the last step.
+    steps, sums: after which steps (-1: before the first one), and the sums there.
+    buffers: likewise one sum of all buffers, where nobody keeps those alike; empty elsewhere.
+    """
+
+    optimizer: str
+    names: tuple[str, ...] = ()
+    replicas: tuple[int, ...] = ()
+    sharded: bool = False
+    lone: bool = False
+    exchanged: int = 0
+    steps: tuple[int, ...] = ()
+    sums: tuple[tuple[int, ...], ...] = ()
+    buffers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRun(Event):
+    """
+    One process of several.
+
+    rank, world: which one, of how many. steps: of all its optimizers. ended: how its run ended
+    ("finished", "stopped", "failed"). missing: why nothing else is known of it, "" where it is.
+    """
+
+    rank: int
+    world: int
+    steps: int = 0
+    ended: str = "finished"
+    missing: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankCourse(Event):
+    """
+    The steps of one optimizer in one process of several: a column of `Step` in each tuple.
+
+    rank, optimizer, source: of whom, and where its steps were made. made: how many there were.
+    names ... buffers: as in ReplicaSums, whose steps are called looks here; empty without a group.
+    """
+
+    rank: int
+    optimizer: str
+    source: str = ""
+    made: int = 0
+    steps: tuple[int, ...] = ()
+    rates: tuple[tuple[float, ...], ...] = ()
+    norms: tuple[float, ...] = ()
+    updates: tuple[float, ...] = ()
+    scales: tuple[float, ...] = ()
+    fingerprints: tuple[tuple[int, ...], ...] = ()
+    waits: tuple[float, ...] = ()
+    seconds: tuple[float, ...] = ()
+    names: tuple[str, ...] = ()
+    replicas: tuple[int, ...] = ()
+    sharded: bool = False
+    lone: bool = False
+    exchanged: int = 0
+    looks: tuple[int, ...] = ()
+    sums: tuple[tuple[int, ...], ...] = ()
+    buffers: tuple[int, ...] = ()
+
+
+RANK_EVENTS = (ReplicaSums, RankRun, RankCourse)

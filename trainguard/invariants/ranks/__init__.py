@@ -1,0 +1,7 @@
+"""Judgements of several processes of one run, from what each of them tells of itself."""
+
+# Imported in the order in which the catalogue lists them.
+from trainguard.invariants.ranks import replicas as replicas  # isort: skip
+from trainguard.invariants.ranks import optimizers as optimizers  # isort: skip
+from trainguard.invariants.ranks import data as data  # isort: skip
+from trainguard.invariants.ranks import pace as pace  # isort: skip

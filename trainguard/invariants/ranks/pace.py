@@ -1,0 +1,89 @@
+"""Judgements of how processes keep up with each other: as many steps, and nobody is waited for."""
+
+from collections.abc import Iterator
+from statistics import median, median_low
+from typing import Any
+
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import integer, number
+from trainguard.events.trace import Trace
+from trainguard.invariants.ranks.wording import evidence, odd_ones, ranks_of, replicas, runs
+
+_LEAST = 20  # steps, of which the first of each process is left out
+_LATE = 0.5  # of a step that a process waits for its data, while
+_PROMPT = 0.1  # of a step is what most wait
+
+
+def _lacks_times(trace: Trace[Any]) -> str:
+    """Return why nobody could be seen waiting."""
+    missing = evidence(trace)
+    groups = list(replicas(trace, lone=True))
+    made = [course.made for group in groups for course in group.courses]
+    if not groups:
+        return missing
+    return "" if min(made) >= _LEAST else f"fewer than {_LEAST} steps were made"
+
+
+@invariant("ranks", evidence=evidence)
+def ranks_make_the_same_steps(trace: Trace[Any]) -> Iterator[Finding]:
+    """
+    Replicas make equally many steps.
+
+    Judges: how many steps each optimizer made, in processes that are replicas and came to their
+        end.
+    Allows: what differs under `join()`, which is for uneven inputs.
+    Misses: steps that one process makes earlier than another.
+    Why: a step that one process leaves out (an empty batch, a loss that is not finite, another
+        length of its loader) leaves its parameters behind, or the others waiting for it.
+    Source: pytorch#69031; accelerate#2665; torchtitan#1733.
+    """
+    over = {run.rank for run in runs(trace) if run.ended == "finished" and not run.missing}
+    for group in replicas(trace):
+        courses = [course for course in group.courses if course.rank in over]
+        made = [course.made for course in courses]
+        if len(set(made)) > 1:
+            odd = odd_ones(made, ranks_of(courses))
+            own = next(course for course in courses if course.rank == odd[0])
+            other = next(n for n in made if n != own.made)
+            yield Finding(
+                f"the replicas of `{trace.subject}` make different numbers of steps",
+                group.at(min(made), odd),
+                integer(own.made, "steps") + f" against {other}",
+                "as many in each process",
+                why="perhaps a batch or a loss of one process is skipped, or its loader is shorter:"
+                " see torch.distributed.algorithms.Join",
+                source=own.source,
+            )
+
+
+@invariant("ranks", evidence=_lacks_times)
+def stragglers_are_rare(trace: Trace[Any]) -> Iterator[Finding]:
+    """
+    No replica keeps the others waiting for its data.
+
+    Judges: the share of its steps that each process waits for its loader, in the median: a note
+        where it is more than half for some and less than a tenth for most.
+    Allows: whatever all wait for alike. Runs of fewer than 20 steps.
+    Misses: processes that compute more slowly, which looks alike in all of them.
+    Why: each step takes as long as that of the slowest process.
+    Source: the straggler reports of torchtitan and of Megatron's StragglerDetector.
+    """
+    for group in replicas(trace, lone=True):
+        shares = [_waiting(c.waits[1:], c.seconds[1:]) for c in group.courses]
+        late = [c for c, part in zip(group.courses, shares, strict=True) if part > _LATE]
+        if late and median_low(shares) < _PROMPT and min(c.made for c in group.courses) >= _LEAST:
+            yield Finding(
+                f"some replicas of `{trace.subject}` keep the others waiting",
+                group.at(late[0].steps[0], ranks_of(late)),
+                number(100 * max(shares), "%", ".3g") + " of a step is spent waiting for data",
+                number(100 * _LATE, "%", ".3g") + ", where most wait for less",
+                why="perhaps its storage is slower, or it has fewer workers",
+                rank=Rank.NOTE,
+                source=late[0].source,
+            )
+
+
+def _waiting(waits: tuple[float, ...], seconds: tuple[float, ...]) -> float:
+    """Return the share of the time that steps wait for data, in the median."""
+    return median(w / s if s else 0.0 for w, s in zip(waits, seconds, strict=True)) if waits else 0

@@ -1,0 +1,129 @@
+"""What judgements of several processes share: which are replicas, who is odd, how it is told."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainguard.core.measure import Place, at_step
+from trainguard.events.ranks import RankCourse, RankRun
+from trainguard.events.trace import Trace
+
+_SHOWN = 4  # processes that are named
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """
+    The steps of one optimizer in processes that are replicas of each other, by their ranks.
+
+    declared: whether DistributedDataParallel says so; otherwise they held the same for a while.
+    """
+
+    optimizer: str
+    courses: tuple[RankCourse, ...]
+    declared: bool
+
+    @property
+    def in_step(self) -> bool:
+        """Whether all have made the same steps, so that those of one number belong together."""
+        return len({course.made for course in self.courses}) == 1
+
+    def at(self, step: int, ranks: Sequence[int]) -> Place:
+        """Return where: the step, and the processes."""
+        alone = Place("", step=step, rank=ranks[0] if len(ranks) == 1 else None)
+        return at_step(step) + f" of {self.optimizer}, {ranks_text(ranks)}" + alone
+
+
+def runs(trace: Trace[Any]) -> list[RankRun]:
+    """Return what is known of each process."""
+    return [event for event in trace if isinstance(event, RankRun)]
+
+
+def optimizers(trace: Trace[Any]) -> list[list[RankCourse]]:
+    """Return the steps of each optimizer in all processes."""
+    found: dict[str, list[RankCourse]] = {}
+    for event in trace:
+        if isinstance(event, RankCourse):
+            found.setdefault(event.optimizer, []).append(event)
+    return list(found.values())
+
+
+def replicas(trace: Trace[Any], *, lone: bool = False) -> Iterator[Replicas]:
+    """
+    Yield the processes that are to hold the same parameters, two or more at a time.
+
+    Those of which DistributedDataParallel makes replicas; without it, those that did hold the same
+    after some step. lone: whether also those that may go their own way for a while.
+    """
+    for courses in optimizers(trace):
+        whole = [c for c in courses if c.looks and not c.sharded and (lone or not c.lone)]
+        groups: dict[Any, list[RankCourse]] = {}
+        for course in whole:
+            groups.setdefault((course.replicas, course.names), []).append(course)
+        for (declared, _), own in groups.items():
+            if len(own) > 1 and (declared or _agreed(own)):
+                yield Replicas(own[0].optimizer, tuple(own), bool(declared))
+
+
+def _agreed(courses: Sequence[RankCourse]) -> bool:
+    """Say whether processes held the same parameters after some step."""
+    later = min(sum(look > 0 for look in course.looks) for course in courses)
+    if not later:
+        return False
+    first = courses[0]
+    return any(
+        all(c.looks[i : i + 1] == (look,) and c.sums[i] == first.sums[i] for c in courses)
+        for i, look in enumerate(first.looks)
+        if look > 0
+    )
+
+
+def evidence(trace: Trace[Any]) -> str:
+    """Return why no process is known to be a replica of another one, or nothing."""
+    courses = [course for own in optimizers(trace) for course in own]
+    if any(True for _ in replicas(trace)):
+        return ""
+    if any(course.sharded for course in courses):
+        return "the parameters are sharded: each process has a part of them"
+    if any(course.lone for course in courses):
+        return "each process may go its own way for a while (join, local SGD)"
+    if not any(course.looks for course in courses):
+        return "the processes are in no group"
+    return "no two processes are replicas of each other"
+
+
+def odd_ones(values: Sequence[Any], ranks: Sequence[int]) -> list[int]:
+    """Return the ranks whose value is not that of most; of equally many, not that of the first."""
+    counts = Counter(values)
+    usual = max(counts, key=lambda value: (counts[value], value == values[0]))
+    return [rank for rank, value in zip(ranks, values, strict=True) if value != usual]
+
+
+def partings(
+    courses: Sequence[RankCourse], column: Callable[[RankCourse], Sequence[Any]]
+) -> tuple[list[int], int]:
+    """Return at which places of a column the processes differ, and how many they all have."""
+    columns = [column(course) for course in courses]
+    length = min(map(len, columns))
+    different = [
+        c for c in columns[1:] if c is not columns[0] and c[:length] != columns[0][:length]
+    ]
+    places = [i for i in range(length) if any(c[i] != columns[0][i] for c in different)]
+    return places, length
+
+
+def ranks_of(courses: Iterable[RankCourse]) -> list[int]:
+    """Return the ranks of some courses."""
+    return [course.rank for course in courses]
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Name processes: "rank 1", "ranks 1 and 2", "ranks 1, 2, 3, 4 and 12 more"."""
+    named = [str(rank) for rank in ranks[:_SHOWN]]
+    more = len(ranks) - _SHOWN
+    if len(ranks) == 1:
+        return f"rank {named[0]}"
+    if more > 0:
+        return f"ranks {', '.join(named)} and {more} more"
+    return f"ranks {', '.join(named[:-1])} and {named[-1]}"

@@ -1,0 +1,115 @@
+"""The processes of a declared run, each recorded by itself: forked ones, or torchrun's."""
+
+import os
+import socket
+from functools import lru_cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic, sleep
+from typing import Any
+
+import torch
+import torch._dynamo  # as the first optimizer does: once, and not in each process
+
+from trainguard.core.errors import SubjectError, Unjudged
+from trainguard.events.base import Event
+from trainguard.events.trace import Trace
+from trainguard.observe.loop.run_processes import record_run
+from trainguard.observe.tools.child_process import end_child, fork_child, forks
+from trainguard.observe.tools.isolation import quiet
+from trainguard.subjects.loop import Loop, Run
+
+_KEPT = 4  # runs, each of which two families judge
+_POLL = 0.02
+_PLACE = "127.0.0.1"
+
+
+@lru_cache(maxsize=_KEPT)
+def observe_processes(run: Run, seed: int) -> tuple[Trace[Event], ...]:
+    """
+    Run the processes of a declared run under the recorder, and return the trace of each.
+
+    Raises SubjectError where one of them fails or hangs, with its rank, and Unjudged where no
+    processes can be made.
+    """
+    if not isinstance(run, Loop):
+        raise Unjudged(f"a script: `trainguard run --ranks {run.ranks}` judges it")
+    if not forks():
+        raise Unjudged("no process that trains can be forked here: `trainguard run --ranks` can")
+    with TemporaryDirectory(prefix="trainguard-") as scratch:
+        files = [Path(scratch, str(rank)) for rank in range(run.ranks or 1)]
+        with socket.socket() as free:
+            free.bind((_PLACE, 0))
+            port = free.getsockname()[1]
+        children = {
+            rank: fork_child(partial(_be, run, seed, rank, port, file))
+            for rank, file in enumerate(files)
+        }
+        try:
+            _wait(run, children, files)
+        finally:
+            for child in children.values():
+                end_child(child)
+        return tuple(Trace.from_text(file.read_text(encoding="utf-8")) for file in files)
+
+
+def _wait(run: Run, children: dict[int, int], files: list[Path]) -> None:
+    """Wait until all processes have ended; raises for the first that failed, or for time."""
+    waiting, until = set(children), monotonic() + run.timeout
+    while waiting:
+        for rank in sorted(waiting):
+            ended, status = os.waitpid(children[rank], os.WNOHANG)
+            if ended and status:
+                said = files[rank].read_text(encoding="utf-8") if files[rank].exists() else ""
+                raise SubjectError(
+                    f"rank {rank} of {run.ranks} {said or 'ended without a word'}",
+                    "make it run by itself first, under torchrun",
+                )
+            waiting -= {rank} if ended else set()
+        if waiting and monotonic() > until:
+            named = ", ".join(map(str, sorted(waiting)))
+            raise SubjectError(
+                f"rank {named} of {run.ranks} was still running after {run.timeout:g} seconds",
+                "make it return, or give it more time with timeout=<seconds>",
+            )
+        sleep(_POLL)
+
+
+def _be(run: Run, seed: int, rank: int, port: int, file: Path) -> int:
+    """Be one of the processes: record the run, and write its trace, or what went wrong."""
+    told = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": run.ranks,
+        "LOCAL_WORLD_SIZE": run.ranks,
+    }
+    os.environ.update({name: str(value) for name, value in told.items()})
+    os.environ.update(MASTER_ADDR=_PLACE, MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    _keep_groups()
+    try:
+        with quiet():
+            text = record_run(run, seed, run.steps).to_text()
+    except BaseException as error:  # noqa: BLE001 whatever it is, the parent tells of it
+        cause = error.__cause__ or error
+        file.write_text(f"raised {type(cause).__name__}: {cause}", encoding="utf-8")
+        return 1
+    file.write_text(text, encoding="utf-8")
+    return 0
+
+
+def _keep_groups() -> None:
+    """
+    Keep the groups of this process until it is ended, whoever destroys them.
+
+    Freed while the other side goes away, gloo's may wait for ever (1 of 40 runs on torch 2.13).
+    """
+    distributed: Any = torch.distributed
+    destroy, kept = distributed.destroy_process_group, []
+
+    def keep(*args: Any, **kwargs: Any) -> None:
+        """Destroy a group for the script's purposes."""
+        kept.extend(distributed.distributed_c10d._world.pg_map)  # noqa: SLF001
+        destroy(*args, **kwargs)
+
+    distributed.destroy_process_group = keep

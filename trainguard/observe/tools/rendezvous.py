@@ -1,0 +1,38 @@
+"""The store of torchrun, to which processes on several machines say what they have to say."""
+
+import os
+from datetime import timedelta
+from typing import Any
+
+from torch import distributed
+
+_PATIENCE = timedelta(seconds=10)  # until a store answers that is there
+
+
+class AgentStore:
+    """
+    A connection of our own to the store that torchrun keeps for longer than its processes live.
+
+    Raises an error of torch where there is none: nothing is ever asked of the script's own groups.
+    """
+
+    def __init__(self) -> None:
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            raise ConnectionError("no launcher keeps a store")
+        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        ours: Any = distributed
+        store = ours.TCPStore(host, port, None, False, _PATIENCE, wait_for_workers=False)
+        again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self._store = ours.PrefixStore(f"trainguard/{again}", store)
+
+    def put(self, rank: int, text: str) -> None:
+        """Say something, once."""
+        self._store.set(str(rank), text)
+
+    def take(self, rank: int) -> str | None:
+        """Return what a process has said, which is then forgotten; None where that is nothing."""
+        if not self._store.check([str(rank)]):
+            return None
+        said: bytes = self._store.get(str(rank))
+        self._store.delete_key(str(rank))
+        return said.decode()
