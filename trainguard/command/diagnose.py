@@ -106,7 +106,7 @@ def diagnose(order: DiagnoseRequest) -> int:
     subject = order.subject
     object.__setattr__(subject, "file", "")  # it is declared on the command line
     paths = [subject.paths] if isinstance(subject.paths, str | Path) else subject.paths
-    check_apart([order.json], [Path(path) for path in paths])
+    check_apart([order.json], [path for path in map(Path, paths) if path.exists()])
     with ExitStack() as stack:
         read = [0]
         stack.enter_context(showing(lambda seconds: f"{read[0]:,} rows read, {seconds:.0f} s"))

@@ -8,7 +8,7 @@ points always stay, and those where a value leaps or is no number, with the one 
 """
 
 from dataclasses import dataclass, field, replace
-from math import isfinite, isnan, nan
+from math import inf, isfinite, isnan, nan
 from typing import NamedTuple
 
 from trainguard.logs.roles import Meaning
@@ -18,7 +18,7 @@ _FIRST = 4096  # that always stay, in a row
 _REMARKABLE = 1024
 _LEAP = 2.0  # times the value before, up or down
 _PARTS = 4096
-_GOLDEN = 0x9E3779B97F4A7C15  # of 2**64: its multiples come back to no period
+_GOLDEN = 0x9E3779B1  # of 2**32: its multiples come back to no period
 
 
 class Point(NamedTuple):
@@ -31,7 +31,9 @@ class Point(NamedTuple):
     part: int
 
 
-_NOTHING = Point(-1.0, nan, nan, -1, 0)
+def draw_of(step: float) -> int:
+    """Return the checksum of a step by which it is kept or not."""
+    return int(step) * _GOLDEN >> 12
 
 
 @dataclass(slots=True)
@@ -49,14 +51,38 @@ class Part:
 
 @dataclass(slots=True)
 class Repeats:
-    """Steps that were said again in a row, and how often in all."""
+    """
+    Steps that were said again in a row: the first whose values differ, and how many there are.
 
-    step: float = 0.0
+    alike: those of which all values agree. most: how often one was said. extra: values in all.
+    """
+
+    step: float = -1.0
     values: tuple[float, float] = (nan, nan)
     steps: int = 0
     alike: int = 0
     most: int = 1
     extra: int = 0
+    _at: float = -1.0
+    _times: int = 1
+    _differ: bool = False
+
+    def count(self, step: float, seen: float, value: float) -> None:
+        """Count a step that is said again."""
+        if step != self._at:
+            self.steps += 1
+            self.alike += 1
+            self._at, self._times, self._differ = step, 1, False
+        if value != seen and not (isnan(value) and isnan(seen)) and not self._differ:
+            self._differ = True
+            self.alike -= 1
+            self.step = step if self.alike == self.steps - 1 else self.step
+            self.values = (seen, value) if self.step == step else self.values
+        elif self.steps == 1 and self.step < 0:
+            self.step, self.values = step, (seen, value)
+        self._times += 1
+        self.extra += 1
+        self.most = max(self.most, self._times)
 
 
 @dataclass(slots=True)
@@ -65,6 +91,7 @@ class Column:
 
     name: str
     meaning: Meaning
+    source: str = ""
     points: list[Point] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
     repeats: Repeats = field(default_factory=Repeats)
@@ -75,91 +102,81 @@ class Column:
     _rest: list[Point] = field(default_factory=list)
     _leaps: list[Point] = field(default_factory=list)
     _mask: int = 0
-    _before: Point = _NOTHING
+    _step: float = -inf
+    _value: float = nan
+    _time: float = nan
     _kept: int = -1
-    _again: int = 1
 
-    def add(self, step: float, value: float, time: float, source: str) -> None:
-        """Take a value in."""
-        before = self._before
-        if not self.parts or step <= before[0] or source is not self.parts[-1].source:
-            if self.parts and step == before[0] and source is self.parts[-1].source:
-                self._say_again(step, value)
-                return
-            self._begin(step, time, source, rewound=bool(self.parts) and step <= before[0])
-        if self._again > 1:
-            self._end_of_repeat()
-        index = self.count
-        self.count = index + 1
-        point = Point(step, value, time, index, len(self.parts) - 1)
-        self._before = point
-        leaps = not -1e308 < value < 1e308
-        if leaps:
+    def add(self, step: float, value: float, time: float, draw: int) -> None:
+        """Take a value in; `draw` is `draw_of` its step."""
+        last = self._value
+        alike = value == last or (last < _LEAP * value and value < _LEAP * last)
+        if step > self._step and alike and draw & self._mask and self.count >= _FIRST:
+            self.count += 1  # as most: like the one before, and none of those that are kept
+        elif step <= self._step and self._goes_back(step, value, time):
+            return
+        else:
+            part = max(0, len(self.parts) - 1)
+            self._keep(Point(step, value, time, self.count, part), draw, alike)
+            self.count += 1
+        self._step, self._value, self._time = step, value, time
+
+    def _keep(self, point: Point, draw: int, alike: bool) -> None:
+        """Keep a point, as far as there is room for one of its kind."""
+        if not self.parts:
+            self._begin(point.step, point.time, rewound=False)
+        if not isfinite(point.value):
             self.nonfinite += 1
-        elif value == 0:
-            self.zeros += 1
-        if index < _FIRST:
+        self.zeros += point.value == 0
+        if point.number < _FIRST:
             self.points.append(point)
-            self._kept = index
-        elif not int(step) * _GOLDEN >> 20 & self._mask:
+        elif not draw & self._mask:
             self._rest.append(point)
-            self._kept = index
             if len(self._rest) > FULL:
                 self._thin()
-        elif leaps or not before[1] / _LEAP <= value <= before[1] * _LEAP:
-            self._remember(before, point)
-
-    def _remember(self, before: Point, point: Point) -> None:
-        """Keep a point that is unlike the one before, and that one."""
-        if len(self._leaps) < _REMARKABLE:
-            if self._kept < before.number:
-                self._leaps.append(before)
+        elif not alike and len(self._leaps) < _REMARKABLE:
+            if self._kept < point.number - 1:
+                self._leaps.append(self._last(point.part))
             self._leaps.append(point)
-            self._kept = point.number
+        else:
+            return
+        self._kept = point.number
+
+    def _last(self, part: int) -> Point:
+        """Return the point that was added last."""
+        return Point(self._step, self._value, self._time, self.count - 1, part)
 
     def _thin(self) -> None:
         """Keep about every second of the points that are not the first."""
         self._mask = self._mask << 1 | 1
-        self._rest = [p for p in self._rest if not int(p.step) * _GOLDEN >> 20 & self._mask]
+        self._rest = [p for p in self._rest if not draw_of(p.step) & self._mask]
 
-    def _begin(self, step: float, time: float, source: str, *, rewound: bool) -> None:
-        """Begin a new part: another file, or a counter that went back."""
+    def _goes_back(self, step: float, value: float, time: float) -> bool:
+        """Begin a new part where the counter went back; say whether a step is said again."""
+        if step == self._step:
+            self.repeats.count(step, self._value, value)
+            self.nonfinite += not isfinite(value)
+            return True
+        self._begin(step, time, rewound=True)
+        return False
+
+    def _begin(self, step: float, time: float, *, rewound: bool) -> None:
+        """Begin a new part."""
         if self.parts:
             self._close()
         if len(self.parts) < _PARTS:
-            self.parts.append(Part(source, self.count, step, time, rewound=rewound))
+            self.parts.append(Part(self.source, self.count, step, time, rewound=rewound))
 
     def _close(self) -> None:
-        """Note where the part that is open ends."""
-        self.parts[-1].last, self.parts[-1].until = self._before.step, self._before.time
-
-    def _say_again(self, step: float, value: float) -> None:
-        """Count a step that is said more than once; the first value stays."""
-        told, seen = self.repeats, self._before.value
-        if self._again == 1:
-            told.steps += 1
-            told.alike += 1
-            if told.steps == 1:
-                told.step, told.values = step, (seen, value)
-        if self._again >= 1 and value != seen and not (isnan(value) and isnan(seen)):
-            told.alike -= self._again < 1 << 30
-            if told.values[0] == told.values[1]:
-                told.step, told.values = step, (seen, value)
-            self._again += 1 << 30  # counted as different once
-        if not isfinite(value):
-            self.nonfinite += 1
-        self._again += 1
-        told.extra += 1
-
-    def _end_of_repeat(self) -> None:
-        """Note how often the last step was said."""
-        self.repeats.most = max(self.repeats.most, self._again % (1 << 30))
-        self._again = 1
+        """Note where the part that is open ends, and keep its last point."""
+        part = self.parts[-1]
+        part.last, part.until = self._step, self._time
+        if self._kept < self.count - 1:
+            self._leaps.append(self._last(len(self.parts) - 1))
+            self._kept = self.count - 1
 
     def finish(self) -> "Column":
         """Put the points that were kept in order, once all have been added."""
-        if self._again > 1:
-            self._end_of_repeat()
         if self.parts:
             self._close()
         merged = {p.number: p for p in (*self.points, *self._rest, *self._leaps)}
@@ -173,7 +190,7 @@ class Column:
         known = self.count - self.nonfinite
         ends = bool(self.points) and isfinite(self.points[-1].value)
         fills = self.nonfinite > known > 1 and ends
-        if fills and not any(abs(p.value) == float("inf") for p in self.points):
+        if fills and not any(abs(p.value) == inf for p in self.points):
             self.points = [p for p in self.points if not isnan(p.value)]
             self.count, self.nonfinite = known, 0
 

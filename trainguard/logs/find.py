@@ -145,6 +145,8 @@ def _format_of_text(start: bytes) -> str:
     text = start.decode(encoding, "replace")
     lines = [line for line in text.splitlines() if line.strip()]
     lines = lines[:-1] if len(start) == _START and len(lines) > 1 else lines
+    if not lines:
+        return ""
     first = lines[0].lstrip()
     if first[:1] == "{" and json_lines.parse(first):
         return "JSON lines" if len(lines) > 1 or "log_history" not in first else "json document"

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -33,15 +34,24 @@ def parse(text: str) -> dict[str, Any]:
 def row_of(read: Mapping[str, Any], chosen: dict[str, str]) -> Row:
     """Return the row that an object is."""
     values = dict(flatten(read))
+    step, epoch, time = (
+        values.pop(name, None) if name else None
+        for name in _counters(tuple(values), tuple(sorted(chosen.items())))
+    )
+    return Row(values, step, epoch, nan if time is None else time)
+
+
+@lru_cache(maxsize=1024)
+def _counters(names: tuple[str, ...], chosen: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
+    """Return the names of the step, the epoch and the time among others; empty where not there."""
     best: dict[str, tuple[int, str]] = {}
-    for name in values:
+    for name in names:
         meaning = meaning_of(name)
         if meaning is not None and meaning.role in _COUNTERS:
             best[meaning.role] = min(best.get(meaning.role, (99, "")), (meaning.rank, name))
-    names = {role: name for role, (_, name) in best.items()}
-    names.update((role, chosen[role]) for role in _COUNTERS if chosen.get(role) in values)
-    step, epoch, time = (values.pop(names[c], None) if c in names else None for c in _COUNTERS)
-    return Row(values, step, epoch, nan if time is None else time)
+    found = {role: name for role, (_, name) in best.items()}
+    found.update((role, name) for role, name in chosen if name in names)
+    return tuple(found.get(role, "") for role in _COUNTERS)
 
 
 def flatten(

@@ -33,13 +33,9 @@ def settle(column: Column) -> int:
 def _sort(column: Column) -> None:
     """Put the points of a column in the order of their steps, and count what is said twice."""
     ordered = sorted(column.points, key=lambda p: (p.step, p.number))
-    twice = [(a, b) for a, b in pairwise(ordered) if a.step == b.step]
-    for a, b in twice:
-        column.repeats.steps += 1
-        column.repeats.alike += a.value == b.value
-        if column.repeats.steps == 1:
-            column.repeats.step, column.repeats.values = a.step, (a.value, b.value)
-        column.repeats.most = max(2, column.repeats.most)
+    for a, b in pairwise(ordered):
+        if a.step == b.step:
+            column.repeats.count(a.step, a.value, b.value)
     column.points = [
         p._replace(part=0, number=i)
         for i, p in enumerate(ordered)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from trainguard.core.log_line import numbers_in
 from trainguard.logs.json_lines import row_of
@@ -13,7 +14,7 @@ from trainguard.logs.text import lines_of
 _BAR = re.compile(r"\|\s*(\d+)/(\d+) \[[^\]]*")
 _OF = re.compile(
     r"\b(?P<word>step|iter|iteration|batch|epoch|update)s?\s*[:=\[(#]?\s*"
-    r"(?P<at>\d+)\s*(?:/|of)\s*(?P<of>\d+)",
+    r"(?P<at>\d+)(?:\s*(?:/|of)\s*(?P<of>\d+))?(?![\w.]|\s*%)",
     re.IGNORECASE,
 )
 _EPOCH = re.compile(r"\bepoch\s*[:=\[(#]?\s*(\d+)(?![\d.]|\s*%)", re.IGNORECASE)
@@ -23,43 +24,113 @@ _ODD = re.compile(  # spellings of no number that are no number of Python
     re.IGNORECASE,
 )
 _WORTH = re.compile(r"loss|nll|lr|learning|norm|acc", re.IGNORECASE)
+_FIGURE = re.compile(r"((?<![\w.])[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)")
+_MOST_FORMS = 4096
+_COARSE = 0.05  # of a zero: one that is written as 0.0 is meant
 _MEMORY = re.compile(r"out of memory", re.IGNORECASE)
 
 
 def rows(file: Path, chosen: dict[str, str]) -> Iterator[Row | Lost]:
     """Yield a row for each line that says a number by name, and each allocation that failed."""
     wanted = tuple(chosen.values())
+    forms = _Forms(chosen)
     epoch: float | None = None
     for number, line in enumerate(lines_of(file), 1):
         if _MEMORY.search(line):
             yield Lost(line, number)
-            continue
-        heading = _EPOCH.search(line)
-        epoch = float(heading[1]) if heading else epoch
-        if _WORTH.search(line) or any(name in line for name in wanted):
-            row = _row_of(line, epoch, chosen)
+        elif _WORTH.search(line) or any(name in line for name in wanted):
+            row = forms.read(line, epoch)
+            epoch = row.epoch
             if row.values:
                 yield row
+        elif heading := _EPOCH.search(line):
+            epoch = float(heading[1])
+
+
+class _Forms:
+    """
+    Lines of one form, which differ by their numbers alone, are read alike.
+
+    The first lines of a form are read word by word. Where each number of such a line is told by
+    its value alone, its place is learned; the places that two lines agree on are read from then on.
+    """
+
+    def __init__(self, chosen: dict[str, str]) -> None:
+        self._chosen = chosen
+        self._forms: dict[tuple[str, ...], _Form | None] = {}
+
+    def read(self, line: str, epoch: float | None) -> Row:
+        """Return what a line says, under the epoch that was said last."""
+        parts = _FIGURE.split(line)
+        figures = parts[1::2]
+        key = (*parts[::2], "".join(["." if "." in f or "e" in f else "1" for f in figures]))
+        form = self._forms.get(key)
+        if form is not None and form.agreed:
+            row = form.read(figures, epoch)
+            if 0.0 not in row.values.values():  # how a zero was rounded is read from its text
+                return row
+        row = _row_of(line, epoch, self._chosen)
+        if len(self._forms) < _MOST_FORMS:
+            learned = _learn(row, figures)
+            agreed = form is not None and learned == form
+            self._forms[key] = learned._replace(agreed=True) if learned and agreed else learned
+        return row
+
+
+class _Form(NamedTuple):
+    """Where the numbers of a line of one form stand; -1 where there is none."""
+
+    names: tuple[tuple[str, int], ...]
+    step: int
+    epoch: int
+    total: int
+    agreed: bool = False
+
+    def read(self, figures: list[str], epoch: float | None) -> Row:
+        """Return the row of a line of this form."""
+        values = {name: float(figures[at]) for name, at in self.names}
+        step = float(figures[self.step]) if self.step >= 0 else None
+        epoch = float(figures[self.epoch]) if self.epoch >= 0 else epoch
+        return Row(values, step, epoch, total=int(figures[self.total]) if self.total >= 0 else 0)
+
+
+def _learn(row: Row, figures: list[str]) -> _Form | None:
+    """Return where the numbers of a row stand in its line, if that is sure."""
+    numbers = [float(figure) for figure in figures]
+    asked = [*row.values.values(), *(n for n in (row.step, row.total or None) if n is not None)]
+    if row.coarse or any(numbers.count(value) != 1 for value in asked) or not row.values:
+        return None
+    epochs = [at for at, number in enumerate(numbers) if number == row.epoch]
+    if len(epochs) > 1:
+        return None
+    return _Form(
+        tuple((name, numbers.index(value)) for name, value in row.values.items()),
+        -1 if row.step is None else numbers.index(row.step),
+        epochs[0] if epochs else -1,
+        numbers.index(row.total) if row.total else -1,
+    )
 
 
 def _row_of(line: str, epoch: float | None, chosen: dict[str, str]) -> Row:
-    """Return what one line says."""
+    """Return what one line says, word by word."""
+    heading = _EPOCH.search(line)
+    epoch = float(heading[1]) if heading else epoch
     values, coarse = dict[str, float](), dict[str, float]()
     for said in numbers_in(line[:2000]):
         name = said.name.strip()
         values[name] = said.value
-        if said.value == 0 and 0 < said.rounding < 0.5:
+        if said.value == 0 and 0 < said.rounding < _COARSE:
             coarse[name] = said.rounding
     for odd in _ODD.finditer(line) if "n" in line.lower() else ():
         value = figure(odd[2])
         if value is not None:
-            values.setdefault(odd[1], value)
+            values[odd[1]] = value
     row = row_of(values, chosen)
     step, total = row.step, 0
     bar = _BAR.search(line)
     counted = next((f for f in _OF.finditer(line) if f["word"].lower() != "epoch"), None)
     if step is None and counted is not None:
-        step, total = float(counted["at"]), int(counted["of"])
+        step, total = float(counted["at"]), int(counted["of"] or 0)
     elif step is None and bar is not None:
         step, total = float(bar[1]), int(bar[2])
     return row._replace(

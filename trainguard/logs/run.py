@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import isfinite, nan
 
-from trainguard.logs.column import Column
+from trainguard.logs.column import Column, draw_of
 from trainguard.logs.find import Source
 from trainguard.logs.roles import EPOCH, LOSS, NORM, RATE, STEP, TIME, Meaning, meaning_of
 from trainguard.logs.row import Lost, Row
@@ -114,14 +114,14 @@ def _read(source: Source, chosen: dict[str, str], told: Callable[[int], None]) -
     """Read one file."""
     run = LoggedRun([source])
     counter = _Counter()
-    reader = _Reader(run, source, {name: role for role, name in chosen.items()}, str(source.path))
+    sorter = _Sorter(run, source, {name: role for role, name in chosen.items()})
     for count, row in enumerate(source.reader(chosen)(source.path)):
         if count % 4096 == 0:
             told(count)
         if isinstance(row, Lost):
             run.lost += [(row, max(counter.step, 0.0))] if len(run.lost) < _LOST else []
-        elif reader.mean(row.values):
-            reader.add(row, counter.count(row))
+        elif sorter.means_something(row):
+            sorter.add(row, counter.count(row))
     for column in run.columns.values():
         column.finish()
     run.unit = counter.unit
@@ -129,22 +129,43 @@ def _read(source: Source, chosen: dict[str, str], told: Callable[[int], None]) -
 
 
 @dataclass(slots=True)
-class _Reader:
-    """Sorts the values of rows into columns; what means nothing is only named."""
+class _Sorter:
+    """
+    Sorts the values of rows into columns; what means nothing is only named.
+
+    Rows of the same names, as most are, are sorted as the one before.
+    """
 
     run: LoggedRun
     source: Source
     chosen: dict[str, str]
-    file: str
-    known: dict[str, Column | None] = field(default_factory=dict)
+    _known: dict[str, Column | None] = field(default_factory=dict)
+    _names: tuple[str, ...] = ()
+    _columns: list[Column | None] = field(default_factory=list)
+    _meant: bool = False
 
-    def mean(self, values: Iterable[str]) -> bool:
+    def means_something(self, row: Row) -> bool:
         """Say whether a row has a value that means something."""
-        meant = False
-        for name in values:
-            column = self.known[name] if name in self.known else self._make(name)
-            meant = meant or column is not None
-        return meant
+        names = tuple(row.values)
+        if names != self._names:
+            known = self._known
+            self._names = names
+            self._columns = [known[n] if n in known else self._make(n) for n in names]
+            self._meant = any(column is not None for column in self._columns)
+        return self._meant
+
+    def add(self, row: Row, step: float) -> None:
+        """Add the values of the row that was asked for last."""
+        time, draw = row.time, draw_of(step)
+        for column, value in zip(self._columns, row.values.values(), strict=True):
+            if column is not None:
+                column.add(step, value, time, draw)
+        for name, half in row.coarse.items() if row.coarse else ():
+            told = self._known.get(name)
+            if told is not None:
+                told.coarse = max(told.coarse, half)
+        if row.total and row.epoch is None:
+            self.run.total = row.total
 
     def _make(self, name: str) -> Column | None:
         """Make the column of a name that is met for the first time, if it means something."""
@@ -153,28 +174,14 @@ class _Reader:
         if meaning is not None and name not in self.chosen and meaning.role in self.chosen.values():
             meaning = None  # another one was named for it
         column = None
-        if meaning is not None and meaning.role not in _COUNTERS:
-            column = Column(full, meaning) if len(self.run.columns) < _MOST else None
-        if len(self.known) < 16 * _MOST:
-            self.known[name] = column
+        if meaning is not None and meaning.role not in _COUNTERS and len(self.run.columns) < _MOST:
+            made = Column(full, meaning, str(self.source.path))
+            column = self.run.columns.setdefault(full, made)
+        if len(self._known) < 16 * _MOST:
+            self._known[name] = column
         if len(self.run.names) < _MOST:
             self.run.names[full] = None
-        if column is not None:
-            column = self.run.columns.setdefault(full, column)
-            self.known[name] = column
         return column
-
-    def add(self, row: Row, step: float) -> None:
-        """Add the values of a row to their columns."""
-        source, time, known = self.file, row.time, self.known
-        for name, value in row.values.items():
-            column = known.get(name)
-            if column is not None:
-                column.add(step, value, time, source)
-                if row.coarse and name in row.coarse:
-                    column.coarse = max(column.coarse, row.coarse[name])
-        if row.total and row.epoch is None:
-            self.run.total = row.total
 
 
 @dataclass(slots=True)
@@ -193,7 +200,12 @@ class _Counter:
 
     def count(self, row: Row) -> float:
         """Return the step of a row."""
-        said = row.step if row.step is not None or self.unit == "step" else row.epoch
+        said = row.step
+        if said is not None and self.step < said < 1e15 and not self._offset and row.epoch is None:
+            self._stride, self.step, self.unit = said - self.step, said, "step"
+            return said
+        if said is None and self.unit != "step":
+            said = row.epoch
         if said is None or not isfinite(said) or abs(said) > 1e15:
             self.unit = self.unit or "row"
             self.step += self.unit == "row"

@@ -50,29 +50,23 @@ def rows(file: Path, chosen: dict[str, str]) -> Iterator[Row]:
     places = _places(names, chosen)
     kept = [(i, name) for i, name in enumerate(names) if name and i not in places.values()]
     step, epoch, time = (places.get(counter, -1) for counter in _COUNTERS)
+    width = len(names)
     for cells in _read(lines, delimiter):
-        if len(cells) < len(names):
-            cells += [""] * (len(names) - len(cells))
-        values, coarse = {}, None
-        for index, name in kept:
-            text = cells[index]
-            if not text:
-                continue
-            value = figure(text)
-            if value is None:
-                continue
-            values[name] = value
-            if value == 0 and len(text) > 3 and (half := coarseness(text)):
-                coarse = {**(coarse or {}), name: half}
+        if len(cells) < width:
+            cells += [""] * (width - len(cells))
+        coarse = None
+        try:
+            values = {name: float(cells[at]) for at, name in kept}
+        except ValueError:
+            values = {n: v for at, n in kept if (v := figure(cells[at])) is not None}
+        if 0.0 in values.values():
+            zeros = {n: coarseness(cells[at]) for at, n in kept if values.get(n) == 0}
+            coarse = {name: half for name, half in zeros.items() if half} or None
         if values:
+            at_step = figure(cells[step]) if step >= 0 else None
+            at_epoch = figure(cells[epoch]) if epoch >= 0 else None
             when = figure(cells[time]) if time >= 0 else None
-            yield Row(
-                values,
-                figure(cells[step]) if step >= 0 else None,
-                figure(cells[epoch]) if epoch >= 0 else None,
-                nan if when is None else when,
-                coarse,
-            )
+            yield Row(values, at_step, at_epoch, nan if when is None else when, coarse)
 
 
 def _cells(line: str, delimiter: str) -> list[str]:

@@ -11,7 +11,7 @@ import math
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from trainguard.logs.row import Row
 
@@ -42,47 +42,52 @@ def is_event_file(start: bytes) -> bool:
 
 
 def scalars(file: Path) -> Iterator[tuple[float, int, str, float]]:
-    """Yield (time, step, tag, value) of each scalar, up to the end of the last whole record."""
+    """
+    Yield (time, step, tag, value) of each scalar, up to the end of the last whole record.
+
+    What stands between the step and the number of a plain scalar is the same for all of a tag: it
+    is remembered by these bytes, and read field by field only once.
+    """
     known: dict[bytes, str] = {}
+    size_of, double, single = _HEAD.unpack, _DOUBLE.unpack_from, _FLOAT.unpack_from
     with file.open("rb") as opened:
-        for record in _records(opened):
-            try:
-                yield from _read_event(record, known)
-            except (IndexError, ValueError, struct.error):
-                continue  # a record of another kind, or damaged
+        read = opened.read
+        while len(head := read(_HEAD.size)) == _HEAD.size:
+            size = size_of(head)[0]
+            record = read(size + 4) if size <= _LONGEST else b""
+            if len(record) < size + 4:
+                return  # the run was killed
+            at = _end_of_step(record) if size >= _SHORTEST else 0
+            tag = known.get(record[at : size - 4])
+            if tag is not None:
+                step = record[10] if at == 11 else _varint(record, 10)[0] if at > 9 else 0
+                yield double(record, 1)[0], step, tag, single(record, size - 4)[0]
+            else:
+                yield from _read_event(record[:-4], at, known)
 
 
-def _records(opened: BinaryIO) -> Iterator[bytes]:
-    """Yield the records of a file that are whole."""
-    read = opened.read
-    while len(head := read(_HEAD.size)) == _HEAD.size:
-        size = _HEAD.unpack(head)[0]
-        if size > _LONGEST:
-            return
-        record = read(size + 4)
-        if len(record) < size + 4:
-            return  # the run was killed
-        yield record[:-4]
+def _end_of_step(record: bytes) -> int:
+    """Return where the step of an event ends that has the time and the step first; 0 elsewhere."""
+    if record[0] != 0x09:
+        return 0
+    if record[9] != 0x10:
+        return 9
+    at = 10
+    while record[at] > 127 and at < 20:
+        at += 1
+    return at + 1
 
 
-def _read_event(record: bytes, known: dict[bytes, str]) -> Iterator[tuple[float, int, str, float]]:
-    """Yield the scalars of one event; what stands before a number tells its tag after the first."""
-    if len(record) < _SHORTEST or record[0] != 0x09:
+def _read_event(
+    record: bytes, at: int, known: dict[bytes, str]
+) -> Iterator[tuple[float, int, str, float]]:
+    """Yield the scalars of one event, field by field; nothing of one that is damaged."""
+    try:
         time, step, summaries = _read_slowly(record)
-        for value in (v for summary in summaries for v in _values(summary)):
-            yield time, step, *value
+        found = [value for summary in summaries for value in _values(summary)]
+    except (IndexError, ValueError, struct.error):
         return
-    time = _DOUBLE.unpack_from(record, 1)[0]
-    at, step = 9, 0
-    if record[9] == 0x10:
-        step, at = _varint(record, 10)
-    tag = known.get(record[at:-4])
-    if tag is not None:
-        yield time, step, tag, _FLOAT.unpack_from(record, len(record) - 4)[0]
-        return
-    _, _, summaries = _read_slowly(record)
-    found = [value for summary in summaries for value in _values(summary)]
-    if len(found) == 1 and record[-5] == 0x15 and len(known) < _LIMIT:
+    if at and len(found) == 1 and record[-5] == 0x15 and len(known) < _LIMIT:
         known[record[at:-4]] = found[0][0]
     for value in found:
         yield time, step, *value

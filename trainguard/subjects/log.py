@@ -40,7 +40,7 @@ class Log(Subject):
         if not given or not all(isinstance(path, str | Path) and str(path) for path in given):
             raise DeclarationError(f"tg.Log got {self.paths!r}. Give the path of a log.")
         object.__setattr__(self, "paths", given)
-        object.__setattr__(self, "name", self.name or Path(given[0]).resolve().name)
+        object.__setattr__(self, "name", self.name or Path(given[0]).absolute().name)
         for role in self.columns:
             if role not in COLUMNS:
                 told = f"names no column that is judged.{did_you_mean(role, COLUMNS)}"

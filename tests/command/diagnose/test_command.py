@@ -1,0 +1,110 @@
+"""`trainguard diagnose`: what it prints, what it writes, and how it ends."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.forks import command
+
+LINES = [f"step {n} | loss {2.0 * 0.97**n:.4f} | lr 1.00e-03\n" for n in range(40)]
+
+
+@pytest.fixture
+def log(tmp_path):
+    """Write the output of a healthy run."""
+    file = tmp_path / "train.log"
+    file.write_text("".join(LINES))
+    return file
+
+
+def test_a_healthy_log_passes(log) -> None:
+    """Nothing is found, and the report says what was read."""
+    ended = command(log.parent, "diagnose", "train.log")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "train.log: 40 rows, step 0 to 39, output: train.log" in ended.stdout
+    assert "columns   loss, lr" in ended.stdout
+
+
+def test_a_broken_one_fails_and_is_told_as_json(log) -> None:
+    """The finding has its step, in the report and in the file."""
+    log.write_text("".join(LINES) + "step 40 | loss nan | lr 1.00e-03\n")
+    ended = command(log.parent, "diagnose", "--json", "out.json", "train.log")
+    assert ended.returncode == 1
+    assert (
+        "loss_is_finite: the loss of `train.log` is not finite\n  at        step 40" in ended.stdout
+    )
+    (run,) = json.loads((log.parent / "out.json").read_text())["runs"]
+    (found,) = run["findings"]
+    assert (found["invariant"], found["rank"], found["at"]["step"]) == (
+        "loss_is_finite",
+        "broken",
+        40,
+    )
+    assert run["log"]["columns"] == ["loss", "lr"]
+
+
+def test_an_excuse_silences_it(log) -> None:
+    """What is excused is told with its reason; an excuse for nothing fails."""
+    log.write_text("".join(LINES) + "step 40 | loss nan | lr 1.00e-03\n")
+    excuse = ("--allow", "loss_is_finite=it was stopped there")
+    assert command(log.parent, "diagnose", *excuse, "train.log").returncode == 0
+    log.write_text("".join(LINES))
+    assert command(log.parent, "diagnose", *excuse, "train.log").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("none.log",), "none.log is not there."),
+        (("itself",), "itself is not there."),
+        (("--column", "loss", "train.log"), "--column loss names no column."),
+        (("--column", "lss=x", "train.log"), "Did you mean 'loss'?"),
+        (("--peak", "-1", "train.log"), "--peak -1.0 cannot be."),
+        (("--json", "train.log", "train.log"), "train.log is given twice."),
+        (("--select", "loss_is_fine", "train.log"), "matches no invariant."),
+    ],
+)
+def test_bad_input_is_one_sentence(log, words, told) -> None:
+    """It ends with 2 and without a traceback."""
+    (log.parent / "itself").symlink_to("itself")
+    ended = command(log.parent, "diagnose", *words)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert told in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_trace_of_ours_is_judged_as_a_run(log) -> None:
+    """A trace of `trainguard run` is judged by all that judges a recorded run."""
+    step = {
+        "event": "Step",
+        "step": 0,
+        "losses": [float("nan")],
+        "loss": float("nan"),
+        "received": 1,
+    }
+    header = {"subject": "train.py", "conditions": {"ended": "finished"}, "promises": {}}
+    log.write_text(json.dumps(header) + "\n" + json.dumps(step) + "\n")
+    ended = command(log.parent, "diagnose", "train.log")
+    assert ended.returncode == 1
+    assert "the loss of `train.py` is not finite" in ended.stdout
+
+
+def test_torch_is_not_imported(log) -> None:
+    """Logs are read and judged where there is no torch, and without its start-up."""
+    code = (
+        "import sys; sys.argv[1:] = ['diagnose', 'train.log']\n"
+        "from trainguard.command.cli import app\n"
+        "try: app()\n"
+        "finally: print({'torch', 'numpy', 'hypothesis'} & sys.modules.keys())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=log.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stdout.endswith("set()\n"), done.stderr

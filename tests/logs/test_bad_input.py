@@ -1,0 +1,179 @@
+"""Logs that are damaged, empty or no logs: one sentence each, and never a traceback."""
+
+import codecs
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainguard.core.errors import DeclarationError
+from trainguard.events.loop import Step
+from trainguard.logs import json_lines, mlflow, printed, tables, tensorboard
+from trainguard.logs.entry import read_log, read_logs
+from trainguard.logs.row import Lost, figure
+from trainguard.subjects.log import Log
+
+REFUSED = {
+    "empty.csv": (b"", "is empty"),
+    "blank.log": (b"\n \n\n", "is empty"),
+    "run.wandb": (b":W&B\x00\x01", "Export it"),
+    "model.pt": (b"PK\x03\x04\x00\x00", "neither"),
+    "train.log": (b"Downloading the data\nDone.\n", "no number by name"),
+    "other.csv": (b"step,width\n1,3\n2,4\n", "loss, rate or norm"),
+    "half.json": (b'{"log_history": [{"loss": 1.0}', "no whole JSON document"),
+    "empty.json": (b'{"log_history": []}', "no number by name"),
+    "trace.txt": (b'{"subject": 3}\n', "no whole trace"),
+    "header.csv": (b"step,loss,lr\n", "loss"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_log_is_refused_in_a_sentence(tmp_path, name) -> None:
+    """It says what is wrong with the file, and names it."""
+    content, reason = REFUSED[name]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DeclarationError, match=reason) as error:
+        read_logs(Log(tmp_path / name))
+    assert name in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_paths_that_lead_nowhere_are_refused(tmp_path) -> None:
+    """A file that is not there, a folder without logs, a link that leads to itself."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "folder" / "up").symlink_to(tmp_path / "folder")
+    for name, reason in (("none", "not there"), ("folder", "without logs"), ("loop", "not there")):
+        with pytest.raises(DeclarationError, match=reason):
+            read_logs(Log(tmp_path / name))
+
+
+def losses(tmp_path, content: str | bytes, name: str = "train.log") -> list[tuple[int, float]]:
+    """Return the steps and losses that a file is read as."""
+    file = tmp_path / name
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return [(e.step, e.loss) for e in read_log(Log(file)) if isinstance(e, Step)]
+
+
+SPELLINGS = ("nan", "NaN", "NAN", "-nan", "nan(ind)", "1.#QNAN", "-1.#IND", "inf", "-Infinity")
+
+
+@pytest.mark.parametrize("text", SPELLINGS)
+def test_no_number_in_every_spelling_is_read_as_none(tmp_path, text) -> None:
+    """In a cell and in a line, whatever language or library wrote it."""
+    value = figure(text)
+    assert value is not None
+    assert value - value != 0
+    table = losses(tmp_path, f"step,loss\n1,0.5\n2,{text}\n", "log.csv")
+    line = losses(tmp_path, f"step: 1, loss: 0.5\nstep: 2, loss: {text}\n")
+    assert [len(table), len(line)] == [2, 2]
+    assert all(found[1][1] - found[1][1] != 0 for found in (table, line))
+
+
+@pytest.mark.parametrize("text", ["", "-", "N/A", "null", "None", "abc", "1,5", "9" * 5000])
+def test_a_text_that_is_no_number_is_left_out(tmp_path, text) -> None:
+    """A cell without a number says nothing of its row."""
+    cell = f'"{text}"'
+    assert losses(tmp_path, f"step,loss\n1,0.5\n2,{cell}\n3,0.4\n", "log.csv")[:1] == [(1, 0.5)]
+
+
+ODD = {
+    "half a line at the end": ("step,loss\n1,0.5\n2,0.4\n3,0.", [(1, 0.5), (2, 0.4)]),
+    "steps as floats": ("step,loss\n1.0,0.5\n2e0,0.4\n", [(1, 0.5), (2, 0.4)]),
+    "no step": ("loss,lr\n0.5,1\n0.4,1\n", [(0, 0.5), (1, 0.4)]),
+    "epochs only": ("epoch,loss\n3,0.5\n4,0.4\n", [(3, 0.5), (4, 0.4)]),
+    "two runs": ("step,loss\n1,0.9\n2,0.8\n3,0.7\n1,0.6\n2,0.5\n", [(1, 0.6), (2, 0.5)]),
+    "filled with nan": ("step,loss\n1,0.5\n2,nan\n3,nan\n4,nan\n5,0.4\n", [(1, 0.5), (5, 0.4)]),
+    "a header again": ("step,loss\n1,0.5\nstep,loss\n2,0.4\n", [(1, 0.5), (2, 0.4)]),
+    "a clock that goes back": (
+        "step,loss,timestamp\n1,0.5,900\n2,0.4,100\n3,0.3,50\n",
+        [(1, 0.5), (2, 0.4), (3, 0.3)],
+    ),
+    "a null byte in a row": ("step,loss\n1,0.5\n2,0.4\n", [(1, 0.5), (2, 0.4)]),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_odd_tables_are_read_as_far_as_they_go(tmp_path, case) -> None:
+    """What is there is read, what is not is not made up."""
+    text, rows = ODD[case]
+    assert losses(tmp_path, text, "log.csv") == rows
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1"])
+def test_encodings_are_read(tmp_path, encoding) -> None:
+    """A mark tells the encoding; bytes that are none are shown as such."""
+    text = "step,loss,m\u00fcde\n1,0.5,\u00e9\n2,0.4,x\n"
+    assert losses(tmp_path, text.encode(encoding), "log.csv") == [(1, 0.5), (2, 0.4)]
+
+
+def test_bars_and_colours_are_no_matter(tmp_path) -> None:
+    """Returns end lines, as a terminal shows them, and a line of megabytes is cut in pieces."""
+    bars = "".join(f"\r {n}/3 [00:01<00:02, loss=0.{n}]" for n in (1, 2, 3))
+    text = (
+        "x" * 300_000
+        + "\n"
+        + bars.replace("\r ", "\r 10%|#  | ")
+        + "\n\x1b[31mstep 4\x1b[0m loss: 0.4\n"
+    )
+    assert losses(tmp_path, text)[-1][1] == 0.4
+
+
+def test_a_counter_of_batches_goes_on_over_epochs(tmp_path) -> None:
+    """Rows of `Epoch 1, step 1` come after those of epoch 0."""
+    lines = [
+        f"Epoch {e} | step {n} | loss {0.9 - e / 10 - n / 100:.2f}\n"
+        for e in (0, 1, 2)
+        for n in (1, 2, 3)
+    ]
+    found = losses(tmp_path, "".join(lines))
+    assert [step for step, _ in found] == [*range(1, 10)]
+
+
+def test_a_column_that_is_named_goes_before_all_others(tmp_path) -> None:
+    """`--column loss=train/nat` is the loss; a name that is not there is refused with all names."""
+    file = tmp_path / "log.csv"
+    file.write_text("step,loss,train/nat\n1,9,0.5\n2,9,0.4\n")
+    trace = read_log(Log(file, columns={"loss": "train/nat"}))
+    assert [e.loss for e in trace if isinstance(e, Step)] == [0.5, 0.4]
+    with pytest.raises(DeclarationError, match="Columns: loss, train/nat"):
+        read_logs(Log(file, columns={"loss": "nll"}))
+
+
+TEXTS = st.one_of(
+    st.text(max_size=200),
+    st.lists(
+        st.sampled_from(
+            ("step", "loss", "lr", "=", ":", ",", "\t", "|", "\n", "\r", "1", "-", "nan", "1e999",
+             "0.0", "{", "}", "[", '"', "epoch 3", "9/9 [", "\0", "Out of memory", " ")
+        ),
+        max_size=60,
+    ).map("".join),
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(TEXTS.map(lambda text: text.encode("utf-8", "replace")) | st.binary(max_size=300))
+def test_no_reader_raises(tmp_path_factory, content) -> None:
+    """Whatever a file has in it, each reader yields rows of numbers, or nothing."""
+    file = tmp_path_factory.getbasetemp() / "log"
+    file.write_bytes(content)
+    readers = (
+        tensorboard.rows(file),
+        mlflow.rows(file),
+        *(module.rows(file, {}) for module in (tables, json_lines, printed)),
+    )
+    for reader in readers:
+        for row in reader:
+            assert isinstance(row, Lost) or all(type(v) is float for v in row.values.values())
+    with suppress(DeclarationError):
+        read_logs(Log(file))
+
+
+def test_the_marks_of_encodings_are_those_of_python() -> None:
+    """The table of marks is not mistyped."""
+    from trainguard.logs.text import encoding_of
+
+    assert encoding_of(codecs.BOM_UTF16_LE) == encoding_of(codecs.BOM_UTF16_BE) == "utf-16"
+    assert encoding_of(codecs.BOM_UTF8) == "utf-8-sig"
