@@ -58,7 +58,9 @@ def test_help_of_run() -> None:
     """Each option that the documentation names is there; what is for our own use is not shown."""
     told = run("run", "--help")
     assert told.exit_code == 0
-    options = "-m --steps --timeout --json --trace --select --ignore --allow --strict --no-probes"
+    options = (
+        "-m --steps --ranks --timeout --json --trace --select --ignore --allow --strict --no-probes"
+    )
     promises = "-v, --verbose --what-if --batch --falls --average --frozen --trainable"
     assert {*options.split(), *promises.split(), "--help"} == {
         word for word in told.output.split() if word.startswith("-") and word != "-"

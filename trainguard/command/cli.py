@@ -15,11 +15,13 @@ from trainguard.command.compare.interval import margin
 from trainguard.command.compare.side import side
 from trainguard.command.diagnose import diagnose_logs
 from trainguard.command.exit import USAGE, ending, seconds
+from trainguard.command.join import join_traces
 from trainguard.command.memory.command import show_memory
 from trainguard.command.options import Words, check_file, read_excuses, read_settings, split_globs
 from trainguard.command.output import say
 from trainguard.command.ranks import world
 from trainguard.command.run import RunRequest, launch
+from trainguard.command.torchrun import settle, start_ranks, told_command
 from trainguard.core.catalogue import Invariant, catalogue, check_globs, find_invariants, matches
 from trainguard.core.errors import DeclarationError
 from trainguard.subjects.loop import Script
@@ -97,6 +99,9 @@ def run_script(
     trainable: Annotated[
         Words, typer.Option(help="Promise: parameters that move.", metavar="GLOBS")
     ] = None,
+    ranks: Annotated[
+        int | None, typer.Option(help="Run so many processes, as torchrun does.", metavar="N")
+    ] = None,
     record_only: Annotated[bool, typer.Option("--record-only", hidden=True)] = False,
 ) -> None:
     """
@@ -114,7 +119,7 @@ def run_script(
             name=script if module else Path(script).name,
             allow=read_excuses(allow),
             probe=not no_probes,
-            ranks=world(),
+            ranks=ranks or world(),
             steps=_ASKED if what_if and steps is None else steps,
             batch=batch,
             falls=falls,
@@ -129,12 +134,14 @@ def run_script(
             timeout=seconds(timeout),
             json=check_file("--json", json),
             trace=check_file("--trace", trace),
-            command=shlex.join(["trainguard", *sys.argv[1:]]),
+            command=shlex.join(told_command(sys.argv[1:])),
             judging=not record_only,
             verbose=verbose or what_if,
             what_if=what_if,
         )
-        raise typer.Exit(launch(order))
+        if ranks is not None:
+            raise typer.Exit(start_ranks(ranks, sys.argv[1:]))
+        raise typer.Exit(settle(launch(order)))
 
 
 @app.command("compare")
@@ -185,6 +192,7 @@ def compare_sides(
 
 
 app.command("memory")(show_memory)
+app.command("join")(join_traces)
 app.command("diagnose")(diagnose_logs)
 
 

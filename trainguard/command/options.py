@@ -32,7 +32,8 @@ def read_excuses(words: Words) -> dict[str, str]:
     excuses = {}
     for word in words or ():
         name, _, reason = word.partition("=")
-        excuses[name.removeprefix("loop.").removeprefix("log.")] = reason
+        bare = name.removeprefix("loop.").removeprefix("log.").removeprefix("ranks.")
+        excuses[bare] = reason
     return excuses
 
 

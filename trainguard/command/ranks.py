@@ -149,12 +149,12 @@ def render_others(everything: Mapping[int, Found]) -> str:
     return "\n\n".join(parts)
 
 
-def as_rows(others: Others) -> list[tuple[str, str]]:
-    """Return how many processes were judged together, and why others were not."""
-    if world() == 1:
+def as_rows(others: Others, size: int) -> list[tuple[str, str]]:
+    """Return how many of so many processes were judged together, and why others were not."""
+    if size == 1:
         return []
-    count = 1 + len(others.digests)
-    every = f"{count} of {world()}" if others.missing else f"all {count}"
+    count = size - len(others.missing)
+    every = f"{count} of {size}" if others.missing else f"all {count}"
     kinds: dict[str, list[int]] = {}
     for number, why in sorted(others.missing.items()):
         kinds.setdefault(why, []).append(number)

@@ -223,7 +223,7 @@ def _judge_and_report(
             say(missing, err)
         return code or USAGE
     if order.judging and not rank():
-        rows = run_summary.as_rows(told) + ranks.as_rows(others)
+        rows = run_summary.as_rows(told) + ranks.as_rows(others, ranks.world())
         rows += run_summary.questions_as_rows(trace) if order.verbose else []
         head = run_summary.headline(told, order.subject.name)
         text = render_report(

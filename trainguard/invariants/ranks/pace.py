@@ -67,7 +67,7 @@ def stragglers_are_rare(trace: Trace[Any]) -> Iterator[Finding]:
     Allows: whatever all wait for alike. Runs of fewer than 20 steps.
     Misses: processes that compute more slowly, which looks alike in all of them.
     Why: each step takes as long as that of the slowest process.
-    Source: the straggler reports of torchtitan and of Megatron's StragglerDetector.
+    Source: Megatron-LM, megatron/core/utils.py (StragglerDetector).
     """
     for group in replicas(trace, lone=True):
         shares = [_waiting(c.waits[1:], c.seconds[1:]) for c in group.courses]

@@ -1,0 +1,105 @@
+"""Whole runs of two processes: the faults that no process sees by itself, and who is missing."""
+
+import pytest
+
+from trainguard.command.torchrun import told_command
+
+TWO = '''\
+"""Two replicas over gloo, with a fault by name."""
+
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+fault = sys.argv[1]
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+inputs = torch.randn(256, 8)
+data = TensorDataset(inputs, inputs.sum(1, keepdim=True))
+net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1))
+if fault != "no wrapper":
+    wrapped = DistributedDataParallel(net, broadcast_buffers=fault != "buffers")
+model = net if fault in ("no wrapper", "bypass") else wrapped
+sampler = None if fault == "same data" else DistributedSampler(data)
+generator = torch.Generator().manual_seed(1)
+loader = DataLoader(data, 16, sampler=sampler, shuffle=sampler is None, generator=generator)
+optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2 * (1 + rank * (fault == "rate")))
+for epoch in range(3):
+    if sampler is not None and fault != "set_epoch":
+        sampler.set_epoch(epoch)
+    for step, (x, y) in enumerate(loader):
+        loss = nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        if fault == "skip" and rank == 1 and step == 3:
+            continue
+        if fault == "killed" and rank == 1 and epoch:
+            os.kill(os.getpid(), signal.SIGKILL)
+        optimizer.step()
+print("trained", flush=True)
+dist.destroy_process_group()
+if fault == "no wrapper":
+    time.sleep(3 * rank)  # whoever is done first waits for the others
+'''
+FAULTS = {
+    "bypass": {"replicas_agree", "gradients_agree"},
+    "rate": {"replicas_agree", "optimizers_agree"},
+    "skip": {"ranks_make_the_same_steps"},
+    "same data": {"ranks_see_different_data"},
+    "set_epoch": {"epochs_are_reshuffled"},
+    "buffers": {"buffers_agree"},
+    "no wrapper": {"processes_exchange_gradients"},
+    "none": set(),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_that_no_process_sees_by_itself(folder, fault) -> None:
+    """Each is found by `--ranks 2`, with one report, and nothing is where there is no fault."""
+    folder.write("train.py", TWO)
+    done = folder.process("--ranks", "2", "--json", "out.json", "train.py", fault)
+    assert set(folder.found()) == FAULTS[fault], done.stdout + done.stderr
+    assert done.returncode == (fault not in ("none", "buffers"))
+    assert done.stdout.count("= trainguard =") == 1
+    assert "all 2 processes were judged together" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_process_that_was_killed(folder) -> None:
+    """It is named, and the launcher's exit code stands."""
+    folder.write("train.py", TWO)
+    done = folder.process("--ranks", "2", "train.py", "killed", timeout=200)
+    assert done.returncode == 3
+    assert "rank 1: it ended without a word" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_command_that_makes_it_again(monkeypatch) -> None:
+    """Of one process, of a launcher's, and of those that `--ranks` has started."""
+    for name in ("RANK", "WORLD_SIZE", "TRAINGUARD_EXIT_CODES"):
+        monkeypatch.delenv(name, raising=False)
+    words = ["run", "train.py", "--ranks", "3"]
+    assert told_command(words) == ["trainguard", *words]
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    launcher = ["torchrun", "--nproc-per-node=2", "-m", "trainguard"]
+    assert told_command(words) == [*launcher, *words]
+    monkeypatch.setenv("TRAINGUARD_EXIT_CODES", "/tmp")
+    assert told_command(words) == ["trainguard", "run", "--ranks=2", *words[1:]]
+
+
+@pytest.mark.parametrize("count", [0, 1, -3])
+def test_no_number_of_processes(folder, count) -> None:
+    """One process is no group."""
+    done = folder.run("--ranks", str(count), "train.py")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Give 2 or more." in done.stderr or "Give a whole number" in done.stderr
