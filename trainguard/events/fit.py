@@ -22,6 +22,8 @@ class BaselineFit(Event):
     reconstructs: whether the targets are the inputs themselves.
     alike: calls in a row at the end of the run in which all samples got the same output, though
         neither their inputs nor their targets were the same. blank: the same of their inputs.
+    weights, counts: the weight that the loss gives to each class, and how often each came; of a
+        pos_weight, one and that, for negatives and positives. Empty where there are none, or many.
     """
 
     function: str
@@ -36,6 +38,8 @@ class BaselineFit(Event):
     reconstructs: bool = False
     alike: int = 0
     blank: int = 0
+    weights: tuple[float, ...] = ()
+    counts: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from trainguard.invariants.loop import modes as modes  # isort: skip
 from trainguard.invariants.loop import evaluations as evaluations  # isort: skip
 from trainguard.invariants.loop import terms as terms  # isort: skip
 from trainguard.invariants.loop import loss_values as loss_values  # isort: skip
+from trainguard.invariants.loop import weights as weights  # isort: skip
 from trainguard.invariants.loop import chance as chance  # isort: skip
 from trainguard.invariants.loop import logged as logged  # isort: skip
 from trainguard.invariants.loop import logged_accuracies as logged_accuracies  # isort: skip

@@ -21,7 +21,7 @@ from trainguard.observe.loop.held_out_regression import Examples
 from trainguard.observe.loop.thinning import distance_of
 from trainguard.observe.loop.watch import autograd_graph
 from trainguard.observe.loop.watch.batches import Batches
-from trainguard.observe.loop.watch.loss_calls import LossCalls
+from trainguard.observe.loop.watch.loss_calls import LossCalls, class_weights
 from trainguard.observe.loop.watch.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.watcher import Watcher, shielded
 from trainguard.observe.tools.patches import Patches
@@ -158,6 +158,7 @@ class ConstantPredictions(Watcher):
                 alike=place.alike,
                 blank=place.blank,
                 **place.examples.describe(),
+                **class_weights(place.tally, place.average, place.weight),
             )
 
     @shielded

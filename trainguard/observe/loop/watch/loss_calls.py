@@ -40,6 +40,7 @@ _OFF = 0.1  # of the logarithm of the sum of probabilities
 _MOST = 2**18  # elements that are looked at
 _MOST_ROWS = 64
 _IN_A_STEP = 8  # calls
+_WEIGHED = 256  # classes whose weights are told
 MOST_TURNS = 8
 Token = tuple["LossCalls", int]
 
@@ -181,6 +182,27 @@ class LossCalls:
     def _scale(self, found: int) -> int:
         """Return all calls where all that were looked at had it, else those that were found."""
         return self.calls if self.checked and found == self.checked else found
+
+
+def class_weights(
+    calls: LossCalls, average: torch.Tensor | None, rows: float
+) -> dict[str, tuple[float, ...]]:
+    """
+    Return the weights that a loss was given for classes, and how often the classes came.
+
+    average: half more than that for each class; for single probabilities, their mean over rows.
+    """
+    single = calls.function == "binary_cross_entropy_with_logits"
+    weights = (calls.options or {}).get("pos_weight" if single else "weight")
+    if weights is None or average is None or weights.numel() > (1 if single else _WEIGHED):
+        return {}
+    if single:
+        rate = float(average.mean())
+        return {"weights": (1.0, float(weights)), "counts": ((1 - rate) * rows, rate * rows)}
+    if calls.function not in ("cross_entropy", "nll_loss") or average.shape != weights.shape:
+        return {}
+    counts = tuple(count - 0.5 for count in average.tolist())
+    return {"weights": tuple(weights.tolist()), "counts": counts}
 
 
 def sampled_rows(scores: torch.Tensor, dimension: int) -> torch.Tensor:

@@ -1,0 +1,93 @@
+"""Judgement of the weights that a loss gives to classes, against how often these come."""
+
+from collections.abc import Iterator, Sequence
+
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.events.base import Event
+from trainguard.events.fit import BaselineFit
+from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import some
+from trainguard.invariants.loop.wording import events
+from trainguard.invariants.wording import number
+
+_POWERS = (1.0, 0.5)  # of how often a class comes, by which weights are made
+_EXACT, _CLOSE = 1.02, 1.2  # times: what counts of a part of the data are off, of 2 classes or more
+_UNLIKE = 1.5  # times that weights of another order are off, at least
+_LEAST = 8  # samples of the rarest class
+
+WEIGHTS = some(BaselineFit, "no loss was given weights of classes", lambda fit: fit.weights)
+
+
+@invariant("loop", evidence=WEIGHTS)
+def class_weights_fit_the_classes(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The weights that a loss gives to classes are those of the classes that they stand for.
+
+    Judges: weights of cross_entropy and nll_loss, and a single pos_weight, that are one over how
+        often the classes came, or over its root, but in another order: as one would get by sorting
+        the counts; and weights that are how often they came. A note for round numbers.
+    Allows: 20 % (limit: 1.2) for what is counted on another part of the data, 2 % where there are
+        two classes; whatever other weights.
+    Misses: weights made by other rules; classes of which fewer than 8 samples came.
+    Why: the frequent class is made more frequent still, and the rare one that the weights were
+        made for is never predicted; nothing fails, since the number of weights is right.
+    Source: pos_weight is the number of negatives over that of positives (PyTorch,
+        BCEWithLogitsLoss).
+    """
+    close = trace.limit("class_weights_fit_the_classes", _CLOSE)
+    for fit in events(trace, BaselineFit):
+        if len(fit.weights) != len(fit.counts) or min(fit.counts, default=0) < _LEAST:
+            continue
+        order = _find_order(fit.weights, fit.counts, _EXACT if len(fit.weights) == 2 else close)
+        if order:
+            yield _make_finding(trace, fit, order)
+
+
+def _find_order(weights: Sequence[float], counts: Sequence[float], close: float) -> str:
+    """Say in which wrong order weights are, if they are weights of these counts at all."""
+    if min(weights) <= 0:
+        return ""
+    for power in _POWERS:
+        parts = [count**power for count in counts]
+        right = [w * part for w, part in zip(weights, parts, strict=True)]
+        turned = [w / part for w, part in zip(weights, parts, strict=True)]
+        matched = zip(sorted(weights), sorted(parts, reverse=True), strict=True)
+        if max(right) < _UNLIKE * min(right):
+            return ""
+        if max(turned) <= close * min(turned):
+            return "as often as the classes come"
+        if _ratio([w * part for w, part in matched]) <= close:
+            return "in another order"
+    return ""
+
+
+def _ratio(values: Sequence[float]) -> float:
+    """Return the largest of some values over the smallest."""
+    return max(values) / min(values)
+
+
+def _make_finding(trace: Trace[Event], fit: BaselineFit, order: str) -> Finding:
+    """Return the finding about the weights of one place."""
+    largest = max(range(len(fit.weights)), key=lambda i: fit.weights[i])
+    rarest = min(range(len(fit.counts)), key=lambda i: fit.counts[i])
+    share = fit.counts[largest] / sum(fit.counts)
+    is_round = all(round(weight, 1) == round(weight, 4) for weight in fit.weights)
+    single = fit.function == "binary_cross_entropy_with_logits"
+    return Finding(
+        f"the weights of classes of `{trace.subject}` are {order}"
+        if order == "in another order"
+        else f"the weights of classes of `{trace.subject}` are largest for those that come most",
+        f"{fit.function}, whose rarest class is {rarest}",
+        "weight "
+        + number(fit.weights[largest])
+        + f" for class {largest}, which {share:.0%} of the targets are",
+        "the largest weight for the rarest class",
+        why="pos_weight is the number of negatives over that of positives"
+        if single
+        else "counts sorted by their size have lost their classes; count with"
+        " torch.bincount(labels, minlength=classes), and weigh by one over that",
+        rank=Rank.NOTE if is_round else Rank.BROKEN,
+        event=fit,
+        source=fit.source,
+    )
