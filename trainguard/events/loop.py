@@ -190,6 +190,8 @@ class Term(Event):
     shares: at the probed steps, the norm of this term's part of the gradient over that of the
         largest term; empty where it was not probed.
     evaluation: whether the calls were made without gradients.
+    beyond: the mean share of targets that what made the input cannot return, as a negative one
+        under a ReLU. viewed: the shape that the input had before it was viewed in its own.
     """
 
     function: str
@@ -210,6 +212,8 @@ class Term(Event):
     weighted: bool = False
     shares: tuple[float, ...] = ()
     evaluation: bool = False
+    beyond: float = 0.0
+    viewed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -168,3 +168,30 @@ def test_edges(name: str, judged, steps) -> None:
     """No run, steps alone, and a term of which nothing is known."""
     for run in ([], steps(1), [Term(function="cross_entropy"), Term(function="nll_loss")]):
         assert judged(name, run) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ((32, 7, 5), (32, 5, 7), ["broken"]),
+        ((32, 5, 7), (224, 5), ["broken"]),
+        ((32, 7, 5), (224, 5), []),
+        ((32, 5, 3, 4), (32, 5, 12), []),
+        ((32, 35), (32, 7, 5), []),
+        ((32, 8, 9), (64, 4, 9), []),
+        ((32, 6, 6), (32, 6, 6), []),
+        ((0, 7, 5), (0, 5, 7), []),
+        ((), (32, 5, 7), []),
+    ],
+)
+def test_views_before_a_loss(before, after, expected, ranks, steps) -> None:
+    """A view may split and merge dimensions; one that exchanges them mixes classes."""
+    term = Term(function="cross_entropy", calls=20, input=after, viewed=before)
+    assert ranks("classes_keep_their_axis", [*steps(20), term]) == expected
+
+
+@pytest.mark.parametrize(("beyond", "expected"), [(0.4, ["broken"]), (0.1, ["note"]), (0.04, [])])
+def test_targets_out_of_reach(beyond, expected, ranks, steps) -> None:
+    """Many targets that the last function cannot return are a fault, a few may be noise."""
+    term = Term(function="mse_loss", calls=20, producer="ReluBackward0", beyond=beyond)
+    assert ranks("loss_targets_are_in_range", [*steps(20), term]) == expected

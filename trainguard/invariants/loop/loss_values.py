@@ -10,11 +10,12 @@ from trainguard.events.loop import Step, Term
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import FUNCTIONS
 from trainguard.invariants.loop.loss import has_nonfinite_loss
-from trainguard.invariants.loop.wording import events
+from trainguard.invariants.loop.wording import events, percent
 from trainguard.invariants.wording import number
 
 _SLACK = 1e-3  # of a probability: 16 bits round by no more
 _OFTEN = 0.1  # of the calls
+_UNREACHED, _SOME = 0.2, 0.05  # of the targets: a few may be noise
 _SIGNS = {
     "cosine_embedding_loss",
     "hinge_embedding_loss",
@@ -33,8 +34,10 @@ def loss_targets_are_in_range(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: the smallest and the largest target of the calls looked at: 0 to 1 for binary
         cross-entropy and soft margins of several labels, above 0 for kl_div, and -1 or 1 for losses
-        of pairs and signs, which take a 0 for neither.
-    Allows: 1e-3 (limit) beyond the range.
+        of pairs and signs, which take a 0 for neither. Targets of distances (mse_loss and its like)
+        that the last function of the model cannot return: negative ones under a ReLU, those beyond
+        one under a sigmoid or tanh. A note for less than 20 % of them.
+    Allows: 1e-3 (limit) beyond the range; 5 % of the targets that cannot be returned.
     Misses: targets inside the range that mean something else; losses written by hand.
     Why: labels of -1 and 1 under a cross-entropy, or of 0 and 1 under a margin, train without an
         error, to an answer that is wrong.
@@ -42,6 +45,8 @@ def loss_targets_are_in_range(trace: Trace[Event]) -> Iterator[Finding]:
     """
     slack = trace.limit("loss_targets_are_in_range", _SLACK)
     for term in events(trace, Term):
+        if term.beyond >= _SOME:
+            yield _make_unreached_finding(trace, term)
         allowed = _describe_range(term, slack)
         if allowed:
             low, high = term.range
@@ -54,6 +59,21 @@ def loss_targets_are_in_range(trace: Trace[Event]) -> Iterator[Finding]:
                 event=term,
                 source=term.source,
             )
+
+
+def _make_unreached_finding(trace: Trace[Event], term: Term) -> Finding:
+    """Return the finding about targets that the model cannot return."""
+    last = term.producer.removesuffix("Backward0").lower()
+    return Finding(
+        f"{term.function} of `{trace.subject}` is given targets that a {last} cannot return",
+        f"input of shape {term.input}, from a {last}",
+        percent(term.beyond) + " of the targets out of its reach",
+        "at most " + percent(_SOME),
+        why="leave the last activation out, or bring the targets into its range",
+        rank=Rank.BROKEN if term.beyond >= _UNREACHED else Rank.NOTE,
+        event=term,
+        source=term.source,
+    )
 
 
 def _describe_range(term: Term, slack: float) -> str:

@@ -114,6 +114,48 @@ def _describe_normalisation(term: Term) -> tuple[str, str]:
     return "", ""
 
 
+@invariant("loop", evidence=FUNCTIONS)
+def classes_keep_their_axis(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The scores that a loss compares with each other are those of one prediction.
+
+    Judges: inputs of cross_entropy and nll_loss that were viewed in another shape: whether the
+        scores that stand in the dimension of the classes stood in one dimension before, or in
+        several whole ones.
+    Allows: dimensions that are split, merged or left out of the view.
+    Misses: dimensions whose sizes fit by chance; views before the last layer; labels.
+    Why: view() and reshape() go by the order in memory: (batch, time, classes) in the shape
+        (batch, classes, time) has the right shape and mixes scores of different times.
+    Source: pytorch.org/docs/stable/generated/torch.Tensor.view.html; use transpose or permute.
+    """
+    for term in events(trace, Term):
+        scores = term.function in ("cross_entropy", "nll_loss") and len(term.input) > 1
+        if scores and term.viewed and not _keeps_classes(term.viewed, term.input):
+            yield Finding(
+                f"a view before {term.function} of `{trace.subject}` mixes scores of different"
+                " predictions",
+                f"input of shape {term.input}",
+                f"{term.viewed} viewed as {term.input}",
+                "the classes of one prediction beside each other",
+                why="view() and reshape() do not exchange dimensions: use transpose(1, 2) or"
+                " permute(), and reshape after that",
+                event=term,
+                source=term.source,
+            )
+
+
+def _keeps_classes(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
+    """Say whether both ends of the dimension of classes lie where a dimension may be split."""
+    if not prod(before) or not prod(after):
+        return True
+    inner = prod(after[2:])
+    ends = [(prod(before[place:]), prod(before[place + 1 :])) for place in range(len(before))]
+    return all(
+        any(whole % size == 0 and size % part == 0 for whole, part in ends)
+        for size in (inner, inner * after[1])
+    )
+
+
 @invariant("loop", evidence=either(FUNCTIONS, has_probe("broadcast", "-")))
 def loss_inputs_do_not_broadcast(trace: Trace[Event]) -> Iterator[Finding]:
     """

@@ -30,6 +30,8 @@ _SAME = {
     "UnsqueezeBackward",
     "ViewBackward",
 }
+_VIEWS = {"ReshapeAliasBackward", "UnsafeViewBackward", "ViewBackward"}  # in the order of memory
+_COPIES = {"CloneBackward", "ToCopyBackward"}
 _PARTS = {"SelectBackward", "SliceBackward"}  # some of the same numbers
 
 
@@ -54,6 +56,14 @@ def producer(tensor: torch.Tensor) -> str:
             break
         node = before
     return name_of(node)
+
+
+def shape_before_view(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return the shape that a tensor had before it was viewed in its own; nothing if it was not."""
+    node: Node = tensor.grad_fn
+    while node is not None and kind_of(node) in _COPIES:
+        node = node.next_functions[0][0]
+    return sizes(node) if node is not None and kind_of(node) in _VIEWS else ()
 
 
 def mark(tensor: torch.Tensor, token: object) -> None:

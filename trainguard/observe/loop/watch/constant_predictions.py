@@ -148,6 +148,7 @@ class ConstantPredictions(Watcher):
             self._attempt(place, place.settle)
             if place.failed or not place.chunks:
                 continue
+            weights, counts = class_weights(place.tally, place.average, place.weight)
             yield BaselineFit(
                 function=place.tally.function,
                 source=place.tally.source,
@@ -158,7 +159,8 @@ class ConstantPredictions(Watcher):
                 alike=place.alike,
                 blank=place.blank,
                 **place.examples.describe(),
-                **class_weights(place.tally, place.average, place.weight),
+                weights=weights,
+                counts=counts,
             )
 
     @shielded

@@ -34,6 +34,15 @@ EXPANDS = {
     "smooth_l1_loss",
     "soft_margin_loss",
 }
+# Those that measure a distance, and between which numbers what a function returns lies.
+DISTANCES = {"huber_loss", "l1_loss", "mse_loss", "smooth_l1_loss"}
+BOUNDS = {
+    "ReluBackward0": (0.0, inf),
+    "SigmoidBackward0": (0.0, 1.0),
+    "SoftmaxBackward0": (0.0, 1.0),
+    "TanhBackward0": (-1.0, 1.0),
+}
+_SLACK = 0.05  # of one, or of the largest target: noise on targets at a bound
 _TOLERANCE = 1e-4
 _ABOVE = 1e-2  # log(p + epsilon) may lie a little above zero
 _OFF = 0.1  # of the logarithm of the sum of probabilities
@@ -55,6 +64,8 @@ class LossCalls:
         and of distributions over the samples; on an accelerator they are counted there.
     negative, nonfinite: calls that returned less than zero, or no finite number.
     low, high: the smallest and the largest target.
+    beyond: the shares of targets that the input cannot reach, in the calls looked at, added up.
+    viewed: the shape that the input had before it was viewed in its own.
     options: the other arguments of the first call; None where they are too large to be kept.
     """
 
@@ -76,6 +87,8 @@ class LossCalls:
     nonfinite: Any = 0
     low: Any = inf
     high: Any = -inf
+    beyond: Any = 0.0
+    viewed: tuple[int, ...] = ()
     shares: dict[int, list[float]] = field(default_factory=dict)
     step: int = -1
     left: int = _IN_A_STEP
@@ -97,7 +110,8 @@ class LossCalls:
 
     def wants(self, step: int, surveyed: bool) -> bool:
         """Say whether the values of this call should be looked at."""
-        if self.function not in CLASSES and self.function not in TARGETED:
+        bounded = self.function in DISTANCES and self.producer in BOUNDS
+        if self.function not in CLASSES and self.function not in TARGETED and not bounded:
             return False
         if self.step != step:
             self.step, self.left = step, _IN_A_STEP
@@ -108,6 +122,9 @@ class LossCalls:
         """Look at the values of one call: whether they are a distribution, or above zero."""
         if self.function in TARGETED:
             self._look_at_target(target.detach())
+        elif self.function in DISTANCES and not target.requires_grad:
+            self.checked += 1
+            self.beyond = self.beyond + _share_beyond(target, *BOUNDS[self.producer])
         if (
             self.function not in CLASSES
             or not scores.is_floating_point()
@@ -177,6 +194,8 @@ class LossCalls:
                 range=(float(self.low), float(self.high)) if self.low <= self.high else (),
                 shares=tuple(shares),
                 evaluation=self.evaluation,
+                beyond=float(self.beyond) / max(1, self.checked),
+                viewed=self.viewed,
             )
 
     def _scale(self, found: int) -> int:
@@ -186,7 +205,7 @@ class LossCalls:
 
 def class_weights(
     calls: LossCalls, average: torch.Tensor | None, rows: float
-) -> dict[str, tuple[float, ...]]:
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """
     Return the weights that a loss was given for classes, and how often the classes came.
 
@@ -195,14 +214,13 @@ def class_weights(
     single = calls.function == "binary_cross_entropy_with_logits"
     weights = (calls.options or {}).get("pos_weight" if single else "weight")
     if weights is None or average is None or weights.numel() > (1 if single else _WEIGHED):
-        return {}
+        return (), ()
     if single:
         rate = float(average.mean())
-        return {"weights": (1.0, float(weights)), "counts": ((1 - rate) * rows, rate * rows)}
+        return (1.0, float(weights)), ((1 - rate) * rows, rate * rows)
     if calls.function not in ("cross_entropy", "nll_loss") or average.shape != weights.shape:
-        return {}
-    counts = tuple(count - 0.5 for count in average.tolist())
-    return {"weights": tuple(weights.tolist()), "counts": counts}
+        return (), ()
+    return tuple(weights.tolist()), tuple(count - 0.5 for count in average.tolist())
 
 
 def sampled_rows(scores: torch.Tensor, dimension: int) -> torch.Tensor:
@@ -239,6 +257,14 @@ def _largest_chosen(logs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     inside = (target >= 0) & (target < logs.shape[1])
     chosen = logs.gather(1, target.clamp(0, logs.shape[1] - 1).unsqueeze(1)).squeeze(1)
     return torch.where(inside, chosen, torch.zeros_like(chosen)).max()
+
+
+def _share_beyond(target: torch.Tensor, low: float, high: float) -> Any:
+    """Return the share of targets that lie outside of two bounds, but for some slack."""
+    with torch.no_grad():
+        slack = _SLACK * (1.0 if high < inf else target.abs().max())
+        share = ((target < low - slack) | (target > high + slack)).float().mean()
+        return share.item() if share.is_cpu else share
 
 
 def is_broadcast(first: torch.Size, second: torch.Size) -> bool:

@@ -235,6 +235,8 @@ class LossFunctions(Watcher):
             self.fresh.add(token)
             autograd_graph.mark(value, token)
             tally.producer = tally.producer or autograd_graph.producer(scores)
+            if tally.calls == 1:
+                tally.viewed = autograd_graph.shape_before_view(scores)
         if value.numel() and value.is_floating_point():
             self._forwards.add_loss(value, tally.reduction)
             tally.add_value(value)
