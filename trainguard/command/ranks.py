@@ -11,8 +11,10 @@ fails with what was found there.
 
 import json
 import os
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -80,6 +82,36 @@ def enter() -> None:
         if not any(is_running(process) for process in state):
             state.clear()  # of a run that was killed
         state[str(os.getpid())] = {"rank": rank()}
+
+
+@contextmanager
+def end_in_order() -> Iterator[None]:
+    """
+    Let a launcher that ends this process, as another one died, leave it time for its report.
+
+    The script is left as by Ctrl-C, its `finally` blocks run; what comes after it is not ended.
+    """
+    owner = os.getpid()
+
+    def leave_script(number: int, _frame: object) -> None:
+        """Leave the script, once; a child of it ends as it would have."""
+        if os.getpid() != owner:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        signal.signal(number, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    alone = world() == 1 or threading.current_thread() is not threading.main_thread()
+    if alone or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, leave_script)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGTERM) is leave_script:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def tell(found: Mapping[str, str], digest: Trace[Any]) -> None:

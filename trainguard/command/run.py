@@ -95,7 +95,8 @@ def _ignore_termination() -> Iterator[None]:
         yield
     finally:
         if previous is not None:
-            signal.signal(signal.SIGTERM, previous)
+            ours = ranks.world() > 1 and previous == signal.SIG_IGN
+            signal.signal(signal.SIGTERM, signal.SIG_DFL if ours else previous)
 
 
 def _check_judgeable(order: RunRequest) -> None:
@@ -142,7 +143,8 @@ def _record(order: RunRequest, program: Any) -> tuple[Any, BaseException | None]
             account_for_exits(run.name, recorder.patches.replace)
             stack.enter_context(time_limit(order.timeout, Stopped))
             try:
-                execute(program)
+                with ranks.end_in_order():
+                    execute(program)
             except BaseException as error:
                 raised = error
                 raise
