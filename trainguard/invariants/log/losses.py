@@ -65,12 +65,14 @@ def loss_recovers_from_spikes(trace: Trace[Event]) -> Iterator[Finding]:
         return
     tenths = [part_of(told, n / 10, (n + 1) / 10) for n in range(10)]
     levels = [typical(tenth) for tenth in tenths]
-    best = min(range(9), key=lambda n: levels[n])
     most = trace.limit("loss_recovers_from_spikes", _RISEN)
-    noise = spread(value for _, value in tenths[best])
-    limit = max(most * levels[best], levels[best] + _SPIKE * noise)
-    if best < 9 and all(level > limit for level in levels[best + 1 :]):
-        begin = next(row for row, value in tenths[best + 1] if value > limit)
+    for n in range(1, 9):
+        best = min(range(n), key=levels.__getitem__)
+        noise = spread(value for _, value in tenths[best])
+        limit = max(most * levels[best], levels[best] + _SPIKE * noise)
+        if min(levels[n:]) <= limit:
+            continue
+        begin = next(row for row, value in told[len(told) * (n - 1) // 10 :] if value > limit)
         yield Finding(
             f"the loss of `{trace.subject}` has leapt up and not come down again",
             at(trace, begin),
@@ -81,3 +83,4 @@ def loss_recovers_from_spikes(trace: Trace[Event]) -> Iterator[Finding]:
             rank=Rank.NOTE,
             event=begin,
         )
+        return
