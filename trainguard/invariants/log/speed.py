@@ -13,7 +13,7 @@ from trainguard.invariants.wording import number
 
 _LEAST = 40  # rows whose time is known
 _SLOWER = 1.5
-_SHORTEST = 1e-3  # seconds a step: what is shorter is the clock's business
+_LONG = 60.0  # seconds: a shorter run is slowed by whatever else the machine does meanwhile
 
 
 def _quickest(paces: Iterable[float]) -> float:
@@ -29,20 +29,20 @@ def throughput_lasts(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: logs with a time in 40 rows or more: the seconds that the quickest tenth of the steps
         in each quarter take.
-    Allows: 1.5 times (limit) those of the fastest quarter before, pauses between parts, and steps
-        of less than a millisecond. What is found is a note.
+    Allows: 1.5 times (limit) those of the fastest quarter before, pauses between parts, and logs of
+        less than a minute. What is found is a note.
     Misses: a run that was slow from the beginning; one whose last quarter is not slower.
     Why: a list that grows, a loader that falls behind or a device that throttles makes each day
         of a run longer than the one before.
     Source: pytorch/pytorch issue 13246 (a loader whose workers slow down).
     """
     told = [(row, row.seconds) for row in rows(trace) if row.seconds > 0]
-    if len(told) < _LEAST:
+    if len(told) < _LEAST or sum(row.seconds * row.span for row, _ in told) < _LONG:
         return
     quarters = [part_of(told, n / 4, (n + 1) / 4) for n in range(4)]
     paces = [_quickest(seconds for _, seconds in quarter) for quarter in quarters]
     best, most = min(paces), trace.limit("throughput_lasts", _SLOWER)
-    if paces[-1] <= most * best or paces[-1] < _SHORTEST or paces[-1] < paces[-2] / most:
+    if paces[-1] <= most * best or paces[-1] < paces[-2] / most:
         return
     slow = next(n for n in range(4) if paces[n] > most * min(paces[: n + 1]) or n == 3)
     row = quarters[slow][0][0]
