@@ -24,6 +24,7 @@ from trainguard.command.run import RunRequest, launch
 from trainguard.command.torchrun import settle, start_ranks, told_command
 from trainguard.core.catalogue import Invariant, catalogue, check_globs, find_invariants, matches
 from trainguard.core.errors import DeclarationError
+from trainguard.report.formats import FORMATS
 from trainguard.subjects.loop import Script
 
 app = typer.Typer(
@@ -68,6 +69,9 @@ def run_script(
     ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Write all that was recorded.", metavar="FILE")
+    ] = None,
+    format: Annotated[  # noqa: A002 it is the name of the option
+        Words, typer.Option(help=f"{', '.join(FORMATS)}.", metavar="FORMAT[=FILE]")
     ] = None,
     select: Annotated[Words, typer.Option(help="Judge only these.", metavar="GLOBS")] = None,
     ignore: Annotated[Words, typer.Option(help="Judge all but these.", metavar="GLOBS")] = None,
@@ -138,6 +142,7 @@ def run_script(
             judging=not record_only,
             verbose=verbose or what_if,
             what_if=what_if,
+            formats=split_formats(format),
         )
         if ranks is not None:
             raise typer.Exit(start_ranks(ranks, sys.argv[1:]))

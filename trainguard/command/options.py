@@ -1,11 +1,13 @@
 """Options that several commands have alike: what is judged, what is excused, what is written."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from trainguard.core.catalogue import check_globs
 from trainguard.core.errors import DeclarationError
 from trainguard.core.settings import Settings, from_pyproject
+from trainguard.report.formats import split_format
 from trainguard.report.json import check_writable
 
 Words = list[str] | None
@@ -55,3 +57,16 @@ def read_settings(select: Words, ignore: Words, strict: bool, read: bool) -> Set
 def check_file(option: str, path: Path | None) -> Path | None:
     """Return where a file is to be written, once it is sure that it can be."""
     return None if path is None else check_writable(option, path)
+
+
+def split_formats(words: Words) -> tuple[tuple[str, Path | None], ...]:
+    """Return the formats asked for, with their files; raises for what cannot be written."""
+    asked = [split_format("--format", word) for word in words or ()]
+    if any(name == "html" for name, _ in asked) and find_spec("jinja2") is None:
+        raise DeclarationError(
+            "--format html needs jinja2, which is not installed."
+            " Install it: pip install 'trainguard[report]'."
+        )
+    return tuple(
+        (name, check_writable("--format", Path(file)) if file else None) for name, file in asked
+    )

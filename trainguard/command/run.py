@@ -22,6 +22,7 @@ from trainguard.events.trace import Trace
 from trainguard.judging.judge import applicable, check_excuses_apply, check_steps, judge_run
 from trainguard.judging.verdict import Verdict
 from trainguard.report import run_summary
+from trainguard.report.formats import Account, write_account
 from trainguard.report.json import check_apart, document
 from trainguard.report.progress import progress
 from trainguard.report.run_report import render_report
@@ -44,6 +45,7 @@ class RunRequest:
     verbose: whether to print what steps were asked, and what they answered.
     what_if: whether it is run for these questions alone: without accelerators, however long they
         take.
+    formats: what the report is written as, and to which file; printed where that is None.
     """
 
     subject: Script
@@ -56,6 +58,8 @@ class RunRequest:
     judging: bool = True
     verbose: bool = False
     what_if: bool = False
+    formats: tuple[tuple[str, Path | None], ...] = ()
+    root: Path = field(default_factory=Path.cwd)  # before the script goes elsewhere
 
 
 def launch(order: RunRequest) -> int:
@@ -66,7 +70,8 @@ def launch(order: RunRequest) -> int:
     """
     object.__setattr__(order.subject, "file", "")  # it is declared on the command line
     sys.excepthook = _EXCEPTHOOK
-    check_apart([order.json, order.trace], [None if order.module else Path(order.subject.path)])
+    files = [order.json, order.trace, *(file for _, file in order.formats)]
+    check_apart(files, [None if order.module else Path(order.subject.path)])
     if order.judging:
         _check_judgeable(order)
         ranks.enter()
@@ -236,15 +241,37 @@ def _judge_and_report(
             by_name=order.verbose,
             others=ranks.render_others({0: found, **others.found}),
         )
-        # A file is an account too; with neither, nobody could tell this run from one that passed.
-        # The script may have left its last line open.
-        written &= say(f"\n{text}", out, err) or order.json is not None
+        account = Account(
+            subject=order.subject,
+            verdicts=verdicts,
+            told=told,
+            trace=trace,
+            text=f"\n{text}",  # the script may have left its last line open
+            root=order.root,
+        )
+        written &= _tell(order, account, out, err)
     everything = ranks.leave(found)  # nothing where others go on, whom a launcher would then end
     late = ranks.render_others({n: f for n, f in everything.items() if n not in others.found})
     if late:
         say(late, err)
     each = [*everything.values(), *others.found.values()]
     return code or (FOUND if everything and any(each) else CLEAN if written else USAGE)
+
+
+def _tell(order: RunRequest, account: Account, out: TextIO, err: TextIO) -> bool:
+    """Write and print the report in the formats asked for; say whether somebody can read it."""
+    written = said = True
+    for name, path in order.formats:
+        if path is not None:
+            written &= write_file(path, partial(write_account, name, account), err)
+    printed = [name for name, path in order.formats if path is None] or ["text"]
+    if not order.formats and os.environ.get("GITHUB_ACTIONS") == "true":
+        printed += ["github"]
+    for text in filter(None, (write_account(name, account) for name in printed)):
+        said &= say(text, out, err)
+    # A file is an account too; with none, nobody could tell this run from one that passed.
+    files = [order.json, *(path for _, path in order.formats)]
+    return written and (said or any(file is not None for file in files))
 
 
 def _found(verdicts: tuple[Verdict, ...]) -> ranks.Found:

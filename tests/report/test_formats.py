@@ -1,0 +1,59 @@
+"""The formats of a report hold whatever a script, a path or a message may hold."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainguard.core.catalogue import find_invariants
+from trainguard.core.finding import Finding
+from trainguard.events.loop import Step
+from trainguard.events.trace import Trace
+from trainguard.judging.verdict import Config, Verdict
+from trainguard.report.formats import FORMATS, Account, write_account
+from trainguard.report.run_summary import summarize_run
+from trainguard.subjects.loop import Script
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+LOSSES = st.lists(st.floats(width=32), max_size=20)
+
+
+def account(summary: str, why: str, losses: list[float]) -> Account:
+    """Return what a run with one finding came to."""
+    script = Script("train.py")
+    made = find_invariants("loop.loss_is_finite")[0]
+    finding = Finding(summary, "step 0", "nan", "finite", why=why, source="/home/me/train.py:3")
+    verdict = Verdict(script, made, Config(), "broken", (finding,))
+    trace = Trace("train.py", tuple(Step(step=i, loss=loss) for i, loss in enumerate(losses)))
+    told = summarize_run(trace)
+    root = Path("/home/me")
+    return Account(
+        subject=script, verdicts=(verdict,), told=told, trace=trace, text="told", root=root
+    )
+
+
+@settings(max_examples=30)
+@given(TEXTS, TEXTS, LOSSES)
+def test_any_words_can_be_written(summary: str, why: str, losses: list[float]) -> None:
+    """One annotation is one line, XML and JSON are read again, a page has no tag of theirs."""
+    told = account(summary, why, losses)
+    written = {name: write_account(name, told) for name in FORMATS}
+    assert len(written["github"].split("\n")) == 1
+    assert written["github"].startswith("::error file=train.py,line=3,")
+    assert ET.fromstring(written["junit"].encode())[0].get("failures") == "1"
+    (log,) = json.loads(written["sarif"])["runs"]
+    assert log["results"][0]["message"]["text"].startswith(f"{summary}.")
+    assert json.loads(written["json"])["findings"][0]["summary"] == summary
+    assert f"<{summary}>" not in written["html"]
+
+
+def test_a_long_run_is_drawn_with_its_spikes() -> None:
+    """A curve is thinned to what a page can show; its highest and lowest points stay."""
+    losses = [1.0] * 100_000
+    losses[54_321] = 7.0
+    page = write_account("html", account("x", "", losses))
+    assert "from 1 to 7" in page
+    assert len(page) < 100_000
+    assert ",4.0 " in page  # the spike is at the top

@@ -1,0 +1,94 @@
+"""
+The formats of a report, one module each: what a run comes to, for those that read no terminal.
+
+An `Account` is all that a format is given; `FORMATS` names them for the command line. A format is
+a function from an account to text, in a module that is imported when it is asked for.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from trainguard.core.errors import DeclarationError
+from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import Place
+from trainguard.events.trace import Trace
+from trainguard.judging.verdict import Verdict
+from trainguard.report.run_summary import RunSummary
+from trainguard.subjects.loop import Script
+
+FORMATS: Final = {
+    "text": "the report, as it is printed where no format is named",
+    "json": "findings with their numbers, docs/json.md",
+    "github": "annotations for GitHub Actions",
+    "sarif": "SARIF 2.1.0, for code scanning",
+    "junit": "JUnit XML, for the test pages of CI servers",
+    "html": "one page with the curves of the run",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """
+    What a run came to.
+
+    text: the report, as it is printed. root: the folder that paths are told from.
+    """
+
+    subject: Script
+    verdicts: tuple[Verdict, ...]
+    told: RunSummary
+    trace: Trace[Any]
+    text: str
+    root: Path
+
+    def found(self) -> Iterator[tuple[Verdict, Finding, bool]]:
+        """Yield what counts, with whether it fails; what is excused does not count."""
+        for verdict in self.verdicts:
+            if verdict.outcome in ("broken", "passed"):
+                for finding in verdict.findings:
+                    yield verdict, finding, verdict.strict or finding.rank is Rank.BROKEN
+
+    def stale(self) -> Iterator[Verdict]:
+        """Yield the verdicts whose excuse excuses nothing."""
+        return (verdict for verdict in self.verdicts if verdict.outcome == "stale")
+
+    def locate(self, place: Place) -> tuple[str, int]:
+        """Return file and line of a place, or else the script; the file as seen from the root."""
+        path = Path(place.file or self.subject.path)
+        path = path if path.is_absolute() else self.root / path
+        shown = path.relative_to(self.root) if path.is_relative_to(self.root) else path
+        return shown.as_posix(), place.line or 1
+
+
+def write_account(name: str, account: Account) -> str:
+    """Return an account in a format of `FORMATS`."""
+    module = import_module(f"trainguard.report.formats.{name}_format")
+    written: Callable[[Account], str] = module.write
+    return written(account)
+
+
+def split_format(option: str, text: str) -> tuple[str, str]:
+    """Return format and file of `FORMAT` or `FORMAT=FILE`; raises where there is no such format."""
+    name, _, file = text.partition("=")
+    if name not in FORMATS:
+        known = ", ".join(FORMATS)
+        raise DeclarationError(f"{option} {text!r} is no format. Known: {known}.")
+    if file == "" and "=" in text:
+        raise DeclarationError(f"{option} {text!r} names no file. Write {name}=<file>.")
+    return name, file
+
+
+def state_finding(finding: Finding) -> str:
+    """Return a finding as a paragraph: what is wrong, measured against allowed, and why."""
+    parts = [f"{finding.summary}."]
+    if finding.measured:
+        allowed = f", allowed: {finding.allowed}" if finding.allowed else ""
+        parts.append(f"Measured: {finding.measured}{allowed}.")
+    if finding.at:
+        parts.append(f"At: {finding.at}.")
+    if finding.why:
+        parts.append(f"Why: {finding.why}.")
+    return " ".join(parts)

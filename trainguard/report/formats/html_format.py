@@ -1,0 +1,142 @@
+"""
+A page to read and to forward: the curves of a run with its findings at their steps.
+
+One file without scripts and without anything to load; needs jinja2.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from trainguard.events.loop import Evaluation, Step
+from trainguard.report.formats import Account
+from trainguard.report.run_summary import as_rows, headline, judged_text, size_text
+from trainguard.report.text import render_note, render_verdict
+
+WIDTH, HEIGHT = 1000, 170  # of a curve, in its own units
+_MOST = 500  # points of a curve: two for each pixel of a small window
+_TEMPLATE: Final = Path(__file__).with_name("run_page.html")
+_Points = Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A curve as it is drawn: its name, what it begins and ends with, its range, and its parts."""
+
+    name: str
+    first: str
+    last: str
+    low: str
+    high: str
+    parts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A finding at its step: its number in the list, and where across the curves it lies."""
+
+    number: int
+    across: float
+    title: str
+
+
+def write(account: Account) -> str:
+    """Return the page."""
+    environment = import_module("jinja2").Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    steps = [event for event in account.trace if isinstance(event, Step)]
+    ends = (min((s.step for s in steps), default=0), max((s.step for s in steps), default=1))
+    failing = [verdict for verdict in account.verdicts if verdict.fails]
+    skipped: dict[str, list[str]] = {}
+    for verdict in account.verdicts:
+        if verdict.outcome == "skipped":
+            skipped.setdefault(verdict.reason, []).append(verdict.invariant.key)
+    text: str = environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
+        name=account.subject.name,
+        headline=headline(account.told, account.subject.name),
+        judged=judged_text(account.verdicts),
+        rows=as_rows(account.told),
+        width=WIDTH,
+        height=HEIGHT,
+        lines=list(_draw_lines(account, steps, ends)),
+        marks=list(_mark(account, ends)),
+        failing=[(v.invariant, render_verdict(v)) for v in failing],
+        notes=[
+            render_note(f, v.invariant) for v in account.verdicts if not v.fails for f in v.notes
+        ],
+        passed=[v.invariant for v in account.verdicts if v.outcome == "passed"],
+        excused=[v for v in account.verdicts if v.outcome == "excused"],
+        skipped=skipped,
+    )
+    return text
+
+
+def _draw_lines(account: Account, steps: list[Step], ends: tuple[int, int]) -> Iterator[Line]:
+    """Yield the curves of which something is known."""
+    judged = [e for e in account.trace if isinstance(e, Evaluation) and e.measures]
+    plain: Callable[[float], str] = "{:.4g}".format
+    curves: list[tuple[str, list[tuple[float, float]], Callable[[float], str]]] = [
+        ("loss", [(s.step, s.loss) for s in steps], plain),
+        ("loss of evaluations", [(e.step, e.loss) for e in judged], plain),
+        ("gradient norm", [(s.step, s.norm_before) for s in steps], plain),
+        ("rate", [(s.step, max(s.rates)) for s in steps if s.rates], plain),
+        ("memory", [(s.step, float(s.memory)) for s in steps if s.memory], size_text),
+    ]
+    for name, points, worded in curves:
+        known = [y for _, y in points if math.isfinite(y)]
+        if known:
+            low, high = min(known), max(known)
+            parts = tuple(_draw_parts(_thin(points), ends, low, high))
+            told = worded(known[0]), worded(known[-1]), worded(low), worded(high)
+            yield Line(name, *told, parts)
+
+
+def _thin(points: _Points) -> _Points:
+    """Return the highest and the lowest of each stretch, so that no spike is lost."""
+    size = -(-len(points) // (_MOST // 2))
+    if size <= 2:
+        return points
+    kept: list[tuple[float, float]] = []
+    for first in range(0, len(points), size):
+        part = points[first : first + size]
+        known = [p for p in part if math.isfinite(p[1])]
+        ends = {min(known, key=_height), max(known, key=_height)} if known else set()
+        kept += sorted(ends | {p for p in part if not math.isfinite(p[1])})
+    return kept
+
+
+def _height(point: tuple[float, float]) -> float:
+    """Return the value of a point."""
+    return point[1]
+
+
+def _draw_parts(points: _Points, ends: tuple[int, int], low: float, high: float) -> Iterator[str]:
+    """Yield the points of each piece of a curve; it is broken where it is not finite."""
+    up = (HEIGHT - 8) / ((high - low) or 1.0)
+    piece: list[str] = []
+    for x, y in [*points, (0.0, math.nan)]:
+        if math.isfinite(y):
+            piece.append(f"{_lay_across(x, ends):.1f},{HEIGHT - 4 - (y - low) * up:.1f}")
+        elif piece:
+            yield " ".join(piece if len(piece) > 1 else piece * 2)
+            piece = []
+
+
+def _lay_across(step: float, ends: tuple[int, int]) -> float:
+    """Return where a step lies across a curve."""
+    first, last = ends
+    return WIDTH * (step - first) / max(1, last - first)
+
+
+def _mark(account: Account, ends: tuple[int, int]) -> Iterator[Mark]:
+    """Yield the findings that have a step, by the numbers that they have in the list."""
+    failing = [verdict for verdict in account.verdicts if verdict.fails]
+    for number, verdict in enumerate(failing, 1):
+        for place in [finding.at for finding in verdict.breaches][:1]:
+            step = place.step
+            if step is not None and ends[0] <= step <= ends[1]:
+                yield Mark(number, _lay_across(step, ends), verdict.invariant.name)

@@ -1,0 +1,52 @@
+"""
+JUnit XML: a test case for each invariant, which the test pages of CI servers show.
+
+Source: the schema of Jenkins' xUnit plugin, which pytest's own junitxml follows (xunit2).
+"""
+
+import re
+from typing import Final
+from xml.etree import ElementTree as ET
+
+from trainguard.judging.verdict import Verdict
+from trainguard.report.formats import Account
+from trainguard.report.text import render_note, render_verdict
+
+_NO_XML: Final = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # of XML 1.0
+
+
+def write(account: Account) -> str:
+    """Return one test suite; what had nothing to judge is skipped, with the reason."""
+    counts = {
+        "tests": len(account.verdicts),
+        "failures": sum(verdict.fails for verdict in account.verdicts),
+        "skipped": sum(verdict.outcome == "skipped" for verdict in account.verdicts),
+        "errors": 0,
+    }
+    plain = {name: str(count) for name, count in counts.items()}
+    suites = ET.Element("testsuites", name="trainguard")
+    time = f"{account.told.seconds:.3f}"
+    suite = ET.SubElement(suites, "testsuite", name=account.subject.name, time=time, **plain)
+    for verdict in account.verdicts:
+        _add_case(suite, verdict)
+    ET.indent(suites)
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(suites, encoding="unicode")}\n'
+
+
+def _add_case(suite: ET.Element, verdict: Verdict) -> None:
+    """Add the test case of one invariant."""
+    made = verdict.invariant
+    case = ET.SubElement(suite, "testcase", classname=verdict.subject.name, name=made.key)
+    if verdict.fails:
+        head, _, _ = render_verdict(verdict).partition("\n")
+        ET.SubElement(case, "failure", message=_clean(head)).text = _clean(render_verdict(verdict))
+    elif verdict.outcome in ("skipped", "excused"):
+        ET.SubElement(case, "skipped", message=_clean(verdict.reason))
+    notes = [render_note(finding, made) for finding in verdict.notes]
+    if notes and not verdict.strict:
+        ET.SubElement(case, "system-out").text = _clean("\n".join(notes))
+
+
+def _clean(text: str) -> str:
+    """Replace what no XML document may hold."""
+    return _NO_XML.sub("\N{REPLACEMENT CHARACTER}", text)

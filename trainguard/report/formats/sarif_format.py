@@ -1,0 +1,49 @@
+"""
+SARIF, which code scanning of GitHub, GitLab and Azure reads, and editors show at the line.
+
+Source: OASIS, Static Analysis Results Interchange Format (SARIF) Version 2.1.0.
+"""
+
+import json
+from hashlib import sha256
+from importlib.metadata import version
+from typing import Any, Final
+from urllib.parse import quote
+
+from trainguard.core.finding import Finding
+from trainguard.judging.verdict import Verdict
+from trainguard.report.formats import Account, state_finding
+
+_SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def write(account: Account) -> str:
+    """Return a log with one run: a rule for each invariant, a result for each finding."""
+    judged = {verdict.invariant.key: verdict.invariant for verdict in account.verdicts}
+    rules = [
+        {"id": key, "name": made.name, "shortDescription": {"text": made.title}}
+        for key, made in judged.items()
+    ]
+    driver = {"name": "trainguard", "version": version("trainguard"), "rules": rules}
+    run = {
+        "tool": {"driver": driver},
+        "columnKind": "unicodeCodePoints",
+        "results": [_result(account, *each) for each in account.found()],
+    }
+    log = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
+    return f"{json.dumps(log, indent=2)}\n"
+
+
+def _result(account: Account, verdict: Verdict, finding: Finding, fails: bool) -> dict[str, Any]:
+    """Return a finding; its fingerprint survives where lines above it are added."""
+    file, line = account.locate(finding.at)
+    key = verdict.invariant.key
+    same = sha256(f"{key}\n{verdict.subject.name}\n{file}\n{finding.summary}".encode()).hexdigest()
+    place = {"artifactLocation": {"uri": quote(file)}, "region": {"startLine": line}}
+    return {
+        "ruleId": key,
+        "level": "error" if fails else "note",
+        "message": {"text": state_finding(finding)},
+        "locations": [{"physicalLocation": place}],
+        "partialFingerprints": {"trainguard/v1": same},
+    }
