@@ -4,6 +4,11 @@
 # registers operators, which can be done only once, and comes with the first optimizer.
 import pytest
 import torch._dynamo  # noqa: F401
+from hypothesis import settings
+
+# How long an example takes is a matter of the machine, and of what else it does.
+settings.register_profile("tests", deadline=None)
+settings.load_profile("tests")
 
 # What is run by `nox -s slow`, so that `nox -s tests` keeps within a quarter of an hour.
 SLOW = (
@@ -49,5 +54,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _outside_ci(monkeypatch) -> None:
     """Hide from runs inside a test that they are in CI, and that they are in a worker of xdist."""
     # In CI pytest repeats whole messages; in a worker syrupy reports nothing.
-    for variable in ("CI", "BUILD_NUMBER", "PYTEST_XDIST_WORKER"):
+    for variable in ("CI", "BUILD_NUMBER", "GITHUB_ACTIONS", "PYTEST_XDIST_WORKER"):
         monkeypatch.delenv(variable, raising=False)
