@@ -81,3 +81,11 @@ def test_the_hint_names_the_epochs(judged, ticks) -> None:
     promises = {"shape": "warmup-decay", "total": TOTAL, "steps_per_epoch": 10}
     (finding,) = judged("horizon_matches_units", ticks(rates), **promises)
     assert "100 steps are 10 epochs of 10" in finding.why
+
+
+def test_what_never_rose_has_not_failed_to_decay(ranks) -> None:
+    """A rate far below its peak throughout is short of the peak, not of its decay."""
+    rates = [2.5e-7 * (100 - i) / 100 for i in range(100)]
+    promised = {"shape": "warmup-decay", "total": 100, "warmup": 0, "floor": 5e-6}
+    assert ranks("horizon_matches_units", rates, peak=5e-4, **promised) == []
+    assert ranks("horizon_matches_units", [5e-4] * 100, peak=5e-4, **promised) == ["broken"]

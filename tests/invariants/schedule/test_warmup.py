@@ -61,3 +61,9 @@ def test_a_drawn_warmup_is_not_called_long(ranks) -> None:
     rates = [min(1.0, step / 60) for step in range(TOTAL)]
     promises = {"shape": "warmup-decay", "total": TOTAL}
     assert ranks("warmup_is_short", rates, **promises, **{"warmup@0": 60}) == []
+
+
+def test_a_squared_rate_is_named(judged, ticks) -> None:
+    """A LambdaLR that is given a rate, and not a factor, multiplies it by itself."""
+    (found,) = judged("warmup_reaches_peak", ticks([2.5e-7, 2.5e-7]), warmup=1, peak=5e-4)
+    assert "LambdaLR" in found.why

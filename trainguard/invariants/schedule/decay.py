@@ -128,6 +128,8 @@ def _wrong_decay(run: ScheduleRun, total: int) -> Iterator[Finding]:
     if total - (run.promise("warmup") or 0) < _shortest(run):
         return
     if max(rates) - low < 0.05 * way:
+        if rates[-1] <= top - 0.05 * way:
+            return  # it never came near its peak: what is low is no decay
         yield Finding(
             f"`{run.trace.subject}` has hardly decayed when the run ends",
             run.at(len(rates) - 1),

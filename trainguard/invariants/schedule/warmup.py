@@ -1,6 +1,7 @@
 """Judgements of the warmup and of the peak that it leads to."""
 
 from collections.abc import Iterator
+from math import isclose
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
@@ -83,11 +84,18 @@ def _short_of_peak(run: ScheduleRun) -> Iterator[Finding]:
             run.at(warmup),
             number(reached),
             ">= " + number(least),
-            why="the warmup may be counted in steps and advanced once per epoch"
-            if run.word("unit") == "epoch"
-            else "",
+            why=_guess_shortfall(run, reached, peak),
             event=run.ticks[warmup],
         )
+
+
+def _guess_shortfall(run: ScheduleRun, reached: float, peak: float) -> str:
+    """Return what usually keeps a rate so far below its peak; empty where nothing tells."""
+    if isclose(reached, peak * peak, rel_tol=ROUNDING):
+        return "it is the square of the peak: LambdaLR multiplies the rate by what it is given"
+    if run.word("unit") == "epoch":
+        return "the warmup may be counted in steps and advanced once per epoch"
+    return ""
 
 
 @invariant("schedule", per="subject", needs=["peak"])
