@@ -6,6 +6,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -113,7 +114,15 @@ def unread_numbers(verdict: Verdict) -> list[str]:
     return [m for m in measures if m.value is None and re.search(r"\d", NO_NUMBER.sub("", m))]
 
 
-@pytest.mark.parametrize("name", names("healthy"))
+def sampled() -> list[Any]:
+    """Return the healthy fixtures; of those that train, which take long, two of three are slow."""
+    loops = scripts("healthy")
+    later = {name for place, name in enumerate(loops) if place % 3}
+    slow = pytest.mark.slow
+    return [pytest.param(n, marks=slow) if n in later else n for n in names("healthy")]
+
+
+@pytest.mark.parametrize("name", sampled())
 def test_a_healthy_fixture_passes_everything(name: str) -> None:
     """No finding, no note and no excuse."""
     verdicts = judged(load("healthy", name), Observations(Settings()))

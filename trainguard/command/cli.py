@@ -17,7 +17,14 @@ from trainguard.command.diagnose import diagnose_logs
 from trainguard.command.exit import USAGE, ending, seconds
 from trainguard.command.join import join_traces
 from trainguard.command.memory.command import show_memory
-from trainguard.command.options import Words, check_file, read_excuses, read_settings, split_globs
+from trainguard.command.options import (
+    Words,
+    check_file,
+    read_excuses,
+    read_settings,
+    split_formats,
+    split_globs,
+)
 from trainguard.command.output import say
 from trainguard.command.ranks import world
 from trainguard.command.run import RunRequest, launch
