@@ -13,7 +13,8 @@ from typing import Final
 
 from trainguard.events.loop import Evaluation, Step
 from trainguard.report.formats import Account
-from trainguard.report.run_summary import as_rows, headline, judged_text, size_text
+from trainguard.report.run_report import judged_text
+from trainguard.report.run_summary import as_rows, headline, size_text
 from trainguard.report.text import render_note, render_verdict
 
 WIDTH, HEIGHT = 1000, 170  # of a curve, in its own units

@@ -23,10 +23,10 @@ def write(account: Account) -> str:
         "skipped": sum(verdict.outcome == "skipped" for verdict in account.verdicts),
         "errors": 0,
     }
-    plain = {name: str(count) for name, count in counts.items()}
+    attributes = {"name": account.subject.name, "time": f"{account.told.seconds:.3f}"}
+    attributes |= {name: str(count) for name, count in counts.items()}
     suites = ET.Element("testsuites", name="trainguard")
-    time = f"{account.told.seconds:.3f}"
-    suite = ET.SubElement(suites, "testsuite", name=account.subject.name, time=time, **plain)
+    suite = ET.SubElement(suites, "testsuite", attributes)
     for verdict in account.verdicts:
         _add_case(suite, verdict)
     ET.indent(suites)
