@@ -12,7 +12,8 @@ from trainguard.core.finding import Finding
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
 from trainguard.judging.verdict import Config, Verdict
-from trainguard.report.formats import FORMATS, Account, write_account
+from trainguard.report.formats import Account
+from trainguard.report.formats.table import FORMATS, write_account
 from trainguard.report.run_summary import summarize_run
 from trainguard.subjects.loop import Script
 

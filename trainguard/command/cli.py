@@ -31,7 +31,7 @@ from trainguard.command.run import RunRequest, launch
 from trainguard.command.torchrun import settle, start_ranks, told_command
 from trainguard.core.catalogue import Invariant, catalogue, check_globs, find_invariants, matches
 from trainguard.core.errors import DeclarationError
-from trainguard.report.formats import FORMATS
+from trainguard.report.formats.table import FORMATS
 from trainguard.subjects.loop import Script
 
 app = typer.Typer(

@@ -7,7 +7,7 @@ from typing import Any
 from trainguard.core.catalogue import check_globs
 from trainguard.core.errors import DeclarationError
 from trainguard.core.settings import Settings, from_pyproject
-from trainguard.report.formats import split_format
+from trainguard.report.formats.table import split_format
 from trainguard.report.json import check_writable
 
 Words = list[str] | None

@@ -22,7 +22,8 @@ from trainguard.events.trace import Trace
 from trainguard.judging.judge import applicable, check_excuses_apply, check_steps, judge_run
 from trainguard.judging.verdict import Verdict
 from trainguard.report import run_summary
-from trainguard.report.formats import Account, write_account
+from trainguard.report.formats import Account
+from trainguard.report.formats.table import write_account
 from trainguard.report.json import check_apart, document
 from trainguard.report.progress import progress
 from trainguard.report.run_report import render_report

@@ -1,32 +1,21 @@
 """
 The formats of a report, one module each: what a run comes to, for those that read no terminal.
 
-An `Account` is all that a format is given; `FORMATS` names them for the command line. A format is
-a function from an account to text, in a module that is imported when it is asked for.
+An `Account` is all that a format is given. A format is a function from an account to text, in a
+module of its own, and a line of `FORMATS` in table.py, which the command line reads.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from trainguard.core.errors import DeclarationError
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import Place
 from trainguard.events.trace import Trace
 from trainguard.judging.verdict import Verdict
 from trainguard.report.run_summary import RunSummary
 from trainguard.subjects.loop import Script
-
-FORMATS: Final = {
-    "text": "the report, as it is printed where no format is named",
-    "json": "findings with their numbers, docs/json.md",
-    "github": "annotations for GitHub Actions",
-    "sarif": "SARIF 2.1.0, for code scanning",
-    "junit": "JUnit XML, for the test pages of CI servers",
-    "html": "one page with the curves of the run",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,24 +50,6 @@ class Account:
         path = path if path.is_absolute() else self.root / path
         shown = path.relative_to(self.root) if path.is_relative_to(self.root) else path
         return shown.as_posix(), place.line or 1
-
-
-def write_account(name: str, account: Account) -> str:
-    """Return an account in a format of `FORMATS`."""
-    module = import_module(f"trainguard.report.formats.{name}_format")
-    written: Callable[[Account], str] = module.write
-    return written(account)
-
-
-def split_format(option: str, text: str) -> tuple[str, str]:
-    """Return format and file of `FORMAT` or `FORMAT=FILE`; raises where there is no such format."""
-    name, _, file = text.partition("=")
-    if name not in FORMATS:
-        known = ", ".join(FORMATS)
-        raise DeclarationError(f"{option} {text!r} is no format. Known: {known}.")
-    if file == "" and "=" in text:
-        raise DeclarationError(f"{option} {text!r} names no file. Write {name}=<file>.")
-    return name, file
 
 
 def state_finding(finding: Finding) -> str:

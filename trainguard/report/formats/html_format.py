@@ -7,7 +7,6 @@ One file without scripts and without anything to load; needs jinja2.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Final
 
@@ -46,9 +45,9 @@ class Mark:
 
 def write(account: Account) -> str:
     """Return the page."""
-    environment = import_module("jinja2").Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
+    from jinja2 import Environment  # late: it is no dependency
+
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     steps = [event for event in account.trace if isinstance(event, Step)]
     ends = (min((s.step for s in steps), default=0), max((s.step for s in steps), default=1))
     failing = [verdict for verdict in account.verdicts if verdict.fails]
@@ -56,7 +55,7 @@ def write(account: Account) -> str:
     for verdict in account.verdicts:
         if verdict.outcome == "skipped":
             skipped.setdefault(verdict.reason, []).append(verdict.invariant.key)
-    text: str = environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
+    return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
         name=account.subject.name,
         headline=headline(account.told, account.subject.name),
         judged=judged_text(account.verdicts),
@@ -73,7 +72,6 @@ def write(account: Account) -> str:
         excused=[v for v in account.verdicts if v.outcome == "excused"],
         skipped=skipped,
     )
-    return text
 
 
 def _draw_lines(account: Account, steps: list[Step], ends: tuple[int, int]) -> Iterator[Line]:
