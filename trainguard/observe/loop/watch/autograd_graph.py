@@ -31,7 +31,7 @@ _SAME = {
     "ViewBackward",
 }
 _VIEWS = {"ReshapeAliasBackward", "UnsafeViewBackward", "ViewBackward"}  # in the order of memory
-_COPIES = {"CloneBackward", "ToCopyBackward"}
+_COPIES = {"CloneBackward", "LogSoftmaxBackward", "ToCopyBackward"}  # number for number
 _PARTS = {"SelectBackward", "SliceBackward"}  # some of the same numbers
 
 
