@@ -13,6 +13,7 @@ settings.load_profile("tests")
 # What is run by `nox -s slow`, so that `nox -s tests` keeps within a quarter of an hour.
 SLOW = (
     "tests/authors/",
+    "tests/faults/",
     "tests/command/compare/test_command.py",
     "tests/command/compare/test_multimodal.py",
     "tests/command/memory/test_page.py",
@@ -73,6 +74,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how many faults were tried, and how many held."""
+    reports = [r for kind in terminalreporter.stats.values() for r in kind]
+    told = [dict(r.user_properties) for r in reports if getattr(r, "when", "") == "teardown"]
+    tried, held = (sum(each.get(name, 0) for each in told) for name in ("tried", "held"))
+    if tried:
+        terminalreporter.write_line(f"faults: tried {tried} / held {held}")
 
 
 @pytest.fixture(autouse=True)

@@ -12,10 +12,12 @@ answers with an exit code.
 import atexit
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -98,7 +100,7 @@ def trainguard_run(folder: Path, *words: str) -> Run:
 
 
 def command(folder: Path, *words: str) -> Ended:
-    """Run `trainguard words...` in a folder."""
+    """Run `trainguard words...` in a folder, or `python SCRIPT words...`."""
     process = parent()
     assert process.stdin is not None
     assert process.stdout is not None
@@ -137,13 +139,20 @@ def _run(job: dict, app) -> int:
     for stream, target in enumerate((nothing, *made)):
         os.dup2(target, stream)
     os.chdir(job["folder"])
-    sys.argv = ["trainguard", *job["words"]]
+    words = job["words"]
+    sys.argv = words[1:] if words[0] == "python" else ["trainguard", *words]
+    code = None
     try:
-        app(job["words"])
+        if words[0] == "python":
+            sys.path[0] = job["folder"]
+            runpy.run_path(words[1], run_name="__main__")
+        else:
+            app(words)
     except SystemExit as end:
         code = end.code
     for name in {"stdout", "stderr"} & set(vars(sys)):  # a script may delete them
-        getattr(sys, name).flush()
+        with suppress(ValueError):  # or close them
+            getattr(sys, name).flush()
     return code if isinstance(code, int) else 0
 
 

@@ -71,9 +71,10 @@ def check_writable(option: str, path: Path) -> Path:
 
 def check_apart(written: Sequence[Path | None], read: Sequence[Path | None] = ()) -> None:
     """Raise where a file is to be written over another one, or over what is run or read."""
-    files = [path.resolve() for path in written if path is not None]
+    # Path.resolve raises for links that lead to themselves.
+    files = [Path(os.path.realpath(path)) for path in written if path is not None]
     files = [path for path in files if path.is_file() or not path.exists()]  # /dev/null takes all
-    known = [*files, *{path.resolve() for path in read if path is not None}]
+    known = [*files, *{Path(os.path.realpath(path)) for path in read if path is not None}]
     twice = next((path for path in files if known.count(path) > 1), None)
     if twice is not None:
         raise DeclarationError(f"{twice.name} is given twice. Give each file a name of its own.")

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from itertools import pairwise
-from math import log2
+from math import isfinite, log2
 from typing import Final
 
 from trainguard.core.errors import DeclarationError, did_you_mean
@@ -37,12 +37,12 @@ def parse_bytes(option: str, value: str | int, least: int = 1) -> int:
     number, unit = (found[1], found[2] or "B") if found is not None else (str(value), "B")
     if unit.upper() not in _UNITS:
         raise DeclarationError(f"{option}={value!r} has no unit of memory.{_near(unit)}")
-    size = round(float(number) * _UNITS[unit.upper()])
-    if size < least:
+    size = float(number) * _UNITS[unit.upper()]
+    if not isfinite(size) or round(size) < least:
         raise DeclarationError(
             f"{option}={value!r} cannot be kept. Give an amount of at least {least} B."
         )
-    return size
+    return round(size)
 
 
 def share(option: str, value: str | float) -> float:

@@ -73,7 +73,7 @@ def optimizer(word: str | None) -> Callable[..., Any] | None:
     name, args, keywords = _call("--optimizer", word, called)
     try:
         module = import_module(home if colon else "torch.optim")
-    except ImportError:
+    except (ImportError, ValueError):
         raise DeclarationError(f"--optimizer {word!r}: there is no module {home!r}.") from None
     made = getattr(module, name, None)
     if not callable(made):

@@ -1,6 +1,7 @@
 """What TARGET names: `module:factory`, a guard file's subject, or a script."""
 
 import inspect
+import os
 import sys
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
@@ -34,7 +35,7 @@ def find_subject(target: str, options: Mapping[str, Any], settings: Settings) ->
     path = Path(file)
     if both:
         return _find_declared(path, name, options)
-    if path.suffix == ".py" or path.is_file():
+    if path.suffix == ".py" or _is_file(path):
         guard = any(fnmatchcase(path.name, glob) for glob in settings.files)
         return _find_declared(path, "", options) if guard else _script(path, options)
     module, colon, attribute = target.partition(":")
@@ -45,7 +46,7 @@ def find_subject(target: str, options: Mapping[str, Any], settings: Settings) ->
 
 def _find_declared(path: Path, name: str, options: Mapping[str, Any]) -> Subject:
     """Return a subject of a guard file, the only one where none is named."""
-    if not path.is_file():
+    if not _is_file(path):
         raise DeclarationError(f"There is no file {str(path)!r} in {Path.cwd()}. {_HOW}")
     module = _load_file(path)
     known = {key: value for key, value in vars(module).items() if isinstance(value, Subject)}
@@ -127,9 +128,14 @@ def _model(told: str, found: Any, options: Mapping[str, Any]) -> Model:
     )
 
 
+def _is_file(path: Path) -> bool:
+    """Say whether there is a file; what is too long to be a path is none."""
+    return os.path.isfile(path)  # noqa: PTH113 Path raises for that
+
+
 def _script(path: Path, options: Mapping[str, Any]) -> Script:
     """Return the script that is to be run."""
-    if not path.is_file():
+    if not _is_file(path):
         raise DeclarationError(f"There is no script {str(path)!r} in {Path.cwd()}. {_HOW}")
     script = Script(path, args=tuple(options["args"]), name=path.name)
     object.__setattr__(script, "file", "")  # it is declared on the command line

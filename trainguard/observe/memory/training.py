@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_iter
 
+from trainguard.core.errors import SubjectError
 from trainguard.observe.memory.allocation_log import BUILD, FORWARD, AllocationLog
-from trainguard.observe.model.model_case import backward
+from trainguard.observe.model.model_case import backward, call_guarded
 
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE, BUFFERS, INPUTS, AVERAGES = (
     "parameters", "gradients", "optimizer", "buffers", "inputs", "averages",
@@ -84,7 +85,10 @@ def _optimizer(training: Training, module: nn.Module) -> Optimizer | None:
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if training.optimizer is None or not trained:
         return None
-    optimizer = training.optimizer(trained)
+    optimizer = call_guarded(training.optimizer, trained)
+    if not isinstance(optimizer, Optimizer):
+        made = type(optimizer).__name__
+        raise SubjectError(f"its optimizer is a {made}", "give what makes one of torch.optim")
     for group in optimizer.param_groups:
         if training.foreach and not group.get("fused") and group.get("foreach", 0) is None:
             group["foreach"] = True

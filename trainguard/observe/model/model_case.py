@@ -17,7 +17,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from trainguard.core.errors import SubjectError, is_ours
+from trainguard.core.errors import SubjectError, is_ours, passes_on
 from trainguard.events.trace import Pass
 from trainguard.observe.model.outputs import (
     Outputs,
@@ -235,6 +235,7 @@ class ModelCase:
         return returned if returned.ndim == 0 else returned.mean()
 
 
+@passes_on
 def call_guarded(function: Callable[..., Any], /, *args: Any, **keywords: Any) -> Any:
     """Call the team's code; what it raises is the subject's fault and keeps its traceback."""
     try:
@@ -244,9 +245,8 @@ def call_guarded(function: Callable[..., Any], /, *args: Any, **keywords: Any) -
     except (Exception, SystemExit) as error:
         if is_ours(error):
             raise
-        raise SubjectError(
-            f"it raised {describe_error(error)}", "the traceback below is the model's own"
-        ) from error
+        told = f"it raised {describe_error(error)}"
+        raise SubjectError(told, "the traceback below is the model's own") from error
 
 
 def describe_error(error: BaseException) -> str:
