@@ -63,7 +63,7 @@ class Saturation(Watcher):
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Be told of the gradients on the way to parameters that get nothing but zeros."""
-        steps = self.recorder.steps
+        steps, self._flow = self.recorder.steps, None  # a pass that failed has left its own
         if steps < self._due or loss.grad_fn is None:
             return
         self._looks += 1

@@ -29,7 +29,7 @@ _SECONDS = 2.0  # of processor time for a few samples
 _SAMPLES = 3  # that each of two workers is to load
 _LEAST = 16  # samples of a data set that is looked at
 _COUNTED = 4096  # rows of a stream
-_MOST = 32  # data sets and passes that are looked at
+_MOST, _PASSES = 32, 4  # data sets, and passes through streams, that are looked at
 
 States = dict[str, tuple[int, int]]  # of generators, before and after some samples
 
@@ -143,7 +143,7 @@ class WorkerCopies(Watcher):
     def _follow(self, iterator: Any, loader: Any) -> None:
         """Take down what comes of a stream that several workers serve."""
         several = isinstance(loader.dataset, IterableDataset) and loader.num_workers > 1
-        if several and getattr(loader, "in_order", True) and len(self._passes) < _MOST:
+        if several and getattr(loader, "in_order", True) and len(self._passes) < _PASSES:
             self._streams[iterator] = stream = _Stream(loader.num_workers, caller())
             self._passes.append(stream)
             self.looked.add("copies")
