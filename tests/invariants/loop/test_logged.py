@@ -45,7 +45,7 @@ def test_a_norm_taken_after_zeroing(judged, steps) -> None:
     run = steps(20, norm=0.5, norm_before=0.5)
     (finding,) = judged(TRUE, [*run, *say(run, lambda _: 0.0, rounding=5e-7)])
     assert finding.summary == "the gradient norm that `train` logs is zero where the truth is not"
-    assert finding.at == "train/grad_norm (stdout), after 1 steps"
+    assert finding.at == "train/grad_norm (stdout), after 1 step"
     assert (finding.measured, finding.allowed) == ("0 (20 of 20 times)", "0.5")
     assert (finding.rank, finding.source) == (Rank.BROKEN, LINE)
     assert "zero_grad()" in finding.why

@@ -14,7 +14,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Logged, Step
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import NUMBERS
-from trainguard.invariants.loop.wording import Course, courses, events, finite
+from trainguard.invariants.loop.wording import Course, courses, events, finite, place_of_log
 from trainguard.invariants.wording import number
 
 _FEW = 3
@@ -258,7 +258,7 @@ def _finding(
     why = _CAUSES.get((series.kind, fault), why)
     return Finding(
         f"the {_WORDS[series.kind]} that `{trace.subject}` logs {told}",
-        f"{said.name} ({said.channel}), after {said.step} steps",
+        place_of_log(said.name, said.channel, said.step),
         number(said.value) + f" ({len(bad)} of {among} times)",
         number(bad[0].truth),
         why=why,

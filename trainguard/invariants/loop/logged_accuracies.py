@@ -24,7 +24,7 @@ from trainguard.invariants.loop.accuracy_bases import (
     truths,
 )
 from trainguard.invariants.loop.evidence import NUMBERS
-from trainguard.invariants.loop.wording import events
+from trainguard.invariants.loop.wording import events, place_of_log
 from trainguard.invariants.wording import number
 
 _FEW = 3  # values that agree on a mistake
@@ -279,7 +279,7 @@ def _make_finding(trace: Trace[Event], fault: _Fault) -> Finding:
     summary, why = _FAULTS.get(fault.kind, default)
     return Finding(
         f"the accuracy that `{trace.subject}` logs {summary}",
-        f"{said.name} ({said.channel}), after {said.step} steps",
+        place_of_log(said.name, said.channel, said.step),
         number(said.value) + f" ({fault.times} of {fault.among} times)",
         number(truth.share) + f", {truth.right:.0f} right of {truth.of:.0f}",
         why=why,

@@ -14,7 +14,7 @@ from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evaluations import select_evaluations
 from trainguard.invariants.loop.evidence import NUMBERS
 from trainguard.invariants.loop.logged import find_kind
-from trainguard.invariants.loop.wording import events, main_course, middle
+from trainguard.invariants.loop.wording import events, main_course, middle, place_of_log
 from trainguard.invariants.wording import number
 
 _FEW = 3  # averages that agree on a mistake
@@ -248,7 +248,7 @@ def _finding(
     summary, why = _FAULTS[fault]
     return Finding(
         f"the mean loss that `{trace.subject}` logs {summary}",
-        f"{name} ({said.channel}), after {said.step} steps",
+        place_of_log(name, said.channel, said.step),
         number(said.value) + f" ({faults.count(fault)} of {len(faults)} times)",
         number(true) + f", the mean of {now.count} losses",
         why=why,

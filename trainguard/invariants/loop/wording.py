@@ -128,3 +128,8 @@ def percent(part: float) -> Measure:
 def last_word(step: Step, word: str) -> int:
     """Return where a word stands last in the order of a step's window; -1 where it does not."""
     return max((index for index, done in enumerate(step.order) if done == word), default=-1)
+
+
+def place_of_log(name: str, channel: str, steps: int) -> str:
+    """Write where a value was said: "loss (stdout), after 3 steps"."""
+    return f"{name} ({channel}), after {steps} step{'' if steps == 1 else 's'}"
