@@ -15,7 +15,7 @@ def write(folder, name, rank, *, rate=1e-3, **conditions) -> None:
         for i in range(6)
     ]
     sums = ReplicaSums(
-        optimizer="SGD", names=("w",), replicas=(0, 1), steps=(-1, 0), sums=((1,), (2,))
+        optimizer="SGD", names=("w",), replicas="0:2:1", steps=(-1, 0), sums=((1,), (2,))
     )
     told = {"rank": rank, "world": 2, "run": "a", "ended": "finished", **conditions}
     (folder / name).write_text(Trace("train.py", (*steps, sums), told).to_text())

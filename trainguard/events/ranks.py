@@ -11,7 +11,7 @@ class ReplicaSums(Event):
     The bits of an optimizer's parameters at some steps, added up, in one process of several.
 
     optimizer, names: its name, and what each sum is of ("Net.fc1.weight").
-    replicas: the processes of which DistributedDataParallel makes replicas; none where it does not.
+    replicas: the group in which DistributedDataParallel makes replicas ("0:8:2"); "" elsewhere.
     sharded: whether other processes hold parts of the parameters, so that nothing is to be alike.
     lone: whether each process may go its own way for a while (local SGD, uneven inputs).
     exchanged: steps before which the processes had exchanged something since the last step.
@@ -21,7 +21,7 @@ class ReplicaSums(Event):
 
     optimizer: str
     names: tuple[str, ...] = ()
-    replicas: tuple[int, ...] = ()
+    replicas: str = ""
     sharded: bool = False
     lone: bool = False
     exchanged: int = 0
@@ -68,7 +68,7 @@ class RankCourse(Event):
     waits: tuple[float, ...] = ()
     seconds: tuple[float, ...] = ()
     names: tuple[str, ...] = ()
-    replicas: tuple[int, ...] = ()
+    replicas: str = ""
     sharded: bool = False
     lone: bool = False
     exchanged: int = 0

@@ -206,6 +206,9 @@ class Trace(Generic[E]):
         return cls(told[0], tuple(cast(E, _event(row)) for row in rows), told[1], told[2])
 
 
+_NESTED = frozenset((list, dict))
+
+
 def _parse(line: str) -> dict[str, Any]:
     """Return the object that a line of JSON holds."""
     try:
@@ -220,7 +223,8 @@ def _parse(line: str) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Turn JSON's lists back into tuples, at every depth."""
     if isinstance(value, list):
-        return tuple(_plain(entry) for entry in value)
+        flat = _NESTED.isdisjoint(map(type, value))
+        return tuple(value) if flat else tuple(map(_plain, value))
     if isinstance(value, dict):
         return {key: _plain(entry) for key, entry in value.items()}
     return value
@@ -244,13 +248,25 @@ def _types(kind: str) -> dict[str, Any]:
     return get_type_hints(EVENTS[kind])
 
 
+@cache
+def _type_parts(wanted: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return what a type is of, and what it holds."""
+    return get_origin(wanted), get_args(wanted)
+
+
 def _fits(value: Any, wanted: Any) -> bool:
     """Say whether a value is one that a column may hold."""
-    parts = get_args(wanted)
-    if get_origin(wanted) is tuple:
+    origin, parts = _type_parts(wanted)
+    if origin is tuple:
         if not isinstance(value, tuple):
             return False
         if parts[-1] is ...:
+            # Long columns are of one type: they are looked at as a whole.
+            kinds = set(map(type, value))
+            if parts[0] is float and kinds <= {float}:
+                return True
+            if parts[0] is int and kinds <= {int}:
+                return max(map(abs, value), default=0) <= float_info.max
             return all(_fits(entry, parts[0]) for entry in value)
         return len(value) == len(parts) and all(map(_fits, value, parts))
     if parts:

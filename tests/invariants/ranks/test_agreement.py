@@ -31,7 +31,7 @@ def course(rank: int, world: int = 2, **more) -> RankCourse:
         waits=(0.001,) * count,
         seconds=(0.1,) * count,
         names=("Net.fc1.weight", "Net.fc2.weight"),
-        replicas=tuple(range(world)),
+        replicas=f"0:{world}:1",
         exchanged=count - 1,
         looks=LOOKS,
         sums=tuple((7 * look, 11 * look) for look in LOOKS),
@@ -115,9 +115,9 @@ def test_what_cannot_be_told_is_not_judged(more) -> None:
 def test_two_groups_of_replicas_are_two() -> None:
     """Two data-parallel groups of tensor-parallel pairs: what differs between groups is meant."""
     other = tuple((3 * look, 5 * look) for look in LOOKS)
-    four = [course(0, replicas=(0, 2)), course(1, replicas=(1, 3), sums=other)]
+    four = [course(0, replicas="0:3:2"), course(1, replicas="1:4:2", sums=other)]
     same = four[0].fingerprints  # a pair sees the same data
-    four += [course(2, replicas=(0, 2)), course(3, replicas=(1, 3), sums=other)]
+    four += [course(2, replicas="0:3:2"), course(3, replicas="1:4:2", sums=other)]
     four[1] = replace(four[1], fingerprints=same)
     four[3] = replace(four[3], fingerprints=four[2].fingerprints)
     for name in ("replicas_agree", "gradients_agree", "ranks_see_different_data"):
@@ -164,7 +164,7 @@ def test_inputs_that_never_change_are_a_benchmark() -> None:
 
 def test_processes_that_train_apart() -> None:
     """Alike before the first step, different after the last, and nothing exchanged in between."""
-    alone = {"replicas": (), "exchanged": 0}
+    alone = {"replicas": "", "exchanged": 0}
     sums = tuple((7 * look + (look >= 0), 11 * look) for look in LOOKS)
     pair = course(0, **alone), course(1, sums=sums, **alone)
     (found,) = judge("processes_exchange_gradients", *pair)

@@ -30,7 +30,7 @@ class _Summed:
     optimizer: str = ""
     names: tuple[str, ...] = ()
     wrapper: Any = None  # a weak reference to the module that keeps its parameters alike
-    replicas: tuple[int, ...] = ()
+    replicas: str = ""
     sharded: bool = False
     lone: bool = False
     exchanged: int = 0
@@ -104,7 +104,7 @@ class Replicas(Watcher):
         made = _Summed(names=self._names(window.parameters), sharded=sharded)
         if wrapper is not None:
             made.wrapper = weakref.ref(wrapper)
-            made.replicas = tuple(distributed.get_process_group_ranks(wrapper.process_group))
+            made.replicas = _group_text(distributed.get_process_group_ranks(wrapper.process_group))
         return made
 
     def _names(self, parameters: list[torch.Tensor]) -> tuple[str, ...]:
@@ -137,6 +137,14 @@ def _find_wrapper(window: Window) -> DistributedDataParallel | None:
         if whole and any(id(parameter) in held for parameter in wrapper.parameters()):
             return wrapper  # type: ignore[no-any-return]
     return None
+
+
+def _group_text(ranks: list[int]) -> str:
+    """Write the ranks of a group, "0:8:2" as a slice: each of thousands of processes tells it."""
+    pace = ranks[1] - ranks[0] if len(ranks) > 1 else 1
+    if pace > 0 and ranks == list(range(ranks[0], ranks[-1] + 1, pace)):
+        return f"{ranks[0]}:{ranks[-1] + 1}:{pace}"
+    return ",".join(map(str, ranks))
 
 
 def _fold(sums: list[torch.Tensor | None], most: int) -> torch.Tensor | None:
