@@ -71,7 +71,7 @@ def no_step_is_missing(trace: Trace[Event]) -> Iterator[Finding]:
     Misses: rows that are missing at the ends, or now and then.
     Why: what a log does not show was not necessarily well: a process that hung, a disk that was
         full, or a resume from a later checkpoint than the log.
-    Source: huggingface/transformers issue 21389 (steps that are passed over at a resume).
+    Source: tensorpack/tensorpack issue 364 (a counter that leaps at a resume).
     """
     left = trace.conditions.get("rows left out")
     if isinstance(left, int) and left:

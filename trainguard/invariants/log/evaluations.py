@@ -37,12 +37,12 @@ def validation_follows_training(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: validation losses and metrics with 5 values or more, in logs whose training loss falls
         by a tenth: values that are all the same; a validation loss that ends above 1.1 times
-        (limit) its best while the training loss falls on; shares above one, or 100 %.
+        (limit) its best while the training loss falls on.
     Allows: validation losses of zero, which have a judgement of their own. What is found is a note.
     Misses: a metric that moves and measures the wrong thing.
     Why: a metric that stands still is measured on another model, or on no data; past its best step
         a model learns its samples by heart.
-    Source: keras-team/keras issue 1364; Prechelt, Early Stopping - But When? (1998).
+    Source: keras-team/keras issue 12863; Prechelt, Early Stopping - But When? (1998).
     """
     told = losses(trace)
     if len(told) < _FEW:

@@ -33,7 +33,7 @@ def rate_follows_one_schedule(trace: Trace[Event]) -> Iterator[Finding]:
     Why: a cosine that restarts every 8 updates, or a warm-up counted in epochs, looks like training
         that is merely slow.
     Source: the post-mortems multi-domain-vjepa3d (restarts) and flat-loss-autoencoder (15 % of the
-        rate after 15 epochs); Lightning-AI/pytorch-lightning issue 1476.
+        rate after 15 epochs); pytorch/pytorch issue 65417.
     """
     told = rates(trace)
     if len(told) < _LEAST or min(rate for _, rate in told) < 0:

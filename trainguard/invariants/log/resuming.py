@@ -45,7 +45,7 @@ def rate_continues_after_resume(trace: Trace[Event]) -> Iterator[Finding]:
     Misses: a schedule that is a little off, where no step is said again.
     Why: a scheduler whose state is not in the checkpoint warms up again over weights that are half
         trained, and the run that was paid for is lost.
-    Source: huggingface/transformers issue 13197; Lightning-AI/pytorch-lightning issue 12812.
+    Source: Lightning-AI/pytorch-lightning issue 5486; IntelLabs/distiller issue 145.
     """
     near = trace.limit("rate_continues_after_resume", _ROUNDING)
     told = rates(trace)
@@ -115,7 +115,7 @@ def loss_continues_after_resume(trace: Trace[Event]) -> Iterator[Finding]:
     Misses: a leap that is over within ten rows.
     Why: a loss that leaps up was resumed without its weights or its optimizer's state; one that
         leaps down sees the samples of the same epoch again.
-    Source: huggingface/transformers issue 23989; facebookresearch/metaseq, the logbook of OPT-175B.
+    Source: NVIDIA-NeMo/Megatron-Bridge issue 4565; kdexd/virtex issue 18.
     """
     most = trace.limit("loss_continues_after_resume", _JUMP)
     told = losses(trace)

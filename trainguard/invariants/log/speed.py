@@ -34,7 +34,7 @@ def throughput_lasts(trace: Trace[Event]) -> Iterator[Finding]:
     Misses: a run that was slow from the beginning; one whose last quarter is not slower.
     Why: a list that grows, a loader that falls behind or a device that throttles makes each day
         of a run longer than the one before.
-    Source: pytorch/pytorch issue 13246 (a loader whose workers slow down).
+    Source: smallcorgi/Faster-RCNN_TF issue 10 (0.4 s for a step at first, 1 s later).
     """
     told = [(row, row.seconds) for row in rows(trace) if row.seconds > 0]
     if len(told) < _LEAST or sum(row.seconds * row.span for row, _ in told) < _LONG:
