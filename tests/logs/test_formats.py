@@ -196,6 +196,7 @@ def test_a_state_and_its_later_copy_are_one_run(tmp_path) -> None:
     assert sum(isinstance(event, Step) for event in trace) == 80
 
 
+@pytest.mark.slow
 def test_a_long_log_keeps_its_ends_and_its_leaps(tmp_path) -> None:
     """Of 60,000 rows a part is kept: the first and last ones, and a single spike between."""
     file = tmp_path / "log.jsonl"
