@@ -4,10 +4,10 @@
 # registers operators, which can be done only once, and comes with the first optimizer.
 import pytest
 import torch._dynamo  # noqa: F401
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # How long an example takes is a matter of the machine, and of what else it does.
-settings.register_profile("tests", deadline=None)
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
 
 # What is run by `nox -s slow`, so that `nox -s tests` keeps within a quarter of an hour.
