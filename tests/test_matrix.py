@@ -53,6 +53,13 @@ def load(side: str, name: str) -> ModuleType:
     return import_module(f"fixtures.{side}.{name.replace('/', '.')}")
 
 
+def sampled(side: str) -> list[Any]:
+    """Return the fixtures of a side; two in three of those that train are slow: they take long."""
+    later = {name for place, name in enumerate(scripts(side)) if place % 3}
+    slow = pytest.mark.slow
+    return [pytest.param(n, marks=slow) if n in later else n for n in names(side)]
+
+
 @cache
 def broken() -> tuple[ModuleType, ...]:
     """Return all broken fixtures."""
@@ -82,7 +89,7 @@ def _enough_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forking, "_IDLE", (*forking._IDLE, *left))
 
 
-@pytest.mark.parametrize("name", names("broken"))
+@pytest.mark.parametrize("name", sampled("broken"))
 def test_a_broken_fixture_breaks_what_it_says(name: str) -> None:
     """BREAKS are the invariants that fail, NOTES those that only remark; no other says a word."""
     module = load("broken", name)
@@ -114,15 +121,7 @@ def unread_numbers(verdict: Verdict) -> list[str]:
     return [m for m in measures if m.value is None and re.search(r"\d", NO_NUMBER.sub("", m))]
 
 
-def sampled() -> list[Any]:
-    """Return the healthy fixtures; of those that train, which take long, two of three are slow."""
-    loops = scripts("healthy")
-    later = {name for place, name in enumerate(loops) if place % 3}
-    slow = pytest.mark.slow
-    return [pytest.param(n, marks=slow) if n in later else n for n in names("healthy")]
-
-
-@pytest.mark.parametrize("name", sampled())
+@pytest.mark.parametrize("name", sampled("healthy"))
 def test_a_healthy_fixture_passes_everything(name: str) -> None:
     """No finding, no note and no excuse."""
     verdicts = judged(load("healthy", name), Observations(Settings()))

@@ -68,13 +68,14 @@ def check(run: list[Event], promises: dict, header: dict) -> None:
     trace = Trace("train", tuple(run), header, promises)
     for finding in (finding for made in catalogue("loop") for finding in made.judge(trace)):
         assert "`train`" in finding.summary
-        words = finding.summary.replace("Net.fc1.weight", "")  # drawn as the name of a function
+        # Drawn as the name of a function, or of the module that made what a loss was given.
+        words = finding.summary.lower().replace("net.fc1.weight", "")
         assert not any(letter.isdigit() for letter in words)
         assert finding.measured
         assert finding.allowed
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(run=ANY_RUN, others=OTHERS, promises=PROMISES, header=HEADERS)
 def test_no_trace_is_too_odd(
     run: list[Event], others: list[Event], promises: dict, header: dict
@@ -83,7 +84,7 @@ def test_no_trace_is_too_odd(
     check([*run, *others], promises, header)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(count=st.integers(1, 60), odd=events(Step), data=st.data(), others=OTHERS, promises=PROMISES)
 def test_no_column_is_too_odd(
     count: int, odd: Step, data, others: list[Event], promises: dict, steps

@@ -128,13 +128,14 @@ def _wrong_decay(run: ScheduleRun, total: int) -> Iterator[Finding]:
     if total - (run.promise("warmup") or 0) < _shortest(run):
         return
     if max(rates) - low < 0.05 * way:
-        if rates[-1] <= top - 0.05 * way:
+        rising = run.crest == len(rates) - 1
+        if rates[-1] <= top - 0.05 * way and not rising:
             return  # it never came near its peak: what is low is no decay
         yield Finding(
             f"`{run.trace.subject}` has hardly decayed when the run ends",
             run.at(len(rates) - 1),
             number(rates[-1]),
-            "<= " + number(top - 0.05 * way),
+            "past its peak of " + number(top) if rising else "<= " + number(top - 0.05 * way),
             why=_unit_hint(run, total),
             event=run.ticks[-1],
         )
