@@ -12,7 +12,7 @@ from trainguard.core.finding import Finding
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
 from trainguard.judging.verdict import Config, Verdict
-from trainguard.report.formats import Account
+from trainguard.report.formats import RunAccount
 from trainguard.report.formats.table import FORMATS, write_account
 from trainguard.report.run_summary import summarize_run
 from trainguard.subjects.loop import Script
@@ -21,7 +21,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 LOSSES = st.lists(st.floats(width=32), max_size=20)
 
 
-def account(summary: str, why: str, losses: list[float]) -> Account:
+def account(summary: str, why: str, losses: list[float]) -> RunAccount:
     """Return what a run with one finding came to."""
     script = Script("train.py")
     made = find_invariants("loop.loss_is_finite")[0]
@@ -30,7 +30,7 @@ def account(summary: str, why: str, losses: list[float]) -> Account:
     trace = Trace("train.py", tuple(Step(step=i, loss=loss) for i, loss in enumerate(losses)))
     told = summarize_run(trace)
     root = Path("/home/me")
-    return Account(
+    return RunAccount(
         subject=script, verdicts=(verdict,), told=told, trace=trace, text="told", root=root
     )
 

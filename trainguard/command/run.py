@@ -22,7 +22,7 @@ from trainguard.events.trace import Trace
 from trainguard.judging.judge import applicable, check_excuses_apply, check_steps, judge_run
 from trainguard.judging.verdict import Verdict
 from trainguard.report import run_summary
-from trainguard.report.formats import Account
+from trainguard.report.formats import RunAccount
 from trainguard.report.formats.table import write_account
 from trainguard.report.json import check_apart, document
 from trainguard.report.progress import progress
@@ -242,7 +242,7 @@ def _judge_and_report(
             by_name=order.verbose,
             others=ranks.render_others({0: found, **others.found}),
         )
-        account = Account(
+        account = RunAccount(
             subject=order.subject,
             verdicts=verdicts,
             told=told,
@@ -259,7 +259,7 @@ def _judge_and_report(
     return code or (FOUND if everything and any(each) else CLEAN if written else USAGE)
 
 
-def _tell(order: RunRequest, account: Account, out: TextIO, err: TextIO) -> bool:
+def _tell(order: RunRequest, account: RunAccount, out: TextIO, err: TextIO) -> bool:
     """Write and print the report in the formats asked for; say whether somebody can read it."""
     written = said = True
     for name, path in order.formats:

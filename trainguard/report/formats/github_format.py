@@ -5,14 +5,14 @@ Source: GitHub documentation, Workflow commands for GitHub Actions (setting an e
 """
 
 from trainguard.core.measure import Place
-from trainguard.report.formats import Account, state_finding
+from trainguard.report.formats import RunAccount, state_finding
 
 # GitHub reads a command up to the line break, and a property up to the next comma or colon.
 _MESSAGE = {"%": "%25", "\r": "%0D", "\n": "%0A"}
 _PROPERTY = {**_MESSAGE, ":": "%3A", ",": "%2C"}
 
 
-def write(account: Account) -> str:
+def write(account: RunAccount) -> str:
     """Return a workflow command for each finding: an error, or a notice for what is a note."""
     lines = [
         _annotate(

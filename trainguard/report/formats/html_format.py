@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from trainguard.events.loop import Evaluation, Step
-from trainguard.report.formats import Account
+from trainguard.report.formats import RunAccount
 from trainguard.report.run_report import judged_text
 from trainguard.report.run_summary import as_rows, headline, size_text
 from trainguard.report.text import render_note, render_verdict
@@ -35,7 +35,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class StepMark:
     """A finding at its step: its number in the list, and where across the curves it lies."""
 
     number: int
@@ -43,7 +43,7 @@ class Mark:
     title: str
 
 
-def write(account: Account) -> str:
+def write(account: RunAccount) -> str:
     """Return the page."""
     from jinja2 import Environment  # late: it is no dependency
 
@@ -74,7 +74,7 @@ def write(account: Account) -> str:
     )
 
 
-def _draw_lines(account: Account, steps: list[Step], ends: tuple[int, int]) -> Iterator[Line]:
+def _draw_lines(account: RunAccount, steps: list[Step], ends: tuple[int, int]) -> Iterator[Line]:
     """Yield the curves of which something is known."""
     judged = [e for e in account.trace if isinstance(e, Evaluation) and e.measures]
     plain: Callable[[float], str] = "{:.4g}".format
@@ -131,11 +131,11 @@ def _lay_across(step: float, ends: tuple[int, int]) -> float:
     return WIDTH * (step - first) / max(1, last - first)
 
 
-def _mark(account: Account, ends: tuple[int, int]) -> Iterator[Mark]:
+def _mark(account: RunAccount, ends: tuple[int, int]) -> Iterator[StepMark]:
     """Yield the findings that have a step, by the numbers that they have in the list."""
     failing = [verdict for verdict in account.verdicts if verdict.fails]
     for number, verdict in enumerate(failing, 1):
         for place in [finding.at for finding in verdict.breaches][:1]:
             step = place.step
             if step is not None and ends[0] <= step <= ends[1]:
-                yield Mark(number, _lay_across(step, ends), verdict.invariant.name)
+                yield StepMark(number, _lay_across(step, ends), verdict.invariant.name)

@@ -9,13 +9,13 @@ from typing import Final
 from xml.etree import ElementTree as ET
 
 from trainguard.judging.verdict import Verdict
-from trainguard.report.formats import Account
+from trainguard.report.formats import RunAccount
 from trainguard.report.text import render_note, render_verdict
 
 _NO_XML: Final = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # of XML 1.0
 
 
-def write(account: Account) -> str:
+def write(account: RunAccount) -> str:
     """Return one test suite; what had nothing to judge is skipped, with the reason."""
     counts = {
         "tests": len(account.verdicts),

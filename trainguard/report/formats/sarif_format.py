@@ -12,12 +12,12 @@ from urllib.parse import quote
 
 from trainguard.core.finding import Finding
 from trainguard.judging.verdict import Verdict
-from trainguard.report.formats import Account, state_finding
+from trainguard.report.formats import RunAccount, state_finding
 
 _SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def write(account: Account) -> str:
+def write(account: RunAccount) -> str:
     """Return a log with one run: a rule for each invariant, a result for each finding."""
     judged = {verdict.invariant.key: verdict.invariant for verdict in account.verdicts}
     rules = [
@@ -34,7 +34,7 @@ def write(account: Account) -> str:
     return f"{json.dumps(log, indent=2)}\n"
 
 
-def _result(account: Account, verdict: Verdict, finding: Finding, fails: bool) -> dict[str, Any]:
+def _result(account: RunAccount, verdict: Verdict, finding: Finding, fails: bool) -> dict[str, Any]:
     """Return a finding; its fingerprint survives where lines above it are added."""
     file, line = account.locate(finding.at)
     key = verdict.invariant.key

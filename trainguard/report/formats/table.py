@@ -4,7 +4,7 @@ from typing import Final
 
 from trainguard.core.errors import DeclarationError
 from trainguard.report.formats import (
-    Account,
+    RunAccount,
     github_format,
     html_format,
     json_format,
@@ -23,7 +23,7 @@ FORMATS: Final = {
 }
 
 
-def write_account(name: str, account: Account) -> str:
+def write_account(name: str, account: RunAccount) -> str:
     """Return an account in a format of `FORMATS`."""
     return FORMATS[name](account)
 
