@@ -34,8 +34,7 @@ def gradients_are_spent(trace: Trace[Event]) -> Iterator[Finding]:
         if probe.probe == "in vain" and not probe.reference and probe.measured >= _LEAST_LOST:
             yield _describe_term(trace, probe)
     for course in courses(trace):
-        # Of a step that stands for several, passes between them are not all accounted for.
-        made = [step for step in course.steps if step.norm > 0 and step.span == 1]
+        made = [step for step in course.steps if step.norm > 0]
         vain = [step for step in made if step.thrown]
         if len(vain) < _LEAST_STEPS or not most_of(vain, made):
             continue

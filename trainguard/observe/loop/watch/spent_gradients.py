@@ -114,9 +114,12 @@ class SpentGradients(Watcher):
 
     def after_backward(self, loss: torch.Tensor) -> None:
         """Wait for what becomes of the gradients that have arrived; hooks may have used them."""
-        arrivals = [a for w in self.recorder.windows if w.reached and (a := _arrival_at(w))]
+        reached = [window for window in self.recorder.windows if window.reached]
+        arrivals = [a for window in reached if (a := _arrival_at(window))]
         reaches, self._reaches = self._reaches, []
-        if not arrivals or self._terms.noticed:
+        # Of a step that nobody watches, it is not heard that it uses what has arrived.
+        heard = all(window.is_watched for window in reached)
+        if not arrivals or not heard or self._terms.noticed:
             return
         self._waiting = [*self._waiting[1 - _MOST_WAITING :], _Arrivals(arrivals)]
         for reach in reaches:
