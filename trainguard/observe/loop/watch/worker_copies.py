@@ -161,6 +161,8 @@ class WorkerCopies(Watcher):
             return
         if isinstance(data, IterableDataset) or loader.batch_sampler is None:
             return
+        if not type(data).__weakrefoffset__:
+            return  # a list, say: it could not be told from another one in its place
         self._tried[id(data)] = weakref.ref(data), []
         held = generators(data)
         idle = not held and loader.worker_init_fn is None
