@@ -75,7 +75,7 @@ def check(run: list[Event], promises: dict, header: dict) -> None:
         assert finding.allowed
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(run=ANY_RUN, others=OTHERS, promises=PROMISES, header=HEADERS)
 def test_no_trace_is_too_odd(
     run: list[Event], others: list[Event], promises: dict, header: dict
@@ -84,7 +84,7 @@ def test_no_trace_is_too_odd(
     check([*run, *others], promises, header)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(count=st.integers(1, 60), odd=events(Step), data=st.data(), others=OTHERS, promises=PROMISES)
 def test_no_column_is_too_odd(
     count: int, odd: Step, data, others: list[Event], promises: dict, steps

@@ -1,7 +1,7 @@
 """
 The formats of a report, one module each: what a run comes to, for those that read no terminal.
 
-An `RunAccount` is all that a format is given. A format is a function from an account to text, in a
+A `RunAccount` is all that a format is given. A format is a function from an account to text, in a
 module of its own, and a line of `FORMATS` in table.py, which the command line reads.
 """
 
