@@ -100,3 +100,14 @@ def test_it_does_not_import_torch() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
     )
     assert told.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_page_needs_its_library(monkeypatch) -> None:
+    """It is said before the script is run, not after."""
+    monkeypatch.setattr("trainguard.command.options.find_spec", lambda name: None)
+    told = run("run", "--format", "html=out.html", "train.py")
+    assert told.exit_code == 2
+    assert told.stderr == (
+        "--format html needs jinja2, which is not installed."
+        " Install it: pip install 'trainguard[report]'.\n"
+    )

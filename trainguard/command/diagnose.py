@@ -13,8 +13,10 @@ import typer
 
 from trainguard.command.exit import CLEAN, FOUND, USAGE, ending
 from trainguard.command.options import (
+    SILENCE,
     Words,
     check_file,
+    name_only,
     read_excuses,
     read_settings,
     split_columns,
@@ -32,8 +34,6 @@ from trainguard.report.progress import showing
 from trainguard.report.run_report import render_report
 from trainguard.subjects.log import Log
 from trainguard.subjects.loop import Script
-
-_SILENCE = '--allow NAME="<reason>"'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ def diagnose_logs(
 def diagnose(order: DiagnoseRequest) -> int:
     """Read the logs, judge each run in them, report it, and return the exit code."""
     subject = order.subject
-    object.__setattr__(subject, "file", "")  # it is declared on the command line
+    name_only(subject)
     paths = [subject.paths] if isinstance(subject.paths, str | Path) else subject.paths
     check_apart([order.json], [path for path in map(Path, paths) if path.exists()])
     with ExitStack() as stack:
@@ -134,8 +134,7 @@ def _judge(order: DiagnoseRequest, trace: Trace[Any]) -> tuple[Verdict, ...]:
     run: Log | Script = replace(subject, name=trace.subject)
     if "log" not in trace.conditions:
         run = Script(trace.subject, name=trace.subject, allow=_of_loops(subject))
-    object.__setattr__(run, "file", "")
-    return judge_run(run, trace, order.settings, order.command, _SILENCE)
+    return judge_run(name_only(run), trace, order.settings, order.command, SILENCE)
 
 
 def _of_loops(subject: Log) -> dict[str, str]:

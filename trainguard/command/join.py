@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from trainguard.command.exit import CLEAN, FOUND, USAGE, ending
-from trainguard.command.options import Words, read_excuses, read_settings
+from trainguard.command.options import SILENCE, Words, name_only, read_excuses, read_settings
 from trainguard.command.output import say
 from trainguard.command.ranks import Others, as_rows
 from trainguard.core.errors import DeclarationError
@@ -19,7 +19,6 @@ from trainguard.judging.judge import judge_run
 from trainguard.report.run_report import render_report
 from trainguard.subjects.loop import Script
 
-_SILENCE = '--allow NAME="<reason>"'
 _REMEDY = "`torchrun ... -m trainguard run --trace FILE` writes one of each process."
 
 
@@ -60,13 +59,12 @@ def join_traces(
         absent = set(range(world)) - set(found.files)
         others = Others(missing=dict.fromkeys(sorted(absent), "no trace of it is here"))
         joined = join([found.digests[rank] for rank in sorted(found.digests)], others.missing)
-        run = Script(joined.subject, name=joined.subject, allow=excuses, ranks=world)
-        object.__setattr__(run, "file", "")  # it is declared on the command line
+        run = name_only(Script(joined.subject, name=joined.subject, allow=excuses, ranks=world))
         command = shlex.join(["trainguard", *sys.argv[1:]])
-        verdicts = judge_run(run, joined, settings, command, _SILENCE, joined=True)
+        verdicts = judge_run(run, joined, settings, command, SILENCE, joined=True)
         rows = [*as_rows(others, world), *(("unread", name) for name in found.unread)]
         head = f"{joined.subject}: {len(found.files)} traces in {folder}"
-        text = render_report(verdicts, head, rows, strict=strict, by_name=verbose)
+        text = render_report(verdicts, head, rows, strict=settings.strict, by_name=verbose)
         written = say(text, sys.stdout, sys.stderr)
         fails = any(verdict.fails for verdict in verdicts)
         raise typer.Exit(FOUND if fails else CLEAN if written else USAGE)

@@ -2,15 +2,33 @@
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from trainguard.core.catalogue import check_globs
 from trainguard.core.errors import DeclarationError
 from trainguard.core.settings import Settings, from_pyproject
 from trainguard.report.formats.table import split_format
 from trainguard.report.json import check_writable
+from trainguard.subjects.subject import Subject
 
 Words = list[str] | None
+SILENCE: Final = '--allow NAME="<reason>"'
+_Given = TypeVar("_Given", bound=Subject)
+
+
+def name_only(subject: _Given) -> _Given:
+    """Return a subject of a command line, which no file declares: it is told of by its name."""
+    object.__setattr__(subject, "file", "")
+    return subject
+
+
+def check_installed(option: str, library: str) -> None:
+    """Raise where a library that an option needs is not there; the extra `report` has it."""
+    if find_spec(library) is None:
+        raise DeclarationError(
+            f"{option} needs {library}, which is not installed."
+            " Install it: pip install 'trainguard[report]'."
+        )
 
 
 def split_globs(words: Words) -> tuple[str, ...]:
@@ -62,11 +80,8 @@ def check_file(option: str, path: Path | None) -> Path | None:
 def split_formats(words: Words) -> tuple[tuple[str, Path | None], ...]:
     """Return the formats asked for, with their files; raises for what cannot be written."""
     asked = [split_format("--format", word) for word in words or ()]
-    if any(name == "html" for name, _ in asked) and find_spec("jinja2") is None:
-        raise DeclarationError(
-            "--format html needs jinja2, which is not installed."
-            " Install it: pip install 'trainguard[report]'."
-        )
+    if any(name == "html" for name, _ in asked):
+        check_installed("--format html", "jinja2")
     return tuple(
         (name, check_writable("--format", Path(file)) if file else None) for name, file in asked
     )

@@ -12,6 +12,7 @@ from typing import Any, Final, TextIO
 
 from trainguard.command import ranks
 from trainguard.command.exit import CLEAN, FAILED, FOUND, INTERRUPTED, USAGE, account_for_exits
+from trainguard.command.options import SILENCE, name_only
 from trainguard.command.output import flush, keep_stream, say, write_file
 from trainguard.command.ranks import own_file, rank
 from trainguard.core.catalogue import catalogue
@@ -30,7 +31,6 @@ from trainguard.report.run_report import render_report
 from trainguard.report.text import render_traceback, render_verdict
 from trainguard.subjects.loop import Script
 
-SILENCE: Final = '--allow NAME="<reason>"'
 _NO_ACCELERATOR: Final = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
 _PACKAGE: Final = str(Path(__file__).parents[1])
 _EXCEPTHOOK: Final = sys.excepthook  # before the command line puts its own there
@@ -69,7 +69,7 @@ def launch(order: RunRequest) -> int:
 
     Raises DeclarationError, before anything is run, for what cannot be meant.
     """
-    object.__setattr__(order.subject, "file", "")  # it is declared on the command line
+    name_only(order.subject)
     sys.excepthook = _EXCEPTHOOK
     files = [order.json, order.trace, *(file for _, file in order.formats)]
     check_apart(files, [None if order.module else Path(order.subject.path)])

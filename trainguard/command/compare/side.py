@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from trainguard.command.options import name_only
 from trainguard.core.errors import DeclarationError, did_you_mean
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Trace
@@ -45,8 +46,7 @@ class Side:
 
             return observe_apart(self.words[0], pair, steps, seconds)
         path, *args = (word.replace(SEED, str(pair)) for word in self.words)
-        script = Script(path, args=args, name=Path(path).name, timeout=seconds)
-        object.__setattr__(script, "file", "")  # it is declared on the command line
+        script = name_only(Script(path, args=args, name=Path(path).name, timeout=seconds))
         from trainguard.observe.loop.run_processes import observe_script  # late: torch
 
         return observe_script(script, Settings(), steps, probe=False)

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 from trainguard.command.memory.target import find_subject
+from trainguard.command.options import check_installed
 from trainguard.core.errors import DeclarationError, did_you_mean
 from trainguard.core.settings import from_pyproject
 from trainguard.report.json import check_apart
@@ -122,11 +122,8 @@ def check(order: MemoryRequest) -> None:
     """Raise where a file is asked for that could not be written in the end."""
     check_apart(list(order.files.values()), [Path(order.target.partition("::")[0])])
     for kind, library in _NEEDS.items():
-        if kind in order.files and find_spec(library) is None:
-            raise DeclarationError(
-                f"--{kind} needs {library}, which is not installed."
-                " Install it: pip install 'trainguard[report]'."
-            )
+        if kind in order.files:
+            check_installed(f"--{kind}", library)
     check_word("--device", [order.device or DEVICES[0]], DEVICES)
     if order.fit and order.budget is None:
         raise DeclarationError(

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from trainguard.command.options import name_only
 from trainguard.core.errors import DeclarationError, SubjectError, did_you_mean
 from trainguard.core.settings import Settings
 from trainguard.subjects.loop import Run, Script
@@ -137,9 +138,7 @@ def _script(path: Path, options: Mapping[str, Any]) -> Script:
     """Return the script that is to be run."""
     if not _is_file(path):
         raise DeclarationError(f"There is no script {str(path)!r} in {Path.cwd()}. {_HOW}")
-    script = Script(path, args=tuple(options["args"]), name=path.name)
-    object.__setattr__(script, "file", "")  # it is declared on the command line
-    return script
+    return name_only(Script(path, args=tuple(options["args"]), name=path.name))
 
 
 def _attribute(module: str, attribute: str) -> Any:
