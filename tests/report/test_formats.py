@@ -1,6 +1,7 @@
 """The formats of a report hold whatever a script, a path or a message may hold."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -48,6 +49,25 @@ def test_any_words_can_be_written(summary: str, why: str, losses: list[float]) -
     assert log["results"][0]["message"]["text"].startswith(f"{summary}.")
     assert json.loads(written["json"])["findings"][0]["summary"] == summary
     assert f"<{summary}>" not in written["html"]
+
+
+def test_no_format_hides_what_another_process_found() -> None:
+    """The first process found nothing here; the second one did, and so has an excuse gone stale."""
+    whole = account("x", "", [1.0, 0.5])
+    made, script = whole.verdicts[0].invariant, whole.subject
+    well = Verdict(script, made, Config(), "passed")
+    stale = Verdict(script, find_invariants("loop.loss_falls")[0], Config(), "stale", reason="so")
+    others = ((1, "gradients_agree", "gradients_agree: they differ\n  at  step 3"),)
+    told = replace(whole, verdicts=(well, stale), others=others, text="rank 1:\ngradients_agree")
+    for name in FORMATS:
+        written = write_account(name, told)
+        assert "gradients_agree" in written, name
+        assert name == "text" or "loss_falls" in written, name
+    (log,) = json.loads(write_account("sarif", told))["runs"]
+    assert [result["level"] for result in log["results"]] == ["error", "error"]
+    suite = ET.fromstring(write_account("junit", told).encode())[0]
+    assert (suite.get("tests"), suite.get("failures")) == ("3", "2")
+    assert [len(case.findall("failure")) for case in suite] == [0, 1, 1]
 
 
 def test_a_long_run_is_drawn_with_its_spikes() -> None:

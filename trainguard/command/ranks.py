@@ -172,13 +172,18 @@ def leave(found: Mapping[str, str]) -> dict[int, Found]:
         return own
 
 
-def render_others(everything: Mapping[int, Found]) -> str:
-    """Return the reports of what only other processes than the first one found."""
-    told, parts = set(everything.get(0, {})), []
+def found_by_others(everything: Mapping[int, Found]) -> list[tuple[int, str, str]]:
+    """Return rank, invariant and report of what only other processes than the first one found."""
+    told, new = set(everything.get(0, {})), []
     for number, found in sorted(everything.items()):
-        parts += [f"rank {number}:\n{text}" for name, text in found.items() if name not in told]
+        new += [(number, name, text) for name, text in found.items() if name not in told]
         told |= set(found)
-    return "\n\n".join(parts)
+    return new
+
+
+def render_others(everything: Mapping[int, Found]) -> str:
+    """Return these reports as they are printed."""
+    return "\n\n".join(f"rank {n}:\n{text}" for n, _, text in found_by_others(everything))
 
 
 def as_rows(others: Others, size: int) -> list[tuple[str, str]]:

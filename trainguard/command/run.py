@@ -218,14 +218,15 @@ def _judge_and_report(
         verdicts = judge_run(order.subject, trace, order.settings, order.command, SILENCE)
     if order.judging and ranks.world() > 1:
         verdicts, others = _judge_together(order, trace, verdicts, failed=bool(code))
-    told = run_summary.summarize_run(trace, ended)
+    told, found = run_summary.summarize_run(trace, ended), _found(verdicts)
+    every = {0: found, **others.found}
+    elsewhere = tuple(ranks.found_by_others(every))
     written = True
     if order.json is not None:
-        plain = partial(document, order.subject, verdicts, told)
+        plain = partial(document, order.subject, verdicts, told, elsewhere)
         written &= write_file(own_file(order.json), plain, err)
     if order.trace is not None:
         written &= write_file(own_file(order.trace), trace.to_text, err)
-    found = _found(verdicts)
     if missing:
         if not code:
             say(missing, err)
@@ -240,7 +241,7 @@ def _judge_and_report(
             rows,
             strict=order.settings.strict,
             by_name=order.verbose,
-            others=ranks.render_others({0: found, **others.found}),
+            others=ranks.render_others(every),
         )
         account = RunAccount(
             subject=order.subject,
@@ -249,6 +250,7 @@ def _judge_and_report(
             trace=trace,
             text=f"\n{text}",  # the script may have left its last line open
             root=order.root,
+            others=elsewhere,
         )
         written &= _tell(order, account, out, err)
     everything = ranks.leave(found)  # nothing where others go on, whom a launcher would then end

@@ -16,14 +16,22 @@ from trainguard.subjects.loop import Script
 VERSION = 2
 
 
-def document(subject: Script, verdicts: Iterable[Verdict], told: RunSummary) -> str:
+def document(
+    subject: Script,
+    verdicts: Iterable[Verdict],
+    told: RunSummary,
+    others: Iterable[tuple[int, str, str]] = (),
+) -> str:
     """
     Return the JSON document of a run.
 
-    `findings` holds what counts, notes included; what is excused stands apart, with its reason.
+    `findings` holds what counts, notes included; what is excused stands apart, with its reason, and
+    so does what only other processes have found: `others` are rank, invariant and report.
     """
     head = {"version": VERSION, "script": str(subject.path), "args": list(subject.args)}
-    return render({**head, **findings(list(verdicts)), "trace": as_plain(told)})
+    of_others = [dict(zip(("rank", "invariant", "text"), each, strict=True)) for each in others]
+    found = {**findings(list(verdicts)), "others": of_others}
+    return render({**head, **found, "trace": as_plain(told)})
 
 
 def render(document: dict[str, Any]) -> str:

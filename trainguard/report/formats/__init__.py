@@ -24,6 +24,7 @@ class RunAccount:
     What a run came to.
 
     text: the report, as it is printed. root: the folder that paths are told from.
+    others: (rank, invariant, report) of what only other processes of the run have found.
     """
 
     subject: Script
@@ -32,6 +33,7 @@ class RunAccount:
     trace: Trace[Any]
     text: str
     root: Path
+    others: tuple[tuple[int, str, str], ...] = ()
 
     def found(self) -> Iterator[tuple[Verdict, Finding, bool]]:
         """Yield what counts, with whether it fails; what is excused does not count."""

@@ -32,6 +32,10 @@ def write(account: RunAccount) -> str:
         )
         for verdict in account.stale()
     ]
+    lines += [
+        _annotate("error", account.locate(Place("")), name, f"Found by rank {rank}:\n{text}")
+        for rank, name, text in account.others
+    ]
     return "\n".join(lines)
 
 

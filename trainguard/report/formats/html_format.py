@@ -69,6 +69,7 @@ def write(account: RunAccount) -> str:
             render_note(f, v.invariant) for v in account.verdicts if not v.fails for f in v.notes
         ],
         passed=[v.invariant for v in account.verdicts if v.outcome == "passed"],
+        others=account.others,
         excused=[v for v in account.verdicts if v.outcome == "excused"],
         skipped=skipped,
     )

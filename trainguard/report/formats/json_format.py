@@ -6,4 +6,4 @@ from trainguard.report.json import document
 
 def write(account: RunAccount) -> str:
     """Return what `--json FILE` writes."""
-    return document(account.subject, account.verdicts, account.told)
+    return document(account.subject, account.verdicts, account.told, account.others)

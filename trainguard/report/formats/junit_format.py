@@ -18,8 +18,8 @@ _NO_XML: Final = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 def write(account: RunAccount) -> str:
     """Return one test suite; what had nothing to judge is skipped, with the reason."""
     counts = {
-        "tests": len(account.verdicts),
-        "failures": sum(verdict.fails for verdict in account.verdicts),
+        "tests": len(account.verdicts) + len(account.others),
+        "failures": sum(verdict.fails for verdict in account.verdicts) + len(account.others),
         "skipped": sum(verdict.outcome == "skipped" for verdict in account.verdicts),
         "errors": 0,
     }
@@ -29,6 +29,9 @@ def write(account: RunAccount) -> str:
     suite = ET.SubElement(suites, "testsuite", attributes)
     for verdict in account.verdicts:
         _add_case(suite, verdict)
+    for rank, name, text in account.others:
+        case = ET.SubElement(suite, "testcase", classname=f"rank {rank}", name=name)
+        _add_failure(case, text)
     ET.indent(suites)
     return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(suites, encoding="unicode")}\n'
 
@@ -38,13 +41,18 @@ def _add_case(suite: ET.Element, verdict: Verdict) -> None:
     made = verdict.invariant
     case = ET.SubElement(suite, "testcase", classname=verdict.subject.name, name=made.key)
     if verdict.fails:
-        head, _, _ = render_verdict(verdict).partition("\n")
-        ET.SubElement(case, "failure", message=_clean(head)).text = _clean(render_verdict(verdict))
+        _add_failure(case, render_verdict(verdict))
     elif verdict.outcome in ("skipped", "excused"):
         ET.SubElement(case, "skipped", message=_clean(verdict.reason))
     notes = [render_note(finding, made) for finding in verdict.notes]
     if notes and not verdict.strict:
         ET.SubElement(case, "system-out").text = _clean("\n".join(notes))
+
+
+def _add_failure(case: ET.Element, text: str) -> None:
+    """Add why a test case failed; its first line is the message."""
+    head, _, _ = text.partition("\n")
+    ET.SubElement(case, "failure", message=_clean(head)).text = _clean(text)
 
 
 def _clean(text: str) -> str:

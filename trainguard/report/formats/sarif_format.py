@@ -13,6 +13,7 @@ from urllib.parse import quote
 from trainguard.core.finding import Finding
 from trainguard.judging.verdict import Verdict
 from trainguard.report.formats import RunAccount, state_finding
+from trainguard.report.text import render_verdict
 
 _SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 
@@ -28,10 +29,19 @@ def write(account: RunAccount) -> str:
     run = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
-        "results": [_result(account, *each) for each in account.found()],
+        "results": [
+            *(_result(account, *each) for each in account.found()),
+            *(_without_place(v.invariant.key, render_verdict(v)) for v in account.stale()),
+            *(_without_place(name, f"rank {rank}: {text}") for rank, name, text in account.others),
+        ],
     }
     log = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
     return f"{json.dumps(log, indent=2)}\n"
+
+
+def _without_place(key: str, text: str) -> dict[str, Any]:
+    """Return a result that is about no line: an excuse, or what another process has found."""
+    return {"ruleId": key, "level": "error", "message": {"text": text}}
 
 
 def _result(account: RunAccount, verdict: Verdict, finding: Finding, fails: bool) -> dict[str, Any]:
