@@ -79,6 +79,18 @@ def written(*findings: Finding) -> dict:
     return json.loads(document(script, [verdict], told))
 
 
+def test_what_had_nothing_to_judge_stands_apart() -> None:
+    """It was not judged, and is there with the reason."""
+    script, (one, other) = Script("train.py"), catalogue("loop")[:2]
+    verdicts = [
+        Verdict(script, one, Config(), "passed"),
+        Verdict(script, other, Config(), "skipped", reason="no gradient was clipped"),
+    ]
+    told = json.loads(document(script, verdicts, summarize_run(Trace("train", (), {}))))
+    assert told["judged"] == [one.key]
+    assert told["unjudged"] == {other.key: "no gradient was clipped"}
+
+
 def test_numbers_and_places_are_fields() -> None:
     """Readers take the value and the step from fields, and the words are there too."""
     found = Finding(

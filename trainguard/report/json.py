@@ -42,7 +42,8 @@ def render(document: dict[str, Any]) -> str:
 def findings(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     """Return what became of all that was judged, in plain values."""
     return {
-        "judged": [verdict.invariant.key for verdict in verdicts],
+        "judged": [v.invariant.key for v in verdicts if v.outcome != "skipped"],
+        "unjudged": {v.invariant.key: v.reason for v in verdicts if v.outcome == "skipped"},
         "findings": [
             _entry(verdict, finding)
             for verdict in verdicts
