@@ -118,7 +118,8 @@ def _uniform(box: Box, name: str, count: int, generator: Generator) -> Tensor:
 def _towards(end: float, other: float, dtype: torch.dtype) -> float:
     """Return the number of a dtype that is nearest to one end of a range and inside the range."""
     nearest = torch.tensor(end, dtype=dtype)
-    if (float(nearest) - end) * (other - end) < 0:
+    # Compared, not multiplied: of numbers near zero the product is zero, whatever their signs.
+    if float(nearest) < end < other or float(nearest) > end > other:
         nearest = nearest.nextafter(torch.tensor(other, dtype=dtype))
     return float(nearest)
 
