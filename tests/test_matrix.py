@@ -77,6 +77,13 @@ def judged(module: ModuleType, observations: Observations) -> list[Verdict]:
     ]
 
 
+def faults(verdicts: list[Verdict], observations: Observations) -> set[str]:
+    """Return what trainguard itself failed at: what a watcher does not see is neither found."""
+    runs = {id(v.subject): v for v in verdicts if v.invariant.family == "loop"}
+    traces = [observations.trace(v.subject, v.config, v.invariant) for v in runs.values()]
+    return {str(fault) for trace in traces for fault in trace.conditions.get("faults", ())}
+
+
 @pytest.fixture(autouse=True)
 def _enough_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """
@@ -97,6 +104,7 @@ def test_a_broken_fixture_breaks_what_it_says(name: str) -> None:
     verdicts = judged(module, observations)
     breaks = {v.invariant.name for v in verdicts if v.outcome == "broken"}
     notes = {v.invariant.name for v in verdicts if v.notes} - breaks
+    assert faults(verdicts, observations) == set()
     texts = "\n\n".join(
         render_verdict(v) for v in verdicts if v.invariant.name not in module.BREAKS
     )
@@ -124,7 +132,9 @@ def unread_numbers(verdict: Verdict) -> list[str]:
 @pytest.mark.parametrize("name", sampled("healthy"))
 def test_a_healthy_fixture_passes_everything(name: str) -> None:
     """No finding, no note and no excuse."""
-    verdicts = judged(load("healthy", name), Observations(Settings()))
+    observations = Observations(Settings())
+    verdicts = judged(load("healthy", name), observations)
+    assert faults(verdicts, observations) == set()
     assert [f.summary for v in verdicts for f in v.findings] == []
     assert [v.subject.name for v in verdicts if v.subject.allow] == []
 
