@@ -84,6 +84,8 @@ def test_what_is_broken(broken) -> None:
         broken.check()
     assert str(caught.value).startswith(f"{LEFT_OVER}: {finding.summary}\n")
     assert '.check(allow={"gradients_start_empty": "<reason>"})' in str(caught.value)
+    for shown in (broken, caught.value):  # as a notebook shows them
+        assert "broken: gradients_start_empty</summary><pre>" in shown._repr_html_()
 
 
 def test_check_takes_settings(broken) -> None:

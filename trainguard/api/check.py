@@ -12,6 +12,7 @@ from trainguard.judging.judge import (
     verdict,
 )
 from trainguard.judging.verdict import Verdict
+from trainguard.report.cell import render_cell
 from trainguard.report.text import render_verdict
 from trainguard.subjects.subject import Subject
 
@@ -22,6 +23,10 @@ class Broken(AssertionError):
     def __init__(self, verdicts: Iterable[Verdict]) -> None:
         self.verdicts = tuple(verdicts)
         super().__init__("\n\n".join(render_verdict(verdict) for verdict in self.verdicts))
+
+    def _repr_html_(self) -> str:
+        """Show in a notebook what is broken."""
+        return render_cell("Broken", self.verdicts)
 
 
 def check(

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterable, Mapping
+from html import escape
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -14,6 +15,7 @@ from trainguard.core.settings import Settings
 from trainguard.events.trace import Trace
 from trainguard.judging.judge import check_steps, judge_run
 from trainguard.judging.verdict import Verdict
+from trainguard.report.cell import render_cell
 from trainguard.subjects.loop import Run
 
 PROMISES: Final = ("batch", "falls", "average", "frozen", "trainable", "limits")
@@ -59,6 +61,12 @@ class Recording:
         steps = self._trace.conditions.get("steps", 0)
         told = "check() judges them, findings lists what was found"
         return f"{self._kind}({self.run.name!r}), {steps} steps recorded: {told}"
+
+    def _repr_html_(self) -> str:
+        """Show in a notebook what was found, once the block is left and trained."""
+        if self._trace is None or not self._trace.conditions.get("steps"):
+            return f"<code>{escape(repr(self))}</code>"
+        return render_cell(repr(self).partition(":")[0], self.verdicts)
 
     def __enter__(self) -> Self:
         """Start to record."""

@@ -1,22 +1,37 @@
 """Which line of the user's code is running: `train.py:41`."""
 
+import os
 import sys
 import sysconfig
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
 _PACKAGE = str(Path(__file__).parents[2])
 _PATHS = sysconfig.get_paths()
-_LIBRARIES = tuple({_PATHS["purelib"], _PATHS["platlib"]})
+_LIBRARIES = {_PATHS["purelib"], _PATHS["platlib"]}
+# Those of the machine, of a user, of another environment: `--system-site-packages`, `pip --user`.
+_SITES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 _CELL = "<ipython-input-"  # how the code of a cell is called, outside of notebooks
-_STANDARD = tuple({_PATHS["stdlib"], _PATHS["platstdlib"]})
+_STANDARD = {_PATHS["stdlib"], _PATHS["platstdlib"]}
 
 
 @cache
 def foreign(file: str) -> bool:
     """Say whether a file is the user's own: not ours, not Python's, not an installed library's."""
-    return not file.startswith((_PACKAGE, "<", *_LIBRARIES, *_STANDARD)) or file.startswith(_CELL)
+    if file.startswith(_CELL):
+        return True
+    installed = any(site in file for site in _SITES)
+    return not installed and not file.startswith((_PACKAGE, "<", *_folders_of_libraries()))
+
+
+@cache
+def _folders_of_libraries() -> tuple[str, ...]:
+    """Return the folders of Python, of what is installed, and of a torch built from its source."""
+    torch = find_spec("torch")
+    built = set(torch.submodule_search_locations or ()) if torch else set()
+    return tuple(_LIBRARIES | _STANDARD | built)
 
 
 def caller(depth: int = 1) -> str:
