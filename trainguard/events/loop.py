@@ -261,7 +261,8 @@ class Probe(Event):
         "saturated" (what gets no gradient but zero, of so many elements), "in vain" (passes whose
         gradients of a term were cleared unused, against those of which they were used), "copies"
         (rows of a stream that all workers served, of the different ones), "generators" (workers
-        that begin with the same state of a generator, and draw from it alike).
+        that begin with the same state of a generator, and draw from it alike), "leaked" (steps
+        with gradients of another optimizer's loss, of all that were made).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
     """

@@ -36,3 +36,24 @@ def test_a_term_in_vain(lost: float, used: float, expected: list, ranks, steps) 
     where = {"label": "mse_loss Critic", "source": "/home/me/train.py:9"}
     probe = Probe(probe="in vain", measured=lost, reference=used, **where)
     assert ranks("gradients_are_spent", [*steps(20), probe]) == expected
+
+
+@pytest.mark.parametrize(
+    ("leaked", "made", "expected"),
+    [(64, 500, ["broken"]), (16, 20, ["broken"]), (15, 20, []), (20, 60, [])],
+)
+def test_gradients_of_another_loss(leaked: float, made: float, expected: list, ranks) -> None:
+    """Most of the first steps have to be made with them."""
+    where = {"label": "Adam#2 Adam train.py:9", "source": "/home/me/train.py:12"}
+    probe = Probe(probe="leaked", measured=leaked, reference=made, **where)
+    assert ranks("gradients_stay_with_their_loss", [probe]) == expected
+
+
+def test_a_leak_is_told_with_the_optimizers(judged) -> None:
+    """A reader learns whose gradients have to be cleared, and before which line."""
+    where = {"label": "Adam#2 Adam train.py:9", "source": "/home/me/train.py:12"}
+    probe = Probe(probe="leaked", measured=64, reference=500, step=0, **where)
+    (finding,) = judged("gradients_stay_with_their_loss", [probe])
+    assert finding.source == "/home/me/train.py:12"
+    assert "call zero_grad() of Adam#2" in finding.why
+    assert finding.measured.startswith("64 of 64 steps")

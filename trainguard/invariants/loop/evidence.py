@@ -88,6 +88,13 @@ def steps_from(least: int) -> Evidence:
     return evidence
 
 
+def several_optimizers(trace: Trace[Any]) -> str:
+    """Return what is missing of a run that has one optimizer, or nothing."""
+    made = trace.conditions.get("optimizers", ())
+    several = isinstance(made, tuple) and len(made) > 1
+    return "" if several else "there were no two optimizers"
+
+
 EVALUATIONS = some(Evaluation, "no evaluation was seen", lambda e: not e.routine)
 MEASURED = some(
     Evaluation,

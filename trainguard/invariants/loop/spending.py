@@ -1,17 +1,19 @@
-"""Judgement of what gradients are for: what a pass backward computes is used."""
+"""Judgements of what gradients are for: what is computed is used, and by whom it is for."""
 
 from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
-from trainguard.core.measure import Measure, integer
+from trainguard.core.measure import Measure, at_step, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import GRADIENTS
+from trainguard.invariants.loop.evidence import GRADIENTS, several_optimizers
 from trainguard.invariants.loop.wording import courses, events, middle, most_of, tally
 
 _LEAST_STEPS = 3  # a batch that is left out now and then, or a gradient that is looked at once
+_LEAST_LEAKED = 16  # steps of an optimizer; a first phase may warm up with the losses of all
+_WATCHED = 64  # of its first steps
 _LEAST_LOST = 8  # of a term that is always lost: models that take turns have fewer in a row
 
 
@@ -66,3 +68,36 @@ def _describe_term(trace: Trace[Event], probe: Probe) -> Finding:
         event=probe,
         source=probe.source,
     )
+
+
+@invariant("loop", evidence=several_optimizers)
+def gradients_stay_with_their_loss(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    An optimizer does not step with gradients that another one's loss left, against its own loss.
+
+    Judges: passes backward that reach two optimizers, the second one through the parameters of the
+        first: whether what they leave at the first is still there when its own loss goes backward,
+        in most of 16 of its first steps or more, and pulls against that.
+    Allows: losses that pull the same way, as where a head steps with several of them.
+    Misses: losses that come to what they are for by no way through the other's parameters.
+    Why: the loss of a generator passes through the discriminator, and leaves gradients there that
+        would make it worse at its task. They have to be cleared before its own loss goes backward.
+    Source: Project-MONAI/GenerativeModels issue 102; FoundationVision/OmniTokenizer issue 15.
+    """
+    for probe in events(trace, Probe):
+        seen = min(probe.reference, _WATCHED)
+        if probe.probe != "leaked" or probe.measured < max(_LEAST_LEAKED, seen / 2):
+            continue
+        holder, user, backward = probe.label.rsplit(" ", 2)
+        yield Finding(
+            f"{holder} of `{trace.subject}` steps with the gradients of another optimizer's loss",
+            at_step(probe.step) + f" of {holder}",
+            portion(probe.measured, seen, "steps")
+            + f" also use those that the backward in {backward} left for {user}, and they pull the"
+            " other way",
+            "gradients of its own loss alone",
+            why=f"nothing clears them in between: call zero_grad() of {holder} just before this"
+            " backward",
+            event=probe,
+            source=probe.source,
+        )

@@ -19,6 +19,7 @@ from trainguard.observe.loop.watch.growing import Growing
 from trainguard.observe.loop.watch.hidden_parameters import HiddenParameters
 from trainguard.observe.loop.watch.label_order import LabelOrder
 from trainguard.observe.loop.watch.labels import Labels
+from trainguard.observe.loop.watch.leaked_gradients import LeakedGradients
 from trainguard.observe.loop.watch.loaded_states import LoadedStates
 from trainguard.observe.loop.watch.logged import LoggedValues
 from trainguard.observe.loop.watch.loss_functions import LossFunctions
@@ -83,6 +84,7 @@ _ALL: tuple[type[Watcher], ...] = (
     LoggedValues,
     GradientReads,
     SpentGradients,
+    LeakedGradients,
     Counterfactuals,
     Growing,
     RebuiltOptimizers,
