@@ -32,7 +32,7 @@ def guard(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the tests, but for the slow ones, on each Python here."""
     session.install(*CI, "-e", ".[test,frameworks]")
-    _run_tests(session, "-m", "not slow", "--ignore=tests/third_party")
+    _run_tests(session, "-m", "not slow and not simulated", "--ignore=tests/third_party")
 
 
 @nox.session
@@ -40,6 +40,15 @@ def slow(session: nox.Session) -> None:
     """Run the slow tests: whole trainings under the commands, and what others published."""
     session.install(*CI, "-e", ".[test,third-party,frameworks]")
     _run_tests(session, "-m", "slow")
+
+
+@nox.session
+def simulated(session: nox.Session) -> None:
+    """Run what depends on a device on one that is simulated; it is compiled at the first time."""
+    session.install(*CI, "-e", ".[test]", "ninja", "setuptools")
+    # Not on several workers: each would have the accelerator compiled.
+    one_thread = {"OMP_NUM_THREADS": "1"}
+    session.run("pytest", "tests/simulated", "--durations=10", *session.posargs, env=one_thread)
 
 
 @nox.session(python=PYTHONS[0])  # not every Python has a wheel of the oldest torch

@@ -1,0 +1,45 @@
+"""
+What tests on a simulated accelerator share: the accelerator itself.
+
+It stays in its process for good, and other tests would judge on it too. So these tests run alone:
+by `nox -s simulated`, or `pytest tests/simulated`.
+"""
+
+import warnings
+from pathlib import Path
+
+import pytest
+
+from tests.simulated.device import CannotBeBuilt, register
+
+HERE = Path(__file__).parent
+DEVICES = ("sim:0", "sim:1")
+_ALONE = "run by `nox -s simulated`: a simulated accelerator stays in its process for good"
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark these tests, and skip them where others would be run in the same process."""
+    own = [item for item in items if item.path.is_relative_to(HERE)]
+    alone = len(own) == len(items) or config.getoption("markexpr") == "simulated"
+    for item in own:
+        item.add_marker(pytest.mark.simulated)
+        if not alone:
+            item.add_marker(pytest.mark.skip(reason=_ALONE))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _simulated() -> None:
+    """Build and register the accelerator, once; skip all where there is no compiler."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch, about compilers
+            register()
+    except CannotBeBuilt as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> str:
+    """Return each of the devices."""
+    return request.param

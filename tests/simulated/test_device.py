@@ -1,0 +1,74 @@
+"""The simulated accelerator is unlike the CPU where a real one is, and counts what it should."""
+
+import pytest
+import torch
+
+from tests.simulated.device import Counts, counts
+
+
+@pytest.mark.parametrize("other", ["cpu", "sim:0"])
+def test_devices_do_not_mix(other):
+    """An operation on tensors of two devices is refused, in the words of torch."""
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        torch.ones(3, 3, device="sim:1") @ torch.ones(3, 3, device=other)
+
+
+def test_each_device_has_its_own_random_numbers(device):
+    """What is drawn on one device moves neither the other's stream nor the CPU's."""
+    torch.manual_seed(0)
+    first = torch.rand(3, device=device)
+    others = [d for d in ("cpu", "sim:0", "sim:1") if d != device]
+    drawn = [torch.rand(3, device=other).tolist() for other in others]
+    assert drawn == [first.tolist()] * 2
+    assert torch.rand(3, device=device).tolist() != first.tolist()
+
+
+def test_memory_is_counted(device):
+    """What is in use, the peak and the number of allocations are counted for each device."""
+    other = "sim:0" if device == "sim:1" else "sim:1"
+    before = torch.sim.memory_allocated(device)
+    elsewhere = torch.sim.memory_allocated(other)
+    torch.sim.reset_peak_memory_stats(device)
+    kept = torch.ones(1000, device=device)
+    passing = kept * 2
+    del passing
+    assert torch.sim.memory_allocated(device) - before == 4000
+    assert torch.sim.max_memory_allocated(device) - before == 8000
+    assert torch.sim.memory_allocated(other) == elsewhere
+
+
+@pytest.mark.parametrize(
+    ("read", "waited"),
+    [
+        (lambda x: x.sum().item(), Counts(scalars=1)),
+        (lambda x: float(x[0]), Counts(scalars=1)),
+        (lambda x: x.tolist(), Counts(fetched=1)),
+        (lambda x: x.cpu(), Counts(fetched=1)),
+        (lambda x: x.copy_(torch.zeros(4)), Counts(sent=1)),
+        (lambda x: x[x > 0], Counts(shapes=1)),
+        (lambda x: x.nonzero(), Counts(shapes=1)),
+        (lambda x: torch.equal(x, x), Counts(shapes=1)),
+        (lambda x: (x * 2 + 1).softmax(0).sum(), Counts()),
+        (lambda x: x.to("sim:0"), Counts()),
+    ],
+    ids=["item", "float", "tolist", "cpu", "copy", "mask", "nonzero", "equal", "compute", "move"],
+)
+def test_waiting_is_counted(read, waited):
+    """Reading values waits for the device, computing does not."""
+    values = torch.ones(4, device="sim:1")
+    before = counts()
+    read(values)
+    assert counts() - before == waited
+
+
+@pytest.mark.parametrize("make", [torch.nn.LSTM, torch.nn.GRU])
+def test_recurrent_layers_compute_what_the_cpu_does(make, device):
+    """Forward and backward of the fused cells agree with the CPU's."""
+    torch.manual_seed(0)
+    layer, values = make(3, 4), torch.randn(5, 2, 3)
+    layer(values)[0].sum().backward()
+    there = make(3, 4).to(device)
+    there.load_state_dict(layer.state_dict())
+    there(values.to(device))[0].sum().backward()
+    for own, other in zip(layer.parameters(), there.parameters(), strict=True):
+        torch.testing.assert_close(own.grad, other.grad.cpu())
