@@ -14,6 +14,7 @@ PACKAGE = Path(trainguard.__file__).parent
 LAYERS = (
     "events",
     "core",
+    "mutants",
     "subjects",
     "curves",
     "logs",
