@@ -131,14 +131,15 @@ def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
     Why: labels that are shuffled apart from their inputs can only be learned by heart.
     Source: Borda/kaggle_image-classify pull request 12.
     """
-    # Two watchers look at labels: of one loader, and of whatever serves whole epochs.
+    # Three watchers look at labels: of a loader, of rows of epochs, and of sums over epochs.
     for probe in [p for p in _of(trace, "labels") if p.measured > p.reference][:1]:
         yield Finding(
             f"the labels of `{trace.subject}` do not follow their inputs",
             _at(probe),
             "another label in " + percent(probe.measured) + " of the repeated inputs",
             "at most " + percent(probe.reference),
-            why="perhaps inputs and labels are shuffled apart from each other",
+            why="perhaps inputs and labels are shuffled apart from each other: index both by the"
+            " same permutation, before what this line is given",
             event=probe,
             source=probe.source,
         )

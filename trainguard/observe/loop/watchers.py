@@ -10,6 +10,7 @@ from trainguard.observe.loop.watch.conditions import Conditions
 from trainguard.observe.loop.watch.constant_predictions import ConstantPredictions
 from trainguard.observe.loop.watch.detached_probe import DetachedProbe
 from trainguard.observe.loop.watch.epoch_orders import EpochOrders
+from trainguard.observe.loop.watch.epoch_pairs import EpochPairs
 from trainguard.observe.loop.watch.evaluation_skill import EvaluationSkill
 from trainguard.observe.loop.watch.forwards import Forwards
 from trainguard.observe.loop.watch.future_probe import FutureProbe
@@ -68,6 +69,7 @@ _ALL: tuple[type[Watcher], ...] = (
     Scores,
     Labels,
     SamplePairs,
+    EpochPairs,
     LabelOrder,
     EpochOrders,
     WorkerCopies,

@@ -28,6 +28,8 @@ _LEAST_BATCHES, _LEAST_ROWS = 3, 32
 _WIDEST = 2**20  # elements of such a batch
 _CLASSES = ("cross_entropy", "nll_loss", "multi_margin_loss")
 
+Hashes = np.ndarray[Any, np.dtype[np.uint64]]
+
 
 @dataclass(slots=True)
 class _Row:
@@ -189,6 +191,12 @@ def _by_chance(labels: list[int]) -> float:
 
 
 def hash_rows(inputs: torch.Tensor) -> list[int]:
+    """Return a hash of each row of an input, as numbers of Python's."""
+    hashes: list[int] = hashes_of_rows(inputs).tolist()
+    return hashes
+
+
+def hashes_of_rows(inputs: torch.Tensor) -> Hashes:
     """Return a hash of each row of an input; of a long row, of elements all along it."""
     flat = inputs.detach().reshape(len(inputs), -1)
     if flat.shape[1] > _ROW:
@@ -199,12 +207,12 @@ def hash_rows(inputs: torch.Tensor) -> list[int]:
     words = rows.view(np.uint64)
     # Round numbers differ in their upper bits alone, of which a product keeps hardly any.
     words = words ^ (words >> np.uint64(32))
-    hashes: list[int] = (words @ _weights(words.shape[1])).tolist()
+    hashes: Hashes = words @ _weights(words.shape[1])
     return hashes
 
 
 @lru_cache(maxsize=8)
-def _weights(count: int) -> "np.ndarray[Any, np.dtype[np.uint64]]":
+def _weights(count: int) -> Hashes:
     """Return odd random numbers: two different rows hardly ever have the same sum of products."""
     drawn = np.random.default_rng(0).integers(2**64 - 1, size=count, dtype=np.uint64)
     return drawn | np.uint64(1)

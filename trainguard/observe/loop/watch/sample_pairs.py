@@ -22,10 +22,10 @@ from trainguard.observe.tools.patches import Patches
 
 _ROWS = 16384  # that are hashed, of training and of evaluations each
 _BYTES = 2**25  # of them
-_LEAST = 64  # rows of an epoch whose targets are compared
+LEAST = 64  # rows of an epoch whose targets are compared
 _WIDTH = 8  # numbers in a row: fewer may be equal by chance
 _VALUES = 8  # different numbers in a batch: bits and symbols may be equal by chance too
-_NOISE = 0.75  # of the changes that chance alone would make: more is no noise in the targets
+NOISE = 0.75  # of the changes that chance alone would make: more is no noise in the targets
 _SAME_NAMES = 0.5  # of the rows, beyond chance, that one renaming of the classes may explain
 _TAIL = 10  # an epoch may leave out one row in so many: what is left of a last batch
 _MIXED = 8  # rows for each target at least, where renaming is looked for
@@ -33,7 +33,7 @@ _INPUTS = 4  # tensors that a pass is given
 
 
 @dataclass(slots=True)
-class _Epochs:
+class Epochs:
     """
     The targets of the rows of the first epoch, and of the second.
 
@@ -73,17 +73,18 @@ class _Epochs:
         """Whether both epochs have the same rows and the same targets, and not the same pairs."""
         missing = len(self.first.keys() - self.second.keys())
         extra = len(self.second.keys() - self.first.keys())
-        if len(self.first) < _LEAST or _TAIL * (missing + extra) > len(self.first):
+        if len(self.first) < LEAST or _TAIL * (missing + extra) > len(self.first):
             return False
         was, now = Counter(self.first.values()), Counter(self.second.values())
         # Positions in a batch, as contrastive losses have them, are the same in each batch.
         if (now - was).total() > extra or len(self.batches) < 2:
             return False
         changed, chance = self.share()
-        return changed > _NOISE * chance > 0 and not self._is_renamed(was)
+        return changed > NOISE * chance > 0 and not self.is_renamed()
 
-    def _is_renamed(self, counts: "Counter[int]") -> bool:
+    def is_renamed(self) -> bool:
         """Say whether the classes have other names only, as clusters found anew do."""
+        counts = Counter(self.first.values())
         if len(counts) * _MIXED > len(self.first):
             return False
         together: defaultdict[int, Counter[int]] = defaultdict(Counter)
@@ -111,7 +112,7 @@ class SamplePairs(Watcher):
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._given: tuple[Forward, list[weakref.ref[torch.Tensor]]] | None = None
-        self._epochs: dict[str, _Epochs] = {}
+        self._epochs: dict[str, Epochs] = {}
         self._trained: set[tuple[int, int]] = set()
         self._evaluated: dict[str, _Evaluated] = {}
         self._unknown = False  # whether there was an evaluation of which the rows are not known
@@ -139,14 +140,14 @@ class SamplePairs(Watcher):
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
         for source, epochs in self._epochs.items():
-            self.looked |= {"labels"} if len(epochs.second) >= _LEAST else set()
+            self.looked |= {"labels"} if len(epochs.second) >= LEAST else set()
             if epochs.is_shuffled_apart:
                 changed, chance = epochs.share()
                 label = f"{len(epochs.second)} rows that came again"
                 yield Probe(
                     probe="labels",
                     measured=changed,
-                    reference=_NOISE * chance,
+                    reference=NOISE * chance,
                     label=label,
                     source=source,
                 )
@@ -192,7 +193,7 @@ class SamplePairs(Watcher):
             self._trained.clear()
             self._epochs.clear()
         self._trained.update(zip(rows, targets, strict=True))
-        epochs = self._epochs.setdefault(source, _Epochs())
+        epochs = self._epochs.setdefault(source, Epochs())
         if not epochs.done:
             epochs.add(rows, targets)
 
