@@ -119,8 +119,10 @@ def serve() -> None:
     import torch._dynamo  # as the first optimizer does
 
     from trainguard.command import cli
+    from trainguard.observe.loop.counterfactual import asking
     from trainguard.observe.tools.isolation import seed_everything
 
+    asking._CREDIT = 10.0  # how much is asked is not to depend on the machine
     torch.set_num_threads(1)
     seed_everything(0)
     for line in sys.stdin:

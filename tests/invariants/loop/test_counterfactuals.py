@@ -53,6 +53,21 @@ def test_steps_that_harm(judged) -> None:
         assert judged("steps_lower_the_loss", run) == []
 
 
+def test_a_batch_that_is_never_learned(judged) -> None:
+    """In every answer, at no rate at all."""
+    row = {"reference": 2.0, "label": "one batch, 50 steps"}
+    never = asked("one batch learned", 2.1, 2.2, numbers=(0.0,), **row)
+    (finding,) = judged("one_batch_can_be_learned", never)
+    assert finding.at == "steps 1, 2, one batch, 50 steps"
+    assert finding.allowed == "below 1.9: 2 is the loss of the best constant"
+    for healthy in (
+        never[:1],
+        [*never, *asked("one batch learned", 1.0, numbers=(1.0,), **row)],
+        asked("one batch learned", 2.1, 2.2, numbers=(100.0,), **row),
+    ):
+        assert judged("one_batch_can_be_learned", healthy) == []
+
+
 def test_samples_that_mix(judged) -> None:
     """Nearly all of the others change, in every answer; a partner that is mixed in is one."""
     row = {"reference": 15.0, "label": "sample 0 of 16", "smallest": "with another sample 0, ..."}

@@ -14,6 +14,8 @@ from trainguard.invariants.wording import number
 
 _LEAST_INPUTS = 2  # answers: a guidance that drops its condition now and then does so in one
 _LEAST_ORDERS = 2  # answers: one batch may have labels of which nearly all are the same
+_LEAST_LESSONS = 2  # answers, of 50 steps each: one batch may be an odd one
+_BEATEN = 0.95  # of a constant's loss, as it was asked for
 _LEAST_STEPS = 3  # answers, of 8 steps each: a loss that overshoots for a while does not do so
 
 
@@ -174,6 +176,41 @@ def steps_lower_the_loss(trace: Trace[Event]) -> Iterator[Finding]:
             + f" with one batch ({ends})",
             "lower after one of them at least",
             why="perhaps the sign of the update is wrong, or the rate far too high",
+            event=first,
+            source=first.source,
+        )
+
+
+@invariant("loop", evidence=has_answer("one batch learned"))
+def one_batch_can_be_learned(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    One batch that comes again and again is learned.
+
+    Judges: fifty steps that a forked child made with one batch, where a loader of torch serves it,
+        one optimizer makes the steps, the loss is that of one function of torch, and the model has
+        ten parameters for each target. Where that does not bring the loss below that of the best
+        constant, the same with ten and a hundred times the rate, a tenth of it, and with steps
+        along the signs of the gradients.
+    Allows: any of these that brings the loss to 0.95 of a constant's: then a rate was the matter.
+    Misses: several terms, or backward passes for a step; models that learn less than they could.
+    Why: where outputs do not depend on inputs, a target is expanded to all pairs, or the gradients
+        go astray, no rate will help: the wiring is broken.
+    Source: Karpathy, A Recipe for Training Neural Networks, 2019 ("overfit one batch");
+        stats.stackexchange.com question 352036.
+    """
+    answers = answers_to(trace, "one batch learned")
+    failed = [answer for answer in answers if answer.numbers == (0.0,)]
+    if len(failed) >= _LEAST_LESSONS and len(failed) == len(answers):
+        first = failed[0]
+        yield Finding(
+            f"a model of `{trace.subject}` cannot learn a single batch",
+            f"steps {', '.join(str(answer.step) for answer in failed)}, {first.label}",
+            "the lowest loss is " + number(first.measured),
+            "below "
+            + number(_BEATEN * first.reference)
+            + f": {number(first.reference)} is the loss of the best constant",
+            why="no rate helps: look at what outputs depend on, at the shapes that the loss is"
+            " given, and at what becomes of the gradients",
             event=first,
             source=first.source,
         )

@@ -131,6 +131,17 @@ def test_open_files_stay_as_they_are(tmp_path) -> None:
         assert (read.read(3), path.read_text()) == (b"345", "0123456789")
 
 
+def test_files_that_are_read_and_written_are_copied(tmp_path) -> None:
+    """What captures a script's output is such a file: the child prints on, to nobody."""
+    path = tmp_path / "a.txt"
+    path.write_text("0123456789")
+    with path.open("r+b", buffering=0) as file:
+        file.seek(3)
+        answer = ask(lambda: (file.write(b"child"), file.seek(0), file.read()))
+        assert answer.report["value"] == (5, 0, b"012child89")
+        assert (file.read(2), path.read_text()) == (b"34", "0123456789")
+
+
 def test_pipes_and_sockets_lead_nowhere() -> None:
     """Nothing reaches the other end, and nothing is taken from it."""
     here, there = socket.socketpair()

@@ -16,6 +16,7 @@ from trainguard.observe.loop.counterfactual.forking import Answer, Exit, Report
 from trainguard.observe.loop.counterfactual.ignored_labels import IgnoredLabelsEdited
 from trainguard.observe.loop.counterfactual.inputs import InputsEdited
 from trainguard.observe.loop.counterfactual.labels import LabelsExchanged
+from trainguard.observe.loop.counterfactual.learning import BatchLearned
 from trainguard.observe.loop.counterfactual.padding import PaddingEdited
 from trainguard.observe.loop.counterfactual.question import ModuleCall, Question, Relation
 from trainguard.observe.loop.counterfactual.replay import BatchAgain
@@ -48,6 +49,7 @@ class Counterfactuals(Watcher):
             LabelsExchanged(),
             IgnoredLabelsEdited(),
             BatchAgain(),
+            BatchLearned(),
         ]
         self._told: list[WhatIf] = []
         self._waiting: tuple[float, list[WhatIf]] | None = None  # until the parent's loss is known
@@ -118,6 +120,8 @@ class Counterfactuals(Watcher):
             if reply is None:
                 return None
             usable = reply.report and "void" not in reply.report
+            if question.needs_follow_ups and not usable:
+                return Relation(void=reply.trouble or reply.report["void"])
             refined = question.refine(relation, edit, plain, reply.report) if usable else None
             if refined is not None:
                 return refined

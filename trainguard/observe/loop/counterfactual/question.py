@@ -50,8 +50,8 @@ class Question:
     """A question that is asked of a few steps, until it is settled."""
 
     name = ""
-    costs = 1  # steps that its child makes
     asks = 3  # times that it is answered
+    needs_follow_ups = False  # whether an answer means nothing where a follow-up has none
 
     def fits(self, call: ModuleCall) -> str:
         """Return what would be edited, or nothing where the question means nothing."""

@@ -36,7 +36,6 @@ class BatchAgain(Question):
     """
 
     name = "the same batch again"
-    costs = _PAIRS + 2
 
     def fits(self, call: ModuleCall) -> str:
         """Ask where a loader served the latest batch, and one optimizer alone makes steps."""
@@ -56,7 +55,7 @@ class BatchAgain(Question):
 
     def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
         """Return one that follows the loss through several steps."""
-        return _LossesWitness(call.recorder, way_out, call.module)
+        return LossesWitness(call.recorder, way_out, call.module)
 
     def compare(self, plain: Report, edited: Report) -> Relation:
         """Count the steps after which the loss of the batch was higher."""
@@ -74,7 +73,7 @@ class BatchAgain(Question):
         return relation.measured < relation.reference
 
 
-class _LossesWitness(Witness):
+class LossesWitness(Witness):
     """Reports the losses of several steps, and what loss functions returned in them."""
 
     def __init__(self, recorder: "Recorder", way_out: Exit, module: nn.Module) -> None:

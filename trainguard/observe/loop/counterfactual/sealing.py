@@ -25,6 +25,9 @@ _NETWORK, _SCOPE = 0b11, 0b11  # binding and connecting; abstract sockets and si
 _REAL = 4.0  # seconds by the clock for each of the processor's: machines are busy
 _SPARE_MEMORY = 2**30  # bytes that a child may take beside as much as its parent has
 _SHARED_MEMORY = 2**30  # bytes shared with other processes that are copied
+_COPIED = (
+    2**24
+)  # bytes of a file that is both read and written, such as pytest's of what is printed
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _REFUSED = (
     *("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate"),
@@ -84,17 +87,25 @@ def _own_descriptors(keep: int) -> None:
             if number in (keep, nowhere) or stat.S_ISDIR(mode):
                 continue
             own = os.dup(nowhere)
-            if stat.S_ISREG(mode) and _is_readable(number):
-                os.dup2(os.open(f"/proc/self/fd/{number}", os.O_RDONLY), own)
-                os.lseek(own, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
+            if stat.S_ISREG(mode):
+                _open_anew(number, own)
             os.dup2(own, number)
         except OSError:  # the one that the list was read from
             continue
 
 
-def _is_readable(number: int) -> bool:
-    """Say whether a descriptor can be read from."""
-    return fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE != os.O_WRONLY
+def _open_anew(number: int, own: int) -> None:
+    """Let a descriptor be that of a file that is read; of one that is written to too, of a copy."""
+    kind = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE
+    size = os.fstat(number).st_size
+    if kind == os.O_WRONLY:
+        return
+    if kind == os.O_RDWR and size <= _COPIED:
+        os.dup2(os.memfd_create("copy"), own)
+        os.write(own, os.pread(number, size, 0))
+    else:
+        os.dup2(os.open(f"/proc/self/fd/{number}", os.O_RDONLY), own)
+    os.lseek(own, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
 
 
 def _own_shared_memory() -> None:

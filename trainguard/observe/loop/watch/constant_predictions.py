@@ -111,7 +111,7 @@ class _Place:
         came = torch.stack([came for _, came in pending]).to(self.average)
         before = self.average + came.cumsum(0) - came
         self.average = self.average + came.sum(0)
-        constants = _lose(self.tally, before / before.sum(1, keepdim=True), came)
+        constants = lose_rates(self.tally, before / before.sum(1, keepdim=True), came)
         each = constants.tolist() if constants.is_cpu else constants.unbind()
         for (value, _), constant in zip(pending, each, strict=True):
             self.add(value, constant)
@@ -203,8 +203,8 @@ class ConstantPredictions(Watcher):
         if given is not None:
             place.examples.add(given, target)
             place.compare_samples(given, scores.detach(), target)
-        if _are_classes(tally, target):
-            came = _count_classes(tally, scores.shape[1 if scores.dim() > 1 else 0], target)
+        if are_classes(tally, target):
+            came = count_classes(tally, scores.shape[1 if scores.dim() > 1 else 0], target)
             if came is not None:
                 place.add_classes(_as_number(value), came)
             return
@@ -226,12 +226,12 @@ def _spread(rows: torch.Tensor) -> float:
     return float((few.float() - few[:1].float()).abs().max()) if few.numel() else 0.0
 
 
-def _are_classes(tally: LossCalls, target: torch.Tensor) -> bool:
+def are_classes(tally: LossCalls, target: torch.Tensor) -> bool:
     """Say whether the targets are numbers of classes."""
     return tally.function in _CLASSES and not target.is_floating_point()
 
 
-def _count_classes(tally: LossCalls, count: int, target: torch.Tensor) -> torch.Tensor | None:
+def count_classes(tally: LossCalls, count: int, target: torch.Tensor) -> torch.Tensor | None:
     """Return how often each class came, those left out that the loss ignores; None if none did."""
     ignored = (tally.options or {}).get("ignore_index", -100)
     flat = target.reshape(-1)
@@ -244,7 +244,7 @@ def _count_classes(tally: LossCalls, count: int, target: torch.Tensor) -> torch.
     return torch.bincount(flat, minlength=count) if len(flat) else None
 
 
-def _lose(tally: LossCalls, rates: torch.Tensor, came: torch.Tensor) -> torch.Tensor:
+def lose_rates(tally: LossCalls, rates: torch.Tensor, came: torch.Tensor) -> torch.Tensor:
     """Return the loss of predicting rates of classes, in each of some calls."""
     options = tally.options or {}
     weights = options.get("weight")
