@@ -262,7 +262,8 @@ class Probe(Event):
         gradients of a term were cleared unused, against those of which they were used), "copies"
         (rows of a stream that all workers served, of the different ones), "generators" (workers
         that begin with the same state of a generator, and draw from it alike), "leaked" (steps
-        with gradients of another optimizer's loss, of all that were made).
+        with gradients of another optimizer's loss, of all that were made), "weight" (losses that
+        train what they weight log-probabilities by, of those with log-probabilities).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
     """

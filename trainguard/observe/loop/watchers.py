@@ -27,6 +27,7 @@ from trainguard.observe.loop.watch.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.losses import Losses
 from trainguard.observe.loop.watch.mixing_probe import MixingProbe
 from trainguard.observe.loop.watch.parameters import Parameters
+from trainguard.observe.loop.watch.policy_weights import PolicyWeights
 from trainguard.observe.loop.watch.random_numbers import RandomNumbers
 from trainguard.observe.loop.watch.rates import Rates
 from trainguard.observe.loop.watch.rebuilt_optimizers import RebuiltOptimizers
@@ -87,6 +88,7 @@ _ALL: tuple[type[Watcher], ...] = (
     GradientReads,
     SpentGradients,
     LeakedGradients,
+    PolicyWeights,
     Counterfactuals,
     Growing,
     RebuiltOptimizers,

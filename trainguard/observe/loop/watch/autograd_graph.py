@@ -17,7 +17,7 @@ _LOOKED_THROUGH = 3
 _CONSTANTS = 32  # operations between a loss function and what is handed to backward
 
 # What changes the shape, the dtype or the place of numbers, and not the numbers.
-_SAME = {
+SAME = {
     "AliasBackward",
     "CloneBackward",
     "FlattenBackward",
@@ -52,7 +52,7 @@ def producer(tensor: torch.Tensor) -> str:
         return ""
     for _ in range(_LOOKED_THROUGH):
         before = node.next_functions[0][0] if node.next_functions else None
-        if before is None or kind_of(node) not in _SAME | _PARTS:
+        if before is None or kind_of(node) not in SAME | _PARTS:
             break
         node = before
     return name_of(node)
@@ -102,7 +102,7 @@ def multiple(loss: torch.Tensor) -> tuple[Any, torch.Tensor | float] | None:
 def _constant(node: Node, place: int) -> Any:
     """Return what an operation multiplies its input at a place by; None where it does more."""
     kind = kind_of(node)
-    if kind in _SAME:
+    if kind in SAME:
         return 1.0
     if kind in ("MeanBackward", "SumBackward"):
         return 1.0 if elements(node) == 1 else None
