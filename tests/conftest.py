@@ -2,6 +2,8 @@
 
 # pytester forgets the modules that a run inside this process was the first to import. This one
 # registers operators, which can be done only once, and comes with the first optimizer.
+import gc
+
 import pytest
 import torch._dynamo  # noqa: F401
 from hypothesis import HealthCheck, settings
@@ -93,6 +95,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_runtest_setup() -> None:
+    """
+    Leave the modules of all tests out of searches of the heap: a million objects in each recording.
+
+    Again where a test has brought them back.
+    """
+    if not gc.get_freeze_count():
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

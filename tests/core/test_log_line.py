@@ -129,6 +129,6 @@ def test_the_rounding_covers_what_was_rounded_away(value, form) -> None:
 )
 def test_no_line_takes_long(line) -> None:
     """Reading is linear: the strangest line of full length takes a few milliseconds."""
-    began = time.perf_counter()
+    began = time.process_time()
     list(numbers_in(line))
-    assert time.perf_counter() - began < 0.1
+    assert time.process_time() - began < 0.1

@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from trainguard.observe.tools.fingerprint import checksums
 from trainguard.observe.tools.isolation import checksum_streams
+from trainguard.observe.tools.living_objects import living
 
 _WATCHED = (nn.Module, Optimizer, ReduceLROnPlateau, torch.amp.GradScaler)
 _TABLES = (dict, list, OrderedDict)
@@ -48,7 +49,7 @@ class State:
 
 def living_optimizers() -> tuple[Optimizer, ...]:
     """Return the optimizers that are alive."""
-    return tuple(one for one in gc.get_objects() if issubclass(type(one), Optimizer))
+    return tuple(living(Optimizer))
 
 
 def state_now(

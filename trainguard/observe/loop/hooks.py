@@ -5,7 +5,6 @@ It watches state rather than calls wherever it can. A step made by hand is one t
 parameters which had just got a gradient; a gradient was cleared when it is no longer there.
 """
 
-import gc
 import threading
 from collections.abc import Callable
 from functools import wraps
@@ -22,7 +21,7 @@ from torch.optim.optimizer import (
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.watcher import Columns
 from trainguard.observe.loop.window import Window
-from trainguard.observe.tools.heap import kinds
+from trainguard.observe.tools.living_objects import living
 from trainguard.observe.tools.patches import is_abstract
 
 if TYPE_CHECKING:
@@ -37,9 +36,7 @@ def install(recorder: "Recorder") -> None:
     )
     recorder.patches.replace(torch.autograd, "grad", lambda grad: _returns(recorder, grad))
     recorder.patches.replace(Optimizer, "__init__", lambda make: _makes(recorder, make))
-    optimizers = set(kinds(Optimizer))
-    # Those made before; type() does not wake up lazy proxies.
-    for found in [each for each in gc.get_objects() if type(each) in optimizers]:
+    for found in living(Optimizer):  # those made before
         if hasattr(found, "param_groups"):
             recorder.window_of(found).earlier = True
     steps = _Steps(recorder)

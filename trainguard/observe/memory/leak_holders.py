@@ -13,6 +13,7 @@ from torch import Tensor
 from trainguard.observe.loop.watch.autograd_graph import below
 from trainguard.observe.memory.live_objects import LiveStorage, Mark, marks_at
 from trainguard.observe.tools.heap import holders
+from trainguard.observe.tools.living_objects import living
 
 _TRIED = 16  # tensors whose keeper is looked for
 _DEEP = 256  # nodes of a graph that are looked at for those of older steps
@@ -37,13 +38,13 @@ class LeakHolder:
 def of_tensors(kept: Sequence[LiveStorage]) -> LeakHolder:
     """Return who keeps storages that were made step by step."""
     keys = {one.key for one in kept} - {0}
-    return _keeper([tensor for tensor in _tensors() if _key(tensor) in keys])
+    return _keeper([tensor for tensor in living(Tensor) if _key(tensor) in keys])
 
 
 def of_graphs(marks: Sequence[Mark]) -> LeakHolder:
     """Return who keeps graphs that were marked step by step."""
     wanted = {id(mark) for mark in marks}
-    tensors = [tensor for tensor in _tensors() if tensor.grad_fn is not None]
+    tensors = [tensor for tensor in living(Tensor) if tensor.grad_fn is not None]
     own = [t for t in tensors if any(id(mark) in wanted for mark in marks_at(t.grad_fn))]
     behind = {id(t): _count_marked(t.grad_fn, wanted) for t in ([] if len(own) > 1 else tensors)}
     most = max(behind.values(), default=0)
@@ -134,20 +135,7 @@ def _bounds(entries: dict[Any, Any]) -> Iterator[int]:
             yield value
 
 
-def _tensors() -> list[Any]:
-    """Return all tensors that Python knows; by their type alone, so that no lazy proxy wakes up."""
-    kinds = set(_kinds(Tensor))
-    return [found for found in gc.get_objects() if type(found) in kinds]
-
-
 def _key(tensor: Any) -> int:
     """Return what the views of a tensor share; -1 where it has no storage of its own."""
     strided = tensor.layout is torch.strided
     return int(tensor.untyped_storage()._cdata) if strided else -1  # noqa: SLF001
-
-
-def _kinds(kind: type[Any]) -> Iterator[type[Any]]:
-    """Yield a class and all that derive from it."""
-    yield kind
-    for derived in type.__subclasses__(kind):
-        yield from _kinds(derived)

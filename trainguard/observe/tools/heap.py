@@ -5,8 +5,9 @@ import inspect
 import sys
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from types import FrameType
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 from trainguard.observe.tools.averaged_copies import AveragedCopy, TrainedModule, trained_modules
+from trainguard.observe.tools.living_objects import kinds, pick
 from trainguard.observe.tools.user_line import foreign
 
 MOST_OBJECTS = 3_000_000  # with more than these, nothing is looked for
@@ -39,15 +41,15 @@ def search(
     if not trained or len(objects) > MOST_OBJECTS:
         return [], []
     trained.sort(key=lambda one: -one.elements)
-    wanted = _TABLES | set(kinds(nn.Module))
-    likely = [found for found in objects if type(found) in wanted]
+    modules = pick(objects, set(kinds(nn.Module)))
+    held_in = pick(objects, _TABLES)
     del objects
-    modules = [found for found in likely if type(found) not in _TABLES]
     found = _modules(modules, trained, held, known)
     whole = [one for one in trained if one.whole]
     lengths = {length for one in whole for length in one.lengths}
     own = {id(vars(module).get("_parameters")) for module in modules}
-    tables = [o for o in likely if type(o) in _TABLES and len(o) in lengths and id(o) not in own]
+    as_long = compress(held_in, map(lengths.__contains__, map(len, held_in)))
+    tables = [table for table in as_long if id(table) not in own]
     found += _shadows(tables, whole, [*known, *found])
     return found[: max(0, _MOST_COPIES - len(known))], modules
 
@@ -142,13 +144,6 @@ def _place(copy: AveragedCopy) -> int:
     """Return where in memory the first compared parameter of a copy is; 0 where it is gone."""
     pairs = copy.pairs()
     return pairs[0][1].data_ptr() if pairs else 0
-
-
-def kinds(kind: type[Any]) -> Iterator[type[Any]]:
-    """Yield a class and all that derive from it."""
-    yield kind
-    for derived in type.__subclasses__(kind):
-        yield from kinds(derived)
 
 
 def _parts(module: nn.Module) -> Parts:

@@ -1,6 +1,5 @@
 """Watches for parameters that a model uses and does not register, as layers kept in a list."""
 
-import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +8,7 @@ from torch import nn
 
 from trainguard.observe.loop.watch import autograd_graph
 from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.tools.living_objects import living
 
 _MOST_NODES = 20000
 _MOST_LOOKS = 4  # passes backward that are looked at in one step
@@ -54,7 +54,7 @@ class HiddenParameters(Watcher):
         A module in evaluation mode is a helper; one that was not called is used by its methods.
         """
         names, called = self.recorder.names, self.recorder.called
-        for module in _iterate_modules():
+        for module in living(nn.Module):
             for key, parameter in module.__dict__.get("_parameters", {}).items():
                 known = loose.pop(id(parameter), None)
                 if known is not None and module.training and id(module) in called:
@@ -82,10 +82,3 @@ def _leaves(loss: torch.Tensor) -> Iterator[nn.Parameter]:
         leaf = getattr(node, "variable", None)
         if isinstance(leaf, nn.Parameter):
             yield leaf
-
-
-def _iterate_modules() -> Iterator[nn.Module]:
-    """Yield every module that is alive; `type` does not wake up lazy proxies."""
-    for found in gc.get_objects():
-        if issubclass(type(found), nn.Module):
-            yield found

@@ -275,8 +275,9 @@ def _bound_early(originals: set[int]) -> Iterator[tuple[ModuleType, str]]:
         name = vars(module).get("__name__", "") if type(module) is ModuleType else ""
         if not isinstance(name, str) or name.partition(".")[0] in ("torch", "trainguard", ""):
             continue
-        held = [key for key, value in vars(module).items() if id(value) in originals]
-        yield from ((module, key) for key in held)
+        if not originals.isdisjoint(map(id, vars(module).values())):  # in C: there are thousands
+            held = [key for key, value in vars(module).items() if id(value) in originals]
+            yield from ((module, key) for key in held)
 
 
 def _capturing(tensor: torch.Tensor) -> bool:

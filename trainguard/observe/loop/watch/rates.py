@@ -20,7 +20,7 @@ from trainguard.observe.loop.watch.loggers import number_of
 from trainguard.observe.loop.watch.schedule_plans import plan_length, told_expression
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
-from trainguard.observe.tools.heap import kinds
+from trainguard.observe.tools.living_objects import kinds
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 

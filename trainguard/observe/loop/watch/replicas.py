@@ -1,6 +1,5 @@
 """Watches what processes of one run are to have in common: the bits of parameters and buffers."""
 
-import gc
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from trainguard.events.ranks import ReplicaSums
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.fingerprint import sum_bits
-from trainguard.observe.tools.heap import kinds
+from trainguard.observe.tools.living_objects import living
 from trainguard.observe.tools.local_values import is_sharded
 
 _SUMS = 64  # at one step: of a model of more tensors, each is of several in a row
@@ -131,8 +130,7 @@ class Replicas(Watcher):
 def _find_wrapper(window: Window) -> DistributedDataParallel | None:
     """Return what makes replicas of an optimizer's parameters, or of some of them."""
     held = {id(parameter) for parameter in window.parameters}
-    wanted = set(kinds(DistributedDataParallel))
-    for wrapper in [found for found in gc.get_objects() if type(found) in wanted]:
+    for wrapper in living(DistributedDataParallel):
         whole = not getattr(wrapper, "parameters_to_ignore", None)  # else its user sees to some
         if whole and any(id(parameter) in held for parameter in wrapper.parameters()):
             return wrapper  # type: ignore[no-any-return]

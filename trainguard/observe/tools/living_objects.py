@@ -1,0 +1,28 @@
+"""
+The objects that are alive, by their class.
+
+A process with a few libraries has a million of them, so that a loop in Python over all of them
+takes a fifth of a second: here the loop is one of C. `type()` does not wake up lazy proxies.
+"""
+
+import gc
+from collections.abc import Collection, Iterator, Sequence
+from itertools import compress
+from typing import Any
+
+
+def living(wanted: type[Any]) -> list[Any]:
+    """Return the objects of a class, and of all that derive from it."""
+    return pick(gc.get_objects(), set(kinds(wanted)))
+
+
+def pick(objects: Sequence[Any], wanted: Collection[type[Any]]) -> list[Any]:
+    """Return those of some objects whose very class is one of the wanted."""
+    return list(compress(objects, map(wanted.__contains__, map(type, objects))))
+
+
+def kinds(kind: type[Any]) -> Iterator[type[Any]]:
+    """Yield a class and all that derive from it."""
+    yield kind
+    for derived in type.__subclasses__(kind):
+        yield from kinds(derived)
