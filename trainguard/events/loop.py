@@ -263,7 +263,8 @@ class Probe(Event):
         (rows of a stream that all workers served, of the different ones), "generators" (workers
         that begin with the same state of a generator, and draw from it alike), "leaked" (steps
         with gradients of another optimizer's loss, of all that were made), "weight" (losses that
-        train what they weight log-probabilities by, of those with log-probabilities).
+        train what they weight log-probabilities by, of those with log-probabilities), "sample"
+        (losses that depend on a sample without a graph, of those that train its distribution).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
     """

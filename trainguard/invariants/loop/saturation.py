@@ -1,16 +1,17 @@
-"""Judgement of functions at their limit, which cut what they are given off from learning."""
+"""Judgements of what cuts off from learning: functions at their limit, samples with no graph."""
 
 from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
-from trainguard.core.measure import integer
+from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Parameter, Probe
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import PARAMETERS, both, steps_from
+from trainguard.invariants.loop.evidence import PARAMETERS, both, has_probe, steps_from
 from trainguard.invariants.loop.wording import events
 
+_FEW = 3
 _LEAST_STEPS = 21  # from the 20th on it is looked at
 
 
@@ -62,3 +63,33 @@ def _make_finding(trace: Trace[Event], function: str, probes: list[Probe], rank:
         event=first,
         source=first.source,
     )
+
+
+@invariant("loop", evidence=has_probe("sample", "no loss had a sample drawn without a graph"))
+def samples_let_gradients_through(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A sample that a loss depends on leads back to the distribution that is trained.
+
+    Judges: samples drawn by sample() of a distribution that has rsample(), and whose parameters
+        the loss trains by another term: whether something that learns is multiplied by them, in all
+        of 3 or more of the steps looked at.
+    Allows: log-probabilities in the loss, of which sample() is a part; scripts that draw by
+        rsample() elsewhere; samples under no_grad.
+    Misses: noise that is scaled by hand; samples that are changed before they are multiplied.
+    Why: of a variational autoencoder only the divergence would train the encoder: the posterior
+        becomes the prior, and the samples tell nothing of the inputs.
+    Source: jankrepl/deepdow pull request 106; Kingma and Welling (arXiv 1312.6114).
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "sample" and _FEW <= probe.measured == probe.reference:
+            yield Finding(
+                f"the loss of `{trace.subject}` depends on a sample that leads back to nothing",
+                f"a sample of a {probe.label}",
+                "drawn without a graph, and used in "
+                + portion(probe.measured, probe.reference, "losses")
+                + " that train its distribution by another term alone",
+                "a gradient through the sample",
+                why="draw it by rsample(), which sample() is without the gradient",
+                event=probe,
+                source=probe.source,
+            )

@@ -16,6 +16,7 @@ from trainguard.observe.loop.watch.forwards import Forwards
 from trainguard.observe.loop.watch.future_probe import FutureProbe
 from trainguard.observe.loop.watch.gradient_reads import GradientReads
 from trainguard.observe.loop.watch.gradients import Gradients
+from trainguard.observe.loop.watch.graphless_samples import GraphlessSamples
 from trainguard.observe.loop.watch.growing import Growing
 from trainguard.observe.loop.watch.hidden_parameters import HiddenParameters
 from trainguard.observe.loop.watch.label_order import LabelOrder
@@ -89,6 +90,7 @@ _ALL: tuple[type[Watcher], ...] = (
     SpentGradients,
     LeakedGradients,
     PolicyWeights,
+    GraphlessSamples,
     Counterfactuals,
     Growing,
     RebuiltOptimizers,

@@ -23,7 +23,7 @@ _STEPS = {0, 1, 2, 4, 8, 16, 32}  # that are looked at
 _MOST_NODES = 20000
 _MOST_OPERANDS = 2000  # that a weight, or an error, is made of
 _FRAMES = 3  # of the user's code in which a name is looked for
-_MARK = "trainguard: log-probability"
+LOG_PROBABILITY = "trainguard: log-probability"
 _PARTS = {
     "CatBackward",
     "IndexBackward",
@@ -133,7 +133,7 @@ class PolicyWeights(Watcher):
         constant = not any(isinstance(v, torch.Tensor) and v.requires_grad for v in given)
         node: Node = result.grad_fn if isinstance(result, torch.Tensor) else None
         if constant and node is not None:
-            node.metadata[_MARK] = True
+            node.metadata[LOG_PROBABILITY] = True
 
 
 def _live(node: Node) -> list[Node]:
@@ -143,7 +143,7 @@ def _live(node: Node) -> list[Node]:
 
 def _is_log_probability(node: Node) -> bool:
     """Say whether a node returns the log-probability of a choice that was made."""
-    if _MARK in node.metadata:
+    if LOG_PROBABILITY in node.metadata:
         return True
     if kind_of(node) not in ("GatherBackward", "IndexBackward"):
         return False
@@ -172,7 +172,7 @@ def _parts(root: Node, more: Iterable[str] = ()) -> Iterator[Node]:
         yield node
         live = _live(node)
         scaled = kind_of(node) == "MulBackward" and len(live) == 1
-        if (kind_of(node) in through or scaled) and _MARK not in node.metadata:
+        if (kind_of(node) in through or scaled) and LOG_PROBABILITY not in node.metadata:
             fresh = [before for before in live if before not in seen]
             seen.update(fresh)
             waiting += fresh
