@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trainguard.subjects.loop import Loop, Script
     from trainguard.subjects.loss import Loss
     from trainguard.subjects.model import Model
+    from trainguard.subjects.relation import Relation
     from trainguard.subjects.schedule import Schedule
     from trainguard.subjects.subject import guard
 
@@ -44,6 +45,7 @@ __all__ = [
     "Model",
     "Place",
     "Rank",
+    "Relation",
     "Sample",
     "Schedule",
     "Script",
@@ -81,6 +83,7 @@ _HOMES = {
     "subjects.loop": ("Loop", "Script"),
     "subjects.loss": ("Loss",),
     "subjects.model": ("Model",),
+    "subjects.relation": ("Relation",),
     "subjects.schedule": ("Schedule",),
     "subjects.subject": ("guard",),
 }

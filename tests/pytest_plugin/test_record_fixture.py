@@ -262,3 +262,23 @@ def test_mine(guard):
     assert guard == "mine"
 """
     run(pytester, body).assert_outcomes(passed=1)
+
+
+def test_what_would_have_been(pytester) -> None:
+    """guard.what_if() declares a relation of the recordings that follow it."""
+    body = """
+def turn_round(batch):
+    return [tensor.flip(0) for tensor in batch]
+
+def test_train(guard):
+    guard.what_if(turn_round, lambda before, after: torch.equal(before.output, after.output))
+    guard.what_if(turn_round, lambda before, after: before.output.shape == after.output.shape,
+                  name="shapes")
+    with guard.record():
+        train()
+"""
+    result = run(pytester, body)
+    result.assert_outcomes(failed=1)
+    told = "relations_hold: the relation 'turn_round' of `test_train` is broken"
+    assert [line for line in result.outlines if "relations_hold: " in line] == [told]
+    assert "  measured  then(before, after) is false" in result.outlines

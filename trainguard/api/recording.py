@@ -18,7 +18,7 @@ from trainguard.judging.verdict import Verdict
 from trainguard.report.cell import render_cell
 from trainguard.subjects.loop import Run
 
-PROMISES: Final = ("batch", "falls", "average", "frozen", "trainable", "limits")
+PROMISES: Final = ("batch", "falls", "average", "frozen", "trainable", "limits", "relations")
 _PACKAGE = str(Path(__file__).parents[1])
 
 
@@ -30,7 +30,8 @@ def record(
 
     steps: leave the block after so many optimizer steps, cleanly.
     probe: whether live objects may be copied and tried out where watching is not enough.
-    promises: `batch`, `falls`, `average`, `frozen`, `trainable` and `limits`, as for `tg.Loop`.
+    promises: `batch`, `falls`, `average`, `frozen`, `trainable`, `limits` and `relations`, as for
+        `tg.Loop`.
     """
     __tracebackhide__ = True
     return Recording("tg.record", name, steps=steps, probe=probe, **promises)
@@ -75,7 +76,13 @@ class Recording:
         from trainguard.observe.loop.recorder import Recorder  # late: it imports torch
 
         run = self.run
-        self._recorder = Recorder(run.name, steps=run.steps, probe=run.probe, promises=run.promises)
+        self._recorder = Recorder(
+            run.name,
+            steps=run.steps,
+            probe=run.probe,
+            promises=run.promises,
+            relations=run.relations,
+        )
         self._recorder.__enter__()
         return self
 

@@ -12,7 +12,8 @@ class WhatIf(Event):
     One question to a training step, answered by a forked child that went on with an edit.
 
     question: "nothing edited", "inputs edited", "padding edited", "a sample edited",
-        "labels exchanged", "ignored labels edited", "the same batch again", "one batch learned".
+        "labels exchanged", "ignored labels edited", "the same batch again", "one batch learned",
+        "relation 'NAME'" (a declared one).
     outcome: "answered", "void" (the edit says nothing here) or "given up".
     measured, reference: the number that the answer is about, and what it is held against.
     numbers: all of them, where the answer is a row (the losses of one batch, again and again).

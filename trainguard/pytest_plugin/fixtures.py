@@ -20,6 +20,7 @@ from trainguard.pytest_plugin.curve_snapshots import keep_curves, with_pictures
 from trainguard.pytest_plugin.item_record import PROPERTY, SETTINGS, account, entry_of, from_here
 from trainguard.pytest_plugin.session import read_settings
 from trainguard.subjects.loop import Loop
+from trainguard.subjects.relation import Relation
 from trainguard.subjects.subject import Subject
 
 _SILENCE = 'guard.curve(..., allow={"NAME": "<reason>"})'
@@ -30,6 +31,18 @@ class Guard:
 
     def __init__(self, item: pytest.Item) -> None:
         self._item = item
+        self._relations: list[Relation] = []
+
+    def what_if(
+        self, edit: Callable[[Any], Any], then: Callable[[Any, Any], Any], *, name: str = ""
+    ) -> None:
+        """
+        Declare what must hold in the recordings that follow, were a step's batch edited.
+
+        The arguments are those of `tg.Relation`; without a name it has that of the edit.
+        """
+        __tracebackhide__ = True
+        self._relations.append(Relation(name or edit.__name__, edit=edit, then=then))
 
     def record(
         self,
@@ -47,6 +60,8 @@ class Guard:
         The other arguments are those of `tg.record`. Settings are those of the pytest run.
         """
         __tracebackhide__ = True
+        declared = [*self._relations, *promises.pop("relations", ())]
+        promises |= {"relations": declared} if declared else {}
         options = {"name": name, "steps": steps, "probe": probe, **promises}
         return JudgedRecording(self._item, allow or {}, options)
 

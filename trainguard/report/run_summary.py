@@ -165,7 +165,8 @@ def questions_as_rows(trace: Trace[Any]) -> list[tuple[str, str]]:
             edit = f"{asked.question} ({asked.label})" if asked.label else asked.question
             said = f"{asked.outcome}: {asked.reason}"
             if asked.outcome == "answered":
-                said = _ANSWERS.get(asked.question, "{0.measured:.4g}").format(asked)
+                said = _ANSWERS.get(asked.question, "").format(asked)
+                said = said or asked.smallest or "it holds"
             rows.append(("what if", f"step {asked.step}, {edit}: {said}"))
     return rows
 

@@ -11,6 +11,7 @@ from trainguard.events.base import Plain
 from trainguard.events.curve import COLUMNS
 from trainguard.subjects.budget import Budget
 from trainguard.subjects.budget_checks import check_budgeted
+from trainguard.subjects.relation import Relation, check_relations
 from trainguard.subjects.subject import (
     Subject,
     check_callable,
@@ -38,6 +39,7 @@ class Run(Subject):
     budget: what the memory of its steps may come to.
     probe: whether live objects may be copied and tried out where watching is not enough.
     ranks: of how many processes it is made, which are judged together.
+    relations: what must hold between a step and the same step with its batch edited.
     """
 
     family: ClassVar[str] = "loop"
@@ -51,6 +53,7 @@ class Run(Subject):
     budget: Budget | None = None
     probe: bool = True
     ranks: int | None = None
+    relations: tuple[Relation, ...] = ()
     timeout: float = 600.0
 
     if not TYPE_CHECKING:  # type checkers see the generated __init__ and its keywords
@@ -76,6 +79,7 @@ class Run(Subject):
             _check_count(kind, name, getattr(self, name))
         for name in ("falls", "average"):
             _check_share(kind, name, getattr(self, name))
+        object.__setattr__(self, "relations", check_relations(kind, self.relations))
         super().__post_init__()
 
     @property
@@ -88,14 +92,15 @@ class Run(Subject):
         """The promises made, by the names that invariants need."""
         names = ("batch", "falls", "average")
         made = {name for name in names if getattr(self, name) is not None}
-        globs = {name for name in ("frozen", "trainable") if getattr(self, name)}
+        globs = {name for name in ("frozen", "trainable", "relations") if getattr(self, name)}
         return super().promise_names | made | globs
 
     @property
     def promises(self) -> dict[str, Plain]:
         """The promises as plain values, for the header of a trace."""
         names = ("steps", "batch", "falls", "average", "frozen", "trainable")
-        return {**super().promises, **{name: getattr(self, name) for name in names}}
+        told = {name: getattr(self, name) for name in names}
+        return {**super().promises, **told, "relations": tuple(r.name for r in self.relations)}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -164,6 +169,11 @@ class Script(Run):
         __tracebackhide__ = True
         if not isinstance(self.path, str | Path) or not str(self.path):
             raise DeclarationError(f"tg.Script got {self.path!r}. Give the path of a script.")
+        if self.relations:
+            raise DeclarationError(
+                "tg.Script(relations=...) cannot be: a script runs in a process of its own."
+                " Declare its function: tg.Loop(train, relations=...)."
+            )
         if isinstance(self.args, str):
             raise DeclarationError(
                 f"tg.Script(args={self.args!r}) is one string. Give a list: {self.args.split()!r}."

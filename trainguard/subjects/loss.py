@@ -10,6 +10,7 @@ from trainguard.events.base import Plain
 from trainguard.subjects.budget import Budget
 from trainguard.subjects.budget_checks import check_budgeted
 from trainguard.subjects.domain import BATCH, Domain, bounds_of, check_drawn, check_possible
+from trainguard.subjects.relation import Relation, check_relations
 from trainguard.subjects.subject import (
     Subject,
     check_callable,
@@ -40,6 +41,7 @@ class Loss(Subject):
     components: the names of the parts, where a dict or a tuple of several is returned.
     total: the part that is minimised; without it, their sum.
     likelihood: the integer or binned input whose probabilities exp(-loss) must sum to one.
+    relations: what must hold between a call and the same call with its inputs edited.
     budget: what the memory of one call, forward and backward, may come to.
     """
 
@@ -54,6 +56,7 @@ class Loss(Subject):
     components: tuple[str, ...] = ()
     total: str | None = None
     likelihood: str | None = None
+    relations: tuple[Relation, ...] = ()
     budget: Budget | None = None
 
     def __init__(
@@ -68,6 +71,7 @@ class Loss(Subject):
         components: Iterable[str] = (),
         total: str | None = None,
         likelihood: str | None = None,
+        relations: Iterable[Relation] = (),
         budget: Budget | None = None,
         allow: Mapping[str, str] | None = None,
         limits: Mapping[str, float] | None = None,
@@ -87,6 +91,7 @@ class Loss(Subject):
             "components": (components,) if isinstance(components, str) else tuple(components),
             "total": total,
             "likelihood": likelihood,
+            "relations": check_relations("Loss", relations),
             "budget": budget,
             "allow": dict(allow or {}),
             "limits": dict(limits or {}),
@@ -135,6 +140,7 @@ class Loss(Subject):
             "reduction": self.reduction is not None,
             "components": len(self.components) > 1,
             "likelihood": self.likelihood is not None,
+            "relations": bool(self.relations),
             "mask": any(domain.kind == "mask" for domain in self.tensors.values()),
         }
         return super().promise_names | {name for name, holds in made.items() if holds}

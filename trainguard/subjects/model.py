@@ -13,6 +13,7 @@ from trainguard.subjects.budget_checks import check_budgeted
 from trainguard.subjects.domain import BATCH, Domain, check_sizes
 from trainguard.subjects.loss import DTYPES
 from trainguard.subjects.model_inputs import check_factory, check_inputs
+from trainguard.subjects.relation import Relation, check_relations
 from trainguard.subjects.subject import Subject, check_callable, check_word, is_strategy, parameters
 
 Range = tuple[float, float]
@@ -43,6 +44,7 @@ class Model(Subject):
         parameters whose rows are; no two of them may be the same.
     dtypes: where "bfloat16" or "float16" is among them, the model is used under autocast.
     compiled: whether `torch.compile` is used on it.
+    relations: what must hold between a call and the same call with its inputs edited.
     budget: what the memory of one training step may come to.
     """
 
@@ -66,6 +68,7 @@ class Model(Subject):
     components: Components = field(default_factory=dict)
     dtypes: tuple[str, ...] = ("float32",)
     compiled: bool = False
+    relations: tuple[Relation, ...] = ()
     budget: Budget | None = None
 
     def __init__(
@@ -89,6 +92,7 @@ class Model(Subject):
         components: str | Iterable[str] | Components = (),
         dtypes: str | Iterable[str] = ("float32",),
         compiled: bool = False,
+        relations: Iterable[Relation] = (),
         budget: Budget | None = None,
         allow: Mapping[str, str] | None = None,
         limits: Mapping[str, float] | None = None,
@@ -117,6 +121,7 @@ class Model(Subject):
             "components": _components(components),
             "dtypes": _words(dtypes),
             "compiled": compiled,
+            "relations": check_relations("Model", relations),
             "budget": budget,
             "allow": dict(allow or {}),
             "limits": dict(limits or {}),
@@ -177,6 +182,7 @@ class Model(Subject):
             "checkpoint": self.checkpoint is not None,
             "components": bool(self.components),
             "compiled": self.compiled,
+            "relations": bool(self.relations),
             "batch": any(BATCH in domain.names for domain in self.tensors.values()),
         }
         return super().promise_names | {name for name, holds in made.items() if holds}

@@ -181,6 +181,41 @@ def steps_lower_the_loss(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
+def _are_answered(trace: Trace[Event]) -> str:
+    """Return why a declared relation was not tried in any step; nothing where all were."""
+    declared = trace.promises.get("relations")
+    names = declared if isinstance(declared, tuple) else ()
+    told = ((name, has_answer(f"relation {name!r}")(trace)) for name in names)
+    return next((f"{name!r}: {missing}" for name, missing in told if missing), "")
+
+
+@invariant("loop", needs={"relations"}, evidence=_are_answered)
+def relations_hold(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What the team has declared of a step with its batch edited holds.
+
+    Judges: `then(before, after)` of each `tg.Relation`, on what the model returned and the loss in
+        two forked children: one that went on with the batch edited, and one as it was. Up to three
+        steps are asked.
+    Allows: what `then` allows.
+    Misses: what the tensors of the batch do not hold: what was computed from them before the model
+        is called stays as it was.
+    Why: a team knows what its data means: flipped images flip boxes, transposed audio keeps its
+        labels.
+    Source: Chen et al., Metamorphic Testing (arXiv 2002.12543).
+    """
+    for answer in events(trace, WhatIf):
+        if answer.question.startswith("relation ") and answer.measured > 0:
+            yield Finding(
+                f"the {answer.question} of `{trace.subject}` is broken",
+                at_step(answer.step) + f", {answer.label} edited",
+                answer.smallest,
+                "what then(before, after) allows",
+                event=answer,
+                source=answer.source,
+            )
+
+
 @invariant("loop", evidence=has_answer("one batch learned"))
 def one_batch_can_be_learned(trace: Trace[Event]) -> Iterator[Finding]:
     """

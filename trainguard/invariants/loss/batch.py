@@ -5,7 +5,7 @@ from math import isfinite
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
-from trainguard.core.measure import integer
+from trainguard.core.measure import integer, portion
 from trainguard.events.trace import Sample, Trace
 from trainguard.invariants.wording import coordinate, number, of
 
@@ -70,6 +70,30 @@ def padding_is_ignored(trace: Trace[Sample]) -> Iterator[Finding]:
                 measured=number(sample.measured),
                 allowed=integer(0),
                 why="perhaps the mask is applied after a reduction, or only to the value",
+                event=sample,
+            )
+
+
+@invariant("loss", probe="relations", needs={"relations"}, per="device")
+def relations_hold(trace: Trace[Sample]) -> Iterator[Finding]:
+    """
+    What the team has declared of edited inputs holds.
+
+    Judges: `then(before, after)` of each `tg.Relation`, on the losses of drawn inputs and of the
+        same inputs edited.
+    Allows: what `then` allows.
+    Misses: inputs that were not drawn.
+    Why: what must hold between two calls needs no right answer: permuted classes permute scores,
+        and padding that is added changes nothing.
+    Source: Chen et al., Metamorphic Testing (arXiv 2002.12543).
+    """
+    for sample in of(trace, "relation"):
+        if sample.scale:
+            yield Finding(
+                f"the relation {sample.label!r} of `{trace.subject}` is broken",
+                at=portion(sample.bad, sample.points, "batches that were drawn"),
+                measured=number(sample.measured) + " with the inputs edited",
+                allowed="what then(before, after) allows, from " + number(sample.reference),
                 event=sample,
             )
 

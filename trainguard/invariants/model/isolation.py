@@ -62,6 +62,30 @@ def future_does_not_leak(trace: Trace[Pass]) -> Iterator[Finding]:
     )
 
 
+@invariant("model", probe="relations", needs=("relations",))
+def relations_hold(trace: Trace[Pass]) -> Iterator[Finding]:
+    """
+    What the team has declared of edited inputs holds.
+
+    Judges: `then(before, after)` of each `tg.Relation`, on what the model returns in evaluation
+        mode for drawn inputs and for the same inputs edited, 8 batches for each size.
+    Allows: what `then` allows.
+    Misses: inputs that were not drawn; training mode.
+    Why: what must hold between two calls needs no right answer: flipped images flip boxes, and
+        permuted points of a set change nothing.
+    Source: Chen et al., Metamorphic Testing (arXiv 2002.12543).
+    """
+    for seen in worst(of(trace, "relation"), lambda seen: seen.measured):
+        if seen.measured:
+            yield Finding(
+                f"the relation {seen.place!r} of `{trace.subject}` is broken",
+                ", ".join(part for part in (seen.at, sizes(seen)) if part),
+                seen.detail,
+                "what then(before, after) allows",
+                event=seen,
+            )
+
+
 @invariant("model", probe="padding", needs=("padding",))
 def padding_is_ignored(trace: Trace[Pass]) -> Iterator[Finding]:
     """

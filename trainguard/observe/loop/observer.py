@@ -105,7 +105,14 @@ class RunObservation(SubjectObservation[Run, Event]):
             arguments["seed"] = seed or 0
         # A curve is that of one seed, whatever seed this session explores from.
         begin = seed or (0 if run.curve else self.settings.seed)
-        recorder = Recorder(run.name, steps=steps, probe=probe, promises=promises, nudge=nudge)
+        recorder = Recorder(
+            run.name,
+            steps=steps,
+            probe=probe,
+            promises=promises,
+            nudge=nudge,
+            relations=run.relations,
+        )
         with isolate(begin), deadline(run.timeout):
             _train(recorder, lambda: run.train(**arguments))
         conditions = {**recorder.trace.conditions, "seed": begin}

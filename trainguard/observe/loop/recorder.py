@@ -7,7 +7,7 @@ tensor: a recorded run is bit for bit the run that it would have been.
 """
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from threading import Lock
 from time import perf_counter
@@ -34,6 +34,7 @@ from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.module_names import ModuleNames
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
+from trainguard.subjects.relation import Relation
 
 W = TypeVar("W", bound=Watcher)
 
@@ -49,6 +50,7 @@ class Recorder:
     steps: after so many optimizer steps the training is stopped; None lets it go on.
     probe: whether watchers may copy live objects and try them out.
     nudge: what moves the parameters a little before the first step, for a run of curves alone.
+    relations: what a team has declared of its steps.
     """
 
     def __init__(
@@ -59,12 +61,13 @@ class Recorder:
         probe: bool = True,
         promises: Mapping[str, Plain] | None = None,
         nudge: UlpPerturbation | None = None,
+        relations: Sequence[Relation] = (),
     ) -> None:
         self.name, self.limit, self.probe, self.nudge = name, steps, probe, nudge
+        self.relations = relations
         self.promises = dict(promises or {})
         self.steps = 0  # of all optimizers; may be read from another thread
-        self.names = ModuleNames()
-        self.patches = Patches()
+        self.names, self.patches = ModuleNames(), Patches()
         self.windows: list[Window] = []
         self.called: set[int] = set()  # ids of modules called, outermost or inside
         self.calling = self.backward = False  # whether an outermost call or a backward is going on
@@ -84,8 +87,7 @@ class Recorder:
         self._store = EventStore(self.faults, self.keep)
         self._bare: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
         self._clock = count()
-        self._began = 0.0
-        self._ended = "finished"
+        self._began, self._ended = 0.0, "finished"
 
     # Life
 
@@ -112,8 +114,7 @@ class Recorder:
             self.leave(error)
         seconds = perf_counter() - self._began
         stopped = isinstance(error, Stopped)
-        if kind is not None:
-            self._ended = "stopped" if stopped else "failed"
+        self._ended = "finished" if kind is None else "stopped" if stopped else "failed"
         try:
             self.limit = None  # the last step may turn out only now to have been one, by hand
             self.hand.look()

@@ -157,6 +157,7 @@ PROBE_OF = {
     "padding": "padding",
     "padding_gradient": "padding",
     "component": "components",
+    "relation": "relations",
     "likelihood": "bins",
 }
 

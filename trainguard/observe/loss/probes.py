@@ -8,6 +8,7 @@ from torch import Tensor
 
 from trainguard.observe.loss.batching import evaluator, mixing, padding
 from trainguard.observe.loss.evaluate import Evaluator
+from trainguard.observe.loss.relations import relations
 from trainguard.observe.loss.search import Effort, Key, Measured, Probe
 from trainguard.observe.loss.slope import difference, line
 from trainguard.observe.loss.zero_gradient import plateau
@@ -200,5 +201,6 @@ INSTRUMENTS: Mapping[str, Instrument] = {
     "mixing": Instrument(mixing, batch=32, rounds=2, sizes={BATCH: 3}),
     "padding": Instrument(padding, batch=64, rounds=2, sizes={BATCH: 2, "mask": 4}),
     "components": Instrument(components, batch=64, rounds=1, sizes={BATCH: 2}),
+    "relations": Instrument(relations, batch=32, rounds=2),
     "bins": Instrument(bins, dtype="float64", batch=4, rounds=2, sizes={"likelihood": 1}),
 }

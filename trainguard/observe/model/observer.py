@@ -23,6 +23,7 @@ from trainguard.observe.model import (
     initial,
     isolation,
     lengths,
+    relations,
     state,
     variants,
 )
@@ -49,6 +50,7 @@ PROBES: dict[str, Probe] = {
     "devices": variants.observe_devices,
     "single": lengths.observe_batch_of_one,
     "longer": lengths.observe_longer,
+    "relations": relations.observe,
 }
 CASES = {"quick": 1, "ci": 2, "thorough": 6}
 

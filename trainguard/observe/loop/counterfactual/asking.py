@@ -12,6 +12,7 @@ from torch import nn
 from trainguard.events.base import Event
 from trainguard.events.counterfactual import WhatIf
 from trainguard.observe.loop.counterfactual import forking
+from trainguard.observe.loop.counterfactual.declared import RelationAsked
 from trainguard.observe.loop.counterfactual.forking import Answer, Exit, Report
 from trainguard.observe.loop.counterfactual.ignored_labels import IgnoredLabelsEdited
 from trainguard.observe.loop.counterfactual.inputs import InputsEdited
@@ -43,6 +44,7 @@ class Counterfactuals(Watcher):
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._open: list[Question] = [
+            *map(RelationAsked, recorder.relations),
             InputsEdited(),
             PaddingEdited(),
             SampleEdited(),
@@ -54,7 +56,8 @@ class Counterfactuals(Watcher):
         self._told: list[WhatIf] = []
         self._waiting: tuple[float, list[WhatIf]] | None = None  # until the parent's loss is known
         self._steps = list(STEPS)
-        self._spent, self._began, self._credit = 0.0, process_time(), _CREDIT
+        self._spent, self._began = 0.0, process_time()
+        self._credit = _MOST if recorder.relations else _CREDIT  # what is declared is asked
         self._is_late = False  # whether a question had to wait for time
         if recorder.probe:
             recorder.asks = self.ask
