@@ -1,6 +1,7 @@
 """Declared relations of a training: what they are given, and what becomes of those that fail."""
 
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ def test_what_a_relation_is_given() -> None:
     assert [(e.step, e.outcome, e.measured, e.smallest) for e in events] == [
         (1, "answered", 1.0, "another output")
     ]
-    assert events[0].label == "2 tensors of the batch"
+    assert events[0].label == "the batch"
 
 
 def draw(batch):
@@ -66,7 +67,7 @@ def compare(before, after):
     ("edit", "then", "reason"),
     [
         (lambda batch: 1 / 0, bool, "ZeroDivisionError: division by zero"),
-        (lambda batch: open("x", "w"), bool, "it opens 'x' for writing"),
+        (lambda batch: Path("x").write_text(""), bool, "it opens 'x' for writing"),
         (lambda batch: batch[:1], bool, "the edit does not return the same tensors in the same"),
         (draw, compare, "then(before, after) raised TypeError: no number"),
         (draw, lambda before, after: exit(), "then(before, after) did not come to an end"),

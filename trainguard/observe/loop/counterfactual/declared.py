@@ -43,7 +43,7 @@ class RelationAsked(Question):
         """Ask where a loader served a batch, or the model is given tensors."""
         batch = _batch_of(call)
         able = batch and all(is_editable(tensor) or tensor.numel() == 1 for tensor in batch)
-        return f"{len(batch)} tensors of the batch" if able else ""
+        return "the batch" if able else ""
 
     def edit(self, call: ModuleCall, way_out: Exit) -> None:
         """Let the team edit copies, and put them in place; random streams stay where they are."""
