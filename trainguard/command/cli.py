@@ -17,6 +17,7 @@ from trainguard.command.diagnose import diagnose_logs
 from trainguard.command.exit import USAGE, ending, seconds
 from trainguard.command.join import join_traces
 from trainguard.command.memory.command import show_memory
+from trainguard.command.mutate.command import mutate_training
 from trainguard.command.options import (
     Words,
     check_file,
@@ -206,6 +207,7 @@ def compare_sides(
 app.command("memory")(show_memory)
 app.command("join")(join_traces)
 app.command("diagnose")(diagnose_logs)
+app.command("mutate")(mutate_training)
 
 
 @app.command("list")

@@ -1,0 +1,7 @@
+"""
+`trainguard mutate`: which mistakes the guards of a training do not notice.
+
+`command.py` has the options and the order of the work, `project.py` the copy that a mutant lives
+in, `trial.py` one run of a version of it, `result.py` what became of a mutant and where that is
+kept, and `proposal.py` the guard that would notice a survivor.
+"""

@@ -1,0 +1,182 @@
+"""One run of a version of a project: `trainguard run` or pytest, in a process of its own."""
+
+import hashlib
+import json
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+from typing import Any, Final
+from xml.etree import ElementTree
+
+from trainguard.command.exit import CLEAN, FAILED, FOUND, OURS
+from trainguard.command.mutate.project import Project
+from trainguard.core.errors import SubjectError
+from trainguard.core.finding import Rank
+from trainguard.events.loop import Step
+from trainguard.events.trace import Trace
+from trainguard.report.text import WIDTH
+
+HUNG: Final = -1  # in place of an exit code
+_REPORT: Final = " trainguard ".center(WIDTH, "=")
+# What of a step is no number of the training, or a matter of time.
+_NOT_COMPARED: Final = ("source", "clock", "wait", "seconds", "memory")
+_SILENT: Final = "-Wignore::pytest.PytestAssertRewriteWarning"  # for what the parent has imported
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """
+    What became of one run.
+
+    broken, noted: the invariants that `trainguard run` has findings of. said: what the script
+    printed. files: checksums of the files that it wrote. modules: the files of the project that it
+    imported, itself included. failed: what pytest says failed.
+    """
+
+    code: int
+    seconds: float = 0.0
+    printed: str = ""
+    broken: frozenset[str] = frozenset()
+    noted: frozenset[str] = frozenset()
+    trace: Trace[Any] = field(default_factory=lambda: Trace(""))
+    files: dict[str, str] = field(default_factory=dict)
+    modules: tuple[str, ...] = ()
+    failed: frozenset[str] = frozenset()
+    passed: frozenset[str] = frozenset()
+
+    @property
+    def is_judged(self) -> bool:
+        """Say whether it ran to its end, and was judged."""
+        return self.code in (CLEAN, FOUND)
+
+    @property
+    def losses(self) -> list[str]:
+        """Return the losses of all steps, to the last bit."""
+        return [repr(step.loss) for step in self.steps]
+
+    @property
+    def steps(self) -> list[Step]:
+        """Return the steps of the training."""
+        return [event for event in self.trace if isinstance(event, Step)]
+
+    @property
+    def numbers(self) -> list[str]:
+        """Return all numbers of all steps, as text."""
+        names = [name for name in Step.__dataclass_fields__ if name not in _NOT_COMPARED]
+        return [repr([getattr(step, name) for name in names]) for step in self.steps]
+
+    @property
+    def said(self) -> list[str]:
+        """Return the lines that the script printed, without our report."""
+        return self.printed.partition(_REPORT)[0].rstrip().splitlines()
+
+
+def try_training(
+    project: Project, changes: dict[str, bytes], steps: int | None, seconds: float
+) -> Trial:
+    """Run a version of a project under `trainguard run`, in a copy of its own."""
+    with TemporaryDirectory(prefix="trainguard-") as scratch:
+        found, trace = Path(scratch, "found.json"), Path(scratch, "trace")
+        words = ["trainguard", "run", "--json", str(found), "--trace", str(trace)]
+        words += [] if steps is None else ["--steps", str(steps)]
+        made = _run(
+            project, changes, [*words, "--", project.script, *project.args], scratch, seconds
+        )
+        if not made.is_judged or not found.exists():
+            return made
+        findings = json.loads(found.read_text(encoding="utf-8"))["findings"]
+        by_rank = {
+            rank: frozenset(f["invariant"] for f in findings if f["rank"] == rank.value)
+            for rank in Rank
+        }
+        return replace(
+            made,
+            broken=by_rank[Rank.BROKEN],
+            noted=by_rank[Rank.NOTE],
+            trace=Trace.from_text(trace.read_text(encoding="utf-8")),
+        )
+
+
+def try_guards(project: Project, changes: dict[str, bytes], seconds: float) -> Trial:
+    """Run the team's own guards on a version of a project, in a copy of its own."""
+    with TemporaryDirectory(prefix="trainguard-") as scratch:
+        report = Path(scratch, "junit.xml")
+        words = ["pytest", "--trainguard", "-q", "-p", "no:cacheprovider", _SILENT]
+        words += ["-o", "junit_family=xunit1", f"--junitxml={report}", *project.guards]
+        made = _run(project, changes, words, scratch, seconds)
+        if not report.exists():
+            return made
+        failed, passed = set[str](), set[str]()
+        for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 our own child's
+            name = f"{case.get('file') or case.get('classname')}::{case.get('name')}"
+            bad = any(case.find(what) is not None for what in ("failure", "error"))
+            (failed if bad else passed).add(name)
+        return replace(made, failed=frozenset(failed), passed=frozenset(passed))
+
+
+def _run(
+    project: Project, changes: dict[str, bytes], words: Sequence[str], scratch: str, seconds: float
+) -> Trial:
+    """Run `python -m words...` in a copy, and return how that ended."""
+    from trainguard.observe.checkpoint.process import apart  # late: torch
+
+    folder, beside = Path(scratch, project.root.name or "root"), Path(scratch, "beside")
+    project.copy(folder, changes)
+    beside.mkdir()
+    before, began = _checksums(folder), monotonic()
+    work = partial(_be, list(words), str(folder), project.paths(folder), str(beside))
+    try:
+        code = apart(work, beside, seconds).code
+    except SubjectError:  # it is still running
+        code = HUNG
+    took = monotonic() - began
+    after, modules = _checksums(folder), beside / "modules.json"
+    return Trial(
+        code=code,
+        seconds=took,
+        printed=(beside / "printed.txt").read_text(encoding="utf-8", errors="replace"),
+        files={name: found for name, found in after.items() if before.get(name) != found},
+        modules=tuple(json.loads(modules.read_text())) if modules.exists() else (),
+    )
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    """Return a checksum of each file in a folder, by its path from there."""
+    return {
+        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and file.suffix != ".pyc"
+    }
+
+
+def _be(words: list[str], folder: str, paths: list[str], beside: str) -> None:
+    """Be the child: run a module as `python -m` does, and end with its exit code."""
+    from trainguard.observe.tools.isolation import seed_everything  # late: torch
+
+    os.chdir(folder)
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    sys.path[:] = [folder, *paths]
+    sys.dont_write_bytecode = True
+    seed_everything(0)
+    sys.argv = words
+    code: object = OURS
+    try:
+        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+        code = CLEAN
+    except SystemExit as end:
+        code = CLEAN if end.code is None else end.code
+    finally:
+        files = [getattr(m, "__file__", None) for m in [*sys.modules.values()]]
+        own = {os.path.relpath(f, folder) for f in files if f and f.startswith(folder)}
+        Path(beside, "modules.json").write_text(json.dumps(sorted(own)), encoding="utf-8")
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # the script may have closed it
+            stream.flush()
+    os._exit(code if isinstance(code, int) else FAILED)
