@@ -24,6 +24,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     alone = len(own) == len(items) or config.getoption("markexpr") == "simulated"
     for item in own:
         item.add_marker(pytest.mark.simulated)
+        item.add_marker(pytest.mark.filterwarnings("ignore::UserWarning"))  # of the CPU's kernels
         if not alone:
             item.add_marker(pytest.mark.skip(reason=_ALONE))
 

@@ -22,7 +22,7 @@
 #include <torch/extension.h>
 
 #include <array>
-#include <atomic>
+#include <map>
 #include <mutex>
 #include <set>
 #include <unordered_map>
@@ -40,10 +40,8 @@ thread_local int nested = 0;  // inside of a kernel: what it copies to the host 
 
 // What is counted
 
-struct Counts {
-  std::atomic<int64_t> scalars{0}, fetched{0}, sent{0}, shapes{0};
-};
-Counts counts;
+std::map<std::string, int64_t> counts;
+PyObject* listener = nullptr;  // told of each kind of wait at the moment it is counted
 
 struct Block {
   size_t size;
@@ -55,6 +53,18 @@ struct Memory {
 std::mutex lock;
 std::unordered_map<void*, Block> blocks;
 std::array<Memory, DEVICES> memory;
+
+void note(const char* kind) {
+  if (nested) return;
+  {
+    std::lock_guard<std::mutex> guard(lock);
+    ++counts[kind];
+  }
+  if (listener) {
+    const pybind11::gil_scoped_acquire held;
+    pybind11::reinterpret_borrow<pybind11::object>(listener)(std::string(kind));
+  }
+}
 
 struct Nested {
   Nested() { ++nested; }
@@ -256,10 +266,8 @@ const Tensor& resize_own(const Tensor& self, c10::IntArrayRef size,
 
 Tensor copy_from(const Tensor& from, const Tensor& to, bool) {
   const at::NoGradGuard guard;
-  if (!nested) {
-    if (to.is_cpu()) ++counts.fetched;
-    if (from.is_cpu()) ++counts.sent;
-  }
+  if (to.is_cpu()) note("fetched");
+  if (from.is_cpu()) note("sent");
   on_host(to).copy_(on_host(from));
   return to;
 }
@@ -270,7 +278,7 @@ Tensor copy_from_and_resize(const Tensor& from, const Tensor& to) {
 }
 
 at::Scalar local_scalar(const Tensor& self) {
-  if (!nested) ++counts.scalars;
+  note("scalars");
   return on_host(self).item();
 }
 
@@ -356,7 +364,7 @@ void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto tensors = tensors_in(*stack, count);
   const auto own = device_of(tensors, schema.name());
   const c10::DeviceGuard guard(own);
-  if (!nested && waits(op, tensors)) ++counts.shapes;
+  if (waits(op, tensors)) note("shapes");
   const Nested inside;
   optional<OnHost> held;
   for (size_t i = 0; i < count; ++i) {
@@ -485,10 +493,14 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("count", [] { return DEVICES; });
   m.def("device", [] { return current; });
   m.def("set_device", [](int index) { current = index; });
-  m.def("scalars", [] { return counts.scalars.load(); });
-  m.def("fetched", [] { return counts.fetched.load(); });
-  m.def("sent", [] { return counts.sent.load(); });
-  m.def("shapes", [] { return counts.shapes.load(); });
+  m.def("counts", [] {
+    std::lock_guard<std::mutex> guard(lock);
+    return counts;
+  });
+  m.def("listen", [](pybind11::object called) {
+    Py_XDECREF(listener);
+    listener = called.is_none() ? nullptr : called.release().ptr();
+  });
   m.def("allocated", [](int index) { return memory[index].now; });
   m.def("peak", [](int index) { return memory[index].peak; });
   m.def("allocations", [](int index) { return memory[index].allocations; });

@@ -8,6 +8,7 @@ of torch, and kept in the folder in which torch keeps extensions.
 import hashlib
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -15,6 +16,7 @@ from functools import cache
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from traceback import extract_stack
 from types import ModuleType
 from typing import Any
 
@@ -79,8 +81,26 @@ def register() -> Any:
 
 def counts() -> Counts:
     """Return what the host has waited for by now."""
-    own = register()
-    return Counts(own.scalars(), own.fetched(), own.sent(), own.shapes())
+    return Counts(**register().counts())
+
+
+@contextmanager
+def places(folder: str) -> Iterator[Counter[str]]:
+    """Count where code in a folder makes the host wait, each as `kind, file:line`."""
+    found: Counter[str] = Counter()
+
+    def told(kind: str) -> None:
+        """Find the innermost line of the folder."""
+        for frame in reversed(extract_stack()):
+            if folder in frame.filename:
+                found[f"{kind}, {Path(frame.filename).name}:{frame.lineno}"] += 1
+                return
+
+    register().listen(told)
+    try:
+        yield found
+    finally:
+        register().listen(None)
 
 
 def _name() -> str:

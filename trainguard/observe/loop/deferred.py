@@ -1,6 +1,6 @@
 """Numbers that are still tensors: fetched together, once per step, and not before they must be."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,22 @@ def _numbers(tensors: dict[int, torch.Tensor]) -> dict[int, list[float]]:
             numbers[key] = values[position : position + len(part)]
             position += len(part)
     return numbers
+
+
+def to_host(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return copies of tensors in the memory of the host, in one transfer per device."""
+    found: list[torch.Tensor] = [
+        tensor.detach().cpu() if tensor.is_cpu else tensor for tensor in tensors
+    ]
+    for device in {tensor.device for tensor in tensors if not tensor.is_cpu}:
+        places = [i for i, tensor in enumerate(tensors) if tensor.device == device]
+        parts = [tensors[i].detach().reshape(-1).view(torch.uint8) for i in places]
+        bytes_, position = torch.cat(parts).cpu(), 0
+        for i, part in zip(places, parts, strict=True):
+            own = bytes_[position : position + len(part)].clone()  # from an address for its dtype
+            found[i] = own.view(tensors[i].dtype).reshape(tensors[i].shape)
+            position += len(part)
+    return found
 
 
 def _settle(value: Any, numbers: dict[int, list[float]]) -> Any:

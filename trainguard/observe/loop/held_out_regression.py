@@ -11,10 +11,13 @@ from typing import Any
 
 import torch
 
+from trainguard.observe.loop.deferred import to_host
+
 _MOST = 256  # examples
 _LEAST = 64
 _EACH = 32  # examples of one batch, so that they come from several
 _CALLS = 64
+_FETCHED = (9, 17, 33)  # calls at which rows of an accelerator are waited for; and the end
 _FEATURES = 1024
 _OUTPUTS = 64
 _HASHED = 512  # features that tokens are counted in
@@ -33,6 +36,7 @@ class Examples:
     calls: int = 0
     same: bool = True  # whether each target so far was the input itself
     _known: set[int] = field(default_factory=set)
+    _pending: list[torch.Tensor] = field(default_factory=list)
 
     def add(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
         """Remember rows of a batch that are not known yet."""
@@ -41,20 +45,33 @@ class Examples:
             return
         rows = inputs.detach().reshape(len(inputs), -1)
         answers = targets.detach().reshape(len(targets), -1)
-        self.same &= rows.shape == answers.shape and bool((rows == answers).all())
+        comparable = rows.shape == answers.shape
+        same = (rows == answers).all() if comparable else rows.new_zeros((), dtype=torch.bool)
         apart = -(-len(rows) // _EACH)
-        few = rows[::apart, :: -(-rows.shape[1] // _FEATURES)].cpu().contiguous()
-        keys = [hash(row.tobytes()) for row in few.view(torch.uint8).numpy()]
-        self.count += len(keys)
-        for index, key in enumerate(keys):
-            if key not in self._known and len(self._known) < _MOST:
-                self._known.add(key)
-                self.inputs.append(few[index].clone())
-                self.targets.append(answers[index * apart, :_OUTPUTS].cpu().clone())
+        few = rows[::apart, :: -(-rows.shape[1] // _FEATURES)]
+        # Copies, of what is not read now: a training may write its next batch to the same place.
+        self._pending += [few.clone(), answers[::apart, :_OUTPUTS].clone(), same]
+        if same.is_cpu or self.calls in _FETCHED:
+            self.settle()
+
+    def settle(self) -> None:
+        """Look at the rows that were put aside; several batches of an accelerator come at once."""
+        pending, self._pending = self._pending, []
+        here = iter(to_host(pending))
+        for few, answers, same in zip(here, here, here, strict=True):
+            self.same &= bool(same)
+            keys = [hash(row.tobytes()) for row in few.contiguous().view(torch.uint8).numpy()]
+            self.count += len(keys)
+            for index, key in enumerate(keys):
+                if key not in self._known and len(self._known) < _MOST:
+                    self._known.add(key)
+                    self.inputs.append(few[index].clone())
+                    self.targets.append(answers[index].clone())
 
     def describe(self) -> dict[str, Any]:
         """Return columns of a BaselineFit: how many examples there are, and what they teach."""
         try:
+            self.settle()
             learnable = _held_out_r2(self.inputs, self.targets)
         except Exception:  # noqa: BLE001 rows of different lengths, a matrix that is singular
             learnable = nan

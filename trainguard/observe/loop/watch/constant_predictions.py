@@ -64,8 +64,8 @@ class _Place:
     average: torch.Tensor | None = None
     weight: float = 0.0
     failed: bool = False
-    alike: int = 0
-    blank: int = 0
+    alike: Number = 0
+    blank: Number = 0
     examples: Examples = field(default_factory=Examples)
     pending: list[tuple[Number, torch.Tensor]] = field(default_factory=list)
 
@@ -86,13 +86,15 @@ class _Place:
     ) -> None:
         """Count whether all samples of a batch have one output, or one input."""
         distance = distance_of(self.tally.calls)
-        wanted = _spread(target) if distance else 0
-        if given.dim() < 2 or scores.dim() < 1 or wanted == 0:
+        if given.dim() < 2 or scores.dim() < 1 or not distance:
             return
-        is_blank = _spread(given) == 0
+        # In sums and products, which may be of tensors: no branch waits for an accelerator.
+        wanted, apart = _spread(target), _spread(given)
         least = _DEPENDS * (wanted if self.tally.function in _SYMMETRIC else 1.0)
-        self.blank = self.blank + distance if is_blank else 0
-        self.alike = self.alike + distance if not is_blank and _spread(scores) <= least else 0
+        is_alike = (apart != 0) * (_spread(scores) <= least)
+        tells = wanted != 0
+        self.blank += tells * ((self.blank + distance) * (apart == 0) - self.blank)
+        self.alike += tells * ((self.alike + distance) * is_alike - self.alike)
 
     def add_classes(self, value: Number, came: torch.Tensor) -> None:
         """Add a call whose targets are classes, by how often each came; the first one teaches."""
@@ -112,9 +114,14 @@ class _Place:
         before = self.average + came.cumsum(0) - came
         self.average = self.average + came.sum(0)
         constants = lose_rates(self.tally, before / before.sum(1, keepdim=True), came)
+        losses = [value for value, _ in pending]
+        if not constants.is_cpu:  # there it is not known before whether a call had any classes
+            had = came.sum(1) > 0
+            constants = constants.where(had, 0.0)
+            losses = [*torch.stack(losses).where(had, 0.0)]
         each = constants.tolist() if constants.is_cpu else constants.unbind()
-        for (value, _), constant in zip(pending, each, strict=True):
-            self.add(value, constant)
+        for loss, constant in zip(losses, each, strict=True):
+            self.add(loss, constant)
 
 
 class ConstantPredictions(Watcher):
@@ -156,8 +163,8 @@ class ConstantPredictions(Watcher):
                 only=place.only / max(1, self._backwards),
                 losses=tuple(float(loss) / calls for loss, _, calls in place.chunks),
                 constants=tuple(float(loss) / calls for _, loss, calls in place.chunks),
-                alike=place.alike,
-                blank=place.blank,
+                alike=int(place.alike),
+                blank=int(place.blank),
                 **place.examples.describe(),
                 weights=weights,
                 counts=counts,
@@ -220,10 +227,13 @@ def _looks_at_inputs(loss: torch.Tensor) -> bool:
     return len(nodes) >= _NODES or any(leaf.dim() > 1 for leaf in leaves)
 
 
-def _spread(rows: torch.Tensor) -> float:
+def _spread(rows: torch.Tensor) -> Number:
     """Return how far the first samples of a batch are from each other at most."""
     few = rows[:_ROWS].reshape(min(len(rows), _ROWS), -1)[:, :_COLUMNS]
-    return float((few.float() - few[:1].float()).abs().max()) if few.numel() else 0.0
+    if not few.numel():
+        return 0.0
+    spread = (few.float() - few[:1].float()).abs().max()
+    return spread.item() if spread.is_cpu else spread
 
 
 def are_classes(tally: LossCalls, target: torch.Tensor) -> bool:
@@ -240,8 +250,13 @@ def count_classes(tally: LossCalls, count: int, target: torch.Tensor) -> torch.T
     if ignored < 0 and flat.is_cpu:
         with suppress(ValueError):  # some are ignored
             return torch.from_numpy(np.bincount(flat.numpy(), minlength=count))
-    flat = flat[(flat >= 0) & (flat < count) & (flat != ignored)]
-    return torch.bincount(flat, minlength=count) if len(flat) else None
+    wanted = (flat >= 0) & (flat < count) & (flat != ignored)
+    if flat.is_cpu:
+        return torch.bincount(flat[wanted], minlength=count) if wanted.any() else None
+    # What is left out is counted beside the classes: to drop it would wait for the accelerator.
+    places = flat.long().where(wanted, count)
+    came = places.new_zeros(count + 1).scatter_add_(0, places, torch.ones_like(places))
+    return came[:count]
 
 
 def lose_rates(tally: LossCalls, rates: torch.Tensor, came: torch.Tensor) -> torch.Tensor:

@@ -105,6 +105,7 @@ class Scaling(Watcher):
         window = self.recorder.window_of(_inner(optimizer))
         window.unscaled = True
         window.did("unscale")
+        self.recorder.gradients_edited(window)
 
     @shielded
     def _begin_step(self, optimizer: Any) -> tuple[Window, int, Columns]:

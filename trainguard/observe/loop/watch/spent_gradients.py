@@ -52,6 +52,13 @@ class _Arrival:
         elif not self.cleared and gradient._version != self.version:  # noqa: SLF001 the only one
             self.cleared = gradient.layout == torch.strided and not bool(gradient.any())
 
+    def adopt(self) -> None:
+        """Take a gradient on an accelerator, as it is now, for what has arrived."""
+        parameter = self.parameter()
+        gradient = None if parameter is None else gradient_of(parameter)
+        if gradient is not None and not gradient.is_cpu:
+            self.version = gradient._version  # noqa: SLF001 the only one
+
 
 @dataclass(slots=True, eq=False)
 class _Arrivals:
@@ -115,6 +122,7 @@ class SpentGradients(Watcher):
     def after_backward(self, loss: torch.Tensor) -> None:
         """Wait for what becomes of the gradients that have arrived; hooks may have used them."""
         reached = [window for window in self.recorder.windows if window.reached]
+        self._adopt(reached)
         arrivals = [a for window in reached if (a := _arrival_at(window))]
         reaches, self._reaches = self._reaches, []
         # Of a step that nobody watches, it is not heard that it uses what has arrived.
@@ -134,6 +142,10 @@ class SpentGradients(Watcher):
         source = reach.source or caller()
         new = _Term(reach.kind, name, source, self.recorder.steps)
         return self._told.setdefault((reach.kind, name, source), new)
+
+    def edited(self, window: Window) -> None:
+        """Take edits by torch for no clearing, where a look at gradients would be waited for."""
+        self._adopt([window])
 
     def before_step(self, window: Window) -> Columns:
         """Spend all that has arrived and is still there; a step by hand is not made yet."""
@@ -160,6 +172,12 @@ class SpentGradients(Watcher):
                     label=f"{term.kind} {term.name}",
                     source=term.source,
                 )
+
+    def _adopt(self, windows: list[Window]) -> None:
+        """Take the gradients of some optimizers as they are now for what has arrived there."""
+        for arrival in (a for arrivals in self._waiting for a in arrivals.each):
+            if any(arrival.window is window for window in windows):
+                arrival.adopt()
 
     def _look(self) -> None:
         """Drop the passes whose gradients are gone at all the optimizers that they reached."""

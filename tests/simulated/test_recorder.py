@@ -1,0 +1,99 @@
+"""A recorded training on a device is the one that it would have been, and hardly waits for it."""
+
+from collections import Counter
+from unittest.mock import patch
+
+import pytest
+import torch
+
+import trainguard.observe
+from tests.simulated.device import Counts, counts, places
+from tests.simulated.trainings import TRAININGS, regression
+from trainguard.observe.loop import window
+from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.loop.watch.gradients import Gradients
+
+OURS = trainguard.observe.__path__[0]
+STEPS, DENSE = 40, 20  # after the dense steps, one in 16 is watched
+EARLY = 8  # steps that are all looked at more closely than most
+
+
+@pytest.fixture(autouse=True)
+def _few_dense_steps(monkeypatch) -> None:
+    """Let what follows the first steps of a long run come soon."""
+    monkeypatch.setattr(window, "DENSE", DENSE)
+
+
+class Waits:
+    """What the host waited for in each step of a training, and where in our code."""
+
+    def __init__(self) -> None:
+        self.steps: list[Counts] = []
+        self.where: list[Counter[str]] = []
+        self._seen: Counter[str] = Counter()
+
+    def train(self, training, device: str, *, recorded: bool, probe: bool = False):
+        """Run a training and note each step; return its network and the trace."""
+        recorder = Recorder("training", probe=probe)
+        with places(OURS) as self._seen:
+            self._before = counts()
+            if not recorded:
+                return training(device, STEPS, self._told), None
+            with recorder:
+                trained = training(device, STEPS, self._told)
+        return trained, recorder.trace
+
+    def _told(self) -> None:
+        """Note what was waited for in the step that is over."""
+        now = counts()
+        self.steps.append(now - self._before)
+        self.where.append(Counter(self._seen))
+        self._seen.clear()
+        self._before = counts()
+
+
+def added(training, device: str) -> list[tuple[Counts, Counter[str]]]:
+    """Return what a recording adds to each step of a training, and where."""
+    plain, ours = Waits(), Waits()
+    plain.train(training, device, recorded=False)
+    ours.train(training, device, recorded=True)
+    more = [a - b for a, b in zip(ours.steps, plain.steps, strict=True)]
+    return list(zip(more, ours.where, strict=True))
+
+
+@pytest.mark.parametrize("training", TRAININGS)
+def test_a_recorded_training_is_the_same(training, device):
+    """Every parameter and buffer ends with the same bits, recorded or not, with probes too."""
+    plain, _ = Waits().train(training, device, recorded=False)
+    recorded, trace = Waits().train(training, device, recorded=True, probe=True)
+    assert not trace.conditions.get("faults")
+    for own, other in zip(plain.state_dict().values(), recorded.state_dict().values(), strict=True):
+        assert torch.equal(own, other)
+
+
+@pytest.mark.parametrize("training", TRAININGS)
+def test_a_watched_step_waits_once(training, device):
+    """The recorder adds one copy to a step that it watches, and nothing to the others."""
+    steps = added(training, device)
+    for index in range(EARLY, STEPS):
+        waited, where = steps[index]
+        watched = index <= DENSE or index % 16 == 0
+        surveyed = index & (index - 1) == 0 or index % 32 == 0
+        if surveyed:
+            continue
+        assert waited.sent == 0, f"step {index}: {where}"
+        assert waited.waits <= watched, f"step {index}: {where}"
+
+
+def test_a_second_wait_is_noticed(device):
+    """A watcher that reads a value by itself is found, with the line that does."""
+    before_step = Gradients.before_step
+
+    def reading(self, window):
+        """Read a gradient, as nobody should."""
+        float(window.parameters[0].grad.sum())
+        return before_step(self, window)
+
+    with patch.object(Gradients, "before_step", reading):
+        steps = added(regression, device)
+    assert steps[EARLY + 1][0].waits == 2
