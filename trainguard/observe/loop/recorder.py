@@ -197,10 +197,6 @@ class Recorder:
         self.faults.look(self._tell, "after_backward", loss)
         self.faults.look(self.hand.wait, loss, returned)
 
-    def gradients_edited(self, window: Window) -> None:
-        """Tell that torch has clipped or unscaled the gradients of an optimizer."""
-        self.faults.look(self._tell, "edited", window)
-
     def step_begins(self, window: Window) -> Columns:
         """Ask the watchers about the step that is about to be made."""
         with torch.no_grad():

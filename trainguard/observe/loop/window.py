@@ -56,6 +56,7 @@ class Window:
     leftover: the norms that were there before the first backward, and whose they were.
     clip: what clipping has done in this window. unscaled: whether a scaler has unscaled it.
     culprit: what was not finite first.
+    on_edit: told where torch has clipped or unscaled the gradients.
     """
 
     name: str = ""
@@ -77,6 +78,7 @@ class Window:
     culprit: str = ""
     leftover: tuple[torch.Tensor, Callable[[list[float]], str]] | None = None
     source: str = ""
+    on_edit: "Callable[[Window], None] | None" = None
     started: float = field(default_factory=perf_counter)
 
     @property
@@ -106,6 +108,12 @@ class Window:
         """Note that something was done, unless it was the last thing done."""
         if (not self.order or self.order[-1] != word) and len(self.order) < _MOST_WORDS:
             self.order.append(word)
+
+    def edit(self, word: str) -> None:
+        """Note that torch itself has changed the gradients, and tell who waits for that."""
+        self.did(word)
+        if self.on_edit is not None:
+            self.on_edit(self)
 
     def add_loss(self, loss: Any) -> None:
         """Note a value that was handed to backward."""

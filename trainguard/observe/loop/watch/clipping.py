@@ -123,8 +123,7 @@ class Clipping(Watcher):
         total = local_values(total) if isinstance(total, torch.Tensor) else total
         for window in concerned if parameters else windows[-1:]:
             clip = window.clip = window.clip or Clip(limit, caller(3))
-            window.did("clip")
-            self.recorder.gradients_edited(window)
+            window.edit("clip")
             clip.word = _word(window, ids, self.recorder.scaling.at(window))
             clip.by_norm = clip.by_norm and total is not None
             if total is not None and ids - clip.seen:

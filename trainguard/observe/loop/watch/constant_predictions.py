@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from trainguard.events.base import Event
 from trainguard.events.fit import BaselineFit
+from trainguard.observe.loop.alike_samples import AlikeSamples, Number
 from trainguard.observe.loop.held_out_regression import Examples
 from trainguard.observe.loop.thinning import distance_of
 from trainguard.observe.loop.watch import autograd_graph
@@ -34,14 +35,10 @@ _CHUNKS = 64  # stretches of the run whose losses are told apart
 _WIDEST = 2**16  # classes, or outputs of one sample
 _LARGEST = 2**22  # elements of a target
 _EPSILON = 1e-6
-_DEPENDS = 1e-4  # of a logit, or of the spread of the targets: less is no answer to an input
-_ROWS, _COLUMNS = 16, 4096  # of a batch, that are compared with each other
 _PLACES = 16
 _PENDING = 32  # calls with classes whose constant losses are computed together
 _COUNTS = 2**18  # numbers in what waits for that: a vocabulary waits for fewer calls
 _NODES = 2**12  # of a graph that are looked at: such a model is no constant
-
-Number = Any  # a float, on an accelerator a tensor that is fetched at the end
 
 
 @dataclass(slots=True)
@@ -51,8 +48,6 @@ class _Place:
 
     only: backward passes whose loss was a multiple of one of these calls, and of nothing else.
     chunks: (loss, loss of the constant, calls) of stretches of the run, all equally long.
-    alike: calls in a row, up to now, in which all samples got the same output, though neither
-        their inputs nor their targets were the same. blank: calls in which all inputs were.
     average: of the targets so far, for classes how often each came; weight: of how many it is.
     pending: the losses of the latest calls with classes, and how often each class came in them.
     """
@@ -64,8 +59,7 @@ class _Place:
     average: torch.Tensor | None = None
     weight: float = 0.0
     failed: bool = False
-    alike: Number = 0
-    blank: Number = 0
+    samples: AlikeSamples = field(default_factory=AlikeSamples)
     examples: Examples = field(default_factory=Examples)
     pending: list[tuple[Number, torch.Tensor]] = field(default_factory=list)
 
@@ -80,21 +74,6 @@ class _Place:
             pairs = zip(self.chunks[::2], self.chunks[1::2], strict=True)
             self.chunks = [(a[0] + b[0], a[1] + b[1], a[2] + b[2]) for a, b in pairs]
             self.stride *= 2
-
-    def compare_samples(
-        self, given: torch.Tensor, scores: torch.Tensor, target: torch.Tensor
-    ) -> None:
-        """Count whether all samples of a batch have one output, or one input."""
-        distance = distance_of(self.tally.calls)
-        if given.dim() < 2 or scores.dim() < 1 or not distance:
-            return
-        # In sums and products, which may be of tensors: no branch waits for an accelerator.
-        wanted, apart = _spread(target), _spread(given)
-        least = _DEPENDS * (wanted if self.tally.function in _SYMMETRIC else 1.0)
-        is_alike = (apart != 0) * (_spread(scores) <= least)
-        tells = wanted != 0
-        self.blank += tells * ((self.blank + distance) * (apart == 0) - self.blank)
-        self.alike += tells * ((self.alike + distance) * is_alike - self.alike)
 
     def add_classes(self, value: Number, came: torch.Tensor) -> None:
         """Add a call whose targets are classes, by how often each came; the first one teaches."""
@@ -163,8 +142,7 @@ class ConstantPredictions(Watcher):
                 only=place.only / max(1, self._backwards),
                 losses=tuple(float(loss) / calls for loss, _, calls in place.chunks),
                 constants=tuple(float(loss) / calls for _, loss, calls in place.chunks),
-                alike=int(place.alike),
-                blank=int(place.blank),
+                **place.samples.describe(),
                 **place.examples.describe(),
                 weights=weights,
                 counts=counts,
@@ -209,7 +187,8 @@ class ConstantPredictions(Watcher):
         given = self._batches.given() if self._batches.given is not None else None
         if given is not None:
             place.examples.add(given, target)
-            place.compare_samples(given, scores.detach(), target)
+            unit = tally.function in _SYMMETRIC
+            place.samples.add(distance_of(tally.calls), given, scores.detach(), target, unit)
         if are_classes(tally, target):
             came = count_classes(tally, scores.shape[1 if scores.dim() > 1 else 0], target)
             if came is not None:
@@ -225,15 +204,6 @@ def _looks_at_inputs(loss: torch.Tensor) -> bool:
     nodes = list(autograd_graph.below(loss.grad_fn, _NODES))
     leaves = [node.variable for node in nodes if hasattr(node, "variable")]
     return len(nodes) >= _NODES or any(leaf.dim() > 1 for leaf in leaves)
-
-
-def _spread(rows: torch.Tensor) -> Number:
-    """Return how far the first samples of a batch are from each other at most."""
-    few = rows[:_ROWS].reshape(min(len(rows), _ROWS), -1)[:, :_COLUMNS]
-    if not few.numel():
-        return 0.0
-    spread = (few.float() - few[:1].float()).abs().max()
-    return spread.item() if spread.is_cpu else spread
 
 
 def are_classes(tally: LossCalls, target: torch.Tensor) -> bool:

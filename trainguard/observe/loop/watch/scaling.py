@@ -104,8 +104,7 @@ class Scaling(Watcher):
         """Remember that the gradients of an optimizer were unscaled."""
         window = self.recorder.window_of(_inner(optimizer))
         window.unscaled = True
-        window.did("unscale")
-        self.recorder.gradients_edited(window)
+        window.edit("unscale")
 
     @shielded
     def _begin_step(self, optimizer: Any) -> tuple[Window, int, Columns]:

@@ -129,6 +129,8 @@ class SpentGradients(Watcher):
         heard = all(window.is_watched for window in reached)
         if not arrivals or not heard or self._terms.noticed:
             return
+        for window in reached:
+            window.on_edit = self._on_edit
         self._waiting = [*self._waiting[1 - _MOST_WAITING :], _Arrivals(arrivals)]
         for reach in reaches:
             own = [a for a in arrivals if any(a.window is window for window in reach.windows)]
@@ -143,7 +145,8 @@ class SpentGradients(Watcher):
         new = _Term(reach.kind, name, source, self.recorder.steps)
         return self._told.setdefault((reach.kind, name, source), new)
 
-    def edited(self, window: Window) -> None:
+    @shielded
+    def _on_edit(self, window: Window) -> None:
         """Take edits by torch for no clearing, where a look at gradients would be waited for."""
         self._adopt([window])
 

@@ -61,9 +61,6 @@ class Watcher:
     def after_backward(self, loss: torch.Tensor) -> None:
         """See that gradients have arrived."""
 
-    def edited(self, window: Window) -> None:
-        """See that the gradients of an optimizer were clipped or unscaled, by torch itself."""
-
     def before_step(self, window: Window) -> Columns:
         """Return columns of the step that an optimizer is about to make (closure done)."""
         return {}
@@ -92,7 +89,7 @@ def listeners(
     watchers: Iterable[Watcher],
 ) -> dict[str, list[tuple[Watcher, Callable[..., Any]]]]:
     """Return the methods that watchers define themselves, by the instant they are called at."""
-    names = ("forward", "before_backward", "after_backward", "edited", "before_step", "after_step")
+    names = ("forward", "before_backward", "after_backward", "before_step", "after_step")
     return {name: [(w, getattr(w, name)) for w in watchers if overrides(w, name)] for name in names}
 
 

@@ -1,0 +1,59 @@
+"""Whether all samples of a batch got one output, though their inputs and targets differ."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+_DEPENDS = 1e-4  # of a logit, or of the spread of the targets: less is no answer to an input
+_ROWS, _COLUMNS = 16, 4096  # of a batch, that are compared with each other
+
+Number = Any  # a float, on an accelerator a tensor that is fetched at the end
+
+
+@dataclass(slots=True)
+class AlikeSamples:
+    """
+    What is known of the calls of one place.
+
+    alike: calls in a row, up to now, in which all samples got the same output, though neither
+        their inputs nor their targets were the same. blank: calls in which all inputs were.
+    """
+
+    alike: Number = 0
+    blank: Number = 0
+
+    def add(
+        self,
+        distance: int,
+        given: torch.Tensor,
+        scores: torch.Tensor,
+        target: torch.Tensor,
+        in_units: bool,
+    ) -> None:
+        """
+        Count a call that stands for so many.
+
+        in_units: whether outputs are in the units of the targets.
+        """
+        if given.dim() < 2 or scores.dim() < 1 or not distance:
+            return
+        # In sums and products, which may be of tensors: no branch waits for an accelerator.
+        wanted, apart = _spread(target), _spread(given)
+        is_alike = (apart != 0) * (_spread(scores) <= _DEPENDS * (wanted if in_units else 1.0))
+        tells = wanted != 0
+        self.blank += tells * ((self.blank + distance) * (apart == 0) - self.blank)
+        self.alike += tells * ((self.alike + distance) * is_alike - self.alike)
+
+    def describe(self) -> dict[str, Any]:
+        """Return columns of a BaselineFit."""
+        return {"alike": int(self.alike), "blank": int(self.blank)}
+
+
+def _spread(rows: torch.Tensor) -> Number:
+    """Return how far the first samples of a batch are from each other at most."""
+    few = rows[:_ROWS].reshape(min(len(rows), _ROWS), -1)[:, :_COLUMNS]
+    if not few.numel():
+        return 0.0
+    spread = (few.float() - few[:1].float()).abs().max()
+    return spread.item() if spread.is_cpu else spread
