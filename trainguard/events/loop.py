@@ -264,7 +264,9 @@ class Probe(Event):
         that begin with the same state of a generator, and draw from it alike), "leaked" (steps
         with gradients of another optimizer's loss, of all that were made), "weight" (losses that
         train what they weight log-probabilities by, of those with log-probabilities), "sample"
-        (losses that depend on a sample without a graph, of those that train its distribution).
+        (losses that depend on a sample without a graph, of those that train its distribution),
+        "scale" (the spread of the inputs of an evaluation, against that in training; the label has
+        their means, and the loss before and after they are brought to one scale).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
     """

@@ -1,4 +1,4 @@
-"""Judgement of what evaluations report: a loss that can change."""
+"""Judgements of evaluations: what they report can change, and what they are shown is known."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,17 +7,18 @@ from math import isfinite
 from struct import pack
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding
-from trainguard.core.measure import at_step
+from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import at_step, integer
 from trainguard.core.names import EVALUATION, words_of
 from trainguard.events.base import Event
-from trainguard.events.loop import Evaluation, Logged, Parameter, Step
+from trainguard.events.loop import Evaluation, Logged, Parameter, Probe, Step
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import EVALUATIONS, NUMBERS, either
+from trainguard.invariants.loop.evidence import EVALUATIONS, NUMBERS, either, has_probe
 from trainguard.invariants.loop.wording import courses, events, finite, middle, stretch
 from trainguard.invariants.wording import number
 
 _FEW = 3
+_FAR = 3.0  # between spreads: by less, another season or another camera may differ
 _SURE = 5  # printed values that agree to the last digit
 _BESIDE = {"loss", "epoch", "mean", "avg", "average", "total"}
 
@@ -214,3 +215,39 @@ def _finding(trace: Trace[Event], series: _LossSeries, fault: str) -> Finding:
         event=series.event,
         source=series.source,
     )
+
+
+@invariant("loop", evidence=has_probe("scale", "no evaluation had inputs of another spread"))
+def evaluation_inputs_keep_their_scale(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A model is evaluated on inputs of the scale that it was trained on.
+
+    Judges: the first input of evaluations with a loss of torch, where its standard deviation is
+        never that of any batch of the training, by a factor of 2: whether the loss falls by 30 %
+        where a copy of the model gets the same input in the scale of the training, at the two
+        latest evaluations. A note where the factor is below 3 (limit).
+    Allows: runs with one evaluation in the scale of the training; inputs that are better as they
+        are, as far from what is known they may lie.
+    Misses: another mean alone; other inputs than the first; evaluations without a loss.
+    Why: a normalisation that only the training has leaves a model among numbers it has never seen.
+    Source: jchen42703/kits19-cnn issue 22; yu-changqian/TorchSeg issue 33.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe != "scale":
+            continue
+        module, own, other, before, after = probe.label.rsplit(" ", 4)
+        least, most = sorted((probe.measured, probe.reference))
+        far = trace.limit("evaluation_inputs_keep_their_scale", _FAR)
+        yield Finding(
+            f"evaluations of `{trace.subject}` have inputs in another scale than its training",
+            f"input of {module}, after " + integer(probe.step, "steps"),
+            number(probe.measured, "", ".3g")
+            + f" standard deviation around {own}: loss {before}, and {after} once it is brought to"
+            " the scale of the training",
+            number(probe.reference, "", ".3g") + f" around {other}, as in training",
+            why="normalise what is evaluated by the same numbers as in training: subtract the same"
+            " mean, and divide by the same standard deviation",
+            rank=Rank.BROKEN if most >= far * least else Rank.NOTE,
+            event=probe,
+            source=probe.source,
+        )
