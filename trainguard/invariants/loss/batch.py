@@ -41,10 +41,11 @@ def samples_do_not_mix(trace: Trace[Sample]) -> Iterator[Finding]:
 @invariant("loss", probe="padding", needs={"mask"}, per="device")
 def padding_is_ignored(trace: Trace[Sample]) -> Iterator[Finding]:
     """
-    What stands in padded positions changes nothing.
+    What stands in padded positions changes nothing, and neither does how many there are.
 
     Judges: the loss with any numbers in the padded positions of one input against the loss with
-        zeros there, and the gradient at padded positions.
+        zeros there, and the gradient at padded positions; the loss with three padded positions
+        more, where `sizes` does not fix how many there are.
     Allows: a change of 1e-5 * (1 + |loss|), and gradients of exactly zero.
     Misses: masks that are not declared with tg.mask.
     Why: padding that counts dilutes the loss of short samples and teaches the model to pad.
@@ -60,6 +61,19 @@ def padding_is_ignored(trace: Trace[Sample]) -> Iterator[Finding]:
                 allowed=number(sample.reference)
                 + f" within {number(allowed)}, as with {number(sample.scale)} there",
                 why="perhaps the mask is applied after a reduction, or not to this input",
+                event=sample,
+            )
+    for sample in of(trace, "padding_length"):
+        allowed = trace.limit("padding_is_ignored", 1e-5) * (1 + abs(sample.reference))
+        if abs(sample.measured - sample.reference) > allowed:
+            yield Finding(
+                f"`{trace.subject}` depends on how much padding there is",
+                at=f"positions that {sample.label} marks as padding",
+                measured=number(sample.measured),
+                allowed=number(sample.reference)
+                + f" within {number(allowed)}, as with {number(sample.scale)} of them more",
+                why="perhaps a mean over all positions: divide by how many are kept; where their"
+                " number never changes, sizes={...: N} says so",
                 event=sample,
             )
     for sample in of(trace, "padding_gradient"):

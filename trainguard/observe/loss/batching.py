@@ -16,6 +16,7 @@ from trainguard.subjects.domain import BATCH
 from trainguard.subjects.loss import Loss
 
 _PROBED = 64
+_MORE = 3  # padded positions that are added
 _LOW = (torch.float16, torch.bfloat16)
 
 
@@ -166,8 +167,10 @@ def padding(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]]:
     "padding": the loss, `reference` what it is with a plain number in each padded position of the
     input: the one nearest to zero, which is the `scale`.
     "padding_gradient": the largest gradient at a padded position.
+    "padding_length": the loss, `reference` what it is with `scale` padded positions more.
     """
     here = made.values(points)
+    yield from _longer_padding(made, points, here)
     gradients, _ = made.gradients(points)
     for mask, name in _masked_inputs(made):
         padded, neutral = _padding_mask(made, points, mask, name), _neutral(made, name)
@@ -180,6 +183,41 @@ def padding(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]]:
             leaked = torch.where(padded, gradients[name], 0).abs().flatten(1)
             size, at = leaked.nan_to_num(nan=0.0).max(1)
             yield Key("padding_gradient", name, mask), Measured(size, size, coordinate=at)
+
+
+def _longer_padding(
+    made: Evaluator, points: Points, here: Tensor
+) -> Iterator[tuple[Key, Measured]]:
+    """Measure what more padding does, where masks may be of any length and the loss takes it."""
+    domains = made.box.domains
+    for mask in [name for name, domain in domains.items() if domain.kind == "mask"]:
+        word = (domains[mask].names or ("",))[-1]
+        if word != (domains[mask].shape or ("",))[-1] or isinstance(made.loss.sizes.get(word), int):
+            continue
+        try:
+            there = made.values(_lengthen(made, points, mask, word))
+        except SubjectError:
+            continue
+        error = (here - there).abs() / (1 + there.abs())
+        added = torch.full_like(here, _MORE)
+        changed = error.nan_to_num(nan=-1.0)
+        yield Key("padding_length", label=mask), Measured(here, changed, there, added)
+
+
+def _lengthen(made: Evaluator, points: Points, mask: str, word: str) -> Points:
+    """Return points with more positions of one dimension, all of which a mask marks as padding."""
+    longer = {}
+    for name, tensor in points.items():
+        shape = made.box.domains[name].shape or ()
+        for axis in [place + 1 for place, own in enumerate(shape) if own == word]:
+            more = tensor.narrow(axis, 0, 1).expand(
+                *[_MORE if place == axis else -1 for place in range(tensor.dim())]
+            )
+            if name == mask:
+                more = torch.full_like(more, made.box.domains[name].values[1])
+            tensor = torch.cat([tensor, more], axis)
+        longer[name] = tensor
+    return longer
 
 
 def _is_random(made: Evaluator, points: Points) -> bool:

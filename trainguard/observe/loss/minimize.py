@@ -156,6 +156,7 @@ PROBE_OF = {
     "mixing": "mixing",
     "padding": "padding",
     "padding_gradient": "padding",
+    "padding_length": "padding",
     "component": "components",
     "relation": "relations",
     "likelihood": "bins",
