@@ -126,6 +126,21 @@ loss = tg.Loss(
     valid=tg.mask("B T"),
 )
 """,
+    "relations_hold": """
+def rank(scores, worth):
+    better = torch.sign(worth - worth.roll(1, 0)).clamp(min=0)
+    return torch.nn.functional.softplus(-better * (scores - scores.roll(1, 0))).mean()
+
+def turn_round(inputs):
+    return {name: tensor.flip(0) for name, tensor in inputs.items()}
+
+loss = tg.Loss(
+    rank,
+    scores=tg.real("B", -4, 4),
+    worth=tg.real("B", 0, 1, grad=False),
+    relations=[tg.Relation("order", edit=turn_round, then=torch.allclose)],
+)
+""",
     "components_are_balanced": """
 def elbo(pixels, image, latent):
     return {"pixels": ((pixels - image) ** 2).sum(), "kl": 1e-6 * (latent**2).mean()}
