@@ -214,7 +214,7 @@ def _lengthen(made: Evaluator, points: Points, mask: str, word: str) -> Points:
                 *[_MORE if place == axis else -1 for place in range(tensor.dim())]
             )
             if name == mask:
-                more = torch.full_like(more, made.box.domains[name].values[1])
+                more = torch.as_tensor(made.box.domains[name].values[1]).to(more).expand_as(more)
             tensor = torch.cat([tensor, more], axis)
         longer[name] = tensor
     return longer
