@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trainguard.core.errors import DeclarationError
 from trainguard.mutants.operator import Mutant, mutants, operators
-from trainguard.mutants.source import Source
+from trainguard.mutants.source import SourceFile
 
 LOOPS = sorted(Path(__file__).parents[2].glob("fixtures/healthy/loop/guard_*.py"))
 # What is left of a line, and of its neighbours, by the operator.
@@ -132,9 +132,9 @@ def test_operators_say_what_they_break_and_where_that_was_found() -> None:
 def test_files_that_cannot_be_read() -> None:
     """What is no Python is said in a sentence; what one operator cannot read, the others can."""
     with pytest.raises(DeclarationError, match="train.py is not Python: .* line 1"):
-        Source(b"def (", "train.py")
+        SourceFile(b"def (", "train.py")
     with pytest.raises(DeclarationError, match="is not Python"):
-        Source(b"# coding: nonsense\n", "train.py")
+        SourceFile(b"# coding: nonsense\n", "train.py")
     with pytest.raises(DeclarationError, match=r"--operators lossy\* matches no operator"):
         operators(["lossy*"])
 

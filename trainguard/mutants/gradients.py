@@ -4,13 +4,13 @@ import ast
 from collections.abc import Iterator
 
 from trainguard.mutants.operator import mistake
-from trainguard.mutants.source import LOOPS, Edit, Source, called, receiver, words
+from trainguard.mutants.source import LOOPS, Edit, SourceFile, name_of, receiver, words_in
 
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_")
 
 
 @mistake
-def zero_grad_dropped(source: Source) -> Iterator[Edit]:
+def zero_grad_dropped(source: SourceFile) -> Iterator[Edit]:
     """
     Gradients of earlier steps are never cleared, and add up.
 
@@ -20,7 +20,7 @@ def zero_grad_dropped(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def zero_grad_in_each_micro_batch(source: Source) -> Iterator[Edit]:
+def zero_grad_in_each_micro_batch(source: SourceFile) -> Iterator[Edit]:
     """
     Accumulated gradients are cleared before each backward pass but the last.
 
@@ -36,7 +36,7 @@ def zero_grad_in_each_micro_batch(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def zero_grad_before_step(source: Source) -> Iterator[Edit]:
+def zero_grad_before_step(source: SourceFile) -> Iterator[Edit]:
     """
     Gradients are cleared between the backward pass and the step, which has none.
 
@@ -45,12 +45,12 @@ def zero_grad_before_step(source: Source) -> Iterator[Edit]:
     for clear, step in _pairs(source, "zero_grad", "step"):
         block = source.block(clear)
         between = block[block.index(clear) : block.index(step)]
-        if any("backward" in words(statement) for statement in between):
+        if any("backward" in words_in(statement) for statement in between):
             yield source.rotate(between)
 
 
 @mistake
-def step_before_backward(source: Source) -> Iterator[Edit]:
+def step_before_backward(source: SourceFile) -> Iterator[Edit]:
     """
     Each step is made with the gradients of the batch before.
 
@@ -62,7 +62,7 @@ def step_before_backward(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def loss_rewrapped(source: Source) -> Iterator[Edit]:
+def loss_rewrapped(source: SourceFile) -> Iterator[Edit]:
     """
     The loss is made a new leaf before the backward pass, so that nothing behind it learns.
 
@@ -76,7 +76,7 @@ def loss_rewrapped(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def layer_detached(source: Source) -> Iterator[Edit]:
+def layer_detached(source: SourceFile) -> Iterator[Edit]:
     """
     What a layer returns is detached, so that it and all before it learn nothing.
 
@@ -84,13 +84,13 @@ def layer_detached(source: Source) -> Iterator[Edit]:
     """
     for call in source.calls(*_layers(source)):
         functions = source.around(call, ast.FunctionDef)
-        inside = isinstance(call.func, ast.Attribute) and words(call.func.value) == "self"
+        inside = isinstance(call.func, ast.Attribute) and words_in(call.func.value) == "self"
         if functions and getattr(functions[0], "name", "") == "forward" and inside:
             yield source.replace(call, f"{source.segment(call)}.detach()")
 
 
 @mistake
-def detach_dropped(source: Source) -> Iterator[Edit]:
+def detach_dropped(source: SourceFile) -> Iterator[Edit]:
     """
     Gradients flow where they were meant to stop.
 
@@ -104,7 +104,7 @@ def detach_dropped(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def no_grad_dropped(source: Source) -> Iterator[Edit]:
+def no_grad_dropped(source: SourceFile) -> Iterator[Edit]:
     """
     A graph is kept of what was meant to have none.
 
@@ -116,7 +116,7 @@ def no_grad_dropped(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def clip_after_step(source: Source) -> Iterator[Edit]:
+def clip_after_step(source: SourceFile) -> Iterator[Edit]:
     """
     Gradients are clipped when the step has used them.
 
@@ -128,7 +128,7 @@ def clip_after_step(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def clip_before_unscale(source: Source) -> Iterator[Edit]:
+def clip_before_unscale(source: SourceFile) -> Iterator[Edit]:
     """
     Gradients are clipped while they are scaled: the limit is thousands of times too low.
 
@@ -138,7 +138,7 @@ def clip_before_unscale(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def half_without_scaler(source: Source) -> Iterator[Edit]:
+def half_without_scaler(source: SourceFile) -> Iterator[Edit]:
     """
     Small gradients of float16 become zero.
 
@@ -148,12 +148,12 @@ def half_without_scaler(source: Source) -> Iterator[Edit]:
         yield source.set_keyword(call, "enabled", "False")
 
 
-def _same_function(source: Source, a: ast.AST, b: ast.AST) -> bool:
+def _same_function(source: SourceFile, a: ast.AST, b: ast.AST) -> bool:
     """Say whether two nodes stand in the same function."""
     return source.around(a, ast.FunctionDef)[:1] == source.around(b, ast.FunctionDef)[:1]
 
 
-def _layers(source: Source) -> set[str]:
+def _layers(source: SourceFile) -> set[str]:
     """Return the attributes that a class of the file assigns in `__init__`."""
     return {
         target.attr
@@ -165,7 +165,7 @@ def _layers(source: Source) -> set[str]:
 
 
 def _pairs(
-    source: Source, first: str | tuple[str, ...], then: str
+    source: SourceFile, first: str | tuple[str, ...], then: str
 ) -> Iterator[tuple[ast.stmt, ast.stmt]]:
     """Yield calls of one name with the next of another in the same block, if not of a scheduler."""
     for a in source.statements(*((first,) if isinstance(first, str) else first)):
@@ -178,7 +178,7 @@ def _pairs(
 
 def _is_step(node: ast.AST, name: str) -> bool:
     """Say whether a node is a call of this name on something that is no scheduler."""
-    if not isinstance(node, ast.Call) or called(node) != name:
+    if not isinstance(node, ast.Call) or name_of(node) != name:
         return False
     owner = receiver(node)
-    return owner is not None and "sched" not in words(owner)
+    return owner is not None and "sched" not in words_in(owner)

@@ -4,13 +4,13 @@ import ast
 from collections.abc import Iterator
 
 from trainguard.mutants.operator import mistake
-from trainguard.mutants.source import Edit, Source, keyword, words
+from trainguard.mutants.source import Edit, SourceFile, keyword, words_in
 
 _HELD_OUT = ("val", "valid", "test", "held", "eval", "dev")
 
 
 @mistake
-def shuffle_off(source: Source) -> Iterator[Edit]:
+def shuffle_off(source: SourceFile) -> Iterator[Edit]:
     """
     Each epoch has its samples in the same order, that of the file.
 
@@ -18,12 +18,12 @@ def shuffle_off(source: Source) -> Iterator[Edit]:
     """
     for call in source.calls("DataLoader"):
         given = keyword(call, "shuffle")
-        if given is not None and "false" not in words(given):
+        if given is not None and "false" not in words_in(given):
             yield source.replace(given, "False")
 
 
 @mistake
-def validated_on_training_data(source: Source) -> Iterator[Edit]:
+def validated_on_training_data(source: SourceFile) -> Iterator[Edit]:
     """
     The model is evaluated on what it was trained with.
 
@@ -43,7 +43,7 @@ def validated_on_training_data(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def last_batch_dropped(source: Source) -> Iterator[Edit]:
+def last_batch_dropped(source: SourceFile) -> Iterator[Edit]:
     """
     The samples of the last, smaller batch are never seen.
 
@@ -51,12 +51,12 @@ def last_batch_dropped(source: Source) -> Iterator[Edit]:
     """
     for call in source.calls("DataLoader"):
         given = keyword(call, "drop_last")
-        if given is None or "true" not in words(given):
+        if given is None or "true" not in words_in(given):
             yield source.set_keyword(call, "drop_last", "True")
 
 
 @mistake
-def set_epoch_dropped(source: Source) -> Iterator[Edit]:
+def set_epoch_dropped(source: SourceFile) -> Iterator[Edit]:
     """
     Each epoch of a distributed sampler has the order of the first.
 
@@ -66,7 +66,7 @@ def set_epoch_dropped(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def workers_seeded_alike(source: Source) -> Iterator[Edit]:
+def workers_seeded_alike(source: SourceFile) -> Iterator[Edit]:
     """
     All workers draw the same random numbers.
 
@@ -77,7 +77,7 @@ def workers_seeded_alike(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def labels_out_of_order(source: Source) -> Iterator[Edit]:
+def labels_out_of_order(source: SourceFile) -> Iterator[Edit]:
     """
     Labels are those of other samples.
 
@@ -90,7 +90,7 @@ def labels_out_of_order(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def normalised_twice(source: Source) -> Iterator[Edit]:
+def normalised_twice(source: SourceFile) -> Iterator[Edit]:
     """
     What was normalised is normalised once more.
 
@@ -105,7 +105,7 @@ def normalised_twice(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def normalisation_dropped(source: Source) -> Iterator[Edit]:
+def normalisation_dropped(source: SourceFile) -> Iterator[Edit]:
     """
     Inputs keep the scale that they were measured in.
 
@@ -117,12 +117,12 @@ def normalisation_dropped(source: Source) -> Iterator[Edit]:
 
 def words_of_keywords(call: ast.Call) -> set[str]:
     """Return the names of the keywords that are given something other than False."""
-    return {k.arg or "" for k in call.keywords if words(k.value) != "false"}
+    return {k.arg or "" for k in call.keywords if words_in(k.value) != "false"}
 
 
-def _is_held_out(source: Source, call: ast.Call) -> bool:
+def _is_held_out(source: SourceFile, call: ast.Call) -> bool:
     """Say whether a loader is one for evaluation, by its names."""
-    held = words(call.args[0]) + " " + source.segment(source.statement(call)).partition("=")[0]
+    held = words_in(call.args[0]) + " " + source.segment(source.statement(call)).partition("=")[0]
     return any(part.startswith(_HELD_OUT) for part in held.lower().replace("_", " ").split())
 
 
@@ -134,9 +134,9 @@ def _training_twin(name: str) -> str:
     return name
 
 
-def _normalisations(source: Source) -> Iterator[tuple[ast.BinOp, ast.expr]]:
+def _normalisations(source: SourceFile) -> Iterator[tuple[ast.BinOp, ast.expr]]:
     """Yield `(x - mean) / std`, and its x."""
     for node in source.operations(ast.Div):
-        left, scaled = node.left, "std" in words(node.right)
-        if isinstance(left, ast.BinOp) and scaled and "mean" in words(left.right):
+        left, scaled = node.left, "std" in words_in(node.right)
+        if isinstance(left, ast.BinOp) and scaled and "mean" in words_in(left.right):
             yield node, left.left

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from trainguard.mutants.operator import mistake
-from trainguard.mutants.source import Edit, Source, called, keyword, words
+from trainguard.mutants.source import Edit, SourceFile, keyword, name_of, words_in
 
 _ENTROPY = ("cross_entropy", "CrossEntropyLoss")
 _BINARY = ("binary_cross_entropy_with_logits", "BCEWithLogitsLoss")
@@ -14,19 +14,19 @@ _LOSSES = (*_ENTROPY, *_BINARY, *_REGRESSION, *_REGRESSIONS, "nll_loss", "NLLLos
 
 
 @mistake
-def loss_not_divided(source: Source) -> Iterator[Edit]:
+def loss_not_divided(source: SourceFile) -> Iterator[Edit]:
     """
     The loss of a micro-batch is not divided: the gradient is that many times too large.
 
     Source: hirofumi0810/neural_sp issue 168; ApolloResearch/e2e_sae pull request 70.
     """
     for node in source.operations(ast.Div):
-        if "loss" in words(node.left) and _is_trained(source, node):
+        if "loss" in words_in(node.left) and _is_trained(source, node):
             yield source.replace(node, source.segment(node.left))
 
 
 @mistake
-def sum_for_mean(source: Source) -> Iterator[Edit]:
+def sum_for_mean(source: SourceFile) -> Iterator[Edit]:
     """
     A loss is the sum of its samples, so that its gradient grows with the batch.
 
@@ -34,7 +34,7 @@ def sum_for_mean(source: Source) -> Iterator[Edit]:
     """
     for call in source.calls(*_LOSSES):
         reduction = keyword(call, "reduction")
-        if reduction is None or "mean" in words(reduction):
+        if reduction is None or "mean" in words_in(reduction):
             yield source.set_keyword(call, "reduction", '"sum"')
     for call in source.calls("mean"):
         whole = not call.args and not call.keywords and _is_loss(source, call)
@@ -43,7 +43,7 @@ def sum_for_mean(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def term_dropped(source: Source) -> Iterator[Edit]:
+def term_dropped(source: SourceFile) -> Iterator[Edit]:
     """
     One term of the loss is computed, and never added.
 
@@ -55,7 +55,7 @@ def term_dropped(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def term_detached(source: Source) -> Iterator[Edit]:
+def term_detached(source: SourceFile) -> Iterator[Edit]:
     """
     One term of the loss is added as a number: it is in the curve, and nothing learns from it.
 
@@ -66,7 +66,7 @@ def term_detached(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def softmax_before_cross_entropy(source: Source) -> Iterator[Edit]:
+def softmax_before_cross_entropy(source: SourceFile) -> Iterator[Edit]:
     """
     Cross-entropy is given probabilities, and normalises them a second time.
 
@@ -77,7 +77,7 @@ def softmax_before_cross_entropy(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def sigmoid_twice(source: Source) -> Iterator[Edit]:
+def sigmoid_twice(source: SourceFile) -> Iterator[Edit]:
     """
     A loss for logits is given probabilities: no prediction gets below a half.
 
@@ -88,7 +88,7 @@ def sigmoid_twice(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def probabilities_for_log_probabilities(source: Source) -> Iterator[Edit]:
+def probabilities_for_log_probabilities(source: SourceFile) -> Iterator[Edit]:
     """
     A likelihood is given probabilities, not their logarithms: the loss is negative.
 
@@ -96,13 +96,13 @@ def probabilities_for_log_probabilities(source: Source) -> Iterator[Edit]:
     AnubhavGupta3377/Text-Classification-Models-Pytorch issue 9.
     """
     for call in source.calls("log_softmax", "LogSoftmax"):
-        name = "softmax" if called(call) == "log_softmax" else "Softmax"
+        name = "softmax" if name_of(call) == "log_softmax" else "Softmax"
         owner = source.segment(call.func).rpartition(".")
         yield source.replace(call.func, f"{owner[0]}{owner[1]}{name}")
 
 
 @mistake
-def softmax_over_the_batch(source: Source) -> Iterator[Edit]:
+def softmax_over_the_batch(source: SourceFile) -> Iterator[Edit]:
     """
     Probabilities are those of samples, and not of classes.
 
@@ -112,7 +112,7 @@ def softmax_over_the_batch(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def argmax_over_the_batch(source: Source) -> Iterator[Edit]:
+def argmax_over_the_batch(source: SourceFile) -> Iterator[Edit]:
     """
     Predictions are compared with labels along the wrong axis.
 
@@ -122,7 +122,7 @@ def argmax_over_the_batch(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def target_broadcast(source: Source) -> Iterator[Edit]:
+def target_broadcast(source: SourceFile) -> Iterator[Edit]:
     """
     A column meets a row, and each prediction is held against all targets.
 
@@ -133,7 +133,7 @@ def target_broadcast(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def targets_not_shifted(source: Source) -> Iterator[Edit]:
+def targets_not_shifted(source: SourceFile) -> Iterator[Edit]:
     """
     Each token is predicted from itself.
 
@@ -144,7 +144,7 @@ def targets_not_shifted(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def targets_shifted_twice(source: Source) -> Iterator[Edit]:
+def targets_shifted_twice(source: SourceFile) -> Iterator[Edit]:
     """
     The token after the next one is predicted.
 
@@ -155,7 +155,7 @@ def targets_shifted_twice(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def ignore_index_lost(source: Source) -> Iterator[Edit]:
+def ignore_index_lost(source: SourceFile) -> Iterator[Edit]:
     """
     Padding is learned as if it were text.
 
@@ -166,7 +166,7 @@ def ignore_index_lost(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def class_weights_permuted(source: Source) -> Iterator[Edit]:
+def class_weights_permuted(source: SourceFile) -> Iterator[Edit]:
     """
     The weight of a class is that of another one.
 
@@ -178,24 +178,24 @@ def class_weights_permuted(source: Source) -> Iterator[Edit]:
             yield source.replace(weight, f"({source.segment(weight)}).flip(0)")
 
 
-def _is_loss(source: Source, node: ast.AST) -> bool:
+def _is_loss(source: SourceFile, node: ast.AST) -> bool:
     """Say whether a value becomes a loss: it is returned by one, or assigned to a name of one."""
     statement = source.statement(node)
     if isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign):
         targets = getattr(statement, "targets", None) or [statement.target]  # type: ignore[union-attr]
-        return any("loss" in words(target) for target in targets)
+        return any("loss" in words_in(target) for target in targets)
     functions = source.around(node, ast.FunctionDef)
     name = getattr(functions[0], "name", "") if functions else ""
     return isinstance(statement, ast.Return) and "loss" in name.lower()
 
 
-def _is_trained(source: Source, node: ast.AST) -> bool:
+def _is_trained(source: SourceFile, node: ast.AST) -> bool:
     """Say whether a value is a loss that is handed to a backward pass, and not only logged."""
     statement = source.statement(node)
-    return "backward" in words(statement) or _is_loss(source, node)
+    return "backward" in words_in(statement) or _is_loss(source, node)
 
 
-def _sums(source: Source) -> Iterator[ast.BinOp]:
+def _sums(source: SourceFile) -> Iterator[ast.BinOp]:
     """Yield the sums of which a loss is made."""
     for node in source.operations(ast.Add):
         plain = any(isinstance(n, ast.Constant) for n in (node.left, node.right))
@@ -203,24 +203,24 @@ def _sums(source: Source) -> Iterator[ast.BinOp]:
             yield node
 
 
-def _inputs(source: Source, *names: str, which: int = 0) -> Iterator[ast.expr]:
+def _inputs(source: SourceFile, *names: str, which: int = 0) -> Iterator[ast.expr]:
     """Yield an argument of each call of a loss, whether it is a function or an object."""
     objects = {
         (target.attr if isinstance(target, ast.Attribute) else target.id).lower()
         for node in source.nodes
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
-        if called(node.value) in names
+        if name_of(node.value) in names
         for target in node.targets
         if isinstance(target, ast.Name | ast.Attribute)
     }
     functions = [name for name in names if name.islower()]
     for node in source.nodes:
         if isinstance(node, ast.Call) and len(node.args) > which:
-            known = called(node) in functions or called(node).lower() in objects
+            known = name_of(node) in functions or name_of(node).lower() in objects
             yield from [node.args[which]] * known
 
 
-def _first_axis(source: Source, *names: str) -> Iterator[Edit]:
+def _first_axis(source: SourceFile, *names: str) -> Iterator[Edit]:
     """Yield edits that let functions work along the first axis."""
     for call in source.calls(*names):
         axis = keyword(call, "dim") or keyword(call, "axis")
@@ -235,7 +235,7 @@ def _is_number(node: ast.AST) -> bool:
     return isinstance(inner, ast.Constant) and type(inner.value) is int
 
 
-def _shifts(source: Source) -> Iterator[tuple[ast.Subscript, ast.Slice]]:
+def _shifts(source: SourceFile) -> Iterator[tuple[ast.Subscript, ast.Slice]]:
     """Yield `x[:, 1:]`, where `x[:, :-1]` is in the same function."""
     for node in source.nodes:
         if isinstance(node, ast.Subscript) and source.segment(node).rstrip("]").endswith("1:"):
@@ -245,6 +245,6 @@ def _shifts(source: Source) -> Iterator[tuple[ast.Subscript, ast.Slice]]:
                 yield node, last
 
 
-def source_of(source: Source, node: ast.AST) -> str:
+def source_of(source: SourceFile, node: ast.AST) -> str:
     """Return the text of a function, or of the whole file."""
     return source.text.decode() if node is source.tree else source.segment(node)

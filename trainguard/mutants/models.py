@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 from trainguard.mutants.operator import mistake
 from trainguard.mutants.rates import optimizers
-from trainguard.mutants.source import Edit, Source, called, keyword, receiver, words
+from trainguard.mutants.source import Edit, SourceFile, keyword, name_of, receiver, words_in
 
 _MASKS = ("key_padding_mask", "src_key_padding_mask", "tgt_key_padding_mask")
 
 
 @mistake
-def layer_frozen(source: Source) -> Iterator[Edit]:
+def layer_frozen(source: SourceFile) -> Iterator[Edit]:
     """
     The first part of a model is frozen before its optimizer is made.
 
@@ -24,7 +24,7 @@ def layer_frozen(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def parameters_left_out(source: Source) -> Iterator[Edit]:
+def parameters_left_out(source: SourceFile) -> Iterator[Edit]:
     """
     The last parameters of a model are in no optimizer.
 
@@ -35,7 +35,7 @@ def parameters_left_out(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def group_left_out(source: Source) -> Iterator[Edit]:
+def group_left_out(source: SourceFile) -> Iterator[Edit]:
     """
     A group of parameters is left out of the optimizer.
 
@@ -43,14 +43,14 @@ def group_left_out(source: Source) -> Iterator[Edit]:
     """
     for node in source.nodes:
         groups = node.elts if isinstance(node, ast.List) else []
-        if all(isinstance(e, ast.Dict) and "params" in words(e) for e in groups) and groups[1:]:
+        if all(isinstance(e, ast.Dict) and "params" in words_in(e) for e in groups) and groups[1:]:
             for element in groups:
                 rest = [source.segment(e) for e in groups if e is not element]
                 yield source.replace(node, f"[{', '.join(rest)}]")
 
 
 @mistake
-def layers_shared(source: Source) -> Iterator[Edit]:
+def layers_shared(source: SourceFile) -> Iterator[Edit]:
     """
     A stack of layers is one layer, many times.
 
@@ -66,7 +66,7 @@ def layers_shared(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def layer_unused(source: Source) -> Iterator[Edit]:
+def layer_unused(source: SourceFile) -> Iterator[Edit]:
     """
     A layer is there, and what it makes is not used.
 
@@ -80,7 +80,7 @@ def layer_unused(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def activation_dropped(source: Source) -> Iterator[Edit]:
+def activation_dropped(source: SourceFile) -> Iterator[Edit]:
     """
     Two linear layers follow each other, and are one.
 
@@ -95,21 +95,21 @@ def activation_dropped(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def causal_mask_dropped(source: Source) -> Iterator[Edit]:
+def causal_mask_dropped(source: SourceFile) -> Iterator[Edit]:
     """
     Each position sees those after it, which it is to predict.
 
     Source: rainmaker22/SMART issue 42; alex-matton/causal-transformer-decoder issue 1.
     """
     for node in source.nodes:
-        if isinstance(node, ast.keyword) and node.arg == "is_causal" and "true" in words(node):
+        if isinstance(node, ast.keyword) and node.arg == "is_causal" and "true" in words_in(node):
             yield source.replace(node.value, "False")
     for call in source.calls("tril", "triu"):
         yield source.replace(call, _triangle(source, call, 1_000_000))
 
 
 @mistake
-def causal_mask_off_by_one(source: Source) -> Iterator[Edit]:
+def causal_mask_off_by_one(source: SourceFile) -> Iterator[Edit]:
     """
     Each position sees the next one, which it is to predict.
 
@@ -120,7 +120,7 @@ def causal_mask_off_by_one(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def padding_mask_inverted(source: Source) -> Iterator[Edit]:
+def padding_mask_inverted(source: SourceFile) -> Iterator[Edit]:
     """
     Attention sees padding, and no text.
 
@@ -132,19 +132,19 @@ def padding_mask_inverted(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def batch_first_lost(source: Source) -> Iterator[Edit]:
+def batch_first_lost(source: SourceFile) -> Iterator[Edit]:
     """
     Attention and recurrence run over the samples of a batch, not over positions.
 
     Source: HHTseng/video-classification issue 42; ray075hl/Bi-Model-Intent-And-Slot pull request 2.
     """
     for node in source.nodes:
-        if isinstance(node, ast.keyword) and node.arg == "batch_first" and "true" in words(node):
+        if isinstance(node, ast.keyword) and node.arg == "batch_first" and "true" in words_in(node):
             yield source.replace(node.value, "False")
 
 
 @mistake
-def dropout_never_off(source: Source) -> Iterator[Edit]:
+def dropout_never_off(source: SourceFile) -> Iterator[Edit]:
     """
     Dropout goes on in evaluation.
 
@@ -152,15 +152,15 @@ def dropout_never_off(source: Source) -> Iterator[Edit]:
     """
     for call in source.calls("dropout"):
         training = keyword(call, "training") or next(iter(call.args[2:3]), None)
-        if training is not None and "training" in words(training):
+        if training is not None and "training" in words_in(training):
             yield source.replace(training, "True")
 
 
-def _parameter_calls(source: Source) -> Iterator[ast.Call]:
+def _parameter_calls(source: SourceFile) -> Iterator[ast.Call]:
     """Yield `model.parameters()`, where it is given to an optimizer as it is."""
     for call in optimizers(source):
         first = next(iter(call.args), keyword(call, "params"))
-        if isinstance(first, ast.Call) and called(first) == "parameters":
+        if isinstance(first, ast.Call) and name_of(first) == "parameters":
             yield first
 
 
@@ -169,9 +169,9 @@ def _names(node: ast.AST) -> Iterator[ast.Name]:
     yield from (n for n in ast.walk(node) if isinstance(n, ast.Name))
 
 
-def _triangle(source: Source, call: ast.Call, further: int) -> str:
+def _triangle(source: SourceFile, call: ast.Call, further: int) -> str:
     """Return a call of `tril` or `triu` with its diagonal further up."""
-    method = isinstance(call.func, ast.Attribute) and words(call.func.value) != "torch"
+    method = isinstance(call.func, ast.Attribute) and words_in(call.func.value) != "torch"
     positional = call.args if method else call.args[1:]
     diagonal = keyword(call, "diagonal") or next(iter(positional), None)
     start = source.segment(diagonal) if diagonal is not None else "0"

@@ -8,9 +8,9 @@ from difflib import unified_diff
 from fnmatch import fnmatchcase
 
 from trainguard.core.errors import DeclarationError, did_you_mean
-from trainguard.mutants.source import Edit, Source
+from trainguard.mutants.source import Edit, SourceFile
 
-Mistake = Callable[[Source], Iterator[Edit]]
+Mistake = Callable[[SourceFile], Iterator[Edit]]
 _registered: dict[str, "Operator"] = {}
 
 
@@ -98,7 +98,7 @@ def mutants(
 
     What is not Python any more, or the same program in other words, is no mutant.
     """
-    source = Source(data, path)
+    source = SourceFile(data, path)
     seen = {ast.dump(source.tree)}
     for made in chosen:
         try:

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from trainguard.mutants.operator import mistake
-from trainguard.mutants.source import LOOPS, Edit, Source, called, keyword, receiver, words
+from trainguard.mutants.source import LOOPS, Edit, SourceFile, keyword, name_of, receiver, words_in
 
 _OPTIMIZERS = (
     *("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop"),
@@ -16,13 +16,13 @@ _SCHEDULERS = ("sched", "warmup", "plateau")
 _ENDLESS = 1000  # times the warm-up: no run gets to its end
 
 
-def optimizers(source: Source) -> Iterator[ast.Call]:
+def optimizers(source: SourceFile) -> Iterator[ast.Call]:
     """Yield the calls that make an optimizer."""
     yield from source.calls(*_OPTIMIZERS)
 
 
 @mistake
-def rate_times_10(source: Source) -> Iterator[Edit]:
+def rate_times_10(source: SourceFile) -> Iterator[Edit]:
     """
     The learning rate is ten times too large: a zero is missing.
 
@@ -32,7 +32,7 @@ def rate_times_10(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def rate_times_100(source: Source) -> Iterator[Edit]:
+def rate_times_100(source: SourceFile) -> Iterator[Edit]:
     """
     The learning rate is a hundred times too large.
 
@@ -42,7 +42,7 @@ def rate_times_100(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def rate_over_100(source: Source) -> Iterator[Edit]:
+def rate_over_100(source: SourceFile) -> Iterator[Edit]:
     """
     The learning rate is a hundred times too small.
 
@@ -52,7 +52,7 @@ def rate_over_100(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def rate_squared(source: Source) -> Iterator[Edit]:
+def rate_squared(source: SourceFile) -> Iterator[Edit]:
     """
     A function for LambdaLR returns rates, not factors: the base rate is in them twice.
 
@@ -68,7 +68,7 @@ def rate_squared(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def schedule_by_epoch(source: Source) -> Iterator[Edit]:
+def schedule_by_epoch(source: SourceFile) -> Iterator[Edit]:
     """
     A schedule of steps is advanced once an epoch, and gets nowhere.
 
@@ -83,7 +83,7 @@ def schedule_by_epoch(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def schedule_by_step(source: Source) -> Iterator[Edit]:
+def schedule_by_step(source: SourceFile) -> Iterator[Edit]:
     """
     A schedule of epochs is advanced with each batch, and is over after an epoch.
 
@@ -91,7 +91,7 @@ def schedule_by_step(source: Source) -> Iterator[Edit]:
     """
     for statement in _advances(source):
         for loop in source.block(statement):
-            steps = [c for c in ast.walk(loop) if isinstance(c, ast.Call) and called(c) == "step"]
+            steps = [c for c in ast.walk(loop) if isinstance(c, ast.Call) and name_of(c) == "step"]
             if isinstance(loop, LOOPS) and steps and statement not in ast.walk(loop):
                 yield source.insert(
                     source.statement(steps[-1]), source.segment(statement), after=True
@@ -100,7 +100,7 @@ def schedule_by_step(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def schedule_never_advanced(source: Source) -> Iterator[Edit]:
+def schedule_never_advanced(source: SourceFile) -> Iterator[Edit]:
     """
     A schedule is made, and never advanced.
 
@@ -110,7 +110,7 @@ def schedule_never_advanced(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def horizon_too_short(source: Source) -> Iterator[Edit]:
+def horizon_too_short(source: SourceFile) -> Iterator[Edit]:
     """
     A schedule is over long before the training, or begins again.
 
@@ -124,7 +124,7 @@ def horizon_too_short(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def warmup_without_end(source: Source) -> Iterator[Edit]:
+def warmup_without_end(source: SourceFile) -> Iterator[Edit]:
     """
     The warm-up is longer than the run, which never gets to its rate.
 
@@ -139,7 +139,7 @@ def warmup_without_end(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def betas_lost(source: Source) -> Iterator[Edit]:
+def betas_lost(source: SourceFile) -> Iterator[Edit]:
     """
     The averages of the optimizer are those of its defaults.
 
@@ -151,7 +151,7 @@ def betas_lost(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def epsilon_large(source: Source) -> Iterator[Edit]:
+def epsilon_large(source: SourceFile) -> Iterator[Edit]:
     """
     The epsilon of the optimizer is as large as its gradients, so that it hardly adapts.
 
@@ -159,12 +159,12 @@ def epsilon_large(source: Source) -> Iterator[Edit]:
     programs, which plant one.
     """
     for call in optimizers(source):
-        if called(call).startswith(("Adam", "NAdam", "RAdam", "RMSprop")):
+        if name_of(call).startswith(("Adam", "NAdam", "RAdam", "RMSprop")):
             yield source.set_keyword(call, "eps", "0.1")
 
 
 @mistake
-def weight_decay_lost(source: Source) -> Iterator[Edit]:
+def weight_decay_lost(source: SourceFile) -> Iterator[Edit]:
     """
     Weights do not decay, though they were meant to.
 
@@ -180,7 +180,7 @@ def weight_decay_lost(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def weight_decay_everywhere(source: Source) -> Iterator[Edit]:
+def weight_decay_everywhere(source: SourceFile) -> Iterator[Edit]:
     """
     Biases and gains of norms decay as weights do.
 
@@ -191,7 +191,7 @@ def weight_decay_everywhere(source: Source) -> Iterator[Edit]:
             yield source.replace(node, "0.1")
 
 
-def _rate(source: Source, form: str) -> Iterator[Edit]:
+def _rate(source: SourceFile, form: str) -> Iterator[Edit]:
     """Yield edits of the rates that optimizers are made with."""
     for call in optimizers(source):
         rate = keyword(call, "lr") or next(iter(call.args[1:2]), None)
@@ -199,26 +199,26 @@ def _rate(source: Source, form: str) -> Iterator[Edit]:
             yield source.replace(rate, form.format(source.segment(rate)))
 
 
-def _advances(source: Source) -> Iterator[ast.stmt]:
+def _advances(source: SourceFile) -> Iterator[ast.stmt]:
     """Yield the statements that advance a scheduler."""
     for call in source.calls("step"):
         owner, statement = receiver(call), source.statement(call)
-        named = "" if owner is None else words(owner)
+        named = "" if owner is None else words_in(owner)
         if isinstance(statement, ast.Expr) and any(word in named for word in _SCHEDULERS):
             yield statement
 
 
-def _keywords(source: Source, *names: str) -> Iterator[ast.expr]:
+def _keywords(source: SourceFile, *names: str) -> Iterator[ast.expr]:
     """Yield the values of keywords of these names, whatever is called."""
     for node in source.nodes:
         if isinstance(node, ast.keyword) and node.arg in names:
             yield node.value
 
 
-def _group_decays(source: Source) -> Iterator[ast.expr]:
+def _group_decays(source: SourceFile) -> Iterator[ast.expr]:
     """Yield the decays of groups of parameters."""
     for node in source.nodes:
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
-                if key is not None and words(key) == "weight_decay":
+                if key is not None and words_in(key) == "weight_decay":
                     yield value

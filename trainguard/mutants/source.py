@@ -23,7 +23,7 @@ class Edit:
     text: str
 
 
-class Source:
+class SourceFile:
     """A file of Python: its text as UTF-8, its tree, and where each node stands in the text."""
 
     def __init__(self, data: bytes, name: str = "<source>") -> None:
@@ -62,7 +62,7 @@ class Source:
 
     def calls(self, *names: str) -> Iterator[ast.Call]:
         """Yield the calls of functions and methods of these names, in the order of the text."""
-        found = [n for n in self.nodes if isinstance(n, ast.Call) and called(n) in names]
+        found = [n for n in self.nodes if isinstance(n, ast.Call) and name_of(n) in names]
         yield from sorted(found, key=self.span)
 
     def operations(self, kind: type[ast.operator]) -> Iterator[ast.BinOp]:
@@ -157,7 +157,7 @@ def _closers(text: bytes) -> bytes:
     return found[0] if found else b""
 
 
-def called(call: ast.Call) -> str:
+def name_of(call: ast.Call) -> str:
     """Return the last name of what is called: `step` of `self.optimizer.step()`."""
     match call.func:
         case ast.Attribute(attr=name) | ast.Name(id=name):
@@ -175,7 +175,7 @@ def receiver(call: ast.Call) -> ast.expr | None:
     return call.func.value if isinstance(call.func, ast.Attribute) else None
 
 
-def words(node: ast.AST) -> str:
+def words_in(node: ast.AST) -> str:
     """Return all names and texts in a node, in small letters, to look for a word in."""
     found = [
         getattr(n, "id", "") or getattr(n, "attr", "") or str(getattr(n, "value", ""))

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from trainguard.mutants.operator import mistake
-from trainguard.mutants.source import Edit, Source, called, keyword, words
+from trainguard.mutants.source import Edit, SourceFile, keyword, name_of, words_in
 
 _AVERAGES = (
     "get_ema_multi_avg_fn",
@@ -17,7 +17,7 @@ _DECAYS = ("decay", "ema_decay", "beta", "momentum")
 
 
 @mistake
-def eval_dropped(source: Source) -> Iterator[Edit]:
+def eval_dropped(source: SourceFile) -> Iterator[Edit]:
     """
     The model is evaluated with dropout and with the statistics of the batch.
 
@@ -29,7 +29,7 @@ def eval_dropped(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def train_dropped(source: Source) -> Iterator[Edit]:
+def train_dropped(source: SourceFile) -> Iterator[Edit]:
     """
     After its first evaluation the model is trained in evaluation mode.
 
@@ -43,7 +43,7 @@ def train_dropped(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def decay_of_average_exchanged(source: Source) -> Iterator[Edit]:
+def decay_of_average_exchanged(source: SourceFile) -> Iterator[Edit]:
     """
     An average follows by what it was meant to keep: it is the model of the last step.
 
@@ -54,7 +54,7 @@ def decay_of_average_exchanged(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def average_without_buffers(source: Source) -> Iterator[Edit]:
+def average_without_buffers(source: SourceFile) -> Iterator[Edit]:
     """
     An average has parameters of now and batch statistics of the beginning.
 
@@ -63,12 +63,12 @@ def average_without_buffers(source: Source) -> Iterator[Edit]:
     for call in source.calls("AveragedModel"):
         yield from source.drop_keyword(call, "use_buffers")
     for statement in source.nodes:
-        if isinstance(statement, ast.For) and "buffers" in words(statement.iter):
+        if isinstance(statement, ast.For) and "buffers" in words_in(statement.iter):
             yield source.drop(statement)
 
 
 @mistake
-def checkpoint_without_optimizer(source: Source) -> Iterator[Edit]:
+def checkpoint_without_optimizer(source: SourceFile) -> Iterator[Edit]:
     """
     A resumed run begins with an optimizer that knows nothing.
 
@@ -78,7 +78,7 @@ def checkpoint_without_optimizer(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def checkpoint_without_scheduler(source: Source) -> Iterator[Edit]:
+def checkpoint_without_scheduler(source: SourceFile) -> Iterator[Edit]:
     """
     A resumed run begins its schedule again.
 
@@ -88,7 +88,7 @@ def checkpoint_without_scheduler(source: Source) -> Iterator[Edit]:
 
 
 @mistake
-def checkpoint_without_random_state(source: Source) -> Iterator[Edit]:
+def checkpoint_without_random_state(source: SourceFile) -> Iterator[Edit]:
     """
     A resumed run draws the random numbers of its beginning once more.
 
@@ -98,25 +98,25 @@ def checkpoint_without_random_state(source: Source) -> Iterator[Edit]:
         yield source.drop(source.statement(call))
 
 
-def _decays(source: Source) -> Iterator[ast.expr]:
+def _decays(source: SourceFile) -> Iterator[ast.expr]:
     """Yield the decays of averages: of torch's own, of `lerp_`, and of functions of that name."""
     for call in source.calls(*_AVERAGES):
         decay = keyword(call, "decay") or next(
-            (a for a in call.args if isinstance(a, ast.Constant) or "decay" in words(a)), None
+            (a for a in call.args if isinstance(a, ast.Constant) or "decay" in words_in(a)), None
         )
         if decay is not None:
             yield decay
     for call in source.calls("lerp_"):
         yield from call.args[1:2]
     for node in source.nodes:
-        if isinstance(node, ast.Call) and called(node) not in _AVERAGES:
-            named = any(word in called(node).lower() for word in ("ema", "average"))
+        if isinstance(node, ast.Call) and name_of(node) not in _AVERAGES:
+            named = any(word in name_of(node).lower() for word in ("ema", "average"))
             yield from (k.value for k in node.keywords if named and k.arg in _DECAYS)
 
 
-def _without_state(source: Source, word: str) -> Iterator[Edit]:
+def _without_state(source: SourceFile, word: str) -> Iterator[Edit]:
     """Yield edits after which a state is neither loaded nor missed, of what has a name."""
     for call in source.calls("load_state_dict"):
         statement = source.statement(call)
-        if isinstance(statement, ast.Expr) and word in words(call.func):
+        if isinstance(statement, ast.Expr) and word in words_in(call.func):
             yield source.drop(statement)

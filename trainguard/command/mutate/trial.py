@@ -130,30 +130,30 @@ def _run(
     folder, beside = Path(scratch, project.root.name or "root"), Path(scratch, "beside")
     project.copy(folder, changes)
     beside.mkdir()
-    before, began = _checksums(folder), monotonic()
+    before, began = _stamps(folder), monotonic()
     work = partial(_be, list(words), str(folder), project.paths(folder), str(beside))
     try:
         code = apart(work, beside, seconds).code
     except SubjectError:  # it is still running
         code = HUNG
     took = monotonic() - began
-    after, modules = _checksums(folder), beside / "modules.json"
+    written = [name for name, stamp in _stamps(folder).items() if before.get(name) != stamp]
+    modules, log = beside / "modules.json", beside / "printed.txt"
+    printed = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     return Trial(
         code=code,
         seconds=took,
-        printed=(beside / "printed.txt").read_text(encoding="utf-8", errors="replace"),
-        files={name: found for name, found in after.items() if before.get(name) != found},
+        printed=printed,
+        files={n: hashlib.sha256((folder / n).read_bytes()).hexdigest() for n in written},
         modules=tuple(json.loads(modules.read_text())) if modules.exists() else (),
     )
 
 
-def _checksums(folder: Path) -> dict[str, str]:
-    """Return a checksum of each file in a folder, by its path from there."""
-    return {
-        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
-        for file in sorted(folder.rglob("*"))
-        if file.is_file() and file.suffix != ".pyc"
-    }
+def _stamps(folder: Path) -> dict[str, tuple[int, int]]:
+    """Return when each file in a folder was written, and its size, by its path from there."""
+    files = [file for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc"]
+    stats = {str(file.relative_to(folder)): file.stat() for file in sorted(files)}
+    return {name: (stat.st_mtime_ns, stat.st_size) for name, stat in stats.items()}
 
 
 def _be(words: list[str], folder: str, paths: list[str], beside: str) -> None:
@@ -174,7 +174,7 @@ def _be(words: list[str], folder: str, paths: list[str], beside: str) -> None:
         code = CLEAN if end.code is None else end.code
     finally:
         files = [getattr(m, "__file__", None) for m in [*sys.modules.values()]]
-        own = {os.path.relpath(f, folder) for f in files if f and f.startswith(folder)}
+        own = {os.path.relpath(f, folder) for f in files if f and f.startswith(folder + os.sep)}
         Path(beside, "modules.json").write_text(json.dumps(sorted(own)), encoding="utf-8")
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # the script may have closed it
