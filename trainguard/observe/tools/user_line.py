@@ -5,8 +5,10 @@ import sys
 import sysconfig
 from functools import cache
 from importlib.util import find_spec
+from inspect import CO_OPTIMIZED
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 _PACKAGE = str(Path(__file__).parents[2])
 _PATHS = sysconfig.get_paths()
@@ -15,6 +17,8 @@ _LIBRARIES = {_PATHS["purelib"], _PATHS["platlib"]}
 _SITES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 _CELL = "<ipython-input-"  # how the code of a cell is called, outside of notebooks
 _STANDARD = {_PATHS["stdlib"], _PATHS["platstdlib"]}
+
+_NAMESPACES = {"dir", "eval", "exec", "f_locals", "locals", "vars"}
 
 
 @cache
@@ -45,3 +49,19 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     while frame is not None and not foreign(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
+
+
+def variables_of(frame: FrameType) -> dict[str, Any]:
+    """
+    Return the variables of a running function or module by their names, and keep none alive.
+
+    A function that asks for its own is left alone: before Python 3.13 it has one dictionary, which
+    looking at them brings up to date.
+    """
+    if not _NAMESPACES.isdisjoint(frame.f_code.co_names):
+        return {}
+    own = frame.f_locals
+    variables = dict(own)
+    if frame.f_code.co_flags & CO_OPTIMIZED and type(own) is dict:
+        own.clear()  # a copy that the frame would hold until it ends
+    return variables

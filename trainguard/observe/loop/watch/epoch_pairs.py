@@ -21,7 +21,7 @@ from trainguard.observe.loop.watch.sample_pairs import LEAST, NOISE, Epochs
 from trainguard.observe.loop.watch.watcher import Watcher, shielded
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.patches import Patches
-from trainguard.observe.tools.user_line import caller, user_frame
+from trainguard.observe.tools.user_line import caller, user_frame, variables_of
 
 _ROWS = 2**17  # that are hashed
 _BYTES = 2**26
@@ -199,7 +199,7 @@ def _variables() -> Iterator[torch.Tensor]:
     for _ in range(_FRAMES):
         if frame is None:
             return
-        for value in list(frame.f_locals.values()):
+        for value in variables_of(frame).values():
             small = type(value) in (tuple, list) and len(value) <= _ENTRIES
             for each in value if small else value.values() if _is_record(value) else [value]:
                 if type(each) is torch.Tensor and not each.requires_grad and each.dim():

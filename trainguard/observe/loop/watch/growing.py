@@ -16,7 +16,7 @@ from trainguard.events.growth import RunGrowth
 from trainguard.observe.loop.watch import autograd_graph
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Forward, Window
-from trainguard.observe.tools.user_line import caller, foreign, user_frame
+from trainguard.observe.tools.user_line import caller, foreign, user_frame, variables_of
 
 _MARK = "trainguard_kept"  # at nodes of the graph
 _STEP = "trainguard_step"
@@ -142,8 +142,8 @@ def _find_holder() -> str:
     """Return the variable of the user's code that holds many graphs, or nothing."""
     frame = user_frame(sys._getframe())  # noqa: SLF001 the one cheap way to callers
     while frame is not None:
-        # Looked at once in a run: it keeps what the function holds alive until it returns.
-        for name, value in frame.f_locals.items() if foreign(frame.f_code.co_filename) else ():
+        own = variables_of(frame) if foreign(frame.f_code.co_filename) else {}
+        for name, value in own.items():
             if name[:2] != "__" and _count_graphs(value) >= _MANY:
                 return name
         frame = frame.f_back

@@ -17,7 +17,7 @@ from trainguard.observe.loop.watch import autograd_graph
 from trainguard.observe.loop.watch.autograd_graph import SAME, Node, kind_of
 from trainguard.observe.loop.watch.watcher import Watcher, shielded
 from trainguard.observe.tools.patches import Patches
-from trainguard.observe.tools.user_line import caller, user_frame
+from trainguard.observe.tools.user_line import caller, user_frame, variables_of
 
 _STEPS = {0, 1, 2, 4, 8, 16, 32}  # that are looked at
 _MOST_NODES = 20000
@@ -196,7 +196,7 @@ def _name_of(node: Node) -> tuple[str, str] | None:
     for _ in range(_FRAMES):
         if frame is None:
             break
-        for name, value in list(frame.f_locals.items()):
+        for name, value in variables_of(frame).items():
             if type(value) is torch.Tensor and value.grad_fn is node:
                 return name, _assignment(frame, name)
         frame = user_frame(frame.f_back)
