@@ -28,3 +28,19 @@ def test_the_device_is_a_marker(project) -> None:
     options = ("--trainguard-select=value_is_finite", "--strict-markers")
     assert len(project.collected(*options, "-m", "cpu")) == 1
     assert project.collected(*options, "-m", "not cpu") == []
+
+
+def test_a_device_with_a_number_is_skipped_where_there_are_not_so_many(project) -> None:
+    """A name such as torch.accelerator has it is taken, and looked for by its number."""
+    project.declare("guard_x", "mse")
+    result = project.run("--trainguard-devices=cpu:1", "--trainguard-select=value_is_finite", "-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines("SKIPPED*the device 'cpu:1' is not present here*")
+
+
+def test_a_device_that_nobody_registered_fails(project) -> None:
+    """A name that torch has never heard of judges nothing, and that is no pass."""
+    project.declare("guard_x", "mse")
+    result = project.run("--trainguard-devices=abacus", "--trainguard-select=value_is_finite")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines("*PyTorch knows no device 'abacus'.*")

@@ -1,5 +1,6 @@
 """Settings: what `[tool.trainguard]`, the ini options and the command line agree on."""
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -9,7 +10,8 @@ from typing import Any
 from trainguard.core.errors import DeclarationError, did_you_mean
 
 PROFILES = ("quick", "ci", "thorough")
-DEVICES = ("cpu", "cuda", "mps", "xpu")
+DEVICES = ("cpu", "cuda", "mps", "xpu", "mtia", "hpu", "npu")
+_DEVICE = re.compile(r"[a-z][a-z0-9_]*(:\d+)?")
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 LISTS = ("select", "ignore", "devices", "dtypes", "files")
 
@@ -76,10 +78,20 @@ def _clean(source: str, name: str, value: Any) -> Any:
     items = value.replace(",", " ").split() if isinstance(value, str) else value
     if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
         raise DeclarationError(f"{source} has {name}={value!r}. Write a list of strings.")
-    known = {"devices": DEVICES, "dtypes": DTYPES}.get(name)
-    if known is not None:
-        items = [_word(source, name, item, known) for item in items]
+    if name == "dtypes":
+        items = [_word(source, name, item, DTYPES) for item in items]
+    if name == "devices":
+        items = [_device(source, item) for item in items]
     return tuple(items)
+
+
+def _device(source: str, value: str) -> str:
+    """Return the name of a device; an accelerator may have registered itself under any."""
+    kind = value.partition(":")[0]
+    near = did_you_mean(kind, DEVICES)
+    if not _DEVICE.fullmatch(value) or (kind not in DEVICES and "mean" in near):
+        raise DeclarationError(f"{source} has devices={value!r}.{near}")
+    return value
 
 
 def _word(source: str, name: str, value: Any, known: tuple[str, ...]) -> str:

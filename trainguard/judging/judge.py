@@ -94,9 +94,21 @@ def _key(subject: Subject, family: str, config: Config) -> Key:
 
 def devices_present() -> tuple[str, ...]:
     """Return the devices of this machine; this is where torch is imported."""
-    from trainguard.observe.tools.isolation import present
+    from trainguard.observe.tools.devices import present
 
     return present()
+
+
+def is_absent(device: str) -> bool:
+    """Say whether a device is not in this machine; raises DeclarationError for what is none."""
+    from trainguard.observe.tools.devices import is_known, is_present
+
+    if not is_known(device):
+        raise DeclarationError(
+            f"PyTorch knows no device {device!r}. Import what registers it, or name one of"
+            f" {', '.join(devices_present())}."
+        )
+    return not is_present(device)
 
 
 def applicable(

@@ -12,6 +12,7 @@ import pytest
 from trainguard.api.check import Broken
 from trainguard.core.catalogue import Invariant
 from trainguard.core.errors import DeclarationError, SubjectError
+from trainguard.core.settings import DEVICES
 from trainguard.judging.judge import (
     Observations,
     applicable,
@@ -84,9 +85,11 @@ class InvariantItem(pytest.Item):
         self.fault: SubjectError | None = None
         self.entry: Entry = entry_of(self.parent.nodeid, self.subject, invariant, place)
         self.user_properties.append((PROPERTY, self.entry))
-        for marker in ("trainguard", place.device):
-            if marker:
-                self.add_marker(marker)
+        self.add_marker("trainguard")
+        if kind := place.device.partition(":")[0]:
+            if kind not in DEVICES:  # it has registered itself
+                self.config.addinivalue_line("markers", f"{kind}: a subject judged on it.")
+            self.add_marker(kind)
 
     def setup(self) -> None:
         """Observe and judge; what the subject is to blame for is kept for `runtest`."""

@@ -6,9 +6,9 @@ from typing import Any, Final
 import pytest
 
 from trainguard.core.catalogue import Invariant
-from trainguard.core.errors import SubjectError
+from trainguard.core.errors import DeclarationError, SubjectError
 from trainguard.core.settings import Settings
-from trainguard.judging.judge import devices_present
+from trainguard.judging.judge import devices_present, is_absent
 from trainguard.judging.verdict import Config, Verdict, observed_as
 from trainguard.report.text import render_cause, render_crash, render_fault, render_note
 from trainguard.subjects.subject import Subject
@@ -45,14 +45,16 @@ def account(judged: Verdict, settings: Settings) -> Entry:
 
 def absent_device(invariant: Invariant, place: Config, settings: Settings) -> str:
     """Say which device an item needs and this machine lacks, or nothing."""
-    present = devices_present()
     wanted = {place.device} if place.device else set()
     if "devices" in invariant.needs:
         wanted |= set(settings.devices)
-    missing = sorted(wanted - set(present))
+    try:
+        missing = sorted(device for device in wanted if is_absent(device))
+    except DeclarationError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
     if not missing:
         return ""
-    return f"the device {missing[0]!r} is not present here, only {', '.join(present)}"
+    return f"the device {missing[0]!r} is not present here, only {', '.join(devices_present())}"
 
 
 def crash(error: Exception, invariant: Invariant | None = None) -> BaseException:

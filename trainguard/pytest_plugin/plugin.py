@@ -20,7 +20,7 @@ IniType = Literal["args", "string", "bool"]
 OPTIONS: Final[dict[str, tuple[IniType, str]]] = {
     "select": ("args", "judge only the invariants that match one of these globs: 'loss.*'"),
     "ignore": ("args", "judge none of the invariants that match one of these globs"),
-    "devices": ("args", "judge on these devices only: cpu, cuda, mps, xpu"),
+    "devices": ("args", "judge on these devices only: cpu, cuda, cuda:1, mps, xpu"),
     "dtypes": ("args", "judge in these dtypes only, where a subject declares them"),
     "files": ("args", "globs of guard files, by name or by path from the root: guard_*.py"),
     "profile": ("string", "how much is explored: quick, ci or thorough"),

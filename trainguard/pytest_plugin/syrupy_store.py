@@ -33,7 +33,10 @@ from trainguard.events.base import Event
 from trainguard.events.trace import Trace
 from trainguard.pytest_plugin.item_record import SETTINGS
 
-_NAME = re.compile(r"-(?P<device>[a-z]+)(?:-torch(?P<torch>[\d.]+))?$")  # at the end of a name
+# At the end of the name of a snapshot.
+_NAME = re.compile(
+    r"-(?P<device>[a-z][a-z0-9_]*)(?:-torch(?P<torch>[\d.]+))?$"
+)  # at the end of a name
 _SEAT: Final = pytest.StashKey["Seat"]()
 # {(folder, owner): the names under which its snapshots were looked for}, of this session
 _LOOKED_FOR: Final[dict[tuple[str, str], set[str]]] = {}

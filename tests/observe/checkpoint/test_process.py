@@ -14,7 +14,7 @@ from tests.forks import ends
 from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.observe.checkpoint import process
 from trainguard.observe.checkpoint.process import apart
-from trainguard.observe.tools.isolation import present
+from trainguard.observe.tools.devices import present
 
 
 def write_and_print(path: Path) -> None:

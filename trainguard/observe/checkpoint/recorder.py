@@ -37,6 +37,7 @@ from trainguard.observe.checkpoint.state import State, living_optimizers, parame
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.watch.averaged_copies import AveragedCopies
 from trainguard.observe.loop.window import Window
+from trainguard.observe.tools.devices import in_use
 from trainguard.observe.tools.isolation import isolate
 from trainguard.observe.tools.user_line import foreign
 
@@ -246,7 +247,7 @@ class CheckpointRecorder(Recorder):
         """Write the account down for the parent."""
         self.account.loads = self.loads.list_loads()
         self.account.deletions = self.deletions.found
-        self.account.exact = not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        self.account.exact = not in_use()
         self.order.result.write_bytes(pickle.dumps(self.account))
 
     def _look(self) -> None:

@@ -26,6 +26,7 @@ from trainguard.events.loader import Serving
 from trainguard.observe.loader.fields import name_fields
 from trainguard.observe.loader.iterate import serving, told_length
 from trainguard.observe.loader.splits import Loaders, keep_state
+from trainguard.observe.tools.devices import present
 
 _TIMED = 5  # batches
 _SLOW = 0.2  # seconds; a start below it is not looked at twice
@@ -73,7 +74,7 @@ def _time_batches(loader: DataLoader[Any], split: str, ranks: int) -> Iterator[S
         held = loader.num_workers * (loader.prefetch_factor or 2) * ranks
         yield Serving(quantity="prefetched", split=split, measured=held * size,
                       reference=_room())  # fmt: skip
-    if torch.cuda.is_available() and not loader.pin_memory:
+    if len(present()) > 1 and not loader.pin_memory:
         yield Serving(quantity="unpinned", split=split, measured=size)
 
 

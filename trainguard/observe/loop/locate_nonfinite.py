@@ -1,6 +1,5 @@
 """Find where the first value that is not finite came from: parameters, input, module or loss."""
 
-import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +7,7 @@ import torch
 from torch import nn
 
 from trainguard.observe.loop.counterfactual.forking import look_apart
+from trainguard.observe.tools.isolation import keep_streams
 from trainguard.observe.tools.local_values import local_values
 
 if TYPE_CHECKING:
@@ -77,13 +77,12 @@ def _first_module(
     named = dict(zip(keywords, inputs[positional:], strict=True))
     buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
     hooks = [inner.register_forward_hook(look) for inner in module.modules()]
-    streams, recorder.patches.active = random.getstate(), False
+    recorder.patches.active = False
     try:
-        with torch.random.fork_rng(), torch.no_grad():
+        with keep_streams(), torch.no_grad():
             module(*inputs[:positional], **named)
     finally:
         recorder.patches.active = True
-        random.setstate(streams)
         for hook in hooks:
             hook.remove()
         with torch.no_grad():

@@ -12,7 +12,7 @@ from trainguard.observe.loss.relations import relations
 from trainguard.observe.loss.search import Effort, Key, Measured, Probe
 from trainguard.observe.loss.slope import difference, line
 from trainguard.observe.loss.zero_gradient import plateau
-from trainguard.observe.tools.isolation import present
+from trainguard.observe.tools.devices import compared
 from trainguard.observe.tools.points import Points
 from trainguard.observe.tools.structure import Structure
 from trainguard.subjects.domain import BATCH
@@ -132,7 +132,7 @@ def devices(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]]:
     """
     here = _flat(made, points)
     size = here.norm(dim=1)
-    for device in present():
+    for device in compared():
         if device != made.component.device:
             there = _flat(_twin(made, device, made.component.dtype),
                           {name: t.to(device) for name, t in points.items()})  # fmt: skip

@@ -170,7 +170,7 @@ def line(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]]:
         jump = torch.where(least < _RAMP * jump, least, jump)
         smooth = lines.beside(at)
         badness, element = (jump - 10 * smooth).view(-1, count).max(1)
-        row = torch.arange(len(element)) * count + element
+        row = torch.arange(len(element), device=element.device) * count + element
         place = {other: t[row] for other, t in lines.move_to(at[:, 1]).items()}
         yield (
             Key("jump", name),
@@ -230,7 +230,7 @@ class Lines:
         lines, count = places.shape
         many = self.move_to(places.flatten(), repeat=count)
         gradients, values = self.made.gradients(many, each=True)
-        element = torch.arange(self.count).repeat(lines // self.count).repeat_interleave(count)
+        element = self._elements(lines, count)
         slopes = gradients[self.name].flatten(1).gather(1, element.unsqueeze(1)).squeeze(1)
         return values.view(lines, count), slopes.view(lines, count).nan_to_num(nan=0.0)
 
@@ -256,9 +256,14 @@ class Lines:
             name: t.repeat_interleave(self.count * repeat, 0) for name, t in self.points.items()
         }
         lines = len(places) // repeat
-        element = torch.arange(self.count).repeat(lines // self.count).repeat_interleave(repeat)
+        element = self._elements(lines, repeat)
         many[self.name].view(len(places), -1).scatter_(1, element.unsqueeze(1), places.unsqueeze(1))
         return many
+
+    def _elements(self, lines: int, repeat: int) -> Tensor:
+        """Return which element moves on each line, so many times each."""
+        each = torch.arange(self.count, device=self.points[self.name].device)
+        return each.repeat(lines // self.count).repeat_interleave(repeat)
 
 
 def _keep_worst(at: Tensor, values: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -115,7 +115,8 @@ class DeclaredStep:
     def _loss(self, network: ModelCase, module: nn.Module, inputs: Any) -> tuple[Tensor, Outputs]:
         """Call the model and return what is minimised, and the outputs that a loop still holds."""
         low = self.dtype in LOW_PRECISION
-        autocast = torch.autocast(self.device, getattr(torch, self.dtype)) if low else None
+        kind = torch.device(self.device).type
+        autocast = torch.autocast(kind, getattr(torch, self.dtype)) if low else None
         with autocast or nullcontext():
             outputs = network.call(module, inputs)
             loss = network.loss(outputs, inputs)

@@ -133,8 +133,8 @@ class ModelCase:
     def _run(self, module: nn.Module, inputs: Inputs, seed: int, autocast: str) -> Any:
         """Call the module, seeded, and return what it returns."""
         seed_everything(seed)
-        context = torch.autocast(self.device, getattr(torch, autocast)) if autocast else None
-        with context or nullcontext():
+        kind = torch.device(self.device).type
+        with torch.autocast(kind, getattr(torch, autocast)) if autocast else nullcontext():
             return self._call(module, inputs)
 
     def objective(self, outputs: Outputs, inputs: Inputs) -> Tensor:

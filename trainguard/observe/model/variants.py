@@ -37,7 +37,7 @@ from trainguard.events.trace import Pass
 from trainguard.observe.model.comparison import error, move_parameters, noise, worst
 from trainguard.observe.model.model_case import ModelCase, call_guarded, describe_error
 from trainguard.observe.model.outputs import Outputs
-from trainguard.observe.tools.isolation import present
+from trainguard.observe.tools.devices import compared
 
 _TINY = 1e-3  # of the largest norm of a gradient: below it, rounding is all there is
 _NOISE = 1e-5
@@ -202,7 +202,7 @@ def observe_devices(network: ModelCase) -> Iterator[Pass]:
     with torch.no_grad():
         outputs = network.call(module, inputs)
         own = noise(network, module, inputs, outputs)
-        for device in present():
+        for device in compared():
             if device == network.device:
                 continue
             there = replace(network, device=device)

@@ -17,7 +17,7 @@ import torch
 
 from trainguard.core.errors import SubjectError
 from trainguard.observe.tools import supervise
-from trainguard.observe.tools.isolation import present
+from trainguard.observe.tools.devices import present
 
 # What a child of ours exits with, as the commands do: where it cannot record, where the team's code
 # fails, where trainguard fails.

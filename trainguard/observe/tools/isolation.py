@@ -18,6 +18,7 @@ from zlib import crc32
 import torch
 
 from trainguard.core.errors import SubjectError
+from trainguard.observe.tools import devices
 from trainguard.observe.tools.allowance import Allowance
 from trainguard.observe.tools.user_line import foreign
 
@@ -85,8 +86,7 @@ def seed_everything(seed: int) -> None:
     """Seed torch, `random`, and numpy where it is loaded."""
     # Not torch.manual_seed: without CUDA it keeps a formatted stack for every call it gets.
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.manual_seed_all(seed)
+    devices.seed(seed)
     random.seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % 2**32)
@@ -97,24 +97,21 @@ def read_streams() -> dict[str, Any]:
     streams = {"torch": torch.default_generator.get_state(), "random": random.getstate()}
     if "numpy" in sys.modules:
         streams["numpy"] = sys.modules["numpy"].random.get_state()
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        states = enumerate(torch.cuda.get_rng_state_all())
-        streams |= {f"cuda:{device}": state for device, state in states}
-    return streams
+    return streams | devices.read_streams()
 
 
 def write_streams(streams: dict[str, Any]) -> None:
     """Put random streams back to the states that were read."""
     for name, state in streams.items():
-        match name.partition(":"):
-            case "torch", _, _:
+        match name:
+            case "torch":
                 torch.default_generator.set_state(state)
-            case "random", _, _:
+            case "random":
                 random.setstate(state)
-            case "numpy", _, _:
+            case "numpy":
                 sys.modules["numpy"].random.set_state(state)
-            case _, _, device:
-                torch.cuda.set_rng_state(state, int(device))
+            case device:
+                devices.write_stream(device, state)
 
 
 def checksum_streams() -> dict[str, int]:
@@ -157,7 +154,7 @@ def isolate(seed: int = 0) -> Iterator[None]:
     """
     before = settings_now()
     flushed = flushes_denormals()
-    with keep_streams(), torch.random.fork_rng():
+    with keep_streams():
         torch.set_num_threads(1)
         torch.set_grad_enabled(True)
         torch.set_flush_denormal(False)
@@ -186,12 +183,6 @@ def quiet() -> Iterator[None]:
     ):
         warnings.simplefilter("ignore")
         yield
-
-
-def present() -> tuple[str, ...]:
-    """Return the device types on which a tensor can be made here, the cpu first."""
-    backends = {"cuda": torch.cuda, "mps": torch.backends.mps, "xpu": torch.xpu}
-    return ("cpu", *(name for name, backend in backends.items() if backend.is_available()))
 
 
 class Expired(BaseException):

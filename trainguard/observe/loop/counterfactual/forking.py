@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 
 from trainguard.observe.loop.counterfactual.sealing import landlock_version, seal
+from trainguard.observe.tools.devices import in_use
 
 T = TypeVar("T")
 Report = dict[str, Any]
@@ -72,7 +73,7 @@ def obstacle() -> str:
     threads = [t for t in threading.enumerate() if not {type(t).__name__, t.name} & {*_IDLE}]
     if sys.platform != "linux" or landlock_version() < 1:
         return "this system cannot close off a child (Linux 5.13 or later, with Landlock, can)"
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if in_use():
         return "an accelerator is in use: `trainguard run --what-if` asks on the CPU"
     if threads != [threading.main_thread()]:
         return f"the script has {len(threads)} threads"

@@ -9,6 +9,7 @@ import torch
 from trainguard.events.base import Plain
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window
+from trainguard.observe.tools.devices import autocast_dtype, module_of
 
 
 class Conditions(Watcher):
@@ -37,18 +38,19 @@ class Conditions(Watcher):
 
 def _hardware(device: torch.device) -> str:
     """Return what a device is called."""
-    if device.type == "cuda":
-        return str(torch.cuda.get_device_name(device))
+    name = getattr(module_of(device.type), "get_device_name", None)
+    if name is not None:
+        return str(name(device))
     capability = torch.backends.cpu.get_cpu_capability() if device.type == "cpu" else ""
     return " ".join(part for part in (platform.machine(), capability) if part)
 
 
 def _with_autocast(device: str, dtypes: tuple[str, ...]) -> tuple[str, ...]:
     """Return dtypes, with that of autocast where a step is made inside of one."""
-    if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
-        lower = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
-        return (*dtypes, f"autocast-{lower}")
-    return dtypes
+    lower = autocast_dtype(device)
+    if lower is None:
+        return dtypes
+    return (*dtypes, f"autocast-{str(lower).removeprefix('torch.')}")
 
 
 def _deterministic() -> tuple[str, ...]:

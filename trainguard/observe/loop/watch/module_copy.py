@@ -10,7 +10,6 @@ and every random stream is put back afterwards.
 import contextlib
 import copy
 import io
-import random
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,6 +23,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.devices import autocast_dtype, in_use
+from trainguard.observe.tools.isolation import keep_streams
 from trainguard.observe.tools.module_names import unwrap
 from trainguard.observe.tools.patches import ReadOnly
 
@@ -38,8 +39,6 @@ _MOST_BYTES = 512 * 2**20
 _PARTS = 16  # of a tensor that is compared
 _SMALL = 2**16  # elements of a buffer that is put back if it was changed
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
-_CASTING = {"cpu", "cuda", "xpu"}  # devices for which autocast can be asked about
-_DEVICES = {"cpu", "cuda"}  # whose random streams are put back
 _FORCED = "force_eager"
 
 
@@ -55,8 +54,8 @@ class CopyableCall:
     @classmethod
     def of(cls, forward: Forward, module: nn.Module, inputs: Inputs) -> "CopyableCall":
         """Return a call that has just been made."""
-        kinds = {"cpu", *(tensor.device.type for tensor in tensors_in(inputs))} & _CASTING
-        casts = ((k, torch.get_autocast_dtype(k)) for k in kinds if torch.is_autocast_enabled(k))
+        kinds = {"cpu", *(tensor.device.type for tensor in tensors_in(inputs))}
+        casts = ((kind, dtype) for kind in kinds if (dtype := autocast_dtype(kind)) is not None)
         return cls(unwrap(module), inputs, forward.keywords, tuple(casts))
 
     def call_copy(self, module: nn.Module, inputs: Inputs) -> list[torch.Tensor]:
@@ -108,29 +107,13 @@ def difference(first: list[torch.Tensor], second: list[torch.Tensor]) -> float:
 
 
 @contextlib.contextmanager
-def streams_kept() -> Iterator[None]:
-    """Put every random stream back after a block: Python's, NumPy's and torch's."""
-    numpy = sys.modules.get("numpy")
-    own, theirs = random.getstate(), numpy.random.get_state() if numpy else None
-    started = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    devices = range(torch.cuda.device_count()) if started else ()
-    try:
-        with torch.random.fork_rng(devices=devices):
-            yield
-    finally:
-        random.setstate(own)
-        if numpy is not None:
-            numpy.random.set_state(theirs)
-
-
-@contextlib.contextmanager
 def _silence(recorder: "Recorder", module: nn.Module) -> Iterator[None]:
     """Record nothing, print nothing and leave nothing behind for the length of a block."""
     patches, called = recorder.patches, set(recorder.called)
     buffers = [(b, b.detach().clone()) for b in module.buffers() if b.numel() <= _SMALL]
     was, patches.active = patches.active, False
     try:
-        with streams_kept(), _plain_code(), contextlib.redirect_stdout(io.StringIO()):
+        with keep_streams(), _plain_code(), contextlib.redirect_stdout(io.StringIO()):
             yield
     finally:
         patches.active = was
@@ -162,7 +145,7 @@ def _can_be_copied(module: nn.Module) -> bool:
     if isinstance(module, torch.jit.ScriptModule) or _called_globally():
         return False
     held = [*module.parameters(), *module.buffers()]
-    if not {tensor.device.type for tensor in held} <= _DEVICES:
+    if not {tensor.device.type for tensor in held} <= {"cpu", *in_use()}:
         return False
     copied = [*module.buffers(), *(p for p in module.parameters() if not _is_plain(p))]
     size = sum(tensor.numel() * tensor.element_size() for tensor in copied)

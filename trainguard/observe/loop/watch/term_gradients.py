@@ -13,8 +13,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from trainguard.observe.loop.watch import autograd_graph
 from trainguard.observe.loop.watch.loss_calls import Token
 from trainguard.observe.loop.watch.loss_functions import LossFunctions
-from trainguard.observe.loop.watch.module_copy import streams_kept
 from trainguard.observe.loop.watch.watcher import Watcher, shielded
+from trainguard.observe.tools.isolation import keep_streams
 from trainguard.observe.tools.patches import Patches
 
 _grad = torch.autograd.grad  # that of torch: a recorder listens to the other one
@@ -101,7 +101,7 @@ class TermGradients(Watcher):
             chosen = self._parameters()
             if not chosen or not 2 <= len(groups) <= _MOST_TERMS or not _plain(loss):
                 return {}
-            with streams_kept():
+            with keep_streams():
                 rest = _gradients(loss, chosen, [n for nodes in groups.values() for n in nodes])
                 norms = {
                     token: _norms(_gradients(loss, chosen, _but(groups, token)), rest)

@@ -1,0 +1,128 @@
+"""`devices_agree` compares the CPU and both devices, whichever a component is judged on."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import trainguard as tg
+from tests.simulated.conftest import DEVICES
+
+EVERY = ("cpu", *DEVICES)
+
+
+class Right(nn.Module):
+    """Adds positions, on whatever device its input is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(4, 3)
+
+    def forward(self, words):
+        """Return the projection of the input with its positions."""
+        return self.project(words + self.positions(words))
+
+    def positions(self, words):
+        """Return a number for each place."""
+        return torch.arange(4.0, device=words.device)
+
+
+class OnTheDefaultDevice(Right):
+    """Makes its positions where new tensors are made."""
+
+    def positions(self, words):
+        """Return a number for each place, on the CPU."""
+        return torch.arange(4.0)
+
+
+class OnTheFirst(Right):
+    """Makes its positions on the first accelerator, as `.cuda()` does."""
+
+    def positions(self, words):
+        """Return a number for each place."""
+        return torch.arange(4.0, device="cpu" if words.is_cpu else "sim:0")
+
+
+class NeverMoved(Right):
+    """Keeps its positions in a tensor that is no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = torch.arange(4.0)
+
+    def positions(self, words):
+        """Return what was made with the module."""
+        return self.places
+
+
+class Otherwise(Right):
+    """Takes a shortcut on accelerators that computes something else."""
+
+    def forward(self, words):
+        """Return the projection, without positions on an accelerator."""
+        return super().forward(words) if words.is_cpu else self.project(words)
+
+
+def model(kind: type[nn.Module]) -> tg.Model:
+    """Declare a model of a class."""
+    return tg.Model(kind, inputs={"words": tg.real("B T", -1, 1)}, sizes={"B": 3, "T": 4})
+
+
+def forgets(prediction, target):
+    """Weigh errors by a tensor that is always on the CPU."""
+    return (F.mse_loss(prediction, target, reduction="none") * torch.ones(prediction.shape)).mean()
+
+
+def error(prediction, target):
+    """Return the mean squared error."""
+    return F.mse_loss(prediction, target)
+
+
+def loss(function) -> tg.Loss:
+    """Declare a loss."""
+    return tg.Loss(function, prediction=tg.real("B N", -2, 2), target=tg.real("B N", -2, 2))
+
+
+def judge(subject, *devices: str):
+    """Judge whether devices agree on a subject, those named and all that it is compared with."""
+    return tg.check(subject, select=["*devices_agree"], devices=devices, profile="quick")
+
+
+def test_a_model_that_moves_agrees():
+    """It is compared on every device."""
+    (judged,) = judge(model(Right), *EVERY)
+    assert judged.outcome == "passed"
+
+
+@pytest.mark.parametrize("kind", [OnTheDefaultDevice, OnTheFirst, NeverMoved, Otherwise])
+def test_a_model_that_does_not_is_found(kind):
+    """Whatever is wrong on an accelerator is found."""
+    with pytest.raises(tg.Broken, match="devices_agree"):
+        judge(model(kind), *EVERY)
+
+
+def test_a_model_of_the_first_device_fails_on_the_second():
+    """What is right on the CPU and on the first device is tried on the second, unasked."""
+    with pytest.raises(tg.Broken, match="sim:1"):
+        judge(model(OnTheFirst))
+
+
+def test_a_loss_that_moves_agrees():
+    """A loss is compared on every device."""
+    (judged,) = judge(loss(error), *EVERY)
+    assert judged.outcome == "passed"
+
+
+def test_a_loss_that_does_not_is_found():
+    """A tensor on the CPU inside of a loss is found, and said to be on another device."""
+    with pytest.raises(Exception, match="device"):
+        judge(loss(forgets), *EVERY)
+
+
+@pytest.mark.parametrize("device", EVERY)
+def test_everything_is_judged_on_a_device(device):
+    """All that applies to a loss and a model passes on each device."""
+    for subject in (model(Right), loss(error)):
+        judged = tg.check(subject, devices=[device], profile="quick")
+        assert {verdict.config.device for verdict in judged} <= {device, ""}
+        assert {verdict.outcome for verdict in judged} <= {"passed", "skipped"}
