@@ -96,6 +96,16 @@ def test_what_differs_by_chance_is_not_compared() -> None:
     assert not is_same(whole, again, trial(1.0, 0.4, printed="loss 0.5\nat 10:03", best="a"))
 
 
+def test_what_a_step_is_called_is_not_compared() -> None:
+    """In which mode a model without dropout is trained changes nothing; its norms would."""
+    (step,) = trial(1.0).steps
+    runs = [
+        replace(trial(1.0), trace=Trace("train.py", (replace(step, **other),)))
+        for other in ({"training": False, "source": "train.py:9", "clock": 7}, {"norm": 2.0})
+    ]
+    assert [is_same(trial(1.0), trial(1.0), run) for run in runs] == [True, False]
+
+
 def test_a_training_that_cannot_be_mutated() -> None:
     """One sentence says why."""
     check_repeats("train.py", trial(1.0), trial(1.0))

@@ -25,8 +25,8 @@ from trainguard.report.text import WIDTH
 
 HUNG: Final = -1  # in place of an exit code
 _REPORT: Final = " trainguard ".center(WIDTH, "=")
-# What of a step is no number of the training, or a matter of time.
-_NOT_COMPARED: Final = ("source", "clock", "wait", "seconds", "memory")
+# What a step computes: not what it is called, in which mode or order, and how long it takes.
+_COMPARED: Final = ("loss", "losses", "batch", "norm", "rates", "update", "weight")
 _SILENT: Final = "-Wignore::pytest.PytestAssertRewriteWarning"  # for what the parent has imported
 
 
@@ -69,8 +69,7 @@ class Trial:
     @property
     def numbers(self) -> list[str]:
         """Return all numbers of all steps, as text."""
-        names = [name for name in Step.__dataclass_fields__ if name not in _NOT_COMPARED]
-        return [repr([getattr(step, name) for name in names]) for step in self.steps]
+        return [repr([getattr(step, name) for name in _COMPARED]) for step in self.steps]
 
     @property
     def said(self) -> list[str]:
