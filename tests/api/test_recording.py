@@ -170,3 +170,25 @@ def test_it_does_not_import_torch() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
     )
     assert told.stdout.strip() == "[]"
+
+
+def test_findings_while_it_trains() -> None:
+    """A callback is told each finding once; the block is left where it returns True."""
+    told = []
+    with tg.record(on_finding=lambda name, finding: told.append((name, finding.at))) as seen:
+        train(zero=False, steps=100)
+    assert [name for name, _ in told] == [LEFT_OVER]
+    assert seen.trace.conditions["steps"] == 100
+    with tg.record(on_finding=lambda name, finding: True) as seen:
+        train(zero=False, steps=100)
+    assert seen.trace.conditions["steps"] < 50
+    assert [v.invariant.name for v in seen.verdicts if v.outcome == "broken"] == [LEFT_OVER]
+
+
+def test_a_callback_that_fails() -> None:
+    """The training goes on, and it is told with the other faults."""
+    with tg.record(on_finding=lambda name, finding: 1 / 0) as seen:
+        train(zero=False, steps=60)
+    assert seen.trace.conditions["steps"] == 60
+    (fault,) = seen.trace.conditions["faults"]
+    assert fault.startswith("nothing was told while it ran: ZeroDivisionError: division by zero")

@@ -1,7 +1,7 @@
 """Record a training inside a program, and judge it: `tg.record()`."""
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from html import escape
 from pathlib import Path
 from types import TracebackType
@@ -14,27 +14,37 @@ from trainguard.core.notebook import cell_of
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Trace
 from trainguard.judging.judge import check_steps, judge_run
+from trainguard.judging.live import LiveJudge
 from trainguard.judging.verdict import Verdict
 from trainguard.report.cell import render_cell
 from trainguard.subjects.loop import Run
 
+OnFinding = Callable[[str, Finding], object]
 PROMISES: Final = ("batch", "falls", "average", "frozen", "trainable", "limits", "relations")
 _PACKAGE = str(Path(__file__).parents[1])
 
 
 def record(
-    name: str = "", *, steps: int | None = None, probe: bool = True, **promises: Any
+    name: str = "",
+    *,
+    steps: int | None = None,
+    probe: bool = True,
+    on_finding: OnFinding | None = None,
+    **promises: Any,
 ) -> "Recording":
     """
     Record the training that a with-block does, so that it can be judged afterwards.
 
     steps: leave the block after so many optimizer steps, cleanly.
     probe: whether live objects may be copied and tried out where watching is not enough.
+    on_finding: called with the name of an invariant and a Finding while the block still trains, as
+        soon as that can be told; the block is left, cleanly, where it returns True.
     promises: `batch`, `falls`, `average`, `frozen`, `trainable`, `limits` and `relations`, as for
         `tg.Loop`.
     """
     __tracebackhide__ = True
-    return Recording("tg.record", name, steps=steps, probe=probe, **promises)
+    options = {"steps": steps, "probe": probe, **promises}
+    return Recording("tg.record", name, on_finding=on_finding, **options)
 
 
 class Recording:
@@ -47,9 +57,12 @@ class Recording:
 
     silence = '.check(allow={"NAME": "<reason>"})'
 
-    def __init__(self, kind: str, name: str = "", **options: Any) -> None:
+    def __init__(
+        self, kind: str, name: str = "", on_finding: OnFinding | None = None, **options: Any
+    ) -> None:
         __tracebackhide__ = True
-        self._kind = kind
+        self._kind, self._on_finding = kind, on_finding
+        self._live: LiveJudge | None = None
         self._options = {"name": name or _caller(), **options}
         self._trace: Trace[Any] | None = None
         self.run = self._declare_run({})
@@ -73,6 +86,7 @@ class Recording:
         """Start to record."""
         if self._recorder is not None:
             raise RuntimeError(f"{self._kind}(...) was entered before: make another one")
+        from trainguard.observe.loop.live_looks import LiveLooks
         from trainguard.observe.loop.recorder import Recorder  # late: it imports torch
 
         run = self.run
@@ -83,6 +97,9 @@ class Recording:
             promises=run.promises,
             relations=run.relations,
         )
+        if self._on_finding is not None:
+            self._live = LiveJudge(run, Settings(), "", self.silence)
+            self._recorder.live = LiveLooks(self._look)
         self._recorder.__enter__()
         return self
 
@@ -145,7 +162,15 @@ class Recording:
         """Judge what was seen, if there was a training to see."""
         __tracebackhide__ = True
         check_steps(run, self.trace)
-        return judge_run(run, self.trace, settings, rerun, self.silence)
+        whole = judge_run(run, self.trace, settings, rerun, self.silence)
+        return whole if self._live is None else self._live.merge(whole)
+
+    def _look(self, steps: int, trace: Trace[Any]) -> str:
+        """Call back with what is broken by now; say why the block is to be left, or nothing."""
+        found = self._live.judge(steps, trace) if self._live is not None else []
+        tell = self._on_finding or (lambda *_: False)
+        answers = [tell(one.invariant.name, f) for one in found for f in one.breaches]
+        return "on_finding asked for it" if any(answer is True for answer in answers) else ""
 
     def _declare_run(self, allow: Mapping[str, str]) -> Run:
         """Return what is promised and excused; raises DeclarationError under the name we go by."""

@@ -28,7 +28,8 @@ from trainguard.command.options import (
 )
 from trainguard.command.output import say
 from trainguard.command.ranks import world
-from trainguard.command.run import RunRequest, launch
+from trainguard.command.run import launch
+from trainguard.command.run_request import RunRequest
 from trainguard.command.torchrun import settle, start_ranks, told_command
 from trainguard.core.catalogue import Invariant, catalogue, check_globs, find_invariants, matches
 from trainguard.core.errors import DeclarationError
@@ -80,6 +81,15 @@ def run_script(
     ] = None,
     format: Annotated[  # noqa: A002 it is the name of the option
         Words, typer.Option(help=f"{', '.join(FORMATS)}.", metavar="FORMAT[=FILE]")
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Print a finding as soon as it is certain.")
+    ] = False,
+    fail_fast: Annotated[
+        bool, typer.Option("--fail-fast", help="Stop the script at the first that is certain.")
+    ] = False,
+    events: Annotated[
+        Path | None, typer.Option(help="Append a line of JSON for each finding.", metavar="FILE")
     ] = None,
     select: Annotated[Words, typer.Option(help="Judge only these.", metavar="GLOBS")] = None,
     ignore: Annotated[Words, typer.Option(help="Judge all but these.", metavar="GLOBS")] = None,
@@ -151,6 +161,9 @@ def run_script(
             verbose=verbose or what_if,
             what_if=what_if,
             formats=split_formats(format),
+            live=live,
+            fail_fast=fail_fast,
+            events=check_file("--events", events),
         )
         if ranks is not None:
             raise typer.Exit(start_ranks(ranks, sys.argv[1:]))

@@ -5,22 +5,23 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 from trainguard.command import ranks
 from trainguard.command.exit import CLEAN, FAILED, FOUND, INTERRUPTED, USAGE, account_for_exits
+from trainguard.command.live import LiveAccount
 from trainguard.command.options import SILENCE, name_only
 from trainguard.command.output import flush, keep_stream, say, write_file
 from trainguard.command.ranks import own_file, rank
+from trainguard.command.run_request import RunRequest
 from trainguard.core.catalogue import catalogue
 from trainguard.core.errors import DeclarationError, SubjectError, is_ours
-from trainguard.core.settings import Settings
 from trainguard.events.joined import digest, join
 from trainguard.events.trace import Trace
 from trainguard.judging.judge import applicable, check_excuses_apply, check_steps, judge_run
+from trainguard.judging.live import LiveJudge
 from trainguard.judging.verdict import Verdict
 from trainguard.report import run_summary
 from trainguard.report.formats import RunAccount
@@ -29,38 +30,10 @@ from trainguard.report.json import check_apart, document
 from trainguard.report.progress import progress
 from trainguard.report.run_report import render_report
 from trainguard.report.text import render_traceback, render_verdict
-from trainguard.subjects.loop import Script
 
 _NO_ACCELERATOR: Final = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
 _PACKAGE: Final = str(Path(__file__).parents[1])
 _EXCEPTHOOK: Final = sys.excepthook  # before the command line puts its own there
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunRequest:
-    """
-    What the command line asks for.
-
-    module: whether the subject's path is the name of a module. command: the whole command line.
-    judging: whether to judge what was recorded, and to report it.
-    verbose: whether to print what steps were asked, and what they answered.
-    what_if: whether it is run for these questions alone: without accelerators, however long they
-        take.
-    formats: what the report is written as, and to which file; printed where that is None.
-    """
-
-    subject: Script
-    module: bool = False
-    settings: Settings = field(default_factory=Settings)
-    timeout: float | None = None
-    json: Path | None = None
-    trace: Path | None = None
-    command: str = ""
-    judging: bool = True
-    verbose: bool = False
-    what_if: bool = False
-    formats: tuple[tuple[str, Path | None], ...] = ()
-    root: Path = field(default_factory=Path.cwd)  # before the script goes elsewhere
 
 
 def launch(order: RunRequest) -> int:
@@ -71,7 +44,7 @@ def launch(order: RunRequest) -> int:
     """
     name_only(order.subject)
     sys.excepthook = _EXCEPTHOOK
-    files = [order.json, order.trace, *(file for _, file in order.formats)]
+    files = [order.json, order.trace, order.events, *(file for _, file in order.formats)]
     check_apart(files, [None if order.module else Path(order.subject.path)])
     if order.judging:
         _check_judgeable(order)
@@ -83,12 +56,13 @@ def launch(order: RunRequest) -> int:
             raise
         except BaseException as error:  # noqa: BLE001 a package on the way to the module failed
             return _report_error(error, err)
-        recorder, failure = _record(order, program)
+        live = _live_account(order, err)
+        recorder, failure = _record(order, program, live)
         flush()
         code = CLEAN if failure is None else _report_error(failure, err)
         # From here on the work is done: torchrun, say, may not cut off the account of it.
         with _ignore_termination():
-            return _judge_and_report(order, recorder.trace, code, out, err)
+            return _judge_and_report(order, recorder.trace, code, live, out, err)
 
 
 @contextmanager
@@ -126,7 +100,14 @@ def _find_program(order: RunRequest) -> Any:
     return find(str(order.subject.path), order.subject.args)
 
 
-def _record(order: RunRequest, program: Any) -> tuple[Any, BaseException | None]:
+def _live_account(order: RunRequest, err: TextIO) -> LiveAccount:
+    """Return what is told while the script runs, as far as that was asked for."""
+    events, trace = (own_file(f) if f is not None else None for f in (order.events, order.trace))
+    judge = LiveJudge(order.subject, order.settings, order.command, SILENCE)
+    return LiveAccount(judge, err, order.live, order.fail_fast, events, trace)
+
+
+def _record(order: RunRequest, program: Any, live: LiveAccount) -> tuple[Any, BaseException | None]:
     """
     Run a program under the recorder; return the recorder, and what the program raised.
 
@@ -134,11 +115,15 @@ def _record(order: RunRequest, program: Any) -> tuple[Any, BaseException | None]
     it ends as it would have ended without us.
     """
     from trainguard.observe.loop.counterfactual.asking import Counterfactuals  # late, for torch
-    from trainguard.observe.loop.recorder import Recorder, Stopped
+    from trainguard.observe.loop.live_looks import LiveLooks
+    from trainguard.observe.loop.recorder import Recorder
     from trainguard.observe.loop.run_script import execute, time_limit
+    from trainguard.observe.loop.stopped import Stopped
 
     run, owner, raised = order.subject, os.getpid(), None
     recorder = Recorder(run.name, steps=run.steps, probe=run.probe, promises=run.promises)
+    if live.is_wanted:
+        recorder.live = LiveLooks(live.look)
     if order.what_if:
         os.environ.update(_NO_ACCELERATOR)
         recorder.watcher(Counterfactuals).wait()
@@ -204,7 +189,12 @@ def _report_error(error: BaseException, err: TextIO) -> int:
 
 
 def _judge_and_report(
-    order: RunRequest, trace: Trace[Any], code: int, out: TextIO, err: TextIO
+    order: RunRequest,
+    trace: Trace[Any],
+    code: int,
+    live: LiveAccount,
+    out: TextIO,
+    err: TextIO,
 ) -> int:
     """Judge what was recorded, write the files, print the report, and return the exit code."""
     ended = "interrupted" if code == INTERRUPTED else ""
@@ -215,7 +205,8 @@ def _judge_and_report(
     except SubjectError as fault:
         missing = f"{fault.sentence}.\n{fault.remedy}"
     if order.judging and not missing:
-        verdicts = judge_run(order.subject, trace, order.settings, order.command, SILENCE)
+        whole = judge_run(order.subject, trace, order.settings, order.command, SILENCE)
+        verdicts = live.judge.merge(whole)
     if order.judging and ranks.world() > 1:
         verdicts, others = _judge_together(order, trace, verdicts, failed=bool(code))
     told, found = run_summary.summarize_run(trace, ended), _found(verdicts)
@@ -227,6 +218,7 @@ def _judge_and_report(
         written &= write_file(own_file(order.json), plain, err)
     if order.trace is not None:
         written &= write_file(own_file(order.trace), trace.to_text, err)
+    live.write_rest(verdicts, told.steps)
     if missing:
         if not code:
             say(missing, err)
@@ -234,6 +226,7 @@ def _judge_and_report(
     if order.judging and not rank():
         rows = run_summary.as_rows(told) + ranks.as_rows(others, ranks.world())
         rows += run_summary.questions_as_rows(trace) if order.verbose else []
+        rows += live.as_rows()
         head = run_summary.headline(told, order.subject.name)
         text = render_report(
             verdicts,

@@ -25,6 +25,7 @@ Evidence = Callable[[Trace[Any]], str]  # what a trace lacks to be judged; "" wh
 Per = Literal["dtype", "low precision", "device", "subject"]
 J = TypeVar("J", bound=Judge)
 
+SOON = 32  # steps after which what most of them break is told at once; half a usual warm-up
 FAMILIES = ("loss", "schedule", "model", "loader", "loop", "ranks", "checkpoint", "memory", "log")
 SECTIONS = ("Judges", "Allows", "Misses", "Why", "Source")
 _DEFAULT_PROBE = {
@@ -51,6 +52,7 @@ class Invariant:
     per: one item for each dtype, for each low-precision dtype, for each device, or for the subject.
     evidence: says what a trace lacks for a pass to mean anything.
     logs: whether the log of a run has the numbers that it judges, so that a log is judged by it.
+    live: from how many steps on it is told while the run goes on; 0 where it needs the whole run.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Invariant:
     per: Per
     evidence: Evidence = lambda _: ""
     logs: bool = False
+    live: int = 0
 
     @property
     def key(self) -> str:
@@ -93,6 +96,7 @@ def invariant(
     per: Per | None = None,
     evidence: Evidence = lambda _: "",
     logs: bool = False,
+    live: int = 0,
 ) -> Callable[[J], J]:
     """
     Register a function `Trace -> Iterator[Finding]` as an invariant of a family.
@@ -100,7 +104,8 @@ def invariant(
     Where `per` is not given, a loss is judged once for each dtype, any other subject once.
     `evidence` returns what a trace lacks, such as "no evaluation was seen": where it does, and
     nothing was found, the item is skipped with that reason, for it is no pass. `logs` says that a
-    log of a run that is over has all that it judges.
+    log of a run that is over has all that it judges, `live` after how many steps a
+    run that goes on can be judged by it as well as one that is over.
 
     Its name is the function's, its first docstring line the catalogue's title. Raises
     DeclarationError for an unknown family, and for a name that the family already has.
@@ -115,7 +120,9 @@ def invariant(
         asked = probe or _DEFAULT_PROBE[family]
         wanted = frozenset(needs)
         on_logs = logs or family == "log"
-        made = Invariant(judge.__name__, family, judge, asked, wanted, often, evidence, on_logs)
+        made = Invariant(
+            judge.__name__, family, judge, asked, wanted, often, evidence, on_logs, live
+        )
         twin = _registered.get(made.key)
         if twin is not None:
             _check_twin(made, twin)

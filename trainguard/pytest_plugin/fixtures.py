@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trainguard.api.check import Broken
-from trainguard.api.recording import Recording
+from trainguard.api.recording import OnFinding, Recording
 from trainguard.core.catalogue import catalogue
 from trainguard.core.errors import DeclarationError
 from trainguard.core.settings import Settings
@@ -51,6 +51,7 @@ class Guard:
         steps: int | None = None,
         probe: bool = True,
         allow: Mapping[str, str] | None = None,
+        on_finding: OnFinding | None = None,
         **promises: Any,
     ) -> "JudgedRecording":
         """
@@ -62,8 +63,8 @@ class Guard:
         __tracebackhide__ = True
         declared = [*self._relations, *promises.pop("relations", ())]
         promises |= {"relations": declared} if declared else {}
-        options = {"name": name, "steps": steps, "probe": probe, **promises}
-        return JudgedRecording(self._item, allow or {}, options)
+        options = {"name": name, "steps": steps, "probe": probe, "on_finding": on_finding}
+        return JudgedRecording(self._item, allow or {}, {**options, **promises})
 
     def curve(
         self,

@@ -60,6 +60,11 @@ def findings(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     }
 
 
+def finding_lines(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
+    """Return each finding by itself, in plain values."""
+    return [_entry(verdict, finding) for verdict in verdicts for finding in verdict.findings]
+
+
 def check_writable(option: str, path: Path) -> Path:
     """Return the path from the root, whatever the script enters; raises where it cannot be."""
     path = Path.cwd() / path

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 
-from trainguard.core.catalogue import invariant
+from trainguard.core.catalogue import SOON, invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import integer
 from trainguard.events.base import Event
@@ -99,7 +99,7 @@ def _light(
         )
 
 
-@invariant("loop", evidence=BATCHES)
+@invariant("loop", evidence=BATCHES, live=SOON)
 def effective_batch_is_constant(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Each step is made from the same number of samples, over all its micro-batches.

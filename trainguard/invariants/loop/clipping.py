@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from math import isfinite, sqrt
 
-from trainguard.core.catalogue import invariant
+from trainguard.core.catalogue import SOON, invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import Measure, join_places
 from trainguard.events.base import Event
@@ -62,7 +62,7 @@ _BINDING = (
 )
 
 
-@invariant("loop", evidence=CLIPPING)
+@invariant("loop", evidence=CLIPPING, live=SOON)
 def clipping_takes_effect(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Clipping bounds the gradients that the step is made with.

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import takewhile
 from math import inf, isfinite, isinf, isnan
 
-from trainguard.core.catalogue import invariant
+from trainguard.core.catalogue import SOON, invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import Measure, integer, join_places, portion
 from trainguard.events.base import Event
@@ -32,7 +32,7 @@ _FOR_GOOD = 40  # skipped steps in a row: a factor of 2**24 is down to 2**-16 by
 _WRITES = re.compile(r"zero_\(|zeros|=\s*None\b|\bdel\b|zero_grad")
 
 
-@invariant("loop", evidence=GRADIENTS)
+@invariant("loop", evidence=GRADIENTS, live=1)
 def gradients_are_finite(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The gradients of every step are finite.
@@ -100,7 +100,7 @@ def _skipped_for_good(trace: Trace[Event], course: Course) -> Iterator[Finding]:
         )
 
 
-@invariant("loop", evidence=steps_from(2))
+@invariant("loop", evidence=steps_from(2), live=SOON)
 def gradients_start_empty(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The gradients of the last step are cleared before the next backward pass.
@@ -163,7 +163,7 @@ def gradient_norm_is_measured_before_zeroing(trace: Trace[Event]) -> Iterator[Fi
         )
 
 
-@invariant("loop")
+@invariant("loop", live=SOON)
 def gradient_norm_is_positive(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The gradients of a step are not all zero.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from math import isfinite
 
-from trainguard.core.catalogue import invariant
+from trainguard.core.catalogue import SOON, invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.names import words_of
 from trainguard.events.base import Event
@@ -28,7 +28,7 @@ _NAMES = {
 }  # fmt: skip
 
 
-@invariant("loop", evidence=NUMBERS)
+@invariant("loop", evidence=NUMBERS, live=SOON)
 def logged_values_are_true(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A logged gradient norm, learning rate or training loss is the true one.

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise, takewhile
 from math import isfinite, isinf
 
-from trainguard.core.catalogue import invariant
+from trainguard.core.catalogue import SOON, invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import Measure, integer, portion
 from trainguard.events.base import Event
@@ -39,7 +39,7 @@ def has_nonfinite_loss(step: Step) -> bool:
     return isinf(step.loss) or not all(isfinite(value) for value in step.losses)
 
 
-@invariant("loop", evidence=LOSSES, logs=True)
+@invariant("loop", evidence=LOSSES, logs=True, live=1)
 def loss_is_finite(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The loss is a finite number in every step.
@@ -93,7 +93,7 @@ def _skipped_for_good(trace: Trace[Event]) -> Iterator[Finding]:
             return
 
 
-@invariant("loop")
+@invariant("loop", live=SOON)
 def loss_depends_on_parameters(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The loss depends on the parameters that the optimizer holds.

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from trainguard.core.catalogue import invariant
+from trainguard.core.catalogue import SOON, invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import at_step, portion
 from trainguard.events.base import Event
@@ -133,7 +133,7 @@ def _names(names: Sequence[str]) -> str:
     return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
-@invariant("loop", evidence=MEASURED)
+@invariant("loop", evidence=MEASURED, live=SOON)
 def evaluation_mode_is_on(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A loss that is only measured is measured in evaluation mode.

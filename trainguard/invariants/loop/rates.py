@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import inf, isfinite, log
 
-from trainguard.core.catalogue import invariant
+from trainguard.core.catalogue import SOON, invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import Measure, integer
 from trainguard.events.base import Event
@@ -32,7 +32,7 @@ _EACH = 0.9  # of the steps: a scheduler that is advanced so often is advanced i
 _SEVERAL = 2  # epochs
 
 
-@invariant("loop", evidence=RATES, logs=True)
+@invariant("loop", evidence=RATES, logs=True, live=SOON)
 def learning_rate_is_positive(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Steps are made with a learning rate above zero.

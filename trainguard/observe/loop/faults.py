@@ -52,7 +52,7 @@ class Faults:
             with self._looking:
                 return method(*args)
         except Exception as error:  # noqa: BLE001 nothing of ours may raise in the user's code
-            self.stop_looking(f"the recorder failed: {_describe(error)}")
+            self.stop_looking(f"the recorder failed: {describe(error)}")
             return None
 
     def finish(self, watcher: Watcher) -> list[Event]:
@@ -76,7 +76,7 @@ class Faults:
         """Switch a watcher off, and all that rely on it."""
         if id(watcher) in self._off:
             return
-        self.told.append(f"{type(watcher).__name__} was switched off: {_describe(error)}")
+        self.told.append(f"{type(watcher).__name__} was switched off: {describe(error)}")
         off = [watcher]
         for each in off:
             self._off.add(id(each))
@@ -104,12 +104,12 @@ class Faults:
             return fetch({name: value}).items()
         except Exception as error:  # noqa: BLE001 whatever the tensor is
             if name not in self.lost:
-                self.told.append(f"the column {name} was given up: {_describe(error)}")
+                self.told.append(f"the column {name} was given up: {describe(error)}")
             self.lost.add(name)
             return ()
 
 
-def _describe(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """Return what went wrong, and where, in one line."""
     frame = next(iter(extract_tb(error.__traceback__)[-1:]), None)
     place = f", {frame.filename}:{frame.lineno}" if frame is not None else ""

@@ -24,7 +24,9 @@ from trainguard.observe.loop import hooks
 from trainguard.observe.loop.curves import UlpPerturbation
 from trainguard.observe.loop.event_store import EventStore
 from trainguard.observe.loop.faults import Faults
+from trainguard.observe.loop.live_looks import LiveLooks
 from trainguard.observe.loop.manual_steps import ManualSteps
+from trainguard.observe.loop.stopped import Stopped
 from trainguard.observe.loop.training_thread import TrainingThread
 from trainguard.observe.loop.watch.conditions import Conditions
 from trainguard.observe.loop.watch.scaling import Scaling
@@ -37,10 +39,6 @@ from trainguard.observe.tools.user_line import caller
 from trainguard.subjects.relation import Relation
 
 W = TypeVar("W", bound=Watcher)
-
-
-class Stopped(BaseException):
-    """Raised inside the user's code once enough steps were made, so that `finally` blocks run."""
 
 
 class Recorder:
@@ -76,6 +74,7 @@ class Recorder:
         self.hand = ManualSteps(self)
         self.recent: list[Forward] = []  # the latest calls of outermost modules
         self.asks: Callable[..., None] | None = None  # told before a module is called
+        self.live: LiveLooks | None = None  # what looks at the trace so far, now and then
         self.leave: Callable[[BaseException | None], NoReturn] | None = None  # ends a child
         self.trace: Trace[Event] = Trace(name)
         self.watchers: list[Watcher] = [make(self) for make in watchers(nudge is not None)]
@@ -84,12 +83,10 @@ class Recorder:
         self._told = listeners(self.watchers)
         self._counting = Lock()
         self._by_optimizer: dict[int, Window] = {}
-        self._store = EventStore(self.faults, self.keep)
+        self.store = EventStore(self.faults, self.keep)
         self._bare: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
         self._clock = count()
         self._began, self._ended = 0.0, "finished"
-
-    # Life
 
     def __enter__(self) -> "Recorder":
         """Install every hook and patch."""
@@ -126,7 +123,7 @@ class Recorder:
     def tell_only(self, watcher: Watcher) -> None:
         """In a forked child: go on for one watcher, which ends the child."""
         self.watchers, self._told = [watcher], listeners([watcher])
-        self.limit = self.asks = None
+        self.limit = self.asks = self.live = None
         self.patches.active = self.patches.watching = True
 
     def is_looking(self) -> bool:
@@ -143,9 +140,9 @@ class Recorder:
 
     def keep(self, event: Event) -> None:
         """Take an event into the trace, which stays bounded in a long run."""
-        self._store.keep(event)
-
-    # What happens
+        if self.live is not None:
+            self.live.notice(event)
+        self.store.keep(event)
 
     def forward_ends(
         self,
@@ -233,7 +230,7 @@ class Recorder:
             "skipped": skipped,
             "order": tuple(window.order),
         }
-        self._store.keep_step(columns)
+        self.store.keep_step(columns)
 
     def step_passes(self, window: Window, skipped: bool = False) -> None:
         """Close the window of a step, watched or not, and count it."""
@@ -245,6 +242,8 @@ class Recorder:
         self.patches.watching = self.hand.window is not None or watched
         if not skipped:
             self.count_step()
+        if self.live is not None:
+            self.live.after_step(self)
 
     def count_step(self) -> None:
         """Count a step, of whatever thread; raises Stopped once it was the last wanted one."""
@@ -272,11 +271,9 @@ class Recorder:
             bare = self._bare[module] = next(nn.Module.parameters(module), None) is None
         return bare
 
-    # The end
-
     def _write(self, seconds: float) -> None:
         """Make the trace of all that was kept and of what the watchers add up."""
-        self.faults.look(self._store.drain)
+        self.faults.look(self.store.drain)
         added = [event for watcher in self.watchers for event in self.faults.finish(watcher)]
         conditions: dict[str, Plain] = {
             "torch": torch.__version__,
@@ -292,9 +289,9 @@ class Recorder:
         if self.faults.told:
             lost = tuple(sorted(self.faults.lost))
             conditions |= {"faults": tuple(self.faults.told), "lost": lost}
-        self.trace = Trace(self.name, (*self._store.in_order(), *added), conditions, self.promises)
+        self.trace = Trace(self.name, (*self.store.in_order(), *added), conditions, self.promises)
         # The recorder may be kept for its trace: nothing of the training is kept with it.
         self.windows, self.watchers, self.recent = [], [], []
         self._by_optimizer, self._told, self.hand = {}, {}, ManualSteps(self)
         self.faults = Faults((), self.patches)
-        self._store = EventStore(self.faults, self.keep)
+        self.store = EventStore(self.faults, self.keep)
