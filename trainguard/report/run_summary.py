@@ -19,6 +19,8 @@ _ANSWERS = {  # to a question, of a WhatIf
     "a sample edited": "{0.measured:.0f} of {0.reference:.0f} other samples change",
     "labels exchanged": "the step changes in {0.measured:.0f} of {0.reference:.0f} cases",
     "ignored labels edited": "the step changes in {0.measured:.0f} of {0.reference:.0f} cases",
+    "checkpoints bypassed": "{0.measured:.0f} of {0.reference:.0f} gradients change",
+    "other noise": "{0.measured:.0f} of loss and gradients change",
     "one batch learned": "its loss falls to {0.measured:.4g}, a constant's is {0.reference:.4g}",
     "the same batch again": "its loss is higher after {0.measured:.0f} of {0.reference:.0f} steps",
 }

@@ -113,3 +113,16 @@ def test_ignored_labels_that_are_learned(judged) -> None:
         assert [f.rank for f in judged("ignored_labels_do_not_matter", run)] == ranks
     run = asked("ignored labels edited", 0.0, numbers=(1.0, 1.0), **row)
     assert judged("ignored_labels_do_not_matter", run) == []
+
+
+def test_a_step_in_another_way(judged) -> None:
+    """Other gradients without checkpoints; the same step in spite of other noise, twice."""
+    (finding,) = judged(
+        "checkpoints_keep_gradients", asked("checkpoints bypassed", 2.0, reference=6.0)
+    )
+    assert finding.measured == "2 of 6 parameters have another gradient without checkpoints"
+    assert judged("checkpoints_keep_gradients", asked("checkpoints bypassed", 0.0)) == []
+    (finding,) = judged("dropout_matters", asked("other noise", 0.0, 0.0))
+    assert finding.at == "steps 1, 2"
+    for healthy in ((0.0,), (0.0, 1.0)):
+        assert judged("dropout_matters", asked("other noise", *healthy)) == []

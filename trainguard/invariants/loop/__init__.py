@@ -31,4 +31,5 @@ from trainguard.invariants.loop import logged_accuracies as logged_accuracies  #
 from trainguard.invariants.loop import logged_averages as logged_averages  # isort: skip
 from trainguard.invariants.loop import probes as probes  # isort: skip
 from trainguard.invariants.loop import counterfactuals as counterfactuals  # isort: skip
+from trainguard.invariants.loop import step_variants as step_variants  # isort: skip
 from trainguard.invariants.loop import curves as curves  # isort: skip

@@ -22,6 +22,11 @@ from trainguard.observe.loop.counterfactual.padding import PaddingEdited
 from trainguard.observe.loop.counterfactual.question import ModuleCall, Question, Relation
 from trainguard.observe.loop.counterfactual.replay import BatchAgain
 from trainguard.observe.loop.counterfactual.samples import SampleEdited
+from trainguard.observe.loop.counterfactual.variants import (
+    AsItIs,
+    CheckpointsBypassed,
+    OtherNoise,
+)
 from trainguard.observe.loop.counterfactual.witness import total
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.tools.user_line import caller
@@ -50,6 +55,8 @@ class Counterfactuals(Watcher):
             SampleEdited(),
             LabelsExchanged(),
             IgnoredLabelsEdited(),
+            CheckpointsBypassed(),
+            OtherNoise(),
             BatchAgain(),
             BatchLearned(),
         ]
@@ -58,6 +65,7 @@ class Counterfactuals(Watcher):
         self._steps = list(STEPS)
         self._spent, self._began = 0.0, process_time()
         self._credit = _MOST if recorder.relations else _CREDIT  # what is declared is asked
+        self._price = 0.0  # seconds that the latest step took which was asked for as it is
         self._is_late = False  # whether a question had to wait for time
         if recorder.probe:
             recorder.asks = self.ask
@@ -78,7 +86,7 @@ class Counterfactuals(Watcher):
             return
         if recorder.is_bare(module) or not any(p.requires_grad for p in module.parameters()):
             return
-        self._is_late = self._left() < _LEAST
+        self._is_late = self._left() < max(_LEAST, 2 * self._price)
         if self._is_late:
             self._steps[0] = recorder.steps + _PAUSE
             return
@@ -94,14 +102,20 @@ class Counterfactuals(Watcher):
 
     def _ask_all(self, call: ModuleCall, fitting: list[tuple[Question, str]]) -> None:
         """Ask for the step as it is, then each question; a child returns from here at once."""
-        plain = self._fork(call, Question())
+        plain = self._fork(call, AsItIs())
         if plain is None or plain.trouble:
             self._tell_trouble(plain)
             return
-        loss = plain.report["loss"]
+        loss, self._price = plain.report["loss"], plain.seconds
         told = [self._event(_PLAIN, "answered", measured=loss, seconds=plain.seconds)]
         self._waiting = loss, told
         for question, label in fitting:
+            if not question.applies(plain.report):
+                self._open.remove(question)
+                continue
+            if self._left() < plain.seconds + (question.makes - 1) * plain.report["work"]:
+                self._is_late = True
+                continue
             answer = self._fork(call, question)
             if answer is None:
                 return
@@ -174,7 +188,7 @@ class Counterfactuals(Watcher):
             return
         why = f"the step as it is gave {theirs!r} in a child, and {own!r} here"
         self._told.append(self._event(_PLAIN, "void", reason=why))
-        self.recorder.asks = None
+        self.recorder.asks, self._open = None, []
 
     def finish(self) -> Iterable[Event]:
         """Return what was asked, and what was answered."""

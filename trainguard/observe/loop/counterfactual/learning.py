@@ -109,7 +109,7 @@ class _LearningWitness(LossesWitness):
 
     def take_over(self) -> None:
         """Look at the clock first."""
-        self._began, self._lowest, self._constant = process_time(), math.inf, 0.0
+        self._lowest, self._constant = math.inf, 0.0
         self._latest: tuple[LossCalls, float | None, int] | None = None
         self._targets = 0
         super().take_over()

@@ -50,12 +50,17 @@ class Question:
     """A question that is asked of a few steps, until it is settled."""
 
     name = ""
+    makes = 1  # steps in its child, at least
     asks = 3  # times that it is answered
     needs_follow_ups = False  # whether an answer means nothing where a follow-up has none
 
     def fits(self, call: ModuleCall) -> str:
         """Return what would be edited, or nothing where the question means nothing."""
         raise NotImplementedError
+
+    def applies(self, plain: Report) -> bool:
+        """Say whether the step as it was asked for has what the question is about."""
+        return True
 
     def edit(self, call: ModuleCall, way_out: Exit) -> None:
         """Edit what the step is made with; called in the child."""

@@ -1,6 +1,7 @@
 """What a child reports of the step that it goes on with: its loss, gradients and targets."""
 
 import random
+from time import process_time
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from zlib import crc32
 
@@ -64,6 +65,7 @@ class Witness(Watcher):
     """
 
     samples = 0
+    noticed: Any = None  # what was counted of a step as it is
 
     def __init__(self, recorder: "Recorder", way_out: Exit, module: nn.Module) -> None:
         super().__init__(recorder)
@@ -77,6 +79,7 @@ class Witness(Watcher):
 
     def take_over(self) -> None:
         """Become the recorder's only watcher."""
+        self._began = process_time()
         losses = self.recorder.watcher(LossFunctions)
         losses.listeners[:] = [self.on_loss]
         self.recorder.leave = self.leave
@@ -131,6 +134,9 @@ class Witness(Watcher):
             gradients=fingerprint(g for _, g in pairs if g is not None),
             idle=sum(g is None or not bool(g.any()) for g in matrices),
             rounding=_rounding_of(self.module),
+            work=process_time() - self._began,
+            checkpoints=getattr(self.noticed, "checkpoints", 0),
+            dropped=getattr(self.noticed, "dropped", 0.0),
         )
 
     def _norms(self) -> list[float]:

@@ -1,0 +1,93 @@
+"""The same step without its checkpoints, and with other noise."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from trainguard.events.counterfactual import WhatIf
+from trainguard.observe.loop.recorder import Recorder
+
+
+class Net(nn.Module):
+    """Two layers, between which something is done."""
+
+    def __init__(self, between) -> None:
+        super().__init__()
+        self.first, self.last, self.between = nn.Linear(6, 32), nn.Linear(32, 1), between
+
+    def forward(self, inputs):
+        """Return one number for each sample."""
+        return self.last(self.between(self, inputs))
+
+
+def ask(between) -> dict[str, WhatIf]:
+    """Record three steps, and return the first answer to each question."""
+    torch.manual_seed(0)
+    points = torch.randn(4, 16, 6)
+    with Recorder("x") as recorder:
+        net = Net(between)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for batch in points:
+            optimizer.zero_grad()
+            F.mse_loss(net(batch), batch.sum(1, keepdim=True)).backward()
+            optimizer.step()
+    asked = [event for event in recorder.trace if isinstance(event, WhatIf)]
+    return {event.question: event for event in reversed(asked)}
+
+
+def cut_off(net, inputs):
+    """Checkpoint the first layer, which is given what needs no gradient."""
+    return checkpoint(net.first, inputs, use_reentrant=True)
+
+
+def drawn_anew(net, inputs):
+    """Checkpoint a dropout that is not the same in backward."""
+    hidden = net.first(inputs)
+    return checkpoint(F.dropout, hidden, use_reentrant=True, preserve_rng_state=False)
+
+
+def kept(net, inputs):
+    """Checkpoint a layer and its dropout as it should be."""
+    return checkpoint(lambda x: F.dropout(net.first(x)), inputs, use_reentrant=False)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize(
+    ("between", "changed", "words"),
+    [
+        (cut_off, 2.0, "2 of 4 parameters get a gradient only without checkpoints"),
+        (kept, 0.0, ""),
+    ],
+)
+def test_checkpoints(between, changed, words) -> None:
+    """Those that cut something off change gradients; others do not."""
+    answer = ask(between)["checkpoints bypassed"]
+    assert (answer.measured, answer.reference, answer.smallest) == (changed, 4.0, words)
+
+
+def test_a_checkpoint_that_draws_anew() -> None:
+    """It draws more random numbers than the step without it: nothing can be compared."""
+    assert ask(drawn_anew)["checkpoints bypassed"].outcome == "void"
+
+
+def throw_away(net, inputs):
+    """Call dropout for nothing."""
+    F.dropout(net.first(inputs))
+    return net.first(inputs)
+
+
+@pytest.mark.parametrize(
+    ("between", "changed"), [(throw_away, 0.0), (lambda net, x: F.dropout(net.first(x)), 2.0)]
+)
+def test_dropout(between, changed) -> None:
+    """Its result is used, or is not."""
+    assert ask(between)["other noise"].measured == changed
+
+
+def test_what_is_not_there_is_not_asked_about() -> None:
+    """A step without dropout and checkpoints is not asked again for them."""
+    answers = ask(lambda net, inputs: net.first(inputs))
+    assert not {"other noise", "checkpoints bypassed"} & set(answers)
+    assert answers["nothing edited"].step == 1

@@ -1,0 +1,144 @@
+"""The same step in another way: without its checkpoints, and with other noise."""
+
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.utils import checkpoint
+
+from trainguard.observe.loop.counterfactual.forking import Exit, Report
+from trainguard.observe.loop.counterfactual.labels import differ
+from trainguard.observe.loop.counterfactual.question import ModuleCall, Question, Relation
+from trainguard.observe.loop.counterfactual.witness import Witness
+
+_LEAST_DROPPED = 32.0  # elements that dropout strikes on the average: it then never spares all
+_GENERATOR = "_checkpoint_without_reentrant_generator"
+
+
+class AsItIs(Question):
+    """Nothing is edited; the step tells what in it can be asked about."""
+
+    def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
+        """Return one that looks for checkpoints and dropout."""
+        witness = Witness(call.recorder, way_out, call.module)
+        witness.noticed = Noticed()
+        return witness
+
+
+class CheckpointsBypassed(Question):
+    """
+    What is checkpointed keeps its activations instead of computing them again.
+
+    measured: how many parameters get another gradient; reference: how many there are; smallest: of
+    how many there is none with the checkpoints.
+    """
+
+    name = "checkpoints bypassed"
+    asks = 1
+
+    def fits(self, call: ModuleCall) -> str:
+        """Ask of any step; whether something is checkpointed, the step as it is has told."""
+        return "activations are kept"
+
+    def applies(self, plain: Report) -> bool:
+        """Say whether something is checkpointed."""
+        return bool(plain["checkpoints"])
+
+    def edit(self, call: ModuleCall, way_out: Exit) -> None:
+        """Let checkpoints call what they are given."""
+        checkpoint.CheckpointFunction.apply = _call  # type: ignore[method-assign]
+        setattr(checkpoint, _GENERATOR, _keep)
+
+    def compare(self, plain: Report, edited: Report) -> Relation:
+        """Count the gradients that are others."""
+        if plain["streams"] != edited["streams"]:
+            return Relation(void="the edit changed how many random numbers are drawn")
+        if not differ(plain, edited):
+            return Relation(0.0, float(len(plain["norms"])))
+        pairs = list(zip(plain["norms"], edited["norms"], strict=True))
+        share = 10.0 * plain["rounding"] * max(edited["norms"], default=0.0)
+        changed = sum(abs(a - b) > share for a, b in pairs)
+        lost = sum(a == 0.0 < b for a, b in pairs)
+        words = f"{lost} of {len(pairs)} parameters get a gradient only without checkpoints"
+        return Relation(float(changed), float(len(pairs)), smallest=words if lost else "")
+
+
+class OtherNoise(Question):
+    """
+    The random numbers of torch are others.
+
+    measured: how many of loss and gradients changed by a bit; reference: of how many.
+    """
+
+    name = "other noise"
+    asks = 2
+
+    def fits(self, call: ModuleCall) -> str:
+        """Ask of any step; whether dropout strikes, the step as it is has told."""
+        return "another seed"
+
+    def applies(self, plain: Report) -> bool:
+        """Say whether dropout strikes enough elements to make a difference for sure."""
+        return bool(plain["dropped"] >= _LEAST_DROPPED)
+
+    def edit(self, call: ModuleCall, way_out: Exit) -> None:
+        """Seed torch's generator anew."""
+        torch.default_generator.manual_seed(torch.default_generator.initial_seed() ^ 0x5EED)
+
+    def compare(self, plain: Report, edited: Report) -> Relation:
+        """Count what changed."""
+        kinds = ("loss", "gradients")
+        changed = sum(plain[kind] != edited[kind] for kind in kinds)
+        return Relation(float(changed), float(len(kinds)))
+
+    def is_settled(self, relation: Relation) -> bool:
+        """One change is enough."""
+        return relation.measured > 0
+
+
+class Noticed:
+    """Counts, in a child that goes on with a step as it is, what is checkpointed and dropped."""
+
+    def __init__(self) -> None:
+        self.checkpoints, self.dropped = 0, 0.0
+        apply, generator = checkpoint.CheckpointFunction.apply, getattr(checkpoint, _GENERATOR)
+        checkpoint.CheckpointFunction.apply = self._count(apply)  # type: ignore[method-assign]
+        setattr(checkpoint, _GENERATOR, self._count(generator))
+        functional.dropout = self._add_up(functional.dropout)
+
+    def _count(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that counts its calls."""
+
+        @wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            """Count, and call it."""
+            self.checkpoints += 1
+            return original(*args, **kwargs)
+
+        return wrapper
+
+    def _add_up(self, dropout: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        """Return a dropout that adds up how many elements it strikes on the average."""
+
+        @wraps(dropout)
+        def wrapper(*args: Any, **kwargs: Any) -> torch.Tensor:
+            """Add up what is struck, of what is not zero anyhow."""
+            given = dict(zip(("input", "p", "training"), args, strict=False)) | kwargs
+            p = given.get("p", 0.5)
+            if given.get("training", True) and 0 < p < 1 and torch.is_grad_enabled():
+                self.dropped += p * int(torch.count_nonzero(given["input"].detach()))
+            return dropout(*args, **kwargs)
+
+        return wrapper
+
+
+def _call(function: Callable[..., Any], _: bool, *args: Any) -> Any:
+    """Call what would be checkpointed."""
+    return function(*args)
+
+
+def _keep(*_: Any, **__: Any) -> Iterator[None]:
+    """Stand for the generator around a checkpoint that saves nothing."""
+    yield
