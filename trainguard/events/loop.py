@@ -266,7 +266,9 @@ class Probe(Event):
         train what they weight log-probabilities by, of those with log-probabilities), "sample"
         (losses that depend on a sample without a graph, of those that train its distribution),
         "scale" (the spread of the inputs of an evaluation, against that in training; the label has
-        their means, and the loss before and after they are brought to one scale).
+        their means, and the loss before and after they are brought to one scale), "ignored"
+        (targets of a class with a name that a loss leaves out, of all; step is the number of widths
+        of batches where it is the end of sequences).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
     """

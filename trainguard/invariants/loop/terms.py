@@ -14,6 +14,7 @@ from trainguard.invariants.loop.wording import events
 from trainguard.invariants.wording import number
 
 _FEW = 3
+_RARE = 0.01
 
 
 @invariant("loop", evidence=FUNCTIONS)
@@ -220,6 +221,35 @@ def advantages_are_constants(trace: Trace[Event]) -> Iterator[Finding]:
                 + portion(probe.measured, probe.reference, "losses"),
                 "a constant",
                 why=f"detach {name} in the policy's term; the error of the values keeps its graph",
+                event=probe,
+                source=probe.source,
+            )
+
+
+@invariant("loop", evidence=has_probe("ignored", "no loss was told of a class to ignore"))
+def classes_are_not_ignored(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What a loss ignores is no class of its own.
+
+    Judges: cross_entropy and nll_loss with an ignore_index that is the number of a class, where
+        targets are that number: whether a list of the names of classes, or of their numbers, calls
+        it by a word that does not stand for padding; whether it is the number of the end of a
+        sequence, and every sequence has it at its end. A note of sequences that have one width.
+    Allows: a class by the name of padding, background, void or the like; 1 % of the targets.
+    Misses: classes without names in the script.
+    Why: a class that is left out is never learned: what was meant to be ignored is the padding.
+    Source: mlabonne/llm-course issue 33; huggingface/trl pull request 6357.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "ignored" and probe.measured > _RARE * probe.reference:
+            yield Finding(
+                f"a class of `{trace.subject}` is left out of the loss as if it were padding",
+                f"`{probe.label}`, whose number is the ignore_index",
+                portion(probe.measured, probe.reference, "targets") + " are left out",
+                "padding alone",
+                why=f"`{probe.label}` is never learned: fill up targets with a number that is no"
+                " class, such as -100, and give that as ignore_index",
+                rank=Rank.NOTE if probe.step == 1 else Rank.BROKEN,
                 event=probe,
                 source=probe.source,
             )

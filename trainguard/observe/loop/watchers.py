@@ -19,6 +19,7 @@ from trainguard.observe.loop.watch.gradients import Gradients
 from trainguard.observe.loop.watch.graphless_samples import GraphlessSamples
 from trainguard.observe.loop.watch.growing import Growing
 from trainguard.observe.loop.watch.hidden_parameters import HiddenParameters
+from trainguard.observe.loop.watch.ignored_classes import IgnoredClasses
 from trainguard.observe.loop.watch.input_scales import InputScales
 from trainguard.observe.loop.watch.label_order import LabelOrder
 from trainguard.observe.loop.watch.labels import Labels
@@ -74,6 +75,7 @@ _ALL: tuple[type[Watcher], ...] = (
     SamplePairs,
     EpochPairs,
     InputScales,
+    IgnoredClasses,
     LabelOrder,
     EpochOrders,
     WorkerCopies,
