@@ -49,6 +49,16 @@ def simulated(session: nox.Session) -> None:
     # Not on several workers: each would have the accelerator compiled.
     one_thread = {"OMP_NUM_THREADS": "1"}
     session.run("pytest", "tests/simulated", "--durations=10", *session.posargs, env=one_thread)
+    healthy = (
+        "--trainguard",
+        "--trainguard-profile=quick",
+        "fixtures/healthy/model",
+        "-W",
+        "ignore",
+    )
+    second = ("-p", "tests.simulated.present", "--trainguard-devices=sim:1")
+    session.run("pytest", *healthy, *second, env=one_thread)
+    session.run("python", "-m", "benchmarks.gpu", "--simulated", session.create_tmp())
 
 
 @nox.session(python=PYTHONS[0])  # not every Python has a wheel of the oldest torch
@@ -104,6 +114,13 @@ def bench(session: nox.Session) -> None:
     runnable = (f for f in Path("benchmarks").glob("*.py") if "__main__" in f.read_text("utf-8"))
     for name in session.posargs or sorted(file.stem for file in runnable):
         session.run("python", "-m", f"benchmarks.{name}")
+
+
+@nox.session
+def gpu(session: nox.Session) -> None:
+    """Measure all that needs an accelerator; `-- --simulated FOLDER` tries the command out."""
+    session.install("-e", ".[test]", "ninja", "setuptools")
+    session.run("python", "-m", "benchmarks.gpu", *session.posargs)
 
 
 @nox.session

@@ -48,7 +48,7 @@ class Transformer(nn.Module):
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
         """Return logits (N, T, words) for words (N, T)."""
-        mask = nn.Transformer.generate_square_subsequent_mask(words.shape[1])
+        mask = nn.Transformer.generate_square_subsequent_mask(words.shape[1], words.device)
         logits: torch.Tensor = self.head(self.blocks(self.embed(words), mask, is_causal=True))
         return logits
 

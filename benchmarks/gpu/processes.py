@@ -1,0 +1,51 @@
+"""What needs processes of its own: ranks, and tests that are skipped elsewhere."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+
+import torch
+from torch import nn
+
+import trainguard as tg
+from benchmarks.gpu.machine import Machine, Row
+
+
+def ranks(machine: Machine) -> Iterator[Row]:
+    """Reduce a tensor over nccl, with as many ranks as there are devices, two at most."""
+    if machine.kind != "cuda" or not torch.distributed.is_nccl_available():
+        yield {"ranks": 0, "outcome": "nccl is not here"}
+        return
+    for count in range(1, min(2, torch.cuda.device_count()) + 1):
+        command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+        program = [sys.executable, *command, "-m", "benchmarks.gpu", "--rank"]
+        ended = subprocess.run(program, check=False, capture_output=True, text=True, timeout=240)
+        yield {"ranks": count, "outcome": ended.stderr[-400:] if ended.returncode else "passed"}
+
+
+def rank() -> None:
+    """Be one of the ranks: train with gradients that are averaged over nccl, recorded."""
+    own = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(own)
+    torch.distributed.init_process_group("nccl", timeout=timedelta(seconds=120))
+    net = nn.parallel.DistributedDataParallel(nn.Linear(8, 1).to(f"cuda:{own}"), [own])
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with tg.record("ranks"):
+        for _ in range(20):
+            optimizer.zero_grad()
+            net(torch.randn(4, 8, device=f"cuda:{own}")).square().mean().backward()
+            optimizer.step()
+    torch.distributed.destroy_process_group()
+
+
+def tests(machine: Machine) -> Iterator[Row]:
+    """Run the tests that are skipped where there is no CUDA, one worker of xdist per device."""
+    if machine.simulated:
+        chosen = ["tests/simulated/test_device.py", "-p", "no:cacheprovider"]
+    else:
+        chosen = ["tests/observe/memory/test_step.py", "-n", str(machine.module.device_count())]
+    command = [sys.executable, "-m", "pytest", "-q", *chosen]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
+    yield {"tests": chosen[0], "outcome": ended.stdout.strip().splitlines()[-1]}
