@@ -2,14 +2,17 @@
 
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import gettempdir
 from time import monotonic
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -184,12 +187,34 @@ def run_mutants(work: Work) -> None:
 
     def judge(mutant: Mutant) -> Result | None:
         """Judge a mutant, if there is time."""
+        if interrupted:
+            raise KeyboardInterrupt
         return judge_mutant(work, mutant) if monotonic() < work.until else None
 
-    with showing(describe):
+    with showing(describe), _note_interrupt() as interrupted:
         for result in _map(judge, todo, work.order.jobs):
             if result is not None:
                 work.ledger.add(result)
+
+
+@contextmanager
+def _note_interrupt() -> Iterator[list[int]]:
+    """Yield a list that Ctrl-C adds to: what is raised while a process forks is ignored there."""
+    seen: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        """Remember it, and stop what is running."""
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    previous: Any = None
+    with suppress(ValueError):  # not in the main thread
+        previous = signal.signal(signal.SIGINT, note)
+    try:
+        yield seen
+    finally:
+        if previous is not None:
+            signal.signal(signal.SIGINT, previous)
 
 
 def judge_mutant(work: Work, mutant: Mutant) -> Result:
@@ -246,7 +271,8 @@ def _state(order: MutateRequest, whole: Trial, guards: Trial) -> Path:
     """Return where the results are kept: under what they depend on, losses included."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     home = cache if os.access(cache, os.W_OK) else Path(gettempdir())
-    name = order.project.fingerprint(order.steps, whole.losses, sorted(guards.passed))
+    judged = version("trainguard"), sorted(whole.broken), sorted(guards.passed)
+    name = order.project.fingerprint(order.steps, whole.losses, judged)
     return home / "trainguard" / "mutate" / f"{name}.jsonl"
 
 

@@ -15,6 +15,7 @@ _LEFT_OUT: Final = (
     *("__pycache__", "*.pyc", ".git", ".hg", ".venv", "venv", ".tox", ".nox", "node_modules"),
     *(".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis"),
 )
+_READ: Final = (".py", ".toml", ".yaml", ".yml", ".json", ".cfg", ".ini")
 _MOST: Final = 1024**3  # bytes that are copied for each mutant: a second or so on most disks
 
 
@@ -50,10 +51,10 @@ class Project:
         return list(dict.fromkeys(map(str, own)))
 
     def fingerprint(self, *more: object) -> str:
-        """Return a checksum of all its Python files, of its arguments and of more."""
+        """Return a checksum of all its code and configuration, of its arguments and of more."""
         total = hashlib.sha256(repr((self.script, self.args, self.guards, more)).encode())
         for file in sorted(self._files()):
-            if file.suffix == ".py":
+            if file.suffix in _READ:
                 total.update(str(file.relative_to(self.root)).encode() + file.read_bytes())
         return total.hexdigest()[:24]
 

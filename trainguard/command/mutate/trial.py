@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import runpy
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -164,6 +165,7 @@ def _be(words: list[str], folder: str, paths: list[str], beside: str) -> None:
     sys.path[:] = [folder, *paths]
     sys.dont_write_bytecode = True
     seed_everything(0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # not that of the command
     sys.argv = words
     code: object = OURS
     try:
