@@ -42,7 +42,7 @@ class _Trained:
     """
     The scales of the batches that a module learned from.
 
-    features: rows, and sums of the columns and of their squares, of inputs of two dimensions.
+    features: sums of columns and of their squares, of inputs with as many; rows: of these inputs.
     alike: whether any evaluation was given inputs of such a scale.
     """
 
@@ -67,8 +67,8 @@ class _Trained:
     def add(self, given: torch.Tensor) -> None:
         """Take in a batch."""
         self.scales.append(_measure(given))
-        if given.dim() == 2:
-            wide = given.double()
+        wide = given.double()
+        if given.dim() == 2 and (not self.features or self.features[0].shape == wide.shape[1:]):
             new = [wide.sum(0), wide.square().sum(0)]
             old = self.features
             self.features = [a + b for a, b in zip(old, new, strict=True)] if old else new
@@ -76,7 +76,7 @@ class _Trained:
 
     def rescale(self, given: torch.Tensor) -> torch.Tensor:
         """Return an input in the scale of training: each column by itself, where it has such."""
-        if given.dim() == 2:
+        if given.dim() == 2 and self.features and self.features[0].shape == given.shape[1:]:
             mean = self.features[0] / self.rows
             spread = (self.features[1] / self.rows - mean.square()).clamp_min(0).sqrt()
             own, by = given.double().mean(0), given.double().std(0)
