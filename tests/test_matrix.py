@@ -2,6 +2,7 @@
 
 import re
 import threading
+from collections import Counter
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -9,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from torch._dynamo.utils import counters
 
 from tests.forks import trainguard_run
 from trainguard.core.catalogue import catalogue
@@ -94,6 +96,7 @@ def _enough_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "_CREDIT", 10.0)
     left = [t.name for t in threading.enumerate() if t is not threading.main_thread()]
     monkeypatch.setattr(forking, "_IDLE", (*forking._IDLE, *left))
+    monkeypatch.setitem(counters, "frames", Counter())  # what other fixtures have compiled
 
 
 @pytest.mark.parametrize("name", sampled("broken"))

@@ -1,13 +1,22 @@
 """The same step without its checkpoints, and with other noise."""
 
+from collections import Counter
+
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from trainguard.events.counterfactual import WhatIf
 from trainguard.observe.loop.recorder import Recorder
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled(monkeypatch) -> None:
+    """Forget what other tests have compiled in this process."""
+    monkeypatch.setitem(counters, "frames", Counter())
 
 
 class Net(nn.Module):
@@ -84,6 +93,14 @@ def throw_away(net, inputs):
 def test_dropout(between, changed) -> None:
     """Its result is used, or is not."""
     assert ask(between)["other noise"].measured == changed
+
+
+def test_a_program_that_compiles_is_not_counted_in(monkeypatch) -> None:
+    """What counts calls would have it compiled again, in the child."""
+    monkeypatch.setitem(counters, "frames", Counter(total=1))
+    answers = ask(lambda net, x: F.dropout(net.first(x)))
+    assert not {"other noise", "checkpoints bypassed"} & set(answers)
+    assert answers["nothing edited"].outcome == "answered"
 
 
 def test_what_is_not_there_is_not_asked_about() -> None:

@@ -1,5 +1,6 @@
 """The same step in another way: without its checkpoints, and with other noise."""
 
+import sys
 from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any
@@ -23,7 +24,8 @@ class AsItIs(Question):
     def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
         """Return one that looks for checkpoints and dropout."""
         witness = Witness(call.recorder, way_out, call.module)
-        witness.noticed = Noticed()
+        if not _has_compiled():
+            witness.noticed = Noticed()
         return witness
 
 
@@ -132,6 +134,12 @@ class Noticed:
             return dropout(*args, **kwargs)
 
         return wrapper
+
+
+def _has_compiled() -> bool:
+    """Say whether something was compiled: it would be compiled again for what counts calls."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return bool(dynamo is not None and dynamo.counters["frames"])
 
 
 def _call(function: Callable[..., Any], _: bool, *args: Any) -> Any:
