@@ -8,7 +8,9 @@ import pytest
 
 CLIP = "nn.utils.clip_grad_norm_(net.parameters(), 0.01)"  # binds on every step: a note
 LEFT_OVER = "gradients_start_empty"  # broken where zero_grad is left out
-FILES = {name: f"out.{name}" for name in ("github", "html", "json", "junit", "sarif", "text")}
+FILES = {
+    name: f"out.{name}" for name in ("github", "html", "json", "junit", "markdown", "sarif", "text")
+}
 
 
 def test_all_formats_tell_of_one_run(folder) -> None:
@@ -39,6 +41,8 @@ def test_all_formats_tell_of_one_run(folder) -> None:
     assert suite.get("failures") == "1"
     assert LEFT_OVER in (cases[f"loop.{LEFT_OVER}"].find("failure").text or "")
     assert int(suite.get("skipped") or 0) == sum(c.find("skipped") is not None for c in suite) > 0
+    assert f"| broken | {LEFT_OVER} | train.py:20 | ".replace("_", "\\_") in text["markdown"]
+    assert text["markdown"].count(f"\n{text['text'].strip()}\n~~~") == 1
     assert not re.search(r"<script|https?://", text["html"])
     assert "polyline" in text["html"]
     assert text["html"].count('<section class="finding"') == 1
@@ -63,7 +67,7 @@ def test_annotations_on_github(folder) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("yaml", "'yaml' is no format. Known: text, json, github, sarif, junit, html."),
+        ("yaml", "'yaml' is no format. Known: text, json, github, sarif, junit, html, markdown."),
         ("html=", "'html=' names no file. Write html=<file>."),
         ("json=nowhere/a.json", "Make it first."),
         ("json=train.py", "train.py is given twice."),

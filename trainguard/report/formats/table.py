@@ -9,6 +9,7 @@ from trainguard.report.formats import (
     html_format,
     json_format,
     junit_format,
+    markdown_format,
     sarif_format,
     text_format,
 )
@@ -20,6 +21,7 @@ FORMATS: Final = {
     "sarif": sarif_format.write,
     "junit": junit_format.write,
     "html": html_format.write,
+    "markdown": markdown_format.write,
 }
 
 
