@@ -10,7 +10,12 @@ from trainguard.events.trace import Trace
 from trainguard.judging.judge import Observations
 from trainguard.judging.live import LiveJudge
 
-HEALTHY = ("guard_accumulation_divided", "guard_autocast", "guard_batch_grows")
+HEALTHY = (
+    "guard_accumulation_divided",
+    "guard_autocast",
+    "guard_batch_grows",
+    "guard_vector_evolved",
+)
 
 
 def looks(side: str, name: str) -> dict[str, int]:

@@ -163,7 +163,7 @@ def gradient_norm_is_measured_before_zeroing(trace: Trace[Event]) -> Iterator[Fi
         )
 
 
-@invariant("loop", live=SOON)
+@invariant("loop")
 def gradient_norm_is_positive(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The gradients of a step are not all zero.
