@@ -234,7 +234,7 @@ def classes_are_not_ignored(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: cross_entropy and nll_loss with an ignore_index that is the number of a class, where
         targets are that number: whether a list of the names of classes, or of their numbers, calls
         it by a word that does not stand for padding; whether it is the number of the end of a
-        sequence, and every sequence has it at its end. A note of sequences that have one width.
+        sequence, and every sequence has it at its end. A note: names alone tell.
     Allows: a class by the name of padding, background, void or the like; 1 % of the targets.
     Misses: classes without names in the script.
     Why: a class that is left out is never learned: what was meant to be ignored is the padding.
@@ -249,7 +249,7 @@ def classes_are_not_ignored(trace: Trace[Event]) -> Iterator[Finding]:
                 "padding alone",
                 why=f"`{probe.label}` is never learned: fill up targets with a number that is no"
                 " class, such as -100, and give that as ignore_index",
-                rank=Rank.NOTE if probe.step == 1 else Rank.BROKEN,
+                rank=Rank.NOTE,  # the values are those of a padding too: only names tell it apart
                 event=probe,
                 source=probe.source,
             )

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,8 +33,7 @@ class _Ignored:
     """
     The calls of one place.
 
-    name: of the class that is ignored. ends: whether that is the end of a sequence. widths: of the
-    sequences of each batch in which every one ends with it.
+    name: of the class that is ignored. ends: whether that is the end of a sequence.
     """
 
     name: str
@@ -42,7 +41,6 @@ class _Ignored:
     calls: int = 0
     left_out: int = 0
     of: int = 0
-    widths: set[int] = field(default_factory=set)
     is_certain: bool = True
 
 
@@ -73,7 +71,6 @@ class IgnoredClasses(Watcher):
                     probe="ignored",
                     measured=float(own.left_out),
                     reference=float(own.of),
-                    step=len(own.widths),
                     label=own.name,
                     source=source,
                 )
@@ -100,7 +97,6 @@ class IgnoredClasses(Watcher):
             rows = target if target.dim() == 2 else target._base  # noqa: SLF001 before it was flat
             able = rows is not None and rows.dim() == 2 and rows.numel() == target.numel()
             own.is_certain &= able and bool((rows[:, -1] == number).all())
-            own.widths.add(rows.shape[1] if able else 0)
 
 
 def _begin(number: int, count: int) -> _Ignored | None:
