@@ -21,7 +21,15 @@ SLOW = (
     "tests/command/run/test_as_python.py",
     "tests/command/run/test_exit.py::test_a_group_of_exceptions",
     "tests/command/run/test_exit.py::test_a_script_that_exits",
-    "tests/command/run/test_exit.py::test_a_script_that_raises_during_a_step",
+    "tests/command/run/test_exit.py::test_a_script_that_raises",
+    "tests/command/run/test_exit.py::test_a_script_with_a_hook",
+    "tests/command/run/test_exit.py::test_a_thread_that_goes_on",
+    "tests/command/run/test_exit.py::test_findings_of_a_script_that_fails",
+    "tests/command/run/test_live.py::test_a_fault_of_the_beginning",
+    "tests/command/run/test_live.py::test_excuses",
+    "tests/command/run/test_no_account.py::test_a_",
+    "tests/command/run/test_no_account.py::test_another",
+    "tests/command/run/test_no_account.py::test_leaving_at_once_is_no_pass[7-7]",
     "tests/command/run/test_output.py::test_a_reader_that_leaves",
     "tests/command/run/test_output.py::test_a_script_that_closes_stdout",
     "tests/command/run/test_output.py::test_a_script_that_replaces_stdout",
@@ -32,8 +40,10 @@ SLOW = (
     "tests/command/run/test_ranks.py",
     "tests/command/run/test_terminal.py",
     "tests/command/run/test_timeout.py",
+    "tests/command/run/test_what_if.py::test_what_is_given_up",
     "tests/faults/",
     "tests/frameworks/",
+    "tests/judging/test_live.py::test_a_healthy_beginning[guard_a",
     "tests/observe/loop/test_curves.py::test_several_seeds",
     "tests/observe/loop/test_faults.py::test_a_method_that_fails_does_no_harm",
     "tests/observe/loop/test_training_thread.py::test_threads_that_train_at_once",
@@ -63,7 +73,6 @@ SLOW = (
     "tests/pytest_plugin/test_xdist.py::test_a_wrong_declaration_is_told_once",
     "tests/pytest_plugin/test_xdist.py::test_other_ways_to_distribute_are_left_alone",
     "tests/pytest_plugin/test_xdist.py::test_the_closing_section_is_the_same",
-    # Passes alone; what other tests leave in a worker hides its finding now and then.
     "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[loop/guard_encoder_detached]",
     "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[loss/guard_branches_do_not_meet]",
     "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[loss/guard_density_for_a_wide_bin]",
@@ -86,6 +95,7 @@ SLOW = (
     "tests/test_reference_curves.py",
     "tests/test_wheel.py",
     "tests/third_party/",
+    # Passes alone; what other tests leave in a worker hides its finding now and then.
 )
 
 

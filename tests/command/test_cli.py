@@ -59,8 +59,8 @@ def test_help_of_run() -> None:
     told = run("run", "--help")
     assert told.exit_code == 0
     options = (
-        "-m --steps --ranks --timeout --json --trace --format --select --ignore --allow --strict"
-        " --no-probes"
+        "-m --steps --ranks --timeout --json --trace --format --live --fail-fast --events --select"
+        " --ignore --allow --strict --no-probes"
     )
     promises = "-v, --verbose --what-if --batch --falls --average --frozen --trainable"
     assert {*options.split(), *promises.split(), "--help"} == {

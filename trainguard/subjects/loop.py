@@ -100,7 +100,8 @@ class Run(Subject):
         """The promises as plain values, for the header of a trace."""
         names = ("steps", "batch", "falls", "average", "frozen", "trainable")
         told = {name: getattr(self, name) for name in names}
-        return {**super().promises, **told, "relations": tuple(r.name for r in self.relations)}
+        relations = tuple(relation.name for relation in self.relations)
+        return {**super().promises, **told, **({"relations": relations} if relations else {})}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

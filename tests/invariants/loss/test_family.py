@@ -41,6 +41,7 @@ def every_finding(sample, judged, components) -> list[Finding]:
     )
     wrong = [sample(q, 1e30, reference=0.0, label="whole") for q in quantities.split()]
     wrong += [sample("value", math.nan), sample("gradient", math.nan)]
+    wrong += [sample("relation", 2.0, reference=1.0, scale=1.0, label="flip")]
     wrong += components(kl=1.0, pixels=1e9)
     found = []
     for made in catalogue("loss"):

@@ -87,6 +87,6 @@ def test_other_devices_are_compared(made, measured, monkeypatch) -> None:
     evaluator = made(functional.mse_loss, input=XY["x"], target=XY["y"])
     assert all(float(m.measured.max()) < 1e-3 for m in measured(devices, evaluator, 32).values())
     # Stands for a second device on a machine that has none: the cpu under another name.
-    monkeypatch.setattr("trainguard.observe.loss.probes.present", lambda: ("cpu", "cpu:0"))
+    monkeypatch.setattr("trainguard.observe.loss.probes.compared", lambda: ("cpu", "cpu:0"))
     found = measured(devices, evaluator, 32)
     assert float(found[Key("device", label="cpu:0")].measured.max()) == 0.0

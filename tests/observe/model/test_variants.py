@@ -257,7 +257,7 @@ def test_devices(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A second device, which is the cpu under another name, is compared with the first."""
-    monkeypatch.setattr(variants, "present", lambda: ("cpu", "cpu:0"))
+    monkeypatch.setattr(variants, "compared", lambda: ("cpu", "cpu:0"))
     (seen,) = passes(tg.Model(Placed, arguments=arguments, x=X), "devices")[quantity]
     assert seen.at == "cpu:0"
     assert seen.measured > 0.1 if measured is None else seen.measured == measured

@@ -226,7 +226,7 @@ def test_other_obstacles(monkeypatch) -> None:
     assert forking.obstacle() == ""
     for owner, name, value, words in (
         (forking, "landlock_version", lambda: -1, "Landlock"),
-        (torch.cuda, "is_initialized", lambda: True, "accelerator"),
+        (forking, "in_use", lambda: ("cuda",), "accelerator"),
         (torch.distributed, "is_initialized", lambda: True, "group of processes"),
         (forking, "_memory_available", lambda: 1, "memory is short"),
     ):
