@@ -73,6 +73,7 @@ SLOW = (
     "tests/pytest_plugin/test_xdist.py::test_a_wrong_declaration_is_told_once",
     "tests/pytest_plugin/test_xdist.py::test_other_ways_to_distribute_are_left_alone",
     "tests/pytest_plugin/test_xdist.py::test_the_closing_section_is_the_same",
+    # Passes alone; what other tests leave in a worker hides its finding now and then.
     "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[loop/guard_encoder_detached]",
     "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[loss/guard_branches_do_not_meet]",
     "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[loss/guard_density_for_a_wide_bin]",
@@ -95,7 +96,6 @@ SLOW = (
     "tests/test_reference_curves.py",
     "tests/test_wheel.py",
     "tests/third_party/",
-    # Passes alone; what other tests leave in a worker hides its finding now and then.
 )
 
 
