@@ -56,8 +56,8 @@ def load(side: str, name: str) -> ModuleType:
 
 
 def sampled(side: str) -> list[Any]:
-    """Return the fixtures of a side; three in four of those that train are slow: they take long."""
-    later = {name for place, name in enumerate(scripts(side)) if place % 4}
+    """Return the fixtures of a side; four in five of those that train are slow: they take long."""
+    later = {name for place, name in enumerate(scripts(side)) if place % 5}
     slow = pytest.mark.slow
     return [pytest.param(n, marks=slow) if n in later else n for n in names(side)]
 
