@@ -1,5 +1,7 @@
 """What is told while a run goes on is what a run that was stopped there is told."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.test_matrix import judged, load
@@ -7,8 +9,10 @@ from trainguard.core.settings import Settings
 from trainguard.events.base import Event
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
-from trainguard.judging.judge import Observations
+from trainguard.judging.judge import Observations, applicable
 from trainguard.judging.live import LiveJudge
+from trainguard.judging.verdict import Config, Verdict
+from trainguard.subjects.loop import Run
 
 HEALTHY = (
     "guard_accumulation_divided",
@@ -33,6 +37,24 @@ def looks(side: str, name: str) -> dict[str, int]:
 def clock(event: Event) -> int:
     """Return when an event was seen; 0 for what is added up at the end."""
     return getattr(event, "clock", 0)
+
+
+def test_an_excuse_covers_what_was_told() -> None:
+    """An excuse that the whole run would not need is no stale one; a second fault stays told."""
+    run = Run(name="train")
+    made = next(m for m, _ in applicable(run, Settings(), ()) if m.live)
+    told = Verdict(run, made, Config(), "broken")
+    judge = LiveJudge(run, Settings())
+    judge.told.append((40, told))
+    for whole, joined in (
+        ("passed", "broken"),
+        ("skipped", "broken"),
+        ("stale", "excused"),
+        ("excused", "excused"),
+    ):
+        (one,) = judge.merge([replace(told, outcome=whole, reason="on purpose")])
+        assert one.outcome == joined
+        assert joined == "broken" or one.reason == "on purpose"
 
 
 @pytest.mark.parametrize("name", HEALTHY)

@@ -38,13 +38,20 @@ class LiveAccount:
     @property
     def is_wanted(self) -> bool:
         """Whether there is anything to do before the run is over."""
-        return self.prints or self.stops or self.events is not None or self.trace is not None
+        return self._tells or self.trace is not None
+
+    @property
+    def _tells(self) -> bool:
+        """Whether anybody is told of a finding: a trace that is kept is not judged meanwhile."""
+        return self.prints or self.stops or self.events is not None
 
     def look(self, steps: int, trace: Trace[Any]) -> str:
         """Tell what is certain by now, and return why the run is to be stopped, or nothing."""
         if self.trace is not None and perf_counter() - self._kept >= _APART:
             self.trace = self.trace if write_file(self.trace, trace.to_text, self.err) else None
             self._kept = perf_counter()
+        if not self._tells:
+            return ""
         found = self.judge.judge(steps, trace)
         self.write_events(found, steps)
         for judged in found if self.prints else ():

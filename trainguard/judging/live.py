@@ -1,6 +1,7 @@
 """Judge a run that still goes on, by what needs no end of it."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from trainguard.core.settings import Settings
@@ -40,7 +41,13 @@ class LiveJudge:
     def merge(self, verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
         """Return the verdicts on the whole run, and what was told of its beginning alone."""
         told = {one.invariant.name: one for _, one in self.told}
-        return tuple(
-            one if one.outcome == "broken" else told.get(one.invariant.name, one)
-            for one in verdicts
-        )
+        return tuple(_join(one, told.get(one.invariant.name)) for one in verdicts)
+
+
+def _join(whole: Verdict, told: Verdict | None) -> Verdict:
+    """Return the verdict on a whole run, or what was told of its beginning where that is worse."""
+    if told is None or whole.outcome in ("broken", "excused"):
+        return whole
+    if whole.outcome == "stale":  # the excuse is for what was told
+        return replace(told, outcome="excused", reason=whole.reason)
+    return told

@@ -1,14 +1,13 @@
 """The output of a notebook's cell: what was judged in one line, each finding in full below it."""
 
-from collections import Counter
 from collections.abc import Sequence
 from html import escape
 
 from trainguard.judging.verdict import Verdict
+from trainguard.report.run_report import judged_text
 from trainguard.report.text import render, render_verdict
 
 _COLOURS = {"broken": "#b3261e", "note": "#8a6100"}
-_WORDS = {"skipped": "had nothing to judge"}
 
 
 def render_cell(name: str, verdicts: Sequence[Verdict]) -> str:
@@ -20,14 +19,9 @@ def render_cell(name: str, verdicts: Sequence[Verdict]) -> str:
         if not verdict.fails
         for note in verdict.notes
     ]
-    return "\n".join([f"<div><b>{escape(name)}</b>: {_counts(verdicts)}</div>", *broken, *notes])
-
-
-def _counts(verdicts: Sequence[Verdict]) -> str:
-    """Say how many invariants passed, how many are broken, and how many had nothing to judge."""
-    counted = Counter(verdict.outcome for verdict in verdicts)
-    told = (f"{count} {_WORDS.get(name, name)}" for name, count in sorted(counted.items()))
-    return ", ".join(told)
+    return "\n".join(
+        [f"<div><b>{escape(name)}</b>: {judged_text(verdicts)}</div>", *broken, *notes]
+    )
 
 
 def _fold(title: str, text: str) -> str:

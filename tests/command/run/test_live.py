@@ -77,6 +77,13 @@ def test_excuses_and_healthy_runs_are_silent(folder) -> None:
     assert {json.loads(line)["rank"] for line in lines} <= {"note"}  # of the end
 
 
+def test_a_trace_alone_is_not_judged_meanwhile(folder) -> None:
+    """What is kept for a run that is killed changes nothing of what is found at the end."""
+    write(folder, steps=400, zero="if step > 60: optimizer.zero_grad()")
+    done = folder.run("--trace", "left.json", "train.py")
+    assert LEFT_OVER not in done.stdout
+
+
 def test_events_that_cannot_be_written(folder) -> None:
     """A file that is no file is one sentence before the run."""
     write(folder, steps=40)

@@ -10,8 +10,12 @@ model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Li
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 x = torch.randn(256, 8)
 loader = DataLoader(TensorDataset(x, x[:, :3].argmax(1)), 16, shuffle=True)
+unseen = torch.randn(64, 8)
+held_out = DataLoader(TensorDataset(unseen, unseen[:, :3].argmax(1)), 16)
 scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, 32)
-model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+model, optimizer, loader, held_out, scheduler = accelerator.prepare(
+    model, optimizer, loader, held_out, scheduler
+)
 for epoch in range(4):
     model.train()
     for inputs, labels in loader:
@@ -25,5 +29,5 @@ for epoch in range(4):
             optimizer.zero_grad()
     model.eval()
     with torch.no_grad():
-        losses = [F.cross_entropy(model(inputs), labels) for inputs, labels in loader]
+        losses = [F.cross_entropy(model(inputs), labels) for inputs, labels in held_out]
     accelerator.print(f"epoch {epoch}: val_loss {torch.stack(losses).mean():.4f}")

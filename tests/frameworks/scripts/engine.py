@@ -11,6 +11,8 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 criterion = nn.CrossEntropyLoss()
 x = torch.randn(256, 8)
 data = TensorDataset(x, x[:, :3].argmax(1))
+unseen = torch.randn(128, 8)
+held_out = TensorDataset(unseen, unseen[:, :3].argmax(1))
 trainer = create_supervised_trainer(model, optimizer, criterion)
 evaluator = create_supervised_evaluator(
     model, metrics={"loss": Loss(criterion), "accuracy": Accuracy()}
@@ -26,7 +28,7 @@ def log_training_loss(engine):
 
 @trainer.on(Events.EPOCH_COMPLETED)
 def log_validation(engine):
-    evaluator.run(DataLoader(data, 64))
+    evaluator.run(DataLoader(held_out, 64))
     metrics = evaluator.state.metrics
     print(
         f"Epoch[{engine.state.epoch}] val_loss: {metrics['loss']:.4f} acc {metrics['accuracy']:.2f}"

@@ -3,7 +3,7 @@
 import lightning as L
 import torch
 import torch.nn.functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, random_split
 
 
 class Classifier(L.LightningModule):
@@ -36,8 +36,8 @@ class Classifier(L.LightningModule):
 
 
 if __name__ == "__main__":
-    x = torch.randn(512, 8)
-    data = TensorDataset(x, x[:, :3].argmax(1))
+    x = torch.randn(768, 8)
+    data, held_out = random_split(TensorDataset(x, x[:, :3].argmax(1)), (512, 256))
     trainer = L.Trainer(
         max_epochs=4,
         accumulate_grad_batches=2,
@@ -48,4 +48,4 @@ if __name__ == "__main__":
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(Classifier(), DataLoader(data, 32, shuffle=True), DataLoader(data, 128))
+    trainer.fit(Classifier(), DataLoader(data, 32, shuffle=True), DataLoader(held_out, 128))

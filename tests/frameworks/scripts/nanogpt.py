@@ -67,6 +67,7 @@ class GPT(nn.Module):
         self.lm_head = nn.Linear(n_embd, vocab_size, bias=False)
         self.transformer.wte.weight = self.lm_head.weight
         nn.init.normal_(self.lm_head.weight, std=0.02)
+        nn.init.normal_(self.transformer.wpe.weight, std=0.02)
 
     def forward(self, idx, targets=None):
         pos = torch.arange(idx.shape[1])

@@ -23,5 +23,6 @@ for step in range(12):
     print(f"step {step} loss {loss.item():.4f}")
 model.eval()
 with torch.no_grad():
+    inputs = torch.randn(32, 16)
     print("validation", nn.functional.mse_loss(model(inputs), inputs[:, :4]).item())
 dist.destroy_process_group()

@@ -78,6 +78,16 @@ def test_what_an_average_may_be(values, rank, ranks, steps) -> None:
     assert ranks("logged_averages_are_true", run, {"batches": 10}) == rank
 
 
+def test_what_is_said_for_each_batch_is_no_mean(ranks, steps) -> None:
+    """A loss that is handed over with every batch, as to Lightning, is averaged elsewhere."""
+    each = [
+        Logged(name="val_loss", value=value, step=5 * n + 5, clock=50 * n + 52 + k)
+        for n, values in enumerate(MEANS)
+        for k, value in enumerate(values)
+    ]
+    assert ranks("logged_averages_are_true", [*steps(20), *evaluations(), *each]) == []
+
+
 def test_sums_are_divided_by_samples(ranks, steps) -> None:
     """That is right of sums; the batch size of training is another number."""
     summed = [*steps(20, batch=(13,)), *evaluations("sum")]

@@ -38,8 +38,8 @@ def logged_averages_are_true(trace: Trace[Event]) -> Iterator[Finding]:
         last batch are notes.
     Allows: 2e-3 (limit) of the value and what was rounded off; means over batches or samples, the
         best so far, and, in training, the loss of any step.
-    Misses: losses of several terms, evaluations with gradients, values that match nothing; epochs
-        of which a long run keeps some steps only.
+    Misses: losses of several terms, what is said once for each batch, evaluations with gradients,
+        values that match nothing; epochs of which a long run keeps some steps only.
     Why: a loss that is 32 times too small looks like a model without overfitting, and one that
         adds up from epoch to epoch like one that gets worse: stopping and choosing go by it.
     Source: qinnzou/DeepCrack issue 18; mahmoodlab/PathomicFusion pull request 3.
@@ -110,7 +110,8 @@ def _validations(trace: Trace[Event]) -> Iterator[tuple[str, list[_Pair]]]:
         pairs: list[_Pair] = []
         for index, (start, end) in enumerate(pairwise((*(e.clock for e in judged), float("inf")))):
             latest = [one for one in own if start < one.clock < end]
-            if latest:
+            # What is said once for each batch is that of the batch: a framework averages it.
+            if latest and (len(latest) == 1 or len(latest) != judged[index].count):
                 history = tuple(map(_of_evaluation, judged[: index + 1]))
                 pairs.append((latest[-1], history))
         yield name, pairs

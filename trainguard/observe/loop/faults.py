@@ -9,7 +9,7 @@ from threading import RLock
 from traceback import extract_tb
 from typing import Any, TypeVar
 
-from trainguard.events.base import EVERYTHING, Event
+from trainguard.events.base import EVERYTHING, Event, Plain
 from trainguard.observe.loop.deferred import fetch
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.tools.patches import Patches
@@ -93,6 +93,11 @@ class Faults:
         # Python code ends soon; only a probe in the middle of the user's could keep us waiting.
         if self._looking.acquire(timeout=_PATIENCE):
             self._looking.release()
+
+    def as_conditions(self) -> dict[str, Plain]:
+        """Return what failed and what is lost by it, as conditions of a trace."""
+        lost = tuple(sorted(self.lost))
+        return {"faults": tuple(self.told), "lost": lost} if self.told else {}
 
     def is_off(self, watcher: Watcher) -> bool:
         """Say whether a watcher is switched off."""

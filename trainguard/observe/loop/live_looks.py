@@ -52,7 +52,8 @@ class LiveLooks:
         why, began = "", perf_counter()
         self._alarmed, self._next = False, int(recorder.steps * _GROWTH) + 1
         try:
-            why = self._look(recorder.steps, _trace_so_far(recorder))
+            trace = recorder.faults.look(_trace_so_far, recorder)
+            why = self._look(recorder.steps, trace) if trace is not None else ""
         except Exception as error:  # noqa: BLE001 nothing of ours may raise in the user's code
             recorder.live = None
             recorder.faults.told.append(f"nothing was told while it ran: {describe(error)}")
@@ -74,4 +75,5 @@ def _trace_so_far(recorder: "Recorder") -> Trace[Event]:
     recorder.store.drain()
     made = tuple(window.name for window in recorder.windows if window.index)
     conditions: dict[str, Plain] = {"steps": recorder.steps, "optimizers": made, "ended": "cut off"}
+    conditions |= recorder.faults.as_conditions()
     return Trace(recorder.name, tuple(recorder.store.in_order()), conditions, recorder.promises)

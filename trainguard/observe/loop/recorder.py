@@ -286,9 +286,7 @@ class Recorder:
             "looked": tuple(sorted(set[str]().union(*(w.looked for w in self.watchers)))),
             **self.watcher(Conditions).seen,
         }
-        if self.faults.told:
-            lost = tuple(sorted(self.faults.lost))
-            conditions |= {"faults": tuple(self.faults.told), "lost": lost}
+        conditions |= self.faults.as_conditions()
         self.trace = Trace(self.name, (*self.store.in_order(), *added), conditions, self.promises)
         # The recorder may be kept for its trace: nothing of the training is kept with it.
         self.windows, self.watchers, self.recent = [], [], []
