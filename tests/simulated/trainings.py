@@ -97,4 +97,24 @@ def validated(device: str, steps: int, told: Told) -> nn.Module:
     return net
 
 
-TRAININGS = (regression, classifier, scaled, validated)
+def adversarial(device: str, steps: int, told: Told) -> nn.Module:
+    """Train a generator and a discriminator, each with an optimizer of its own."""
+    torch.manual_seed(0)
+    net = nn.ModuleDict({"maker": nn.Linear(4, 2), "judge": nn.Linear(2, 1)}).to(device)
+    makes = torch.optim.Adam(net["maker"].parameters(), lr=1e-3)
+    judges = torch.optim.Adam(net["judge"].parameters(), lr=1e-3)
+    for _ in range(steps):
+        real = torch.randn(16, 2, device=device)
+        fake = net["maker"](torch.randn(16, 4, device=device))
+        judges.zero_grad()
+        apart = F.softplus(-net["judge"](real)) + F.softplus(net["judge"](fake.detach()))
+        apart.mean().backward()
+        judges.step()
+        makes.zero_grad()
+        F.softplus(-net["judge"](fake)).mean().backward()
+        makes.step()
+        told()
+    return net
+
+
+TRAININGS = (regression, classifier, scaled, validated, adversarial)

@@ -98,10 +98,15 @@ class Parameters(Watcher):
         ]
 
     def find_silent(self, least: int) -> list[torch.Tensor]:
-        """Return the parameters that got so many gradients or more, and none but zeros."""
+        """
+        Return the parameters that got so many gradients or more, and none but zeros.
+
+        Norms are fetched only where a count reaches so far: to fetch is to wait for the device.
+        """
         return [
             parameter
             for received, every in self._received.values()
+            if max(received.counts, default=0) >= least
             for seen, count, norm in zip(every, received.counts, received.norms(), strict=True)
             if count >= least and not norm and seen is not None and not seen.gradient
             if (parameter := seen.parameter()) is not None
