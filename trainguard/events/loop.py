@@ -247,9 +247,10 @@ class Probe(Event):
     What the recorder found by trying something out on copies of live objects.
 
     probe: "repeat" (the same evaluation input twice), "mix" (another sample edited), "future"
-        (a later position edited), "target" (the target looked for in the input), "labels" (one
-        input with different labels), "rerun" (the same run again), "processes" and
-        "workers" (again in a new process, with other workers), "broadcast" (a loss over
+        (a later position edited), "present" (a position that is its own target edited), "target"
+        (the target looked for in the input), "labels" (one input with different labels), "rerun"
+        (the same run again), "processes" and "workers" (again in a new process, with other
+        workers), "broadcast" (a loss over
         every pair), "batches" (the same batch again), "matched" (a state that was loaded),
         "restored" (a state that shares the memory of what it was loaded into), "order" (passes
         through a loader in the order of an earlier one), "reach" (different samples of a pass,

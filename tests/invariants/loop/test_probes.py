@@ -24,6 +24,13 @@ KINDS = [
         "at most 1e-06",
     ),
     (
+        "target_is_not_in_the_input",
+        {"probe": "present", "measured": 0.25, "reference": 1e-6, "label": "its own token"},
+        "`train` predicts each token from itself",
+        "changed by 0.25 with the token that is the target",
+        "at most 1e-06",
+    ),
+    (
         "samples_do_not_mix",
         {"probe": "mix", "measured": 0.25, "reference": 1e-6, "label": "Net"},
         "samples of a batch mix in a model of `train`",

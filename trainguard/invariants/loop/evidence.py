@@ -128,7 +128,9 @@ FITS = some(
     lambda fit: fit.calls,
 )
 TARGETS = either(
-    has_probe("target", "no target was seen beside its input"), has_probe("future", "-")
+    has_probe("target", "no target was seen beside its input"),
+    has_probe("future", "-"),
+    has_probe("present", "-"),
 )
 MIXING = either(
     has_probe("mix", "no pass could be tried with another sample"), has_answer("a sample edited")

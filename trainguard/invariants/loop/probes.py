@@ -40,11 +40,13 @@ def target_is_not_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
     The model is not shown what it is to predict.
 
     Judges: columns of the input that equal the target in every row of the batches looked at; the
-        outputs at earlier positions when a later position of the input is edited.
-    Allows: a share below 1 (limit) of equal rows; a change of an earlier output within rounding.
+        outputs at earlier positions when a later position of the input is edited; where each token
+        is its own target, the output for an edited one, of a model whose outputs depend on earlier
+        tokens and on no later ones.
+    Allows: a share below 1 (limit) of equal rows; a change of an output within rounding.
     Misses: targets that are scaled, shifted or hidden in several columns.
     Why: the loss falls to nothing and the model is of no use where the target is not known yet.
-    Source: huggingface/transformers issues 31673 and 48745; neurodata/SPORF issue 355.
+    Source: huggingface/transformers issues 31673, 35066 and 48745; neurodata/SPORF issue 355.
     """
     least = trace.limit("target_is_not_in_the_input", 1.0)
     for probe in _of(trace, "target"):
@@ -66,6 +68,17 @@ def target_is_not_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
                 "changed by " + number(probe.measured),
                 "at most " + number(probe.reference),
                 why="perhaps a causal mask is missing, or padding on the wrong side",
+                event=probe,
+                source=probe.source,
+            )
+    for probe in _of(trace, "present"):
+        if probe.measured > probe.reference:
+            yield Finding(
+                f"`{trace.subject}` predicts each token from itself",
+                _at(probe),
+                "changed by " + number(probe.measured) + " with the token that is the target",
+                "at most " + number(probe.reference),
+                why="perhaps the targets are the inputs, not shifted by one",
                 event=probe,
                 source=probe.source,
             )

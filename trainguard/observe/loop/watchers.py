@@ -13,7 +13,7 @@ from trainguard.observe.loop.watch.epoch_orders import EpochOrders
 from trainguard.observe.loop.watch.epoch_pairs import EpochPairs
 from trainguard.observe.loop.watch.evaluation_skill import EvaluationSkill
 from trainguard.observe.loop.watch.forwards import Forwards
-from trainguard.observe.loop.watch.future_probe import FutureProbe
+from trainguard.observe.loop.watch.future_probe import FutureProbe, PresentProbe
 from trainguard.observe.loop.watch.gradient_reads import GradientReads
 from trainguard.observe.loop.watch.gradients import Gradients
 from trainguard.observe.loop.watch.graphless_samples import GraphlessSamples
@@ -67,6 +67,7 @@ _ALL: tuple[type[Watcher], ...] = (
     RepeatProbe,
     MixingProbe,
     FutureProbe,
+    PresentProbe,
     DetachedProbe,
     SharedLayers,
     Batches,

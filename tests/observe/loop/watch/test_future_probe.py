@@ -86,6 +86,48 @@ def copied(model: nn.Module, tokens: torch.Tensor, following: torch.Tensor) -> t
     return F.cross_entropy(model(tokens, tokens).transpose(1, 2), following)
 
 
+class Shifting(Model):
+    """A model that shifts its tokens by itself, and sees none that it predicts."""
+
+    def scores(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return scores of each token, given those before it."""
+        return super().scores(nn.functional.pad(tokens[:, :-1], (1, 0)))
+
+
+class Pointwise(Model):
+    """A model of single tokens."""
+
+    def scores(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return scores of each token."""
+        return self.head(self.words(tokens))
+
+
+class WithLoss(Model):
+    """A model that returns the loss with the scores, as nanoGPT does."""
+
+    def forward(self, tokens: torch.Tensor, targets: torch.Tensor):
+        """Return both."""
+        scores = self.scores(tokens)
+        return scores, F.cross_entropy(scores.view(-1, WORDS), targets.reshape(-1))
+
+
+def unshifted(model: nn.Module, tokens: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    """Forget to shift the targets."""
+    return F.cross_entropy(model(tokens).view(-1, WORDS), tokens.reshape(-1))
+
+
+def given(model: nn.Module, tokens: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    """Forget it, and give the targets to the model."""
+    return model(tokens, tokens.clone())[1]
+
+
+def denoised(model: nn.Module, tokens: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    """Restore tokens of which some are hidden; only these count."""
+    hidden = torch.rand(tokens.shape) < 0.3
+    scores = model(tokens.masked_fill(hidden, 0)).transpose(1, 2)
+    return F.cross_entropy(scores, tokens.masked_fill(~hidden, -100))
+
+
 def tagged(model: nn.Module, tokens: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
     """Predict something about each token."""
     return F.cross_entropy(model(tokens).transpose(1, 2), tokens % 3)
@@ -112,12 +154,12 @@ def train(model: nn.Module, loss, *, constant: bool = False, steps: int = 4) -> 
     return model
 
 
-def probes(make, loss=outside, *, probe: bool = True, **options) -> list[Probe]:
+def probes(make, loss=outside, *, probe: bool = True, kind="future", **options) -> list[Probe]:
     """Record a training and return its probes of this kind."""
     torch.manual_seed(0)
     with Recorder("x", probe=probe) as recorder:
         train(make(), loss, **options)
-    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "future"]
+    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == kind]
 
 
 @pytest.mark.parametrize("mask", [None, 1])
@@ -153,6 +195,31 @@ def test_flat_scores_and_other_models_are_told() -> None:
 def test_what_may_look_is_not(make, loss) -> None:
     """Causal models do not look ahead; taggers, encoders and autoencoders may."""
     assert probes(make, loss) == []
+
+
+@pytest.mark.parametrize(("make", "loss"), [(Model, unshifted), (WithLoss, given)])
+def test_a_token_that_is_its_own_target_is_told(make, loss) -> None:
+    """A causal model that sees what it is to say, wherever the loss is computed."""
+    (probe,) = probes(make, loss, kind="present")
+    assert probe.measured > 100 * probe.reference > 0
+    assert probe.label == f"its own token, {make.__name__}"
+
+
+@pytest.mark.parametrize(
+    ("make", "loss"),
+    [
+        (Model, outside),
+        (Model, denoised),
+        (Model, tagged),
+        (Shifting, unshifted),
+        (Pointwise, unshifted),
+        (Tagger, unshifted),
+        (lambda: Model(None), unshifted),
+    ],
+)
+def test_what_may_see_its_target_is_not(make, loss) -> None:
+    """Models that shift, taggers, autoencoders and models of single tokens."""
+    assert probes(make, loss, kind="present") == []
 
 
 def test_one_token_all_along_says_nothing() -> None:

@@ -1,5 +1,6 @@
-"""Watches for outputs that look ahead: the next token is predicted, and it is seen."""
+"""Watches for outputs that see what they predict: the next token, or the token itself."""
 
+import inspect
 from typing import Any
 
 import torch
@@ -48,31 +49,41 @@ class FutureProbe(ModuleProbe):
         target, self._target = self._target, None
         if target is None:
             return False
-        names = (*("",) * (len(call.inputs) - len(call.keywords)), *call.keywords)
+        names = _names_of(call)
         places = [
             place
-            for place, (name, entry) in enumerate(zip(names, call.inputs, strict=True))
-            if name not in _TARGETS and _is_predicted(entry, target)
+            for place, entry in enumerate(call.inputs)
+            if names[place] not in _TARGETS and self.is_of(entry, target)
         ]
         self._place = places[0] if places else 0
         return len(places) == 1
 
+    def is_of(self, tokens: Any, target: torch.Tensor) -> bool:
+        """Say whether targets are of the kind that is asked about."""
+        ahead, copied = _shares(tokens, target)
+        return ahead >= _NEXT and copied < _COPIED
+
     def look(self, call: CopyableCall, run: Run) -> Seen | None:
-        """Edit one token of each sequence, and see how much the outputs before it change."""
+        """Edit one token of each sequence, and see which outputs change."""
         tokens = call.inputs[self._place]
         middle = tokens.shape[1] // 2
-        first = _ahead_of(run(call.inputs), tokens.shape, middle)
+        first = _scores(run(call.inputs), tokens.shape)
         if first is None:
             return None
         reference = self.reference(call, first)
-        if not steady(first, _ahead_of(run(call.inputs), tokens.shape, middle), reference):
+        if not steady(first, _scores(run(call.inputs), tokens.shape), reference):
             return None
         edited = self._with(call.inputs, _edit(tokens, middle))
-        after = _ahead_of(run(edited), tokens.shape, middle)
+        after = _scores(run(edited), tokens.shape)
         if after is None or after.shape != first.shape:
             return None
-        change = difference([after], [first])
-        return Seen(change, reference) if change > reference else None
+        parts = (slice(middle), slice(middle, middle + 1), slice(middle + 1, None))
+        changes = [difference([after[:, part]], [first[:, part]]) for part in parts]
+        return self.judge(changes, reference)
+
+    def judge(self, changes: list[float], reference: float) -> Seen | None:
+        """Tell how much the outputs before the edited token change."""
+        return Seen(changes[0], reference) if changes[0] > reference else None
 
     def label(self, module: str) -> str:
         """Return what tells the probe apart."""
@@ -91,20 +102,57 @@ class FutureProbe(ModuleProbe):
             self.recorder.watcher(LossFunctions).listeners.remove(self._on_loss)
 
 
-def _is_predicted(tokens: Any, target: torch.Tensor) -> bool:
-    """Say whether targets are the next tokens of an input of token sequences."""
+class PresentProbe(FutureProbe):
+    """
+    The Probe event "present": a token is edited that is to be predicted, and sees itself.
+
+    Only where the targets are the tokens of one input in their own places, and the outputs depend
+    on earlier tokens and on no later ones: what restores tokens from all of them may see itself.
+    """
+
+    makes = ("Probe:present",)
+
+    probe = "present"
+
+    def is_of(self, tokens: Any, target: torch.Tensor) -> bool:
+        """Say whether the targets are the tokens themselves."""
+        ahead, copied = _shares(tokens, target)
+        return copied >= _NEXT and ahead < _COPIED
+
+    def judge(self, changes: list[float], reference: float) -> Seen | None:
+        """Tell how much the output for the edited token changes, of a model that reads forwards."""
+        before, own, behind = changes
+        causal = before <= reference < behind
+        return Seen(own, reference) if causal and own > reference else None
+
+    def label(self, module: str) -> str:
+        """Return what tells the probe apart."""
+        return f"its own token, {module}"
+
+
+def _names_of(call: CopyableCall) -> tuple[str, ...]:
+    """Return the names of the inputs of a call; of equal ones those of the parameters."""
+    given = len(call.inputs) - len(call.keywords)
+    own = tuple(inspect.signature(call.module.forward).parameters)[:given]
+    twice = any(torch.is_tensor(e) and torch.equal(e, call.inputs[0]) for e in call.inputs[1:given])
+    return (*(own if twice and len(own) == given else ("",) * given), *call.keywords)
+
+
+def _shares(tokens: Any, target: torch.Tensor) -> tuple[float, float]:
+    """Return of how many targets the next token of an input is one, and the token itself."""
     if not isinstance(tokens, torch.Tensor) or tokens.dim() != 2 or tokens.dtype not in _WHOLE:
-        return False
+        return 0.0, 0.0
     count, length = tokens.shape
     each = target.numel() // max(1, count)
     if length < _LEAST_LENGTH or each not in (length, length - 1) or target.numel() != count * each:
-        return False
+        return 0.0, 0.0
     rows = target.reshape(count, each).to(tokens.device)[:, : length - 1]
     valid = rows >= 0
     following, same = rows == tokens[:, 1:], rows == tokens[:, :-1]
     known = int(valid.sum())
-    ahead, copied = int((following & valid).sum()), int((same & valid).sum())
-    return known >= _LEAST_LENGTH and ahead >= _NEXT * known and copied < _COPIED * known
+    if known < _LEAST_LENGTH:
+        return 0.0, 0.0
+    return int((following & valid).sum()) / known, int((same & valid).sum()) / known
 
 
 def _edit(tokens: torch.Tensor, place: int) -> torch.Tensor:
@@ -116,11 +164,11 @@ def _edit(tokens: torch.Tensor, place: int) -> torch.Tensor:
     return edited
 
 
-def _ahead_of(output: list[torch.Tensor], shape: torch.Size, place: int) -> torch.Tensor | None:
-    """Return the scores ahead of a place: of the first tensor with a row of them for each token."""
+def _scores(output: list[torch.Tensor], shape: torch.Size) -> torch.Tensor | None:
+    """Return the first tensor with a row of scores for each token."""
     for tensor in output:
         if tensor.dim() == 3 and tensor.shape[:2] == shape:
-            return tensor[:, :place].clone()
+            return tensor.clone()
         if tensor.dim() == 2 and len(tensor) == shape.numel():
-            return tensor.reshape(*shape, -1)[:, :place].clone()
+            return tensor.reshape(*shape, -1).clone()
     return None
