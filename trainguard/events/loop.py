@@ -256,7 +256,8 @@ class Probe(Event):
         through a loader in the order of an earlier one), "reach" (different samples of a pass,
         against those drawn; step is the size of the data set), "sorted" (labels that rise through
         each epoch), "random" (steps that drew the numbers of an earlier one), "statistics" (those
-        of batches, which never moved), "held out" (pairs of an evaluation that were trained on;
+        of batches, which never moved), "base rate" (the last rate of an optimizer, against the one
+        that it was made with), "held out" (pairs of an evaluation that were trained on;
         step is the number of all that were), "resumed" (advances of a schedule beside an optimizer
         that was loaded, against those in the file), "detached" (what gets no gradient, edited),
         "saturated" (what gets no gradient but zero, of so many elements), "in vain" (passes whose

@@ -5,7 +5,7 @@ from math import cos, nan, pi
 import pytest
 
 from trainguard.core.finding import Rank
-from trainguard.events.loop import Logged
+from trainguard.events.loop import Logged, Probe
 from trainguard.events.scheduler import Scheduler
 
 STOPPED = {"ended": "stopped"}
@@ -176,3 +176,50 @@ def test_a_decay_that_is_over_in_a_moment_is_found(judged, steps) -> None:
 def test_decays_that_last_or_are_meant(rate, rank, ranks, steps) -> None:
     """What falls slowly, in one leap, or not at all is left alone."""
     assert ranks("rate_lasts_for_the_run", steps(400, rates=lambda i: (rate(i),))) == rank
+
+
+def climb(rate: float = 0.001, **more) -> Probe:
+    """Write that the last rate is below the one that the optimizer was made with."""
+    return Probe(probe="base rate", measured=rate, reference=0.1, label="SGD", **more)
+
+
+def warm(steps, last: int = 6, by: float = 0.001) -> list:
+    """Write a run of 120 steps whose rate climbs by so much at each 20th of them, to a last one."""
+    return steps(120, rates=lambda i: (by * (1 + min(i // 20, last)),))
+
+
+def test_a_warmup_in_steps_advanced_by_the_epoch_is_found(judged, steps) -> None:
+    """The optimizer's own rate would have been reached within the steps of the run."""
+    run = [*warm(steps), plan(0, 6, setting="", name="LambdaLR"), climb()]
+    (finding,) = judged("warmup_ends", run)
+    assert finding.measured == "5 advances in 120 steps, to a rate of 0.006"
+    assert finding.allowed == "99 advances, to the 0.1 it is for"
+    assert (finding.rank, finding.source) == (Rank.BROKEN, "/home/me/train.py:20")
+
+
+def test_a_formula_or_a_short_warmup_is_only_noted(ranks, steps) -> None:
+    """A rate that is set by hand may be for another top; 25 advances may be epochs of a trial."""
+    scheduler = plan(0, 6, setting="", name="LambdaLR")
+    assert ranks("warmup_ends", [*warm(steps), climb()]) == ["note"]
+    assert ranks("warmup_ends", [*warm(steps, by=0.004), scheduler, climb()]) == ["note"]
+
+
+def test_warmups_that_end_or_could_not_are_fine(ranks, steps) -> None:
+    """Most of the way was gone, or no unit would have been enough, or the rate is another's."""
+    scheduler = plan(0, 6, setting="", name="LambdaLR")
+    for run in (
+        warm(steps, by=0.01),  # 9 advances
+        warm(steps, by=0.0005),  # 199 advances
+        warm(steps, by=0.00137),  # passes the rate by
+        warm(steps, last=3),  # three advances
+        steps(120, rates=lambda i: (0.001 * (1 + i % 40 // 20),)),  # falls now and then
+        steps(120, rates=lambda i: (0.001 * 1.1 ** (i // 20),)),  # by a factor
+    ):
+        assert ranks("warmup_ends", [*run, scheduler, climb()]) == []
+    assert ranks("warmup_ends", [*warm(steps), scheduler, climb()], STOPPED) == []
+    assert ranks("warmup_ends", [*warm(steps), scheduler]) == []
+
+
+def test_a_warmup_with_a_length_is_judged_by_that(ranks, steps) -> None:
+    """What schedule_fits_the_run says is not said twice."""
+    assert ranks("warmup_ends", [*warm(steps), plan(120, 6), climb()]) == []

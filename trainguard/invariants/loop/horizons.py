@@ -1,4 +1,4 @@
-"""Judgement of how far a schedule is laid out, against how far the run drives it."""
+"""Judgements of how far a schedule is laid out, against how far the run drives it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,10 +8,12 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import integer
 from trainguard.events.base import Event
+from trainguard.events.loop import Probe
 from trainguard.events.scheduler import Scheduler
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import HORIZONS
+from trainguard.invariants.loop.evidence import HORIZONS, RATES
 from trainguard.invariants.loop.wording import Course, count, courses, events, middle
+from trainguard.invariants.wording import number
 
 _NEAR = 0.05  # of a number of steps: what drop_last, a remainder or an early end may take from it
 _HALF = 0.5  # of a schedule: a run that ends before it has another length than its schedule
@@ -19,6 +21,9 @@ _AGAIN = 1.5  # times its length: past that a schedule is driven on purpose or b
 _LOW, _HIGH = 0.1, 0.5  # of the peak: where a decay is as good as over, and where it has restarted
 _FEW = 20  # steps: in a shorter run numbers agree by chance
 _GRADUAL = 4  # different rates on the way up: a restart on purpose is one leap
+_BEGUN = 3  # times the advances of a run: a warmup that long is no plan for that run
+_IN_STEPS = 50  # advances: the longest warmups in epochs that are published take 40
+_WHOLE = 1e-3  # of an advance: a climb that is made for a rate meets it exactly
 
 
 @invariant("loop", evidence=HORIZONS)
@@ -181,3 +186,58 @@ def _make_finding(drive: _Drive, summary: str, why: str, rank: Rank = Rank.BROKE
         event=scheduler,
         source=scheduler.source,
     )
+
+
+@invariant("loop", evidence=RATES)
+def warmup_ends(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A warmup comes to its end within the run that it is made for.
+
+    Judges: rates that climb through the whole of a run that came to its end, in equal advances to
+        the rate that the optimizer was made with: how many of them that takes, where it is 3 times
+        (limit) or more of those that were made, and no more than the steps of the run. Broken where
+        it is 50 or more, and a scheduler makes them.
+    Allows: less than 4 advances, as in a trial of a few epochs; climbs that do not meet that rate
+        exactly, or would not in any unit. A note where a formula sets the rate, or the warmup may
+        be in epochs and the run a trial.
+    Misses: warmups that do not climb along a line; those over a rate that is not the optimizer's.
+    Why: a warmup that counts steps and is advanced once for each epoch keeps the rate at a few
+        percent of what was meant; the loss falls all the same, only slower.
+    Source: huggingface/transformers, whose get_linear_schedule_with_warmup counts steps; the
+        documentation of torch.optim.lr_scheduler, whose examples advance it by the epoch.
+    """
+    own = [probe for probe in events(trace, Probe) if probe.probe == "base rate"]
+    bases = {probe.label: probe.reference for probe in own}
+    for course in courses(trace) if trace.conditions.get("ended") == "finished" else ():
+        made, needed = _measure_climb(course, bases.get(course.optimizer, 0.0))
+        steps = count(course.every)
+        least = trace.limit("warmup_ends", _BEGUN)
+        if steps < _FEW or made < _GRADUAL or not least * made <= needed <= steps:
+            continue
+        planned = [s for s in events(trace, Scheduler) if s.optimizer == course.optimizer]
+        if any(_HALF * scheduler.length > scheduler.calls for scheduler in planned):
+            continue  # judged by its length
+        last, source = course.every[-1], planned[0].source if planned else ""
+        yield Finding(
+            f"the warmup of `{trace.subject}` has hardly begun when the run ends",
+            course.at(last),
+            integer(made, "advances") + f" in {steps} steps, to a rate of {number(last.rates[0])}",
+            integer(needed, "advances") + f", to the {number(bases[course.optimizer])} it is for",
+            why="it may count steps, and be advanced once for each epoch",
+            rank=Rank.BROKEN if planned and needed >= _IN_STEPS else Rank.NOTE,
+            event=last,
+            source=source or last.source,
+        )
+
+
+def _measure_climb(course: Course, base: float) -> tuple[int, int]:
+    """Return how many equal advances a rate has made, and how many lead to a rate, 0 if none do."""
+    rates = [step.rates[0] for step in course.steps if step.rates]
+    gaps = [after - rate for rate, after in pairwise(rates) if after != rate]
+    least = min(gaps, default=0.0)
+    if least <= 0:
+        return 0, 0
+    needed = [gap / least for gap in (*gaps, base - rates[0])]
+    if any(abs(part - round(part)) > _WHOLE for part in needed):
+        return 0, 0
+    return round(sum(needed[:-1])), round(needed[-1])

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from trainguard.events.base import Event
+from trainguard.events.loop import Probe
 from trainguard.events.scheduler import Scheduler
 from trainguard.observe.loop.watch.loggers import number_of
 from trainguard.observe.loop.watch.schedule_plans import plan_length, told_expression
@@ -58,14 +59,19 @@ class _SchedulerHistory:
 
 
 class Rates(Watcher):
-    """The columns rates and reported, the word "schedule" in the order, and Scheduler events."""
+    """
+    The columns rates and reported, the word "schedule" in the order, and Scheduler events.
 
-    makes = ("rates", "reported", "order", "Scheduler")
+    The Probe event "base rate" is of an optimizer whose last rate is below the one it was made for.
+    """
+
+    makes = ("rates", "reported", "order", "Scheduler", "Probe:base rate")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._seen: dict[int, _SchedulerHistory] = {}
         self._depth = 0  # above zero inside a constructor or another scheduler
+        self._last: dict[int, tuple[Window, float, float]] = {}  # the rate in force, and the base
 
     def install(self, patches: Patches) -> None:
         """Listen to every class of schedulers that there is, and to those made later."""
@@ -86,6 +92,7 @@ class Rates(Watcher):
         if optimizer is None:
             return {}
         rates = tuple(_number(group.get("lr", 0.0)) for group in optimizer.param_groups)
+        self._last[id(window)] = window, rates[0], _base_rate(optimizer)
         return {"rates": rates, "reported": self._reported_rates(window, len(rates))}
 
     def finish(self) -> Iterable[Event]:
@@ -107,6 +114,9 @@ class Rates(Watcher):
                 metrics=tuple(seen.metrics),
                 source=seen.source,
             )
+        for window, rate, base in self._last.values():
+            if isinstance(rate, float) and 0 < rate < base:
+                yield Probe(probe="base rate", measured=rate, reference=base, label=window.name)
 
     def _reported_rates(self, window: Window, groups: int) -> tuple[float, ...]:
         """Return what the scheduler of an optimizer, the latest advanced, says the rates are."""
@@ -230,6 +240,13 @@ def _base_rates(scheduler: Any) -> tuple[float, ...]:
         return ()
     rates = [number_of(rate) for rate in scheduler.base_lrs]
     return tuple(rate for rate in rates if isinstance(rate, float))
+
+
+def _base_rate(optimizer: Optimizer) -> float:
+    """Return the rate that the first group had before any schedule; 0 where that is unknown."""
+    made = optimizer.defaults.get("lr", 0.0)
+    base = optimizer.param_groups[0].get("initial_lr", made)
+    return base if isinstance(base, float) else 0.0
 
 
 def _is_inert(source: str) -> bool:
