@@ -20,6 +20,8 @@ _ANSWERS = {  # to a question, of a WhatIf
     "labels exchanged": "the step changes in {0.measured:.0f} of {0.reference:.0f} cases",
     "ignored labels edited": "the step changes in {0.measured:.0f} of {0.reference:.0f} cases",
     "checkpoints bypassed": "{0.measured:.0f} of {0.reference:.0f} gradients change",
+    "gradients with their graph": "{0.measured:.0f} terms move parameters only then",
+    "states with their graph": "{0.measured:.0f} hand-overs of a state are detached",
     "other noise": "{0.measured:.0f} of loss and gradients change",
     "one batch learned": "its loss falls to {0.measured:.4g}, a constant's is {0.reference:.4g}",
     "the same batch again": "its loss is higher after {0.measured:.0f} of {0.reference:.0f} steps",

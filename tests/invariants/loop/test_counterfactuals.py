@@ -126,3 +126,16 @@ def test_a_step_in_another_way(judged) -> None:
     assert finding.at == "steps 1, 2"
     for healthy in ((0.0,), (0.0, 1.0)):
         assert judged("dropout_matters", asked("other noise", *healthy)) == []
+
+
+def test_a_step_with_graphs_that_were_cut(judged) -> None:
+    """A dead term is told once; a state that is detached twice, as a note without a layer."""
+    (finding,) = judged("penalties_have_a_graph", asked("gradients with their graph", 1.0, 1.0))
+    assert (finding.at, finding.measured) == ("step 1", "it moves no parameter")
+    states = "states with their graph"
+    for numbers, rank in (((1.0,), Rank.BROKEN), ((0.0,), Rank.NOTE)):
+        (finding,) = judged("states_are_learned_through", asked(states, 4.0, 4.0, numbers=numbers))
+        assert finding.measured == "4 hand-overs of a state in a row, each without its graph"
+        assert finding.rank is rank
+    for healthy in ((4.0,), (4.0, 0.0)):
+        assert judged("states_are_learned_through", asked(states, *healthy)) == []

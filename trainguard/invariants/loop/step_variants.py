@@ -1,16 +1,17 @@
-"""Judgements of a step made in another way: without its checkpoints, and with other noise."""
+"""Judgements of a step made in another way: with other noise, and with graphs that were cut."""
 
 from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding
-from trainguard.core.measure import Measure, at_step, portion
+from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import Measure, at_step, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.counterfactuals import answers_to
 from trainguard.invariants.loop.evidence import has_answer
 
 _LEAST_NOISES = 2  # answers
+_LEAST_STATES = 2  # answers: a first step may be a warm-up of its own kind
 
 
 @invariant("loop", evidence=has_answer("checkpoints bypassed"))
@@ -66,4 +67,70 @@ def dropout_matters(trace: Trace[Event]) -> Iterator[Finding]:
             why="perhaps the result of dropout is thrown away: hidden = self.dropout(hidden)",
             event=first,
             source=first.source,
+        )
+
+
+@invariant("loop", evidence=has_answer("gradients with their graph"))
+def penalties_have_a_graph(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A term of a loss that is made of gradients moves parameters.
+
+    Judges: steps that a forked child made again up to the backward pass, in which the gradients
+        that `torch.autograd.grad` returned for an input, without create_graph, have a graph: a term
+        that is added to the loss and depends on parameters by these gradients alone.
+    Allows: gradients for parameters; gradients that make inputs, targets or weights of what learns.
+    Misses: terms of which only a part has no graph; `x.grad` after a backward.
+    Why: without create_graph a gradient penalty or the residual of an equation is a constant: it is
+        part of the loss that is shown, and changes nothing.
+    Source: Gulrajani et al., Improved Training of Wasserstein GANs, 2017; torch.autograd.grad
+        (create_graph).
+    """
+    for answer in answers_to(trace, "gradients with their graph"):
+        if answer.measured > 0:
+            yield Finding(
+                f"a term of the loss of `{trace.subject}` is made of gradients without a graph",
+                at_step(answer.step),
+                Measure("it moves no parameter", answer.measured, "terms"),
+                "it moves those that the gradients depend on",
+                why="torch.autograd.grad(..., create_graph=True) lets a penalty on gradients be"
+                " learned from",
+                event=answer,
+                source=answer.smallest or answer.source,
+            )
+            return
+
+
+@invariant("loop", evidence=has_answer("states with their graph"))
+def states_are_learned_through(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A recurrent state keeps its graph from one step in time to the next.
+
+    Judges: steps that a forked child made again up to the backward pass, in which what the user's
+        code detaches keeps its graph: a chain of four states or more, each made from the one before
+        by a layer such as GRUCell or LSTM, in which every hand-over is detached, in 2 such steps
+        and all that were asked. Where no such layer is there, it is a note.
+    Allows: states that are detached between windows or chunks; states of which one keeps its graph;
+        what is handed over under no_grad.
+    Misses: states that are copied without `detach` and `data`; windows of three steps in time.
+    Why: a state that is detached in each step in time is a constant: the layer learns from the
+        current input alone, and nothing of what lies before.
+    Source: Williams and Peng, An Efficient Gradient-Based Algorithm for On-Line Training of
+        Recurrent Network Trajectories, 1990; PyTorch, word language model (repackage_hidden).
+    """
+    answers = answers_to(trace, "states with their graph")
+    if len(answers) >= _LEAST_STATES and all(answer.measured for answer in answers):
+        first = answers[0]
+        layers = all(answer.numbers == (1.0,) for answer in answers)
+        yield Finding(
+            f"nothing is learned through time in `{trace.subject}`",
+            at_step(first.step),
+            integer(int(first.measured), "hand-overs")
+            + " of a state in a row, each without its graph",
+            "a state that keeps its graph",
+            why="detach a state once in a window, not in each step in time"
+            if layers
+            else "each step is learned alone; where that is meant, all is well",
+            rank=Rank.BROKEN if layers else Rank.NOTE,
+            event=first,
+            source=first.smallest or first.source,
         )

@@ -14,6 +14,10 @@ from trainguard.events.counterfactual import WhatIf
 from trainguard.observe.loop.counterfactual import forking
 from trainguard.observe.loop.counterfactual.declared import RelationAsked
 from trainguard.observe.loop.counterfactual.forking import Answer, Exit, Report
+from trainguard.observe.loop.counterfactual.graph_cuts import (
+    GradientsWithGraph,
+    StatesHandedOver,
+)
 from trainguard.observe.loop.counterfactual.ignored_labels import IgnoredLabelsEdited
 from trainguard.observe.loop.counterfactual.inputs import InputsEdited
 from trainguard.observe.loop.counterfactual.labels import LabelsExchanged
@@ -55,6 +59,8 @@ class Counterfactuals(Watcher):
             SampleEdited(),
             LabelsExchanged(),
             IgnoredLabelsEdited(),
+            GradientsWithGraph(),
+            StatesHandedOver(),
             CheckpointsBypassed(),
             OtherNoise(),
             BatchAgain(),
@@ -111,7 +117,8 @@ class Counterfactuals(Watcher):
         self._waiting = loss, told
         for question, label in fitting:
             if not question.applies(plain.report):
-                self._open.remove(question)
+                if not question.waits or len(self.recorder.windows) < 2:
+                    self._open.remove(question)
                 continue
             if self._left() < plain.seconds + (question.makes - 1) * plain.report["work"]:
                 self._is_late = True

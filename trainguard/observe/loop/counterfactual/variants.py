@@ -1,6 +1,7 @@
 """The same step in another way: without its checkpoints, and with other noise."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any
@@ -10,6 +11,11 @@ from torch.nn import functional
 from torch.utils import checkpoint
 
 from trainguard.observe.loop.counterfactual.forking import Exit, Report
+from trainguard.observe.loop.counterfactual.graph_cuts import (
+    held_by,
+    on_bare_gradients,
+    on_detach,
+)
 from trainguard.observe.loop.counterfactual.labels import differ
 from trainguard.observe.loop.counterfactual.question import ModuleCall, Question, Relation
 from trainguard.observe.loop.counterfactual.witness import Witness
@@ -22,10 +28,10 @@ class AsItIs(Question):
     """Nothing is edited; the step tells what in it can be asked about."""
 
     def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
-        """Return one that looks for checkpoints and dropout."""
+        """Return one that looks for checkpoints, dropout, and what has no graph."""
         witness = Witness(call.recorder, way_out, call.module)
         if not _has_compiled():
-            witness.noticed = Noticed()
+            witness.noticed = Noticed(held_by(call.recorder))
         return witness
 
 
@@ -101,14 +107,37 @@ class OtherNoise(Question):
 
 
 class Noticed:
-    """Counts, in a child that goes on with a step as it is, what is checkpointed and dropped."""
+    """
+    Counts, in a child that goes on with a step as it is, what can be asked about.
 
-    def __init__(self) -> None:
-        self.checkpoints, self.dropped = 0, 0.0
+    checkpoints, dropped: calls of checkpoints, and elements that dropout strikes. cuts: how often
+    one line has detached something. bare: gradients that were asked for without a graph.
+    """
+
+    def __init__(self, held: set[int]) -> None:
+        self.checkpoints, self.dropped, self.bare = 0, 0.0, 0
+        self._cuts: Counter[str] = Counter()
+        on_detach(self._count_cut)
+        on_bare_gradients(held, self._count_bare)
         apply, generator = checkpoint.CheckpointFunction.apply, getattr(checkpoint, _GENERATOR)
         checkpoint.CheckpointFunction.apply = self._count(apply)  # type: ignore[method-assign]
         setattr(checkpoint, _GENERATOR, self._count(generator))
         functional.dropout = self._add_up(functional.dropout)
+
+    @property
+    def cuts(self) -> int:
+        """How often one line has detached something."""
+        return max(self._cuts.values(), default=0)
+
+    def _count_cut(self, tensor: torch.Tensor, line: str) -> torch.Tensor:
+        """Count, and detach."""
+        self._cuts[line] += 1
+        return torch._C.TensorBase.detach(tensor)  # noqa: SLF001
+
+    def _count_bare(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Count, and compute the gradients."""
+        self.bare += 1
+        return original(*args, **kwargs)
 
     def _count(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that counts its calls."""

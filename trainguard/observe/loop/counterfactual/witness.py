@@ -137,6 +137,8 @@ class Witness(Watcher):
             work=process_time() - self._began,
             checkpoints=getattr(self.noticed, "checkpoints", 0),
             dropped=getattr(self.noticed, "dropped", 0.0),
+            cuts=getattr(self.noticed, "cuts", 0),
+            bare=getattr(self.noticed, "bare", 0),
         )
 
     def _norms(self) -> list[float]:
