@@ -11,6 +11,7 @@ READ = {
     "step 3 | loss 1.234 | grad_norm 0.000 | lr 1e-4": (
         "step=3 +-0.5, loss=1.234 +-0.0005, grad_norm=0 +-0.0005, lr=0.0001 +-5e-05"
     ),
+    "Epoch 1/8 loss 0.583 test_acc 0.875": "loss=0.583 +-0.0005, test_acc=0.875 +-0.0005",
     "loss: 0.123": "loss=0.123 +-0.0005",
     "loss=0.123": "loss=0.123 +-0.0005",
     "Loss = 12.5": "Loss=12.5 +-0.05",

@@ -41,6 +41,9 @@ _COUNTERS = re.compile(
     r"|(?:mini)?batch(?:es)?|ep|it|itr|round|gen|t|i|n)(?:$|[\s._/-])",
     re.IGNORECASE,
 )
+_PROGRESS = re.compile(
+    r"(?:^|[\s|,])(?:step|epoch|ep|iter|iteration|batch|round) +\d++/\d++$", re.IGNORECASE
+)
 _BEFORE = frozenset("|,;\t[](){}<>:'\"-*#")  # what may stand before `key value`
 _AFTER = re.compile(r" *(?:$|[|,;\t()\[\]{}'\":]|- |\. )|  ")
 _SECOND = re.compile(r"\s*:\s*[-+.\d]")
@@ -104,6 +107,7 @@ def _is_plain(line: str, pair: re.Match[str], starts: set[int], glued: bool) -> 
     start, end = pair.span()
     before = line[:start].rstrip(" ")
     opened = glued or not before or start - len(before) > 1 or before[-1] in _BEFORE
+    opened = opened or _PROGRESS.search(before) is not None
     if not opened or pair["name"].count(" ") > 1 or _NO_NAME.search(pair["name"]):
         return False
     if not _AFTER.match(line, end) and end + 1 not in starts:

@@ -246,31 +246,31 @@ class Probe(Event):
     """
     What the recorder found by trying something out on copies of live objects.
 
-    probe: "repeat" (the same evaluation input twice), "mix" (another sample edited), "future"
-        (a later position edited), "present" (a position that is its own target edited), "target"
-        (the target looked for in the input), "labels" (one input with different labels), "rerun"
-        (the same run again), "processes" and "workers" (again in a new process, with other
-        workers), "broadcast" (a loss over
-        every pair), "batches" (the same batch again), "matched" (a state that was loaded),
-        "restored" (a state that shares the memory of what it was loaded into), "order" (passes
-        through a loader in the order of an earlier one), "reach" (different samples of a pass,
-        against those drawn; step is the size of the data set), "sorted" (labels that rise through
-        each epoch), "random" (steps that drew the numbers of an earlier one), "statistics" (those
-        of batches, which never moved), "base rate" (the last rate of an optimizer, against the one
-        that it was made with), "held out" (pairs of an evaluation that were trained on;
-        step is the number of all that were), "resumed" (advances of a schedule beside an optimizer
-        that was loaded, against those in the file), "detached" (what gets no gradient, edited),
-        "saturated" (what gets no gradient but zero, of so many elements), "in vain" (passes whose
-        gradients of a term were cleared unused, against those of which they were used), "copies"
-        (rows of a stream that all workers served, of the different ones), "generators" (workers
-        that begin with the same state of a generator, and draw from it alike), "leaked" (steps
-        with gradients of another optimizer's loss, of all that were made), "weight" (losses that
-        train what they weight log-probabilities by, of those with log-probabilities), "sample"
-        (losses that depend on a sample without a graph, of those that train its distribution),
-        "scale" (the spread of the inputs of an evaluation, against that in training; the label has
-        their means, and the loss before and after they are brought to one scale), "ignored"
-        (targets of a class with a name that a loss leaves out, of all; step is the number of widths
-        of batches where it is the end of sequences).
+    probe: "repeat" (the same evaluation input twice), "mix" (another sample edited), "future" (a
+        later position edited), "present" (a position that is its own target edited), "target" (the
+        target looked for in the input), "labels" (one input with different labels), "rerun" (the
+        same run again), "processes" and "workers" (again in a new process, with other workers),
+        "broadcast" (a loss over every pair), "batches" (the same batch again), "matched" (a state
+        that was loaded), "restored" (a state that shares the memory of what it was loaded into),
+        "order" (passes through a loader in the order of an earlier one), "reach" (different samples
+        of a pass, against those drawn; step is the size of the data set), "sorted" (labels that
+        rise through each epoch), "random" (steps that drew the numbers of an earlier one),
+        "statistics" (those of batches, which never moved), "base rate" (the last rate of an
+        optimizer, against the one that it was made with), "held out" (pairs of an evaluation that
+        were trained on; step is the number of all that were), "overlap" (rows of a set of
+        evaluation that were trained on, of all; step as for "held out"), "resumed" (advances of a
+        schedule beside an optimizer that was loaded, against those in the file), "detached" (what
+        gets no gradient, edited), "saturated" (what gets no gradient but zero, of so many
+        elements), "in vain" (passes whose gradients of a term were cleared unused, against those of
+        which they were used), "copies" (rows of a stream that all workers served, of the different
+        ones), "generators" (workers that begin with the same state of a generator, and draw from it
+        alike), "leaked" (steps with gradients of another optimizer's loss, of all that were made),
+        "weight" (losses that train what they weight log-probabilities by, of those with
+        log-probabilities), "sample" (losses that depend on a sample without a graph, of those that
+        train its distribution), "scale" (the spread of the inputs of an evaluation, against that in
+        training; the label has their means, and the loss before and after they are brought to one
+        scale), "ignored" (targets of a class with a name that a loss leaves out, of all; step is
+        the number of widths of batches where it is the end of sequences).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
     """

@@ -5,7 +5,7 @@ from math import nan
 import pytest
 
 from trainguard.core.finding import Rank
-from trainguard.events.loop import Probe
+from trainguard.events.loop import Logged, Probe
 
 LINE = "/home/me/train.py:9"
 KINDS = [
@@ -142,3 +142,31 @@ def test_a_run_that_parts_is_told_by_what_parted_it(kind, rank, summary, judged)
     assert finding.rank is rank
     assert summary in finding.summary
     assert finding.measured == "the same losses in 2 steps"
+
+
+VALIDATED = Logged(name="val_acc", value=0.9, step=20)
+
+
+def shared(rows: float, among: float = 100) -> Probe:
+    """Write how many rows of an evaluation had been trained on."""
+    return Probe(probe="overlap", measured=rows, reference=among, step=500, source="a.py:3")
+
+
+def test_a_validation_with_rows_of_the_training_is_found(judged, steps) -> None:
+    """A part of them is enough, where it is no accident."""
+    (finding,) = judged("evaluation_is_held_out", [*steps(20), VALIDATED, shared(40)])
+    assert (finding.measured, finding.rank) == (
+        "40 of 100 samples were trained on before",
+        Rank.BROKEN,
+    )
+
+
+@pytest.mark.parametrize("rows", [9, 12, 95], ids=["few", "too few to count", "nearly all"])
+def test_rows_that_may_be_twice_in_the_data_are_fine(rows: float, ranks, steps) -> None:
+    """A few are, and nearly all may be an evaluation of the training."""
+    assert ranks("evaluation_is_held_out", [*steps(20), VALIDATED, shared(rows)]) == []
+
+
+def test_an_evaluation_that_nobody_calls_a_validation_is_fine(ranks, steps) -> None:
+    """It may be of anything."""
+    assert ranks("evaluation_is_held_out", [*steps(20), shared(40)]) == []

@@ -135,6 +135,9 @@ TARGETS = either(
 MIXING = either(
     has_probe("mix", "no pass could be tried with another sample"), has_answer("a sample edited")
 )
-HELD_OUT = has_probe("held out", "no evaluation was seen whose samples could be told apart")
+HELD_OUT = either(
+    has_probe("held out", "no evaluation was seen whose samples could be told apart"),
+    has_probe("overlap", "-"),
+)
 SERVED = some(Probe, "no loader of several batches was seen", lambda p: p.probe == "batches")
 SKILLS = some(Skill, "no evaluation of classes was seen")

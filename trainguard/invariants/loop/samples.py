@@ -18,6 +18,7 @@ _DRAWN = 64  # samples of a pass, at least
 _STEPS = 4  # that repeat the numbers of another
 _HELD_OUT = {"val", "valid", "validation", "test", "testing", "dev", "holdout"}
 _PAIRS = 16  # of an evaluation, at least
+_SHARED = 0.1  # of an evaluation: real data have a few percent of samples twice
 _COVERED = 0.9  # of what was trained on: so much may be evaluated on purpose
 
 
@@ -145,30 +146,49 @@ def evaluation_is_held_out(trace: Trace[Event]) -> Iterator[Finding]:
     """
     What is called a validation is made on samples that were not trained on.
 
-    Judges: pairs of an input and its target in evaluations with a loss, in runs that log something
-        by the name of a validation or a test: whether all had been trained on before. A note where
-        they are just those that were trained on.
-    Allows: one pair, in any evaluation, that was not trained on before; inputs of fewer than 8
-        numbers, or of few different ones.
-    Misses: splits that overlap in part; evaluations without a loss; inputs that are
+    Judges: runs that log something by the name of a validation or a test. Pairs of an input and
+        its target in evaluations with a loss: whether all had been trained on before; a note where
+        they are just those that were trained on. Inputs, in evaluations of the same set again and
+        again, or of one at the end: whether a tenth (limit) or more had been trained on, among
+        others that had not in nearly each of the passes.
+    Allows: one pair, in any evaluation with a loss, that was not trained on before, where sets are
+        not mixed within passes; inputs of fewer than 16 different numbers (8, with a loss), or of
+        half the training or more; a share that grows as samples are added to the training.
+    Misses: evaluations before the end of the first epoch, and those of long ones; inputs that are
         augmented; what is not on the CPU.
-    Why: an overlap of the splits makes memory look like skill.
-    Source: UMLAUT (CHI 2021), whose study plants it; scikit-learn's guide to data leakage.
+    Why: an overlap of the splits makes memory look like skill. Samples are perhaps drawn twice, to
+        balance the classes, and split after that.
+    Source: UMLAUT (CHI 2021), whose study plants it; scikit-learn's guide to data leakage;
+        imbalanced-learn's common pitfalls, of sampling before the split.
     """
+    names = {logged.name for logged in events(trace, Logged) if _is_held_out(logged.name)}
+    if not names:
+        return
     every = [probe for probe in events(trace, Probe) if probe.probe == "held out"]
     held = every if sum(probe.reference for probe in every) >= _PAIRS else []
-    names = {logged.name for logged in events(trace, Logged) if _is_held_out(logged.name)}
     # One function may evaluate on both: a single pair that is new tells that some are held out.
-    if not held or not names or any(p.measured < p.reference for p in held):
-        return
-    probe = max(held, key=lambda p: p.reference)
-    yield Finding(
+    if held and all(p.measured >= p.reference for p in held):
+        yield _not_held_out(trace, min(names), max(held, key=lambda p: p.reference))
+    least = trace.limit("evaluation_is_held_out", _SHARED)
+    for probe in events(trace, Probe):
+        part = probe.probe == "overlap" and least * probe.reference <= probe.measured
+        if part and _PAIRS <= probe.measured < (1 - least) * probe.reference:
+            yield _not_held_out(trace, min(names), probe)
+            return
+
+
+def _not_held_out(trace: Trace[Event], name: str, probe: Probe) -> Finding:
+    """Return the finding about samples of an evaluation that were trained on."""
+    partly = probe.probe == "overlap"
+    return Finding(
         f"the evaluation of `{trace.subject}` is made on samples that were trained on",
-        f"the evaluations behind `{min(names)}`",
+        f"the evaluations behind `{name}`",
         portion(probe.measured, probe.reference, "samples") + " were trained on before",
         "none",
-        why="perhaps the split overlaps, or the loader is that of the training",
-        rank=Rank.NOTE if probe.measured >= _COVERED * probe.step else Rank.BROKEN,
+        why="perhaps samples were copied, to balance the classes, before the split: split first"
+        if partly
+        else "perhaps the split overlaps, or the loader is that of the training",
+        rank=Rank.NOTE if not partly and probe.measured >= _COVERED * probe.step else Rank.BROKEN,
         event=probe,
         source=probe.source,
     )

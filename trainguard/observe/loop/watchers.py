@@ -42,6 +42,7 @@ from trainguard.observe.loop.watch.saturation import Saturation
 from trainguard.observe.loop.watch.scaling import Scaling
 from trainguard.observe.loop.watch.scores import Scores
 from trainguard.observe.loop.watch.shared_layers import SharedLayers
+from trainguard.observe.loop.watch.shared_rows import SharedRows
 from trainguard.observe.loop.watch.spent_gradients import SpentGradients
 from trainguard.observe.loop.watch.term_gradients import TermGradients
 from trainguard.observe.loop.watch.time_memory import TimeAndMemory
@@ -75,6 +76,7 @@ _ALL: tuple[type[Watcher], ...] = (
     Labels,
     SamplePairs,
     EpochPairs,
+    SharedRows,
     InputScales,
     IgnoredClasses,
     LabelOrder,

@@ -1,0 +1,69 @@
+"""What the recorder sees of sets of evaluation that share samples with the training."""
+
+import pytest
+import torch
+from torch import nn
+
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.recorder import Recorder
+
+ROWS = torch.arange(160 * 20).reshape(160, 20).float().sin()
+TRAINED = ROWS[:120]
+MIXED = ROWS[[*range(0, 120, 6), *range(120, 140)]][torch.randperm(40)]
+
+
+def overlap_of(evaluate, epochs: int = 3, trained: torch.Tensor = TRAINED) -> list[Probe]:
+    """Record a training with an evaluation after each epoch, and return what it shares with it."""
+    model = nn.Linear(20, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with Recorder("x") as recorder:
+        for epoch in range(epochs):
+            for inputs in trained.split(40):
+                optimizer.zero_grad()
+                model(inputs).square().mean().backward()
+                optimizer.step()
+            with torch.no_grad():
+                evaluate(model, epoch)
+    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "overlap"]
+
+
+def test_a_mixed_set_is_counted() -> None:
+    """Twenty of its forty rows were trained on, in each pass."""
+    (probe,) = overlap_of(lambda model, _: [model(part) for part in MIXED.split(20)])
+    assert (probe.measured, probe.reference, probe.step) == (20, 40, 120)
+    assert probe.source.endswith(f"{__file__.rpartition('/')[2]}:32")
+
+
+def test_a_single_evaluation_at_the_end_is_enough() -> None:
+    """It may be the test."""
+    assert overlap_of(lambda model, epoch: model(MIXED) if epoch == 2 else None)
+
+
+@pytest.mark.parametrize(
+    "evaluate",
+    [
+        lambda model, _: [model(part) for part in (TRAINED, ROWS[120:])],
+        lambda model, _: model(ROWS),
+        lambda model, _: model(ROWS[torch.randperm(160)[:40]]),
+        lambda model, epoch: model(ROWS[60 + 20 * epoch : 100 + 20 * epoch]),
+        lambda model, _: nn.functional.linear(MIXED, model.weight),
+        lambda model, _: nn.Linear(20, 2)(MIXED),
+        lambda model, _: [model(row[None]) for row in MIXED],
+    ],
+    ids=["in turns", "all", "drawn anew", "moving", "unseen", "another model", "one by one"],
+)
+def test_other_evaluations_say_nothing(evaluate) -> None:
+    """Sets in turns, all data at once, and what is another set each time may be on purpose."""
+    assert overlap_of(evaluate) == []
+
+
+def test_what_is_learned_later_is_no_leak() -> None:
+    """A share that grows is of samples that are added to the training."""
+    trained = torch.cat([ROWS[100:140], TRAINED[:1].expand(40, -1), ROWS[:40]])
+    assert overlap_of(lambda model, _: model(MIXED), epochs=1, trained=trained) == []
+
+
+def test_rows_of_few_values_are_equal_by_chance() -> None:
+    """Rounded rows tell no sample from another."""
+    evaluate = lambda model, _: model(MIXED.round())  # noqa: E731 named for what it is
+    assert overlap_of(evaluate, trained=TRAINED.round()) == []
