@@ -6,10 +6,11 @@ from types import MappingProxyType
 from typing import Any
 
 from trainguard.events.loop import Step
-from trainguard.events.ranks import RankCourse, RankRun, ReplicaSums
+from trainguard.events.ranks import RankCourse, RankRun, ReplicaSums, SavedFile
+from trainguard.events.scheduler import Scheduler
 from trainguard.events.trace import Trace
 
-_SHARED = ("names", "replicas", "sharded", "lone", "exchanged", "sums", "buffers")
+_SHARED = ("names", "replicas", "sharded", "lone", "exchanged", "begun", "sums", "buffers")
 
 
 def digest(trace: Trace[Any], rank: int, world: int) -> Trace[Any]:
@@ -19,11 +20,13 @@ def digest(trace: Trace[Any], rank: int, world: int) -> Trace[Any]:
         if isinstance(event, Step):
             steps.setdefault(event.optimizer, []).append(event)
     sums = {event.optimizer: event for event in trace if isinstance(event, ReplicaSums)}
+    told = {e.optimizer: e for e in trace if isinstance(e, Scheduler) and e.metrics}
+    saved = [replace(event, rank=rank) for event in trace if isinstance(event, SavedFile)]
     made = sum(step.span for own in steps.values() for step in own)
     ended = str(trace.conditions.get("ended", "finished"))
     run = RankRun(rank=rank, world=world, steps=made, ended=ended)
-    courses = [_course(rank, own, sums.get(name)) for name, own in steps.items()]
-    return Trace(trace.subject, (run, *courses), trace.conditions, trace.promises)
+    courses = [_course(rank, own, sums.get(name), told.get(name)) for name, own in steps.items()]
+    return Trace(trace.subject, (run, *courses, *saved), trace.conditions, trace.promises)
 
 
 def join(
@@ -48,7 +51,9 @@ def join(
     return Trace(first.subject, tuple(events), first.conditions, first.promises)
 
 
-def _course(rank: int, steps: list[Step], summed: ReplicaSums | None) -> RankCourse:
+def _course(
+    rank: int, steps: list[Step], summed: ReplicaSums | None, told: Scheduler | None
+) -> RankCourse:
     """Return the steps of one optimizer as columns."""
     made = [step for step in steps if not step.skipped]
     course = RankCourse(
@@ -64,6 +69,8 @@ def _course(rank: int, steps: list[Step], summed: ReplicaSums | None) -> RankCou
         fingerprints=tuple(step.fingerprints for step in steps),
         waits=tuple(step.wait for step in steps),
         seconds=tuple(step.seconds for step in steps),
+        metrics=tuple(metric for _, metric in told.metrics) if told is not None else (),
+        metric=told.expression if told is not None else "",
     )
     if summed is None:
         return course

@@ -15,6 +15,7 @@ class ReplicaSums(Event):
     sharded: whether other processes hold parts of the parameters, so that nothing is to be alike.
     lone: whether each process may go its own way for a while (local SGD, uneven inputs).
     exchanged: steps before which the processes had exchanged something since the last step.
+    begun: whether the run ended in a pass of another step, after the last one that was made.
     steps, sums: after which steps (-1: before the first one), and the sums there.
     buffers: likewise one sum of all buffers, where nobody keeps those alike; empty elsewhere.
     """
@@ -25,9 +26,26 @@ class ReplicaSums(Event):
     sharded: bool = False
     lone: bool = False
     exchanged: int = 0
+    begun: bool = False
     steps: tuple[int, ...] = ()
     sums: tuple[tuple[int, ...], ...] = ()
     buffers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedFile(Event):
+    """
+    A file that one process of several has saved to.
+
+    rank: the process. name: its name, as it was given. folder: which folder of which machine it is
+    in. steps: how many steps had been made each time, the first 64.
+    """
+
+    rank: int = 0
+    name: str
+    folder: str
+    steps: tuple[int, ...] = ()
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +70,7 @@ class RankCourse(Event):
     The steps of one optimizer in one process of several: a column of `Step` in each tuple.
 
     rank, optimizer, source: of whom, and where its steps were made. made: how many there were.
+    metrics: what a scheduler was told of it (ReduceLROnPlateau); metric: what the line calls that.
     names ... buffers: as in ReplicaSums, whose steps are called looks here; empty without a group.
     """
 
@@ -67,14 +86,17 @@ class RankCourse(Event):
     fingerprints: tuple[tuple[int, ...], ...] = ()
     waits: tuple[float, ...] = ()
     seconds: tuple[float, ...] = ()
+    metrics: tuple[float, ...] = ()
+    metric: str = ""
     names: tuple[str, ...] = ()
     replicas: str = ""
     sharded: bool = False
     lone: bool = False
     exchanged: int = 0
+    begun: bool = False
     looks: tuple[int, ...] = ()
     sums: tuple[tuple[int, ...], ...] = ()
     buffers: tuple[int, ...] = ()
 
 
-RANK_EVENTS = (ReplicaSums, RankRun, RankCourse)
+RANK_EVENTS = (ReplicaSums, SavedFile, RankRun, RankCourse)

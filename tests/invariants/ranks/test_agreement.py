@@ -8,7 +8,7 @@ import pytest
 from trainguard.core.catalogue import catalogue, find_invariants
 from trainguard.core.finding import Finding, Rank
 from trainguard.events.joined import join
-from trainguard.events.ranks import RankCourse, RankRun
+from trainguard.events.ranks import RankCourse, RankRun, SavedFile
 from trainguard.events.trace import Trace
 
 LOOKS = (-1, 0, 1, 2, 3, 4, 8)
@@ -72,6 +72,8 @@ def test_healthy_replicas_agree() -> None:
         "processes_exchange_gradients",
         "buffers_agree",
         "scale_is_shared",
+        "decisions_are_shared",
+        "one_rank_writes",
     ]
 
 
@@ -142,6 +144,55 @@ def test_rates_and_scales() -> None:
     (found,) = judge("scale_is_shared", scaled, course(1, scales=(512.0,) * 24))
     assert found.measured == "24 of 24 steps, first 512 against 1024"
     assert unjudged("scale_is_shared", scaled, course(1, scales=(1024.0,) * 24)) == ""
+
+
+def test_a_step_that_only_one_begins() -> None:
+    """One ends as it should, the other fails in a pass of the next step: the first ended early."""
+
+    def judged(*ends: str) -> list[Finding]:
+        """Judge two processes that end so."""
+        runs = [RankRun(rank=rank, world=2, ended=end) for rank, end in enumerate(ends)]
+        trace = Trace("train", (*runs, course(0, begun=True), course(1)))
+        return list(find_invariants("ranks.ranks_make_the_same_steps")[0].judge(trace))
+
+    (found,) = judged("failed", "finished")
+    assert (found.measured, found.at.rank) == ("24 steps against 25", 1)
+    assert judged("finished", "finished") == []  # a look at something afterwards
+    assert judged("failed", "failed") == []  # it took the other one with it
+
+
+def test_metrics_of_one_process() -> None:
+    """They break where a rate has followed them, and are a note before; roundings are nothing."""
+    one, other = course(0, metrics=(2.0, 1.5, 1.25), metric="val"), (2.0, 1.0, 2.0)
+    (found,) = judge("decisions_are_shared", one, course(1, metrics=other))
+    assert (found.rank, found.at) == (Rank.NOTE, "val of AdamW's scheduler, ranks 0 and 1")
+    assert found.measured == "2 of 3 times, first 1 and 1.5"
+    rates = ((1e-3,),) * 12 + ((5e-4,),) * 12
+    (found,) = judge("decisions_are_shared", one, course(1, metrics=other, rates=rates))
+    assert found.rank is Rank.BROKEN
+    rounded = course(1, metrics=(2.0, 1.50001, 1.25))
+    assert unjudged("decisions_are_shared", one, rounded) == ""
+    assert unjudged("decisions_are_shared", one, course(1))  # who decides tells the others
+    assert judge("decisions_are_shared", one, course(1, metrics=(9.0,))) == []
+
+
+@pytest.mark.parametrize(
+    ("second", "rank"),
+    [
+        ({}, Rank.BROKEN),
+        ({"steps": (0, 16)}, Rank.NOTE),
+        ({"steps": (4, 12)}, None),
+        ({"name": "last_1.pt"}, None),
+        ({"folder": "b:1:2"}, None),
+    ],
+)
+def test_files_of_several_processes(second, rank) -> None:
+    """The same file of the same folder after the same step; before any step it may be a cache."""
+    saved = SavedFile(name="last.pt", folder="a:1:2", steps=(0, 8))
+    other = replace(saved, rank=1, **second)
+    trace = Trace("train", (saved, other))
+    found = list(find_invariants("ranks.one_rank_writes")[0].judge(trace))
+    assert [one.rank for one in found] == ([rank] if rank else [])
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def ranks_make_the_same_steps(trace: Trace[Any]) -> Iterator[Finding]:
     Replicas make equally many steps.
 
     Judges: how many steps each optimizer made, in processes that are replicas and came to their
-        end.
+        end; a step that another one had begun, and failed in, after these had ended.
     Allows: what differs under `join()`, which is for uneven inputs.
     Misses: steps that one process makes earlier than another.
     Why: a step that one process leaves out (an empty batch, a loss that is not finite, another
@@ -40,19 +40,20 @@ def ranks_make_the_same_steps(trace: Trace[Any]) -> Iterator[Finding]:
     """
     over = {run.rank for run in runs(trace) if run.ended == "finished" and not run.missing}
     for group in replicas(trace):
-        courses = [course for course in group.courses if course.rank in over]
-        made = [course.made for course in courses]
+        ended = any(course.rank in over for course in group.courses)
+        courses = [c for c in group.courses if c.rank in over or (ended and c.begun)]
+        made = [c.made + (c.begun and c.rank not in over) for c in courses]
         if len(set(made)) > 1:
             odd = odd_ones(made, ranks_of(courses))
-            own = next(course for course in courses if course.rank == odd[0])
-            other = next(n for n in made if n != own.made)
+            place = ranks_of(courses).index(odd[0])
+            own, other = courses[place], next(n for n in made if n != made[place])
             yield Finding(
                 f"the replicas of `{trace.subject}` make different numbers of steps",
                 group.at(min(made), odd),
-                integer(own.made, "steps") + f" against {other}",
+                integer(made[place], "steps") + f" against {other}",
                 "as many in each process",
-                why="perhaps a batch or a loss of one process is skipped, or its loader is shorter:"
-                " see torch.distributed.algorithms.Join",
+                why="perhaps one process skips a batch or a loss, has a shorter loader (see"
+                " torch.distributed.algorithms.Join), or decides alone to stop",
                 source=own.source,
             )
 

@@ -1,7 +1,6 @@
 """Judgements of replicas: their parameters, gradients and buffers are the same in all processes."""
 
 from collections.abc import Iterator
-from math import isfinite
 from operator import attrgetter
 from typing import Any
 
@@ -10,6 +9,7 @@ from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import at_step, integer, number, portion
 from trainguard.events.trace import Trace
 from trainguard.invariants.ranks.wording import (
+    ROUNDING,
     Replicas,
     evidence,
     odd_ones,
@@ -18,11 +18,9 @@ from trainguard.invariants.ranks.wording import (
     ranks_of,
     ranks_text,
     replicas,
+    spread,
 )
 
-# Replicas add up the same numbers in the same order, so that their norms are alike to the last
-# bit; devices of several kinds round a sum differently, by a part in 1e5 at the very most.
-_ROUNDING = 1e-4
 _LEAST = 2  # steps: before the second one, nothing can have been exchanged between two
 
 
@@ -94,7 +92,7 @@ def gradients_agree(trace: Trace[Any]) -> Iterator[Finding]:
         if not (group.declared and group.in_step):
             continue
         places, length = partings(group.courses, lambda course: course.norms)
-        apart = [i for i in places if _spread([c.norms[i] for c in group.courses]) > _ROUNDING]
+        apart = [i for i in places if spread([c.norms[i] for c in group.courses]) > ROUNDING]
         if not apart:
             continue
         norms = [course.norms[apart[0]] for course in group.courses]
@@ -181,21 +179,11 @@ def _name(group: Replicas, place: int) -> str:
 def _differs(group: Replicas) -> bool:
     """Say whether replicas are further apart than roundings can bring them."""
     apart = [
-        _spread([getattr(course, column)[i] for course in group.courses])
+        spread([getattr(course, column)[i] for course in group.courses])
         for column in ("norms", "updates", "rates")
         for i in partings(group.courses, attrgetter(column))[0]
     ]
-    return max(apart, default=0.0) > _ROUNDING
-
-
-def _spread(values: list[Any]) -> float:
-    """Return how far numbers are apart, as a share of the largest; 0 where one is not known."""
-    if any(isinstance(value, tuple) for value in values):
-        return 1.0  # rates: they are set, not computed
-    if not all(isfinite(value) for value in values):
-        return 0.0
-    largest = max(map(abs, values))
-    return (max(values) - min(values)) / largest if largest else 0.0
+    return max(apart, default=0.0) > ROUNDING
 
 
 def _why(group: Replicas, step: int) -> str:

@@ -3,12 +3,16 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from trainguard.core.measure import Place, at_step
 from trainguard.events.ranks import RankCourse, RankRun
 from trainguard.events.trace import Trace
 
+# Replicas add up the same numbers in the same order, so that their norms are alike to the last
+# bit; devices of several kinds round a sum differently, by a part in 1e5 at the very most.
+ROUNDING = 1e-4
 _SHOWN = 4  # processes that are named
 
 
@@ -111,6 +115,16 @@ def partings(
     ]
     places = [i for i in range(length) if any(c[i] != columns[0][i] for c in different)]
     return places, length
+
+
+def spread(values: list[Any]) -> float:
+    """Return how far numbers are apart, as a share of the largest; 0 where one is not known."""
+    if any(isinstance(value, tuple) for value in values):
+        return 1.0  # rates: they are set, not computed
+    if not all(isfinite(value) for value in values):
+        return 0.0
+    largest = max(map(abs, values))
+    return (max(values) - min(values)) / largest if largest else 0.0
 
 
 def ranks_of(courses: Iterable[RankCourse]) -> list[int]:

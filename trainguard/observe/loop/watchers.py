@@ -39,6 +39,7 @@ from trainguard.observe.loop.watch.replicas import Replicas
 from trainguard.observe.loop.watch.resumed_schedules import ResumedSchedules
 from trainguard.observe.loop.watch.sample_pairs import SamplePairs
 from trainguard.observe.loop.watch.saturation import Saturation
+from trainguard.observe.loop.watch.saved_files import SavedFiles
 from trainguard.observe.loop.watch.scaling import Scaling
 from trainguard.observe.loop.watch.scores import Scores
 from trainguard.observe.loop.watch.shared_layers import SharedLayers
@@ -84,6 +85,7 @@ _ALL: tuple[type[Watcher], ...] = (
     WorkerCopies,
     RandomNumbers,
     Replicas,
+    SavedFiles,
     LoadedStates,
     ResumedSchedules,
     AveragedCopies,

@@ -26,6 +26,7 @@ _FIRST = 16
 class _Summed:
     """What is summed of one optimizer: `sums` stay on the device until the run is over."""
 
+    window: Window
     optimizer: str = ""
     names: tuple[str, ...] = ()
     wrapper: Any = None  # a weak reference to the module that keeps its parameters alike
@@ -91,6 +92,7 @@ class Replicas(Watcher):
                     sharded=summed.sharded,
                     lone=summed.lone,
                     exchanged=summed.exchanged,
+                    begun=any(f.training and f.gradients for f in summed.window.forwards),
                     steps=tuple(summed.steps),
                     sums=tuple(tuple(row) for row in _numbers(summed.sums)),
                     buffers=tuple(_numbers(summed.buffers)),
@@ -100,7 +102,7 @@ class Replicas(Watcher):
         """Return what an optimizer's parameters are called, and who has replicas of them."""
         wrapper = _find_wrapper(window)
         sharded = any(is_sharded(p) or _is_flat(p) for p in window.parameters)
-        made = _Summed(names=self._names(window.parameters), sharded=sharded)
+        made = _Summed(window, names=self._names(window.parameters), sharded=sharded)
         if wrapper is not None:
             made.wrapper = weakref.ref(wrapper)
             made.replicas = _group_text(distributed.get_process_group_ranks(wrapper.process_group))
