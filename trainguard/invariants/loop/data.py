@@ -9,7 +9,7 @@ from trainguard.core.measure import Measure, integer
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import SERVED, steps_from
+from trainguard.invariants.loop.evidence import SERVED, has_probe, steps_from
 from trainguard.invariants.loop.wording import count, courses, events, main_course, middle, percent
 from trainguard.invariants.wording import number
 
@@ -69,3 +69,33 @@ def data_keeps_up(trace: Trace[Event]) -> Iterator[Finding]:
             event=slow,
             source=slow.source,
         )
+
+
+@invariant("loop", evidence=has_probe("stored", "no data set was served twice that stores samples"))
+def stored_samples_stay(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Serving a sample does not change what a data set stores of it.
+
+    Judges: data sets that are trained on in two epochs or more, by a loader without workers. Pairs
+        of samples are served with the same random numbers twice, and with others between: in two
+        of 6 pairs or more, 8 stored values or more change, and so does what is served.
+    Allows: what is filled or normalised the first time; buffers and statistics, which change
+        whichever sample is served; a change below 0.001 of the largest value; data sets whose
+        __getitem__ stores into `self.name[...]`, on purpose.
+    Misses: data without a loader, or that workers load; more than 128 MiB; mapped files and shared
+        memory; runs on an accelerator.
+    Why: a row of an array is a view. An augmentation that works in place is then applied anew in
+        each epoch to what is left by the last one, and the data degrade.
+    Source: facebookresearch/pycls pull request 21; sefibk/KernelGAN issue 35.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "stored":
+            yield Finding(
+                f"serving a sample of `{trace.subject}` changes what its data set stores",
+                f"{probe.label}.__getitem__",
+                integer(probe.measured, "stored values") + " change when two samples are served",
+                integer(0),
+                why="it works in place on a view of what is stored: copy the sample first",
+                event=probe,
+                source=probe.source,
+            )

@@ -45,6 +45,7 @@ from trainguard.observe.loop.watch.scores import Scores
 from trainguard.observe.loop.watch.shared_layers import SharedLayers
 from trainguard.observe.loop.watch.shared_rows import SharedRows
 from trainguard.observe.loop.watch.spent_gradients import SpentGradients
+from trainguard.observe.loop.watch.stored_samples import StoredSamples
 from trainguard.observe.loop.watch.term_gradients import TermGradients
 from trainguard.observe.loop.watch.time_memory import TimeAndMemory
 from trainguard.observe.loop.watch.update_norms import UpdateNorms
@@ -83,6 +84,7 @@ _ALL: tuple[type[Watcher], ...] = (
     LabelOrder,
     EpochOrders,
     WorkerCopies,
+    StoredSamples,
     RandomNumbers,
     Replicas,
     SavedFiles,
