@@ -251,7 +251,8 @@ class Probe(Event):
         target looked for in the input), "labels" (one input with different labels), "rerun" (the
         same run again), "processes" and "workers" (again in a new process, with other workers),
         "broadcast" (a loss over every pair), "batches" (the same batch again), "matched" (a state
-        that was loaded), "restored" (a state that shares the memory of what it was loaded into),
+        that was loaded), "renamed" (frozen parameters that a load left out, of the names that it
+        had too many), "restored" (a state that shares the memory of what it was loaded into),
         "order" (passes through a loader in the order of an earlier one), "reach" (different samples
         of a pass, against those drawn; step is the size of the data set), "sorted" (labels that
         rise through each epoch), "random" (steps that drew the numbers of an earlier one),

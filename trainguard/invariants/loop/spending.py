@@ -75,9 +75,9 @@ def gradients_stay_with_their_loss(trace: Trace[Event]) -> Iterator[Finding]:
     """
     An optimizer does not step with gradients that another one's loss left, against its own loss.
 
-    Judges: passes backward that reach two optimizers, the second one through the parameters of the
-        first: whether what they leave at the first is still there when its own loss goes backward,
-        in most of 16 of its first steps or more, and pulls against that.
+    Judges: passes backward that reach two optimizers, one through the parameters of the other:
+        whether what they leave at the one that does not step is still there when its own loss goes
+        backward, in most of 16 of its first steps or more, and pulls against that.
     Allows: losses that pull the same way, as where a head steps with several of them.
     Misses: losses that come to what they are for by no way through the other's parameters.
     Why: the loss of a generator passes through the discriminator, and leaves gradients there that
@@ -92,12 +92,12 @@ def gradients_stay_with_their_loss(trace: Trace[Event]) -> Iterator[Finding]:
         yield Finding(
             f"{holder} of `{trace.subject}` steps with the gradients of another optimizer's loss",
             at_step(probe.step) + f" of {holder}",
-            portion(probe.measured, seen, "steps")
+            portion(min(probe.measured, seen), seen, "steps")
             + f" also use those that the backward in {backward} left for {user}, and they pull the"
             " other way",
             "gradients of its own loss alone",
             why=f"nothing clears them in between: call zero_grad() of {holder} just before this"
-            " backward",
+            " backward, or detach what the other loss is not to reach",
             event=probe,
             source=probe.source,
         )

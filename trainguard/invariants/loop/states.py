@@ -17,15 +17,30 @@ def loaded_state_matches(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A state that is loaded has something for the module.
 
-    Judges: each load_state_dict, how many names of the state were found in the module.
-    Allows: any number but none; an empty state; another try before the next step, with other names
-        or into another part of the module.
-    Misses: states of which little is found; names that are left out before the state is loaded.
+    Judges: each load_state_dict, how many names of the state were found in the module; whether
+        frozen parameters are left as they were drawn, while the state has others of the same shape
+        under their names without the word of a wrapper, or with one more (half of all that it
+        has too much, or more).
+    Allows: any number but none; an empty state; what is trained later on, as a new head is; another
+        try before the next step, with other names or into another part of the module.
+    Misses: other states of which little is found; names that are left out before they are loaded.
     Why: with strict=False, names that all begin with `module.` load nothing without a word, and
         what was to be fine-tuned is trained from scratch, or frozen as it was drawn.
     Source: pytorch/examples issue 1029; pytorch/pytorch issue 141256.
     """
     for probe in events(trace, Probe):
+        if probe.probe == "renamed" and 2 * probe.measured >= probe.reference:
+            yield Finding(
+                f"a state that `{trace.subject}` loads passes frozen parameters by",
+                at_step(probe.step) + f", {probe.label}",
+                portion(probe.measured, probe.reference, "names")
+                + " of the state fit parameters that are called otherwise",
+                "none",
+                why="strict=False leaves out what does not match: load the state before layers are"
+                " wrapped, or rename what is in it",
+                event=probe,
+                source=probe.source,
+            )
         if probe.probe == "matched" and probe.measured < 1 <= probe.reference:
             yield Finding(
                 f"a state that `{trace.subject}` loads has nothing for its module",

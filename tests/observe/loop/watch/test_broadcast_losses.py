@@ -38,6 +38,7 @@ TABLES = {
     "dimensions": lambda out, y: ((out - y) ** 2).mean(0).mean(),
     "weighted": lambda out, y: ((out - y) ** 2 * torch.ones(16)).mean(),
     "penalty": lambda out, y: ((out - y) ** 2).mean() + 0.01 * out.square().mean(),
+    "two terms": lambda out, y: ((out - y) ** 2).mean() - 0.01 * out.tanh().mean(),
     "target": lambda out, y: ((out.squeeze() - y[:, None]) ** 2).mean(),
     "learned": lambda out, y: ((out.sigmoid() - y) ** 2).mean(),
 }
@@ -46,6 +47,7 @@ SOUND = {
     "unsqueezed": lambda out, y: ((out - y[:, None]) ** 2).mean(),
     "one target": lambda out, y: ((out - y[0]) ** 2).mean(),
     "on purpose": lambda out, y: ((out.squeeze()[:, None] - y[None]) ** 2).mean(),
+    "two parts": lambda out, y: 2 * (out - y).abs().mean() - (out - out.T).abs().mean(),
     "ranking": lambda out, _: torch.relu(1 - (out - out.T)).mean(),
     "distances": lambda out, _: (out - out.T).square().mean(),
     "energy": lambda out, y: (2 * (out - y).abs() - (out - out.T).abs()).mean(),

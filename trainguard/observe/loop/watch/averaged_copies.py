@@ -25,6 +25,7 @@ _CALLED = frozenset(
 _PLAIN = frozenset(("module", "model", "net", "copy", "self", "value"))
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")  # of names such as ema_model and ModelEMA
 _FIRST = 2  # steps before copies are looked for
+_OPTIMIZERS = 8  # whose second steps are a time to look: a search of the heap takes 0.1 s
 _PATIENCE = 16  # looks after which a dict that never moved is let go
 _ROUNDED = 64  # times the square of what rounding makes of it: a smaller move tells no decay
 
@@ -91,10 +92,12 @@ class AveragedCopies(Watcher):
                     self._look(one)
 
     def after_step(self, window: Window) -> Columns:
-        """Look for copies after the second step, and later where some may have been made."""
-        if self.recorder.steps + 1 >= self._due:
-            self._due = 10 if self._due == _FIRST else 4 * self._due
-            made = self._restored, len(self.recorder.windows)
+        """Look for copies after an optimizer's second step, and where some may have been made."""
+        made = self._restored, len(self.recorder.windows)
+        due = self.recorder.steps + 1 >= self._due
+        if due or (window.index + 1 == _FIRST and made[1] <= _OPTIMIZERS):
+            if due:
+                self._due = 10 if self._due == _FIRST else 4 * self._due
             if made != self._searched:
                 self._searched = made
                 with suppress(Exception):  # whatever somebody's objects do when they are looked at

@@ -90,15 +90,24 @@ class BroadcastLosses(Watcher):
 def _pairs(loss: torch.Tensor, counts: set[int]) -> int:
     """Return the number of outputs that are compared with all targets in a loss, 0 if none are."""
     near = list(autograd_graph.below(loss.grad_fn, _NEAR))
-    kinds = {autograd_graph.kind_of(node) for node in near if len(_learning(node)) > 1}
-    if kinds & _DIFFERENCES:
-        return 0  # a ranking, or a distance between distributions, which has pairs on purpose
     for node in near:
         shape = autograd_graph.sizes(node) if autograd_graph.kind_of(node) in _REDUCTIONS else ()
         square = len(shape) == 2 and shape[0] == shape[1] and shape[0] in counts
         if square and _compares(loss, node, shape[0], _NEAR):
-            return shape[0]
+            return 0 if any(_ranks(loss, each, shape[0]) for each in near) else shape[0]
     return 0
+
+
+def _ranks(loss: torch.Tensor, node: autograd_graph.Node, count: int) -> bool:
+    """
+    Say whether something compares so many outputs with as many others that learn.
+
+    That is a ranking, or a distance between distributions, which has pairs on purpose.
+    """
+    live = _learning(node)
+    if autograd_graph.kind_of(node) not in _DIFFERENCES or len(live) < 2:
+        return False
+    return all(prod(autograd_graph.shape_after(loss, *each)) == count for each in live)
 
 
 def _compares(loss: torch.Tensor, node: autograd_graph.Node, count: int, depth: int) -> bool:

@@ -55,8 +55,8 @@ class _Leak:
     """
     The steps of one optimizer with gradients of a loss that another has used.
 
-    cosines: of what was there and what was added to it. through: whether the loss reaches that
-    other one through what this one holds; None while that is not known.
+    cosines: of what was there and what was added to it. through: whether the loss reaches one of
+    the two through what the other one holds; None while that is not known.
     """
 
     user: Window
@@ -145,6 +145,7 @@ class LeakedGradients(Watcher):
             for leak in unknown:
                 if leak.backward == self._source:
                     leak.through = _passes_through(loss, leak.holder, leak.user)
+                    leak.through |= _passes_through(loss, leak.user, leak.holder)
 
     def after_backward(self, loss: torch.Tensor) -> None:
         """Compare what was added with what was there, and take down what has arrived."""

@@ -1,7 +1,7 @@
 """Watches states that are taken of modules and loaded into them: whether loading does anything."""
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
@@ -13,6 +13,7 @@ from torch import nn
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.watcher import Watcher, shielded
+from trainguard.observe.tools.local_values import has_memory
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
@@ -46,13 +47,14 @@ class _TakenState:
 
 class LoadedStates(Watcher):
     """
-    The Probe events "matched" and "restored".
+    The Probe events "matched", "renamed" and "restored".
 
-    The first are of loads that found none of the names; the second of loads of tensors that are
-    the module's own: `measured` is 1 where they had moved since their state was taken.
+    The first are of loads that found none of the names, the second of loads that left out what the
+    module has under a longer or shorter name, the third of loads of tensors that are the module's
+    own: `measured` is 1 where they had moved since their state was taken.
     """
 
-    makes = ("Probe:matched", "Probe:restored")
+    makes = ("Probe:matched", "Probe:renamed", "Probe:restored")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -128,19 +130,23 @@ class LoadedStates(Watcher):
             if probe.step != now or (other := ref()) is None or not _overlap(other, module, inside)
         ]
         unexpected = getattr(result, "unexpected_keys", ())
-        if 0 < len(state) == len(unexpected) and len(self._unmatched) < _MOST:
-            names = _first(getattr(result, "missing_keys", ())), _first(unexpected)
-            label = "{} has {}, the state {}".format(type(module).__name__, *names)
-            size = float(len(state))
-            probe = Probe(
-                probe="matched",
-                measured=0.0,
-                reference=size,
-                step=now,
-                label=label,
-                source=caller(),
-            )
-            self._unmatched.append((weakref.ref(module), probe))
+        missing = getattr(result, "missing_keys", ())
+        if not (unexpected and missing) or len(self._unmatched) >= _MOST:
+            return
+        nothing = len(state) == len(unexpected)
+        pairs = [] if nothing else list(_renamed(module, _tensors(state), unexpected, missing))
+        if not (nothing or pairs):
+            return
+        own, theirs = pairs[0] if pairs else (missing[0], unexpected[0])
+        probe = Probe(
+            probe="matched" if nothing else "renamed",
+            measured=float(len(pairs)),
+            reference=float(len(unexpected)),
+            step=now,
+            label=f"{type(module).__name__} has `{own}`, the state `{theirs}`",
+            source=caller(),
+        )
+        self._unmatched.append((weakref.ref(module), probe))
 
     def _restore_live(self, module: nn.Module, state: Any) -> None:
         """Tell of tensors that were loaded into themselves, and whether they had moved."""
@@ -191,6 +197,30 @@ def _overlap(one: nn.Module, other: nn.Module, inside: set[int]) -> bool:
     return id(one) in inside or any(part is other for part in one.modules())
 
 
-def _first(state: Any) -> str:
-    """Return the first name in a state, in backticks."""
-    return f"`{next(iter(state), 'nothing')}`"
+def _renamed(
+    module: nn.Module, given: dict[str, torch.Tensor], unexpected: list[str], missing: list[str]
+) -> Iterator[tuple[str, str]]:
+    """
+    Yield a frozen parameter that was not loaded, and what the state has for it.
+
+    A wrapper around a layer puts a word into its names: `q.weight` becomes `q.base.weight`. What is
+    trained may have been left out on purpose, as a new head is; what is frozen stays as drawn.
+    """
+    own = dict(nn.Module.named_parameters(module))
+    for name in missing:
+        parameter = own.get(name)
+        if parameter is None or parameter.requires_grad:
+            continue
+        alike = [key for key in unexpected if _is_longer(name, key) or _is_longer(key, name)]
+        found = given.get(alike[0]) if len(alike) == 1 else None
+        if found is None or found.shape != parameter.shape or not has_memory(parameter):
+            continue
+        if not torch.equal(found.to(parameter), parameter):
+            yield name, alike[0]
+
+
+def _is_longer(one: str, other: str) -> bool:
+    """Say whether a name has all words of another in their order, and more, with the same end."""
+    words, rest = one.split("."), iter(one.split("."))
+    parts = other.split(".")
+    return len(words) > len(parts) and words[-1] == parts[-1] and all(p in rest for p in parts)
