@@ -21,6 +21,7 @@ from trainguard.command.mutate.command import mutate_training
 from trainguard.command.options import (
     Words,
     check_file,
+    open_baseline,
     read_excuses,
     read_settings,
     split_formats,
@@ -97,6 +98,12 @@ def run_script(
         Words, typer.Option(help="Excuse one; a stale excuse fails.", metavar="NAME=REASON")
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Let notes fail too.")] = False,
+    baseline: Annotated[
+        Path | None, typer.Option(help="Fail only for what is not in it.", metavar="FILE")
+    ] = None,
+    update_baseline: Annotated[
+        bool, typer.Option("--update-baseline", help="Write it anew, with what is found.")
+    ] = False,
     no_probes: Annotated[
         bool, typer.Option("--no-probes", help="Only watch, try nothing out.")
     ] = False,
@@ -164,6 +171,7 @@ def run_script(
             live=live,
             fail_fast=fail_fast,
             events=check_file("--events", events),
+            baseline=open_baseline(baseline, update_baseline),
         )
         if ranks is not None:
             raise typer.Exit(start_ranks(ranks, sys.argv[1:]))

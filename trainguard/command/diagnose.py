@@ -17,21 +17,24 @@ from trainguard.command.options import (
     Words,
     check_file,
     name_only,
+    open_baseline,
     read_excuses,
     read_settings,
     split_columns,
 )
-from trainguard.command.output import say, write_file
+from trainguard.command.output import say, write_baseline, write_file
 from trainguard.core.catalogue import catalogue
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Trace
+from trainguard.judging.baseline import Baseline
 from trainguard.judging.judge import judge_run
 from trainguard.judging.verdict import Verdict
 from trainguard.logs.entry import read_logs
 from trainguard.report import log_summary, run_summary
 from trainguard.report.json import VERSION, check_apart, findings, render
 from trainguard.report.progress import showing
-from trainguard.report.run_report import render_report
+from trainguard.report.run_report import baseline_as_rows, render_report
+from trainguard.report.text import render_rows
 from trainguard.subjects.log import Log
 from trainguard.subjects.loop import Script
 
@@ -43,6 +46,7 @@ class DiagnoseRequest:
     subject: Log
     settings: Settings = field(default_factory=Settings)
     json: Path | None = None
+    baseline: Baseline = field(default_factory=Baseline)
     verbose: bool = False
     command: str = ""
 
@@ -72,6 +76,12 @@ def diagnose_logs(
         Words, typer.Option(help="Excuse one; a stale excuse fails.", metavar="NAME=REASON")
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Let notes fail too.")] = False,
+    baseline: Annotated[
+        Path | None, typer.Option(help="Fail only for what is not in it.", metavar="FILE")
+    ] = None,
+    update_baseline: Annotated[
+        bool, typer.Option("--update-baseline", help="Write it anew, with what is found.")
+    ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Name what had nothing to judge.")
     ] = False,
@@ -95,6 +105,7 @@ def diagnose_logs(
             subject=subject,
             settings=read_settings(select, ignore, strict, read=True),
             json=check_file("--json", json),
+            baseline=open_baseline(baseline, update_baseline),
             verbose=verbose,
             command=shlex.join(["trainguard", *sys.argv[1:]]),
         )
@@ -106,17 +117,22 @@ def diagnose(order: DiagnoseRequest) -> int:
     subject = order.subject
     name_only(subject)
     paths = [subject.paths] if isinstance(subject.paths, str | Path) else subject.paths
-    check_apart([order.json], [path for path in map(Path, paths) if path.exists()])
+    held = order.baseline
+    check_apart([order.json, held.path], [path for path in map(Path, paths) if path.exists()])
     with ExitStack() as stack:
         read = [0]
         stack.enter_context(showing(lambda seconds: f"{read[0]:,} rows read, {seconds:.0f} s"))
         traces = read_logs(subject, partial(_count, read))
     judged = [(trace, _judge(order, trace)) for trace in traces]
+    judged = [(trace, tuple(map(held.settle, verdicts))) for trace, verdicts in judged]
     written = True
     if order.json is not None:
         text = partial(_document, order, judged)
         written &= write_file(order.json, text, sys.stderr)
-    report = "\n\n".join(_report(order, trace, verdicts) for trace, verdicts in judged)
+    written &= write_baseline(held, sys.stderr)
+    told = [_report(order, trace, verdicts) for trace, verdicts in judged]
+    told += [render_rows([], rows)] if (rows := baseline_as_rows(held)) else []
+    report = "\n\n".join(told)
     written &= say(report, sys.stdout, sys.stderr) or order.json is not None
     if any(verdict.fails for _, verdicts in judged for verdict in verdicts):
         return FOUND
@@ -134,7 +150,8 @@ def _judge(order: DiagnoseRequest, trace: Trace[Any]) -> tuple[Verdict, ...]:
     run: Log | Script = replace(subject, name=trace.subject)
     if "log" not in trace.conditions:
         run = Script(trace.subject, name=trace.subject, allow=_of_loops(subject))
-    return judge_run(name_only(run), trace, order.settings, order.command, SILENCE)
+    verdicts = judge_run(name_only(run), trace, order.settings, order.command, SILENCE)
+    return tuple(map(order.baseline.hold, verdicts))
 
 
 def _of_loops(subject: Log) -> dict[str, str]:

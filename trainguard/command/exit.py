@@ -7,13 +7,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, Final, NoReturn, TextIO
 
 import typer
 
 from trainguard.command.output import say
 from trainguard.core.errors import DeclarationError
-from trainguard.report.text import render_crash
+from trainguard.report.text import render_crash, render_traceback
 
 CLEAN = 0
 FOUND = 1  # something is broken, or worse than it may be
@@ -21,6 +22,7 @@ USAGE = 2  # the arguments are wrong, there was nothing to judge, or a file coul
 FAILED = 3  # the code of the team failed
 OURS = 4  # trainguard itself failed
 INTERRUPTED = 130
+_PACKAGE: Final = str(Path(__file__).parents[1])
 _FOR_EVER = 1e9  # seconds: 30 years, and few enough for every timer
 
 
@@ -51,6 +53,40 @@ def seconds(timeout: float | None) -> float | None:
 def with_options(remedy: str) -> str:
     """Return a remedy in the words of a command line, where it is about a declaration."""
     return remedy.replace("with timeout=<seconds>", "with --timeout <seconds>")
+
+
+def leave_child(error: BaseException | None) -> None:
+    """End a forked child with the exit code, and the traceback, that Python would end it with."""
+    if isinstance(error, SystemExit):
+        raise error
+    if error is not None:
+        report_error(error, sys.stderr)
+    raise SystemExit(0 if error is None else 1)
+
+
+def report_error(error: BaseException, err: TextIO) -> int:
+    """Tell how a script failed, as Python would, and return the exit code that stands for it."""
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(error, SystemExit):
+        if not isinstance(error.code, int):
+            say(str(error.code), err)
+        return FAILED
+    hook = getattr(sys, "excepthook", sys.__excepthook__)
+    if hook is sys.__excepthook__:
+        say(render_traceback(error), err)
+        return FAILED
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        trace = trace.tb_next
+    try:
+        hook(type(error), error.with_traceback(trace), trace)
+    except SystemExit:
+        return FAILED
+    except BaseException as fault:  # noqa: BLE001 the script's own, told as Python tells it
+        parts = "Error in sys.excepthook:", render_traceback(fault), "", "Original exception was:"
+        say("\n".join([*parts, render_traceback(error)]), err)
+    return FAILED
 
 
 def account_for_exits(name: str, replace: Callable[[Any, str, Any], None]) -> None:

@@ -9,14 +9,21 @@ from typing import Annotated, Any
 import typer
 
 from trainguard.command.exit import CLEAN, FOUND, USAGE, ending
-from trainguard.command.options import SILENCE, Words, name_only, read_excuses, read_settings
-from trainguard.command.output import say
+from trainguard.command.options import (
+    SILENCE,
+    Words,
+    name_only,
+    open_baseline,
+    read_excuses,
+    read_settings,
+)
+from trainguard.command.output import say, write_baseline
 from trainguard.command.ranks import Others, as_rows
 from trainguard.core.errors import DeclarationError
 from trainguard.events.joined import digest, join
 from trainguard.events.trace import Trace
 from trainguard.judging.judge import judge_run
-from trainguard.report.run_report import render_report
+from trainguard.report.run_report import baseline_as_rows, render_report
 from trainguard.subjects.loop import Script
 
 _REMEDY = "`torchrun ... -m trainguard run --trace FILE` writes one of each process."
@@ -40,6 +47,12 @@ def join_traces(
         Words, typer.Option(help="Excuse one; a stale excuse fails.", metavar="NAME=REASON")
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Let notes fail too.")] = False,
+    baseline: Annotated[
+        Path | None, typer.Option(help="Fail only for what is not in it.", metavar="FILE")
+    ] = None,
+    update_baseline: Annotated[
+        bool, typer.Option("--update-baseline", help="Write it anew, with what is found.")
+    ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Name what had nothing to judge.")
     ] = False,
@@ -53,6 +66,7 @@ def join_traces(
     with ending():
         settings = read_settings(select, ignore, strict, read=True)
         excuses = read_excuses(allow)
+        held = open_baseline(baseline, update_baseline)
         found = _read(folder)
         assert found.of is not None
         world = found.of[1]
@@ -62,10 +76,12 @@ def join_traces(
         run = name_only(Script(joined.subject, name=joined.subject, allow=excuses, ranks=world))
         command = shlex.join(["trainguard", *sys.argv[1:]])
         verdicts = judge_run(run, joined, settings, command, SILENCE, joined=True)
-        rows = [*as_rows(others, world), *(("unread", name) for name in found.unread)]
+        verdicts = tuple(map(held.settle, [*map(held.hold, verdicts)]))
+        rows = [*as_rows(others, world), *baseline_as_rows(held)]
+        rows += [("unread", name) for name in found.unread]
         head = f"{joined.subject}: {len(found.files)} traces in {folder}"
         text = render_report(verdicts, head, rows, strict=settings.strict, by_name=verbose)
-        written = say(text, sys.stdout, sys.stderr)
+        written = write_baseline(held, sys.stderr) & say(text, sys.stdout, sys.stderr)
         fails = any(verdict.fails for verdict in verdicts)
         raise typer.Exit(FOUND if fails else CLEAN if written else USAGE)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from trainguard.core.files import write_whole
+from trainguard.judging.baseline import Baseline
 
 
 def say(text: str, stream: TextIO, err: TextIO | None = None) -> bool:
@@ -48,6 +49,13 @@ def write_file(path: Path, content: Callable[[], str | bytes], err: TextIO) -> b
         say(f"{path} could not be written: {error.strerror}.", err)
         return False
     return True
+
+
+def write_baseline(baseline: Baseline, err: TextIO) -> bool:
+    """Write a baseline where it is new or renewed; say whether nothing went wrong."""
+    if baseline.path is None or not baseline.writes:
+        return True
+    return write_file(baseline.path, baseline.to_text, err)
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from trainguard.core.files import is_running
 from trainguard.events.base import Plain
 from trainguard.events.trace import Trace
 from trainguard.invariants.ranks.wording import ranks_text
+from trainguard.judging.baseline import Baseline, Entry, entries_of
 
 _TOLD: Final = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
 _PATIENCE: Final = 60.0  # seconds for those that still work when the first one has ended
@@ -38,11 +39,16 @@ State = dict[str, dict[str, Any]]  # {a process: its rank, and what it found onc
 
 @dataclass(slots=True)
 class Others:
-    """What the other processes have left: findings and digests by rank, and who left nothing."""
+    """
+    What the other processes have left: findings and digests by rank, and who left nothing.
+
+    known: what any of them has found of what a baseline holds, or is to hold.
+    """
 
     found: dict[int, Found] = field(default_factory=dict)
     digests: dict[int, Trace[Any]] = field(default_factory=dict)
     missing: dict[int, str] = field(default_factory=dict)
+    known: list[Entry] = field(default_factory=list)
 
 
 def rank() -> int:
@@ -114,9 +120,10 @@ def end_in_order() -> Iterator[None]:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def tell(found: Mapping[str, str], digest: Trace[Any]) -> None:
-    """Leave what this process found, and its digest, for the first one."""
-    text = json.dumps({"found": dict(found), "digest": digest.to_text()})
+def tell(found: Mapping[str, str], digest: Trace[Any], baseline: Baseline) -> None:
+    """Leave what this process found, known or new, and its digest, for the first one."""
+    told = {"found": dict(found), "digest": digest.to_text(), "known": baseline.seen_text()}
+    text = json.dumps(told)
     if _on_one_machine():
         with suppress(OSError):
             _write_private(_meeting(rank()), text)
@@ -203,6 +210,7 @@ def _take(others: Others, number: int, told: str) -> None:
     """Take what a process has left; one of another version may have left what nobody can read."""
     try:
         left = json.loads(told)
+        others.known += entries_of(left["known"])
         others.digests[number] = Trace.from_text(left["digest"])
         others.found[number] = {str(name): str(text) for name, text in left["found"].items()}
     except (AttributeError, KeyError, TypeError, ValueError):

@@ -10,10 +10,18 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from trainguard.command import ranks
-from trainguard.command.exit import CLEAN, FAILED, FOUND, INTERRUPTED, USAGE, account_for_exits
+from trainguard.command.exit import (
+    CLEAN,
+    FOUND,
+    INTERRUPTED,
+    USAGE,
+    account_for_exits,
+    leave_child,
+    report_error,
+)
 from trainguard.command.live import LiveAccount
 from trainguard.command.options import SILENCE, name_only
-from trainguard.command.output import flush, keep_stream, say, write_file
+from trainguard.command.output import flush, keep_stream, say, write_baseline, write_file
 from trainguard.command.ranks import own_file, rank
 from trainguard.command.run_request import RunRequest
 from trainguard.core.catalogue import catalogue
@@ -28,11 +36,10 @@ from trainguard.report.formats import RunAccount
 from trainguard.report.formats.table import write_account
 from trainguard.report.json import check_apart, document
 from trainguard.report.progress import progress
-from trainguard.report.run_report import render_report
-from trainguard.report.text import render_traceback, render_verdict
+from trainguard.report.run_report import baseline_as_rows, render_report
+from trainguard.report.text import render_verdict
 
 _NO_ACCELERATOR: Final = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
-_PACKAGE: Final = str(Path(__file__).parents[1])
 _EXCEPTHOOK: Final = sys.excepthook  # before the command line puts its own there
 
 
@@ -44,7 +51,8 @@ def launch(order: RunRequest) -> int:
     """
     name_only(order.subject)
     sys.excepthook = _EXCEPTHOOK
-    files = [order.json, order.trace, order.events, *(file for _, file in order.formats)]
+    known = order.baseline.path
+    files = [order.json, order.trace, order.events, known, *(file for _, file in order.formats)]
     check_apart(files, [None if order.module else Path(order.subject.path)])
     if order.judging:
         _check_judgeable(order)
@@ -55,11 +63,11 @@ def launch(order: RunRequest) -> int:
         except DeclarationError:
             raise
         except BaseException as error:  # noqa: BLE001 a package on the way to the module failed
-            return _report_error(error, err)
+            return report_error(error, err)
         live = _live_account(order, err)
         recorder, failure = _record(order, program, live)
         flush()
-        code = CLEAN if failure is None else _report_error(failure, err)
+        code = CLEAN if failure is None else report_error(failure, err)
         # From here on the work is done: torchrun, say, may not cut off the account of it.
         with _ignore_termination():
             return _judge_and_report(order, recorder.trace, code, live, out, err)
@@ -81,6 +89,10 @@ def _ignore_termination() -> Iterator[None]:
 
 def _check_judgeable(order: RunRequest) -> None:
     """Raise where excuses or settings leave nothing that a single run can be judged by."""
+    if order.fail_fast and order.baseline.writes:
+        raise DeclarationError(
+            "--fail-fast stops before a baseline is whole. Write it by a run without."
+        )
     check_excuses_apply(order.subject, ())
     again = {made.name for made in catalogue("loop") if made.probe != "run"}
     for name in again & set(order.subject.allow):
@@ -103,7 +115,7 @@ def _find_program(order: RunRequest) -> Any:
 def _live_account(order: RunRequest, err: TextIO) -> LiveAccount:
     """Return what is told while the script runs, as far as that was asked for."""
     events, trace = (own_file(f) if f is not None else None for f in (order.events, order.trace))
-    judge = LiveJudge(order.subject, order.settings, order.command, SILENCE)
+    judge = LiveJudge(order.subject, order.settings, order.command, SILENCE, order.baseline.hold)
     return LiveAccount(judge, err, order.live, order.fail_fast, events, trace)
 
 
@@ -150,42 +162,8 @@ def _record(order: RunRequest, program: Any, live: LiveAccount) -> tuple[Any, Ba
     else:
         raised = None  # the recorder's own stop
     if os.getpid() != owner:
-        _leave(raised)
+        leave_child(raised)
     return recorder, raised
-
-
-def _leave(error: BaseException | None) -> None:
-    """End a forked child with the exit code, and the traceback, that Python would end it with."""
-    if isinstance(error, SystemExit):
-        raise error
-    if error is not None:
-        _report_error(error, sys.stderr)
-    raise SystemExit(0 if error is None else 1)
-
-
-def _report_error(error: BaseException, err: TextIO) -> int:
-    """Tell how a script failed, as Python would, and return the exit code that stands for it."""
-    if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED
-    if isinstance(error, SystemExit):
-        if not isinstance(error.code, int):
-            say(str(error.code), err)
-        return FAILED
-    hook = getattr(sys, "excepthook", sys.__excepthook__)
-    if hook is sys.__excepthook__:
-        say(render_traceback(error), err)
-        return FAILED
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
-        trace = trace.tb_next
-    try:
-        hook(type(error), error.with_traceback(trace), trace)
-    except SystemExit:
-        return FAILED
-    except BaseException as fault:  # noqa: BLE001 the script's own, told as Python tells it
-        parts = "Error in sys.excepthook:", render_traceback(fault), "", "Original exception was:"
-        say("\n".join([*parts, render_traceback(error)]), err)
-    return FAILED
 
 
 def _judge_and_report(
@@ -198,6 +176,7 @@ def _judge_and_report(
 ) -> int:
     """Judge what was recorded, write the files, print the report, and return the exit code."""
     ended = "interrupted" if code == INTERRUPTED else ""
+    held = order.baseline
     missing, verdicts, others = "", tuple[Verdict, ...](), ranks.Others()
     trace = ranks.with_rank(trace)
     try:
@@ -205,14 +184,16 @@ def _judge_and_report(
     except SubjectError as fault:
         missing = f"{fault.sentence}.\n{fault.remedy}"
     if order.judging and not missing:
-        whole = judge_run(order.subject, trace, order.settings, order.command, SILENCE)
-        verdicts = live.judge.merge(whole)
+        own = judge_run(order.subject, trace, order.settings, order.command, SILENCE)
+        verdicts = tuple(map(held.hold, live.judge.merge(own)))
     if order.judging and ranks.world() > 1:
         verdicts, others = _judge_together(order, trace, verdicts, failed=bool(code))
+    whole = order.judging and not (missing or code or others.missing or rank() or live.as_rows())
+    verdicts = _settle(order, verdicts, whole, err)
     told, found = run_summary.summarize_run(trace, ended), _found(verdicts)
     every = {0: found, **others.found}
     elsewhere = tuple(ranks.found_by_others(every))
-    written = True
+    written = not whole or write_baseline(held, err)
     if order.json is not None:
         plain = partial(document, order.subject, verdicts, told, elsewhere)
         written &= write_file(own_file(order.json), plain, err)
@@ -226,7 +207,7 @@ def _judge_and_report(
     if order.judging and not rank():
         rows = run_summary.as_rows(told) + ranks.as_rows(others, ranks.world())
         rows += run_summary.questions_as_rows(trace) if order.verbose else []
-        rows += live.as_rows()
+        rows += live.as_rows() + (baseline_as_rows(held) if whole else [])
         head = run_summary.headline(told, order.subject.name)
         text = render_report(
             verdicts,
@@ -270,6 +251,17 @@ def _tell(order: RunRequest, account: RunAccount, out: TextIO, err: TextIO) -> b
     return written and (said or any(file is not None for file in files))
 
 
+def _settle(
+    order: RunRequest, verdicts: tuple[Verdict, ...], whole: bool, err: TextIO
+) -> tuple[Verdict, ...]:
+    """Hold what a whole run came to against the baseline: of another, nothing is mended."""
+    if whole:
+        return tuple(map(order.baseline.settle, verdicts))
+    if order.baseline.writes and order.judging and not rank():
+        say(f"{order.baseline.name} was not written: the run is not whole.", err)
+    return verdicts
+
+
 def _found(verdicts: tuple[Verdict, ...]) -> ranks.Found:
     """Return the reports of what is broken, by the names of the invariants."""
     return {v.invariant.name: render_verdict(v) for v in verdicts if v.fails}
@@ -281,9 +273,10 @@ def _judge_together(
     """Leave what one process has found; in the first one, judge it with what the others left."""
     own = digest(trace, rank(), ranks.world())
     if rank():
-        ranks.tell(_found(verdicts), own)
+        ranks.tell(_found(verdicts), own, order.baseline)
         return verdicts, ranks.Others()
     others = ranks.gather(failed=failed)
+    order.baseline.see(others.known)
     joined = join([own, *others.digests.values()], others.missing)
     more = judge_run(order.subject, joined, order.settings, order.command, SILENCE, joined=True)
-    return (*verdicts, *more), others
+    return (*verdicts, *map(order.baseline.hold, more)), others

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainguard.core.settings import Settings
+from trainguard.judging.baseline import Baseline
 from trainguard.subjects.loop import Script
 
 
@@ -19,7 +20,7 @@ class RunRequest:
         take.
     formats: what the report is written as, and to which file; printed where that is None.
     live: whether findings are printed as soon as they are certain. fail_fast: whether the first one
-        ends the run. events: the file that gets a line for each finding.
+        ends the run. events: the file that gets a line for each finding. baseline: what is known.
     """
 
     subject: Script
@@ -36,4 +37,5 @@ class RunRequest:
     live: bool = False
     fail_fast: bool = False
     events: Path | None = None
+    baseline: Baseline = field(default_factory=Baseline)
     root: Path = field(default_factory=Path.cwd)  # before the script goes elsewhere

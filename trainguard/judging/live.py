@@ -1,6 +1,6 @@
 """Judge a run that still goes on, by what needs no end of it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -18,11 +18,20 @@ class LiveJudge:
     It judges as it would judge a run that was stopped there. What was told is told at the end too:
     a fault of the first thousand steps stays one, whatever the steps after them do.
 
-    told: what was told by now, with the steps made until then.
+    told: what was told by now, with the steps made until then. hold: what a verdict goes through,
+        such as a baseline.
     """
 
-    def __init__(self, run: Run, settings: Settings, rerun: str = "", silence: str = "") -> None:
+    def __init__(
+        self,
+        run: Run,
+        settings: Settings,
+        rerun: str = "",
+        silence: str = "",
+        hold: Callable[[Verdict], Verdict] = lambda judged: judged,
+    ) -> None:
         self.told: list[tuple[int, Verdict]] = []
+        self._hold = hold
         self._run, self._settings, self._words = run, settings, (rerun, silence)
         every = [made for made, _ in applicable(run, settings, ())]
         self._waiting = [made for made in every if made.live and made.probe == "run"]
@@ -33,7 +42,7 @@ class LiveJudge:
         observations.keep(self._run, Config(), Finished(trace))
         chosen = [made for made in self._waiting if made.live <= steps]
         judged = [verdict(self._run, m, Config(), observations, *self._words) for m in chosen]
-        broken = [one for one in judged if one.outcome == "broken"]
+        broken = [one for one in map(self._hold, judged) if one.outcome == "broken"]
         self.told += [(steps, one) for one in broken]
         self._waiting = [m for m in self._waiting if m not in [one.invariant for one in broken]]
         return broken

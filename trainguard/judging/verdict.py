@@ -17,7 +17,7 @@ _ON_NO_DEVICE = (
     "checkpoint",
     "log",
 )  # families that are observed in one way only
-Outcome = Literal["passed", "excused", "stale", "broken", "skipped"]
+Outcome = Literal["passed", "excused", "known", "stale", "broken", "skipped"]
 FAILING: Final = ("broken", "stale")
 
 
@@ -75,6 +75,7 @@ class Verdict:
     What became of one invariant on one subject.
 
     findings: all that was found, notes included. strict: whether notes fail too.
+    known: what was found too, and is in the baseline; mended: what is only in the baseline.
     reason: why it was skipped, or the excuse of what is excused.
     rerun: the command that judges it again. silence: how NAME is excused there, where that is not
         by an argument of the declaration.
@@ -94,6 +95,8 @@ class Verdict:
     pictures: tuple[str, ...] = ()
     points: int = 0
     seconds: float = 0.0
+    known: tuple[Finding, ...] = ()
+    mended: tuple[str, ...] = ()
 
     @property
     def fails(self) -> bool:

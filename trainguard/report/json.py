@@ -56,6 +56,7 @@ def findings(verdicts: Sequence[Verdict]) -> dict[str, Any]:
             if verdict.outcome == "excused"
             for finding in verdict.findings
         ],
+        "known": [_entry(verdict, found) for verdict in verdicts for found in verdict.known],
         "stale": [verdict.invariant.name for verdict in verdicts if verdict.outcome == "stale"],
     }
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from trainguard.judging.baseline import Baseline
 from trainguard.judging.verdict import Verdict
 from trainguard.report.session_summary import OUTCOMES
 from trainguard.report.text import WIDTH, render_note, render_rows, render_verdict
@@ -28,12 +29,14 @@ def render_report(
     notes = [
         render_note(finding, verdict.invariant)
         for verdict in verdicts
-        if verdict.outcome in ("passed", "broken") and not strict
+        if verdict.outcome in ("passed", "broken", "known") and not strict
         for finding in verdict.notes
     ]
+    known = [render_note(f, v.invariant) for v in verdicts if by_name for f in v.known]
     excused = [f"{v.invariant.name}: {v.reason}" for v in verdicts if v.outcome == "excused"]
     told = [*rows, *unjudged_as_rows(verdicts, by_name=by_name)]
-    told += [*(("excused", e) for e in excused), *(("note", n) for n in notes)]
+    told += [*(("known", k) for k in known), *(("excused", e) for e in excused)]
+    told += [*(("note", n) for n in notes)]
     parts = [" trainguard ".center(WIDTH, "=")]
     parts += [f"{render_verdict(v)}\n" for v in verdicts if v.fails]
     parts += [f"{others}\n"] if others else []
@@ -62,3 +65,14 @@ def unjudged_as_rows(verdicts: tuple[Verdict, ...], *, by_name: bool) -> Iterato
         more = f"; and {left} more reason{'s' * (left > 1)}, see -v" if left > 0 else ""
         told = "; ".join(f"{why} ({len(names[why])})" for why in reasons[:_REASONS])
         yield "unjudged", f"{sum(map(len, names.values()))} had nothing to judge: {told}{more}"
+
+
+def baseline_as_rows(baseline: Baseline) -> list[tuple[str, str]]:
+    """Say how many findings a baseline knows, or now has in its file."""
+    if baseline.path is None:
+        return []
+    known = baseline.renewed() if baseline.writes else baseline.entries & baseline.seen.keys()
+    count = f"{len(known)} finding{' is' if len(known) == 1 else 's are'}"
+    if baseline.writes:
+        return [("baseline", f"{count} written to {baseline.name}: from now on only others fail")]
+    return [("baseline", f"{count} known from {baseline.name}")]

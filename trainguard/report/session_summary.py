@@ -8,7 +8,16 @@ from trainguard.core.settings import Settings
 from trainguard.report.text import render_rows
 
 # In the order in which they are counted out.
-OUTCOMES: Final = ("passed", "excused", "broken", "stale", "unobservable", "skipped", "error")
+OUTCOMES: Final = (
+    "passed",
+    "excused",
+    "known",
+    "broken",
+    "stale",
+    "unobservable",
+    "skipped",
+    "error",
+)
 _WORDS: Final = {"stale": "with a stale excuse", "error": "in error"}
 _MOST_NOTES: Final = 20
 _MOST_REASONS: Final = 8
@@ -35,7 +44,7 @@ class SessionSummary:
     def well(self) -> bool:
         """Say whether something was judged, and all of it passed or is excused."""
         outcomes = {entry["outcome"] for entry in self.entries}
-        return bool(self.ran) and outcomes <= {"passed", "excused", "skipped"}
+        return bool(self.ran) and outcomes <= {"passed", "excused", "known", "skipped"}
 
     def add(self, nodeid: str, entries: Iterable[dict[str, Any]], outcome: str, why: str) -> None:
         """Take in one report; its own outcome stands where nothing was judged."""

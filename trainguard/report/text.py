@@ -120,8 +120,16 @@ def render_rows(head: Sequence[str], rows: Sequence[tuple[str, str]]) -> str:
 
 
 def _render_stale(verdict: Verdict) -> str:
-    """Lay out an excuse that excuses nothing."""
+    """Lay out an excuse that excuses nothing, or what a baseline has and a run has not."""
     subject, name = verdict.subject, verdict.invariant.name
+    if verdict.mended:
+        more = len(verdict.mended) - 1
+        return _layout(
+            f"{name}: `{subject.name}` is mended, and must leave the baseline",
+            at=verdict.mended[0] + (f" (and {more} more)" if more else ""),
+            why=verdict.reason,
+            rerun=verdict.rerun,
+        )
     return _layout(
         f"{name}: `{subject.name}` is excused and does not break it",
         at=_with_source(str(verdict.config).replace("-", ", "), subject),

@@ -38,7 +38,7 @@ class RunAccount:
     def found(self) -> Iterator[tuple[Verdict, Finding, bool]]:
         """Yield what counts, with whether it fails; what is excused does not count."""
         for verdict in self.verdicts:
-            if verdict.outcome in ("broken", "passed"):
+            if verdict.outcome in ("broken", "passed", "known"):
                 for finding in verdict.findings:
                     yield verdict, finding, verdict.strict or finding.rank is Rank.BROKEN
 

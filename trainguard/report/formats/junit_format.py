@@ -42,8 +42,9 @@ def _add_case(suite: ET.Element, verdict: Verdict) -> None:
     case = ET.SubElement(suite, "testcase", classname=verdict.subject.name, name=made.key)
     if verdict.fails:
         _add_failure(case, render_verdict(verdict))
-    elif verdict.outcome in ("skipped", "excused"):
-        ET.SubElement(case, "skipped", message=_clean(verdict.reason))
+    elif verdict.outcome in ("skipped", "excused", "known"):
+        why = verdict.reason or "known from the baseline"
+        ET.SubElement(case, "skipped", message=_clean(why))
     notes = [render_note(finding, made) for finding in verdict.notes]
     if notes and not verdict.strict:
         ET.SubElement(case, "system-out").text = _clean("\n".join(notes))
