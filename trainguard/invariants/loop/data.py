@@ -92,7 +92,7 @@ def stored_samples_stay(trace: Trace[Event]) -> Iterator[Finding]:
         if probe.probe == "stored":
             yield Finding(
                 f"serving a sample of `{trace.subject}` changes what its data set stores",
-                f"{probe.label}.__getitem__",
+                probe.label,
                 integer(probe.measured, "stored values") + " change when two samples are served",
                 integer(0),
                 why="it works in place on a view of what is stored: copy the sample first",

@@ -109,6 +109,7 @@ class StoredSamples(Watcher):
     def _try(self, loader: Any, data: Any) -> None:
         """Have a child serve some samples again and again, and take down what it has seen."""
         name, source, means_to = _read_class(data)
+        own = loader.collate_fn is not default_collate
         if means_to or obstacle():
             return
         answer = fork(_SECONDS, lambda way_out: _serve(loader, way_out))
@@ -119,7 +120,7 @@ class StoredSamples(Watcher):
                 probe="stored",
                 measured=float(report["values"]),
                 reference=float(report["changed"]),
-                label=name,
+                label=f"{name}.__getitem__" + ", or the loader's collate_fn" * own,
                 source=source or caller(),
             )
 
