@@ -37,7 +37,7 @@ def draw_of(step: float) -> int:
 
 
 @dataclass(slots=True)
-class Part:
+class Stretch:
     """A part that counts on without going back: its file, and how many points it begins after."""
 
     source: str
@@ -86,14 +86,14 @@ class Repeats:
 
 
 @dataclass(slots=True)
-class Column:
+class LoggedColumn:
     """A column, as far as it is kept; `coarse` is half a unit of the last digit of its zeros."""
 
     name: str
     meaning: Meaning
     source: str = ""
     points: list[Point] = field(default_factory=list)
-    parts: list[Part] = field(default_factory=list)
+    parts: list[Stretch] = field(default_factory=list)
     repeats: Repeats = field(default_factory=Repeats)
     count: int = 0
     coarse: float = 0.0
@@ -165,7 +165,7 @@ class Column:
         if self.parts:
             self._close()
         if len(self.parts) < _PARTS:
-            self.parts.append(Part(self.source, self.count, step, time, rewound=rewound))
+            self.parts.append(Stretch(self.source, self.count, step, time, rewound=rewound))
 
     def _close(self) -> None:
         """Note where the part that is open ends, and keep its last point."""
@@ -175,7 +175,7 @@ class Column:
             self._leaps.append(self._last(len(self.parts) - 1))
             self._kept = self.count - 1
 
-    def finish(self) -> "Column":
+    def finish(self) -> "LoggedColumn":
         """Put the points that were kept in order, once all have been added."""
         if self.parts:
             self._close()
@@ -194,7 +194,7 @@ class Column:
             self.points = [p for p in self.points if not isnan(p.value)]
             self.count, self.nonfinite = known, 0
 
-    def follow(self, other: "Column") -> None:
+    def follow(self, other: "LoggedColumn") -> None:
         """Put a column of a later file behind this one; both are finished."""
         shift, parts = self.count, len(self.parts)
         rewinds = bool(self.parts) and other.parts[0].first <= self.parts[-1].last

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
-from trainguard.logs.column import Column, Part, Point
+from trainguard.logs.column import LoggedColumn, Point, Stretch
 
 _EDGE = 64  # rows by which the usual distance is known
 _MIXED = 8  # parts, from which on a file may be written by two runs in turns
 _NEAR = 0.02  # of the length of an epoch: the last batches may be dropped
 
 
-def settle(column: Column) -> int:
+def settle(column: LoggedColumn) -> int:
     """
     Bring the points of a column into the order of one run; return how many rows were left out.
 
@@ -30,7 +30,7 @@ def settle(column: Column) -> int:
     return 0
 
 
-def _sort(column: Column) -> None:
+def _sort(column: LoggedColumn) -> None:
     """Put the points of a column in the order of their steps, and count what is said twice."""
     ordered = sorted(column.points, key=lambda p: (p.step, p.number))
     for a, b in pairwise(ordered):
@@ -42,11 +42,11 @@ def _sort(column: Column) -> None:
         if (i == 0 or ordered[i - 1].step < p.step)
     ]
     first, last = column.parts[0], column.parts[-1]
-    only = Part(first.source, 0, ordered[0].step, first.time, ordered[-1].step, last.until)
+    only = Stretch(first.source, 0, ordered[0].step, first.time, ordered[-1].step, last.until)
     column.parts = [only]
 
 
-def _counts_epochs(parts: Sequence[Part]) -> bool:
+def _counts_epochs(parts: Sequence[Stretch]) -> bool:
     """Say whether all parts begin alike and, but for the last, end alike: a counter of batches."""
     ends = [part.last for part in parts[:-1]]
     starts = {part.first for part in parts}
@@ -55,7 +55,7 @@ def _counts_epochs(parts: Sequence[Part]) -> bool:
     return len(parts) > 2 and alike and parts[-1].last <= max(ends)
 
 
-def _count_on(column: Column) -> None:
+def _count_on(column: LoggedColumn) -> None:
     """Let a counter that begins again with each epoch go on."""
     stride = _stride(column.points)
     offsets, offset = list[float](), 0.0
@@ -68,7 +68,7 @@ def _count_on(column: Column) -> None:
     column.parts = [only]
 
 
-def _keep_last_run(column: Column) -> int:
+def _keep_last_run(column: LoggedColumn) -> int:
     """Drop the rows of runs before the last one that began at the start."""
     begin = column.parts[0].first
     again = [n for n, part in enumerate(column.parts) if n and part.rewound and part.first <= begin]

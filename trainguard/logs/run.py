@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import isfinite, nan
 
-from trainguard.logs.column import Column, draw_of
+from trainguard.logs.column import LoggedColumn, draw_of
 from trainguard.logs.find import Source
 from trainguard.logs.roles import EPOCH, LOSS, NORM, RATE, STEP, TIME, Meaning, meaning_of
 from trainguard.logs.row import Lost, Row
@@ -25,19 +25,19 @@ class LoggedRun:
     """
 
     sources: list[Source]
-    columns: dict[str, Column] = field(default_factory=dict)
+    columns: dict[str, LoggedColumn] = field(default_factory=dict)
     names: dict[str, None] = field(default_factory=dict)
     unit: str = "step"
     total: int = 0
     lost: list[tuple[Lost, float]] = field(default_factory=list)
 
-    def best(self, role: str) -> Column | None:
+    def best(self, role: str) -> LoggedColumn | None:
         """Return the column that is plainest for a role; the fullest of equal ones."""
         own = [c for c in self.columns.values() if c.meaning.role == role and c.points]
         return min(own, key=lambda c: (c.meaning.rank, -c.count), default=None)
 
     @property
-    def main(self) -> Column | None:
+    def main(self) -> LoggedColumn | None:
         """The column that tells the steps: the loss, else the rate, else the norm."""
         return self.best(LOSS) or self.best(RATE) or self.best(NORM)
 
@@ -139,9 +139,9 @@ class _Sorter:
     run: LoggedRun
     source: Source
     chosen: dict[str, str]
-    _known: dict[str, Column | None] = field(default_factory=dict)
+    _known: dict[str, LoggedColumn | None] = field(default_factory=dict)
     _names: tuple[str, ...] = ()
-    _columns: list[Column | None] = field(default_factory=list)
+    _columns: list[LoggedColumn | None] = field(default_factory=list)
     _meant: bool = False
 
     def means_something(self, row: Row) -> bool:
@@ -167,7 +167,7 @@ class _Sorter:
         if row.total and row.epoch is None:
             self.run.total = row.total
 
-    def _make(self, name: str) -> Column | None:
+    def _make(self, name: str) -> LoggedColumn | None:
         """Make the column of a name that is met for the first time, if it means something."""
         full = self.source.prefix + name
         meaning = Meaning(self.chosen[name]) if name in self.chosen else meaning_of(full)
@@ -175,7 +175,7 @@ class _Sorter:
             meaning = None  # another one was named for it
         column = None
         if meaning is not None and meaning.role not in _COUNTERS and len(self.run.columns) < _MOST:
-            made = Column(full, meaning, str(self.source.path))
+            made = LoggedColumn(full, meaning, str(self.source.path))
             column = self.run.columns.setdefault(full, made)
         if len(self._known) < 16 * _MOST:
             self._known[name] = column

@@ -10,7 +10,7 @@ from trainguard.events.base import Event, Plain
 from trainguard.events.log import LogPart, Repeat
 from trainguard.events.loop import Evaluation, Logged, Step
 from trainguard.events.trace import Trace
-from trainguard.logs.column import Column, Point
+from trainguard.logs.column import LoggedColumn, Point
 from trainguard.logs.failed_allocations import find_failed
 from trainguard.logs.order import settle
 from trainguard.logs.roles import EVALUATED, FAR, LOSS, METRIC, NORM, RATE, SECONDS
@@ -57,7 +57,7 @@ def trace_of(run: LoggedRun, name: str, promises: dict[str, Plain]) -> Trace[Any
     )
 
 
-def _settle_parts(main: Column, columns: dict[str, Column]) -> list[LogPart]:
+def _settle_parts(main: LoggedColumn, columns: dict[str, LoggedColumn]) -> list[LogPart]:
     """Return the parts of a run, and drop the rows that a later part says again."""
     told, rates = list[LogPart](), columns.get(RATE)
     for number, part in enumerate(main.parts):
@@ -87,12 +87,12 @@ def _settle_parts(main: Column, columns: dict[str, Column]) -> list[LogPart]:
     return told
 
 
-def _by_step(column: Column, before: int) -> dict[float, float]:
+def _by_step(column: LoggedColumn, before: int) -> dict[float, float]:
     """Return the values of a column by step, of the parts before one."""
     return {p.step: p.value for p in column.points if p.part < before}
 
 
-def _steps(columns: dict[str, Column], main: Column) -> Iterator[Step]:
+def _steps(columns: dict[str, LoggedColumn], main: LoggedColumn) -> Iterator[Step]:
     """Yield the rows of a run as steps, with what is known of each."""
     values = {role: {p.step: p.value for p in c.points} for role, c in columns.items()}
     rates = (
@@ -130,7 +130,7 @@ def _steps(columns: dict[str, Column], main: Column) -> Iterator[Step]:
         )
 
 
-def _is_known(value: float, column: Column) -> bool:
+def _is_known(value: float, column: LoggedColumn) -> bool:
     """Say whether a value is one, and no zero that may have been rounded to it."""
     return isfinite(value) and (value != 0 or not column.coarse)
 

@@ -9,7 +9,7 @@ from trainguard.observe.memory.allocation_log import (
     FORWARD,
     OPTIMIZER,
     AllocationLog,
-    Exhausted,
+    MemoryExceeded,
 )
 
 
@@ -70,6 +70,6 @@ def test_the_module_and_the_line_are_known() -> None:
 
 def test_a_real_step_is_stopped_in_time() -> None:
     """Beyond what it may take, the ledger stops a step; nothing stays entered."""
-    with pytest.raises(Exhausted), AllocationLog(most=1000):
+    with pytest.raises(MemoryExceeded), AllocationLog(most=1000):
         torch.zeros(1024)
     assert torch.utils._python_dispatch._len_torch_dispatch_stack() == 0

@@ -11,7 +11,7 @@ from trainguard.core.errors import SubjectError
 from trainguard.core.settings import Settings
 from trainguard.judging.judge import Observations, verdict
 from trainguard.judging.verdict import Config
-from trainguard.observe.memory.allocation_log import AllocationLog, Exhausted
+from trainguard.observe.memory.allocation_log import AllocationLog, MemoryExceeded
 from trainguard.observe.memory.events import Stop, events, stop_of
 from trainguard.observe.memory.timeline import Timeline
 from trainguard.report.text import render_verdict
@@ -66,7 +66,7 @@ def test_a_step_that_is_stopped_below_its_budget(monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("error", "stop"),
     [
-        (Exhausted("9 bytes"), Stop(refused=False, held=5)),
+        (MemoryExceeded("9 bytes"), Stop(refused=False, held=5)),
         (MemoryError(), Stop(refused=True, held=5)),
         (
             torch.cuda.OutOfMemoryError(

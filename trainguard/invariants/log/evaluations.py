@@ -56,11 +56,11 @@ def validation_follows_training(trace: Trace[Event]) -> Iterator[Finding]:
         numbers = [value for _, value in known]
         if learned and max(numbers) - min(numbers) <= _SAME * abs(numbers[0]) and any(numbers):
             yield _constant(trace, name, known)
-        elif isinstance(values, _Losses):
+        elif isinstance(values, _LossSeries):
             yield from _overfits(trace, name, known, learned)
 
 
-class _Losses(list[tuple[int, float]]):
+class _LossSeries(list[tuple[int, float]]):
     """The steps and values of a validation loss; those of a metric are a plain list."""
 
 
@@ -68,7 +68,7 @@ def _series(trace: Trace[Any]) -> dict[str, list[tuple[int, float]]]:
     """Return what was evaluated, by name."""
     series: dict[str, list[tuple[int, float]]] = {}
     for one in events(trace, Evaluation):
-        series.setdefault(one.module, _Losses()).append((one.step, one.loss))
+        series.setdefault(one.module, _LossSeries()).append((one.step, one.loss))
     for said in events(trace, Logged):
         series.setdefault(said.name, []).append((said.step, said.value))
     return series

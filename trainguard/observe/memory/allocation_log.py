@@ -61,7 +61,7 @@ class AllocationChange:
     step: int
 
 
-class Exhausted(MemoryError):
+class MemoryExceeded(MemoryError):
     """Raised where a real step has taken more than it was given; never on fake tensors."""
 
 
@@ -71,7 +71,7 @@ class AllocationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     entries: the storages, in the order in which they were met. changes: their making and freeing.
     phase: what is going on where neither backward nor an optimizer is. step: its number.
-    most: the bytes beyond which a real step is stopped, with Exhausted.
+    most: the bytes beyond which a real step is stopped, with MemoryExceeded.
     """
 
     def __init__(self, most: float = float("inf")) -> None:
@@ -175,7 +175,7 @@ class AllocationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.changes.append(AllocationChange(number, size, phase, self.step))
         self.live_bytes += size
         if size > 0 and self.live_bytes > self.most:
-            raise Exhausted(f"{self.live_bytes} bytes")
+            raise MemoryExceeded(f"{self.live_bytes} bytes")
 
     def _resize(self, number: int, size: int) -> None:
         """Write down where a storage that is known has another size by now."""

@@ -9,7 +9,7 @@ import torch
 from trainguard.core.errors import SubjectError
 from trainguard.events.base import Plain
 from trainguard.events.trace import Usage
-from trainguard.observe.memory.allocation_log import Entry, Exhausted
+from trainguard.observe.memory.allocation_log import Entry, MemoryExceeded
 from trainguard.observe.memory.timeline import Peak, Timeline
 
 # torch's allocators say in words how much they were asked for.
@@ -46,7 +46,7 @@ def stop_of(error: BaseException, held: int) -> Stop | None:
     held: what it held when it was, which the error's traceback keeps alive.
     """
     chain = _chain(error)
-    if any(isinstance(one, Exhausted) for one in chain):
+    if any(isinstance(one, MemoryExceeded) for one in chain):
         return Stop(refused=False, held=held)
     refusal = next((one for one in chain if _says_so(one)), None)
     return None if refusal is None else Stop(refused=True, held=held, asked=_parse_asked(refusal))

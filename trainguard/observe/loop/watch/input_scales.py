@@ -151,7 +151,7 @@ class InputScales(Watcher):
         self._asked = step
         known = self._trained[name]
         known.left -= 1
-        losses = _Losses(tally.function, tally.options, scores.shape, target)
+        losses = _LossCall(tally.function, tally.options, scores.shape, target)
         seen = look_apart(
             lambda: attempt(self.recorder, call, lambda run: losses.compare(call, run, known))
         )
@@ -171,7 +171,7 @@ class InputScales(Watcher):
             )
 
 
-class _Losses(NamedTuple):
+class _LossCall(NamedTuple):
     """How the loss of an evaluation is computed from what a module returns."""
 
     function: str

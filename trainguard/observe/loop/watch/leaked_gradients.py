@@ -29,7 +29,7 @@ _AGAINST = -0.3  # cosine of two gradients of many parameters: chance gives 0
 
 
 @dataclass(slots=True, eq=False)
-class _Arrival:
+class _Delivery:
     """
     What a backward left at one optimizer.
 
@@ -107,11 +107,11 @@ class LeakedGradients(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._arrivals: dict[int, _Arrival] = {}
+        self._arrivals: dict[int, _Delivery] = {}
         self._leaks: dict[tuple[int, str], _Leak] = {}
         self._pulls = _Pulls()
         self._source = ""  # of the backward that is going on
-        self._kept: list[tuple[Window, _Arrival, list[tuple[torch.Tensor, torch.Tensor]]]] = []
+        self._kept: list[tuple[Window, _Delivery, list[tuple[torch.Tensor, torch.Tensor]]]] = []
 
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
@@ -158,7 +158,7 @@ class LeakedGradients(Watcher):
         for window in reached:
             mine = next((p for p in window.parameters if gradient_of(p) is not None), None)
             if mine is not None:
-                arrival = _Arrival(source, reached, weakref.ref(mine), _version(mine))
+                arrival = _Delivery(source, reached, weakref.ref(mine), _version(mine))
                 self._arrivals[id(window)] = arrival
 
     def after_step(self, window: Window) -> Columns:

@@ -134,7 +134,7 @@ class LoadedStates(Watcher):
         if not (unexpected and missing) or len(self._unmatched) >= _MOST:
             return
         nothing = len(state) == len(unexpected)
-        pairs = [] if nothing else list(_renamed(module, _tensors(state), unexpected, missing))
+        pairs = [] if nothing else list(_find_renamed(module, _tensors(state), unexpected, missing))
         if not (nothing or pairs):
             return
         own, theirs = pairs[0] if pairs else (missing[0], unexpected[0])
@@ -197,7 +197,7 @@ def _overlap(one: nn.Module, other: nn.Module, inside: set[int]) -> bool:
     return id(one) in inside or any(part is other for part in one.modules())
 
 
-def _renamed(
+def _find_renamed(
     module: nn.Module, given: dict[str, torch.Tensor], unexpected: list[str], missing: list[str]
 ) -> Iterator[tuple[str, str]]:
     """
