@@ -57,6 +57,8 @@ SLOW = (
     "tests/frameworks/test_frameworks.py::test_two_replicas",
     "tests/frameworks/test_notebook.py",
     "tests/judging/test_live.py::test_a_healthy_beginning[guard_a",
+    "tests/observe/loop/counterfactual/test_order.py::test_places_that_do_not_matter",
+    "tests/observe/loop/counterfactual/test_order.py::test_when_the_order_says_nothing",
     "tests/observe/loop/test_curves.py::test_several_seeds",
     "tests/observe/loop/test_faults.py::test_a_method_that_fails_does_no_harm",
     "tests/observe/loop/test_observer.py::test_a_loop_is_begun_in_a_new_process",

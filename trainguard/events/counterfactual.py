@@ -12,9 +12,9 @@ class WhatIf(Event):
     One question to a training step, answered by a forked child that went on with an edit.
 
     question: "nothing edited", "inputs edited", "padding edited", "a sample edited",
-        "labels exchanged", "ignored labels edited", "the same batch again", "one batch learned",
-        "checkpoints bypassed", "other noise", "gradients with their graph",
-        "states with their graph",
+        "batch in another order", "labels exchanged", "ignored labels edited",
+        "the same batch again", "one batch learned", "checkpoints bypassed", "other noise",
+        "gradients with their graph", "states with their graph",
         "relation 'NAME'" (a declared one).
     outcome: "answered", "void" (the edit says nothing here) or "given up".
     measured, reference: the number that the answer is about, and what it is held against.

@@ -17,6 +17,7 @@ _ANSWERS = {  # to a question, of a WhatIf
     "inputs edited": "{0.measured:.0f} of loss, output and gradients change",
     "padding edited": "the loss changes by {0.measured:.4g}, rounding is {0.reference:.4g}",
     "a sample edited": "{0.measured:.0f} of {0.reference:.0f} other samples change",
+    "batch in another order": "{0.measured:.0f} of {0.reference:.0f} samples that moved change",
     "labels exchanged": "the step changes in {0.measured:.0f} of {0.reference:.0f} cases",
     "ignored labels edited": "the step changes in {0.measured:.0f} of {0.reference:.0f} cases",
     "checkpoints bypassed": "{0.measured:.0f} of {0.reference:.0f} gradients change",

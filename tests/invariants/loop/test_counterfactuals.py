@@ -139,3 +139,16 @@ def test_a_step_with_graphs_that_were_cut(judged) -> None:
         assert finding.rank is rank
     for healthy in ((4.0,), (4.0, 0.0)):
         assert judged("states_are_learned_through", asked(states, *healthy)) == []
+
+
+def test_places_in_the_batch(judged) -> None:
+    """Twice, for nearly all samples that moved, where none of them changes another."""
+    alone = asked("a sample edited", 0.0, reference=31.0)
+    moved = asked("batch in another order", 32.0, 31.0, reference=32.0)
+    (finding,) = judged("order_of_samples_does_not_matter", [*alone, *moved])
+    assert finding.measured.startswith("32 of 32 samples change in")
+    mixing = asked("a sample edited", 7.0, reference=31.0)
+    for healthy in ([*mixing, *moved], moved, [*alone, *moved[:1]]):
+        assert judged("order_of_samples_does_not_matter", healthy) == []
+    few = asked("batch in another order", 32.0, 20.0, reference=32.0)
+    assert judged("order_of_samples_does_not_matter", [*alone, *few]) == []

@@ -1,4 +1,4 @@
-"""Judgements of a step made in another way: with other noise, and with graphs that were cut."""
+"""Judgements of a step in another way: in another order, with other noise, with cut graphs."""
 
 from collections.abc import Iterator
 
@@ -9,9 +9,49 @@ from trainguard.events.base import Event
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.counterfactuals import answers_to
 from trainguard.invariants.loop.evidence import has_answer
+from trainguard.invariants.loop.wording import percent
 
+_LEAST_ORDERS = 2  # answers
+_PERVASIVE = 0.9  # of the samples that moved: experts that are full by the order drop few
 _LEAST_NOISES = 2  # answers
 _LEAST_STATES = 2  # answers: a first step may be a warm-up of its own kind
+
+
+@invariant("loop", evidence=has_answer("batch in another order"))
+def order_of_samples_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    It does not matter at which place in its batch a sample stands.
+
+    Judges: steps that a forked child made again with the samples of the batch in another order, in
+        all variables of the callers, without dropout, where a loader of torch drew the samples at
+        random, or the targets are the next tokens of the inputs: what loss functions of torch are
+        given for samples whose targets moved with them, and that no other sample changes.
+    Allows: rounding, 1e-4 of the largest score (1e-1 in dtypes of 8 to 11 bits), a change for less
+        than 90 % of the samples that moved, or in one step alone, and samples that mix: whatever
+        looks at its neighbours, or at a group, minds who they are.
+    Misses: weights by place that a loss function does not see; batch statistics, tables of all
+        pairs, numbers of samples in lists or arrays, states kept in the model, random numbers
+        other than dropout's.
+    Why: a positional encoding that is written for (T, B, C) and given (B, T, C) tells a model the
+        number of the sample, and nothing of positions.
+    Source: songyangco/GETNext issue 2; datawhalechina/hello-agents issue 61.
+    """
+    answers = answers_to(trace, "batch in another order")
+    moved = [a for a in answers if a.measured >= _PERVASIVE * a.reference > 0]
+    others = [answer.measured for answer in answers_to(trace, "a sample edited")]
+    if len(moved) < _LEAST_ORDERS or len(moved) < len(answers) or not others or any(others):
+        return
+    first = moved[0]
+    yield Finding(
+        f"a sample's place in its batch matters in `{trace.subject}`",
+        at_step(first.step) + f", {first.label}",
+        portion(first.measured, first.reference, "samples") + f" change in {first.smallest}",
+        "less than " + percent(_PERVASIVE) + " of them",
+        why="perhaps positions are counted along the batch: an encoding that is"
+        " written for (T, B, C), and given (B, T, C)",
+        event=first,
+        source=first.source,
+    )
 
 
 @invariant("loop", evidence=has_answer("checkpoints bypassed"))

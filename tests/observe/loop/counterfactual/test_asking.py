@@ -70,6 +70,7 @@ def test_a_healthy_step_is_asked_once() -> None:
         (1, "nothing edited", "answered"),
         (1, "inputs edited", "answered"),
         (1, "a sample edited", "answered"),
+        (1, "batch in another order", "answered"),
         (1, "labels exchanged", "answered"),
         (1, "the same batch again", "answered"),
         (1, "one batch learned", "void"),  # too small to learn it by heart

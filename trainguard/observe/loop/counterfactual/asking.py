@@ -22,6 +22,7 @@ from trainguard.observe.loop.counterfactual.ignored_labels import IgnoredLabelsE
 from trainguard.observe.loop.counterfactual.inputs import InputsEdited
 from trainguard.observe.loop.counterfactual.labels import LabelsExchanged
 from trainguard.observe.loop.counterfactual.learning import BatchLearned
+from trainguard.observe.loop.counterfactual.order import BatchPermuted
 from trainguard.observe.loop.counterfactual.padding import PaddingEdited
 from trainguard.observe.loop.counterfactual.question import ModuleCall, Question, Relation
 from trainguard.observe.loop.counterfactual.replay import BatchAgain
@@ -32,7 +33,8 @@ from trainguard.observe.loop.counterfactual.variants import (
     OtherNoise,
 )
 from trainguard.observe.loop.counterfactual.witness import total
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.user_line import caller
 
 STEPS = (1, 2, 5, 12, 30, 75, 200, 600, 2000)  # made before it is asked; the first is cold
@@ -56,7 +58,8 @@ class Counterfactuals(Watcher):
             *map(RelationAsked, recorder.relations),
             InputsEdited(),
             PaddingEdited(),
-            SampleEdited(),
+            (sample := SampleEdited()),
+            BatchPermuted(sample),
             LabelsExchanged(),
             IgnoredLabelsEdited(),
             GradientsWithGraph(),
@@ -196,6 +199,13 @@ class Counterfactuals(Watcher):
         why = f"the step as it is gave {theirs!r} in a child, and {own!r} here"
         self._told.append(self._event(_PLAIN, "void", reason=why))
         self.recorder.asks, self._open = None, []
+
+    def after_step(self, window: Window) -> Columns:
+        """Let questions look around, where the next step is asked."""
+        if self.recorder.asks is not None and self._steps[:1] == [self.recorder.steps + 1]:
+            for question in self._open:
+                question.prepare()
+        return {}
 
     def finish(self) -> Iterable[Event]:
         """Return what was asked, and what was answered."""

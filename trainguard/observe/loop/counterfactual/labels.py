@@ -19,7 +19,7 @@ from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.batches import Batches
 from trainguard.observe.loop.window import Forward
 
-_ROUNDING = 10.0  # times that of a loss: sums over samples are made in another order
+ROUNDING = 10.0  # times that of a loss: sums over samples are made in another order
 _UNUSED = "the step depends on none of them"
 
 
@@ -132,7 +132,7 @@ def _other(label: torch.Tensor) -> torch.Tensor:
 
 def differ(plain: Report, edited: Report) -> bool:
     """Say whether a loss or the gradients differ by more than rounding."""
-    share = _ROUNDING * plain["rounding"]
+    share = ROUNDING * plain["rounding"]
     if not math.isclose(plain["loss"], edited["loss"], rel_tol=share):
         return True
     largest = max(plain["norms"], default=0.0)

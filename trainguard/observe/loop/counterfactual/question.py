@@ -59,6 +59,9 @@ class Question:
         """Return what would be edited, or nothing where the question means nothing."""
         raise NotImplementedError
 
+    def prepare(self) -> None:
+        """Look around at the end of the step before one that is asked."""
+
     def applies(self, plain: Report) -> bool:
         """Say whether the step as it was asked for has what the question is about."""
         return True

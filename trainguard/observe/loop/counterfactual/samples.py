@@ -16,11 +16,14 @@ from trainguard.observe.loop.counterfactual.question import (
 )
 from trainguard.observe.loop.counterfactual.witness import GivenRows, Numbers, Witness
 from trainguard.observe.loop.watch.batches import Batches
+from trainguard.observe.loop.watch.future_probe import NEXT, token_shares
+from trainguard.observe.loop.watch.loss_calls import LossCalls
 from trainguard.observe.loop.watch.mixing_probe import PLAIN, draws_samples
 
 Flags = np.ndarray[Any, np.dtype[Any]]
+_UNKNOWN_AXIS = "it is not known which axis is that of the samples"
 _LEAST_ROWS = 4
-_PERVASIVE = 0.9  # of the others: experts that are full, or a partner that is mixed in, move few
+PERVASIVE = 0.9  # of the others: experts that are full, or a partner that is mixed in, move few
 _LEAST_RUN = 5  # samples in a row that change ever less: what looks at neighbours moves fewer
 _FADED = 0.01  # of the change of the next sample: that of the last one, which a recurrence forgets
 _FALLING = 0.75  # of its steps: what a sample forgets depends on the sample
@@ -40,10 +43,12 @@ class SampleEdited(Question):
 
     name = "a sample edited"
     asks = 2
+    keeps_others = False  # whether the latest answer said that nothing else has changed
+    _drawn = False
 
     def fits(self, call: ModuleCall) -> str:
-        """Ask where all inputs have a row for each of the samples that a loader drew at random."""
-        rows = count_samples(call)
+        """Ask where all inputs have a row for each of the samples."""
+        rows, self._drawn = count_rows(call)
         if not rows or not _source_row(_with_rows(call)):
             return ""
         return f"sample 0 of {rows}"
@@ -58,13 +63,11 @@ class SampleEdited(Question):
                 tensor[0] = tensor[other].clone()
         if not all(map(torch.equal, rest, (tensor[1:] for tensor in tensors))):
             way_out.void("the samples share their memory")
-        torch.batch_norm = _refuse_statistics(torch.batch_norm, way_out)
+        torch.batch_norm = refuse_statistics(torch.batch_norm, way_out)
 
     def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
         """Return one that looks whether the model keeps statistics of its batches."""
-        witness = _StatisticsWitness(call.recorder, way_out, call.module)
-        witness.samples = len(_with_rows(call)[0])
-        return witness
+        return RowsWitness(call, way_out)
 
     def compare(self, plain: Report, edited: Report) -> Relation:
         """Count the other samples for which a loss function was given something else."""
@@ -72,6 +75,9 @@ class SampleEdited(Question):
             return Relation(void="the edit changed how many random numbers are drawn")
         if not plain["rows"]:
             return Relation(void="no loss function of torch was called")
+        if not (self._drawn or edited["follows"]):
+            self.asks = 1  # nor will it be known later
+            return Relation(void=_UNKNOWN_AXIS)
         pairs = list(zip(plain["rows"], edited["rows"], strict=False))
         alike = len(plain["rows"]) == len(edited["rows"])
         if not alike or any(a.shape != b.shape or a.function != b.function for a, b in pairs):
@@ -84,22 +90,41 @@ class SampleEdited(Question):
             return Relation(void="the edit changed the targets of other samples too")
         output = _compare_rows(plain["returned"], edited["returned"], rows, plain["rounding"])
         most = max(found, key=lambda moved: moved.others)
-        inside = output is not None and output.others >= min(most.others, _PERVASIVE * (rows - 1))
+        self.keeps_others = not most.others
+        inside = output is not None and output.others >= min(most.others, PERVASIVE * (rows - 1))
         numbers = (float(inside), float(most.fades))
         return Relation(float(most.others), float(rows - 1), numbers, smallest=most.first)
 
     def is_settled(self, relation: Relation) -> bool:
         """Where the rest stays as it is, one answer is enough."""
-        return relation.measured < _PERVASIVE * relation.reference and not relation.numbers[1]
+        return relation.measured < PERVASIVE * relation.reference and not relation.numbers[1]
 
 
-class _StatisticsWitness(Witness):
-    """Gives up where the model writes to its buffers: what keeps statistics mixes on purpose."""
+class RowsWitness(Witness):
+    """
+    Gives up where the model writes to its buffers: what keeps statistics mixes on purpose.
+
+    follows: whether the targets are the next tokens of what the module is given, so that its first
+    axis is that of the samples, and no row goes on with the one before.
+    """
+
+    def __init__(self, call: ModuleCall, way_out: Exit) -> None:
+        super().__init__(call.recorder, way_out, call.module)
+        self._call, self.follows = call, False
+        self.samples = count_rows(call)[0]
 
     def take_over(self) -> None:
-        """Look at the buffers before the call."""
+        """Look at the buffers before the call, and at the tokens: the step may write to them."""
         self._before = list(self._buffers())
+        self._tokens = [tensor.clone() for tensor in _with_rows(self._call)]
         super().take_over()
+
+    def on_loss(
+        self, tally: LossCalls, scores: torch.Tensor, target: torch.Tensor, value: torch.Tensor
+    ) -> None:
+        """Look at what a loss function is to compare with."""
+        super().on_loss(tally, scores, target, value)
+        self.follows |= any(_is_followed(each, target) for each in self._tokens)
 
     def after_backward(self, loss: torch.Tensor) -> None:
         """Look at them again, and report."""
@@ -112,6 +137,15 @@ class _StatisticsWitness(Witness):
         for buffer in self.module.buffers():
             if buffer.is_floating_point():
                 yield id(buffer), buffer._version  # noqa: SLF001
+
+
+def _is_followed(tokens: torch.Tensor, target: torch.Tensor) -> bool:
+    """Say whether targets are the next tokens of rows, but for the first, that begin anew."""
+    if target.numel() % len(tokens) or tokens.dim() != 2:
+        return False
+    rows = target.reshape(len(tokens), -1)
+    goes_on = rows[:-1, -1] == tokens[1:, 0]
+    return token_shares(tokens[1:], rows[1:])[0] >= NEXT and not bool(goes_on.all())
 
 
 class _Moved(NamedTuple):
@@ -132,16 +166,30 @@ def count_samples(call: ModuleCall) -> int:
     """Return of how many samples, drawn at random, all inputs have a row; 0 if not for sure."""
     recent = call.recorder.watcher(Batches).recent
     sampler = draws_samples(recent[-1].iterator()) if recent else None
+    if sampler is None or not _has_rows_only(call, sampler.batch_size):
+        return 0
+    return sampler.batch_size
+
+
+def count_rows(call: ModuleCall) -> tuple[int, bool]:
+    """Return of how many samples all inputs seem to have a row, and whether a loader drew them."""
+    drawn = count_samples(call)
+    if drawn:
+        return drawn, True
+    tokens = [t for t in call.tensors() if t.dim() == 2 and t.dtype in (torch.int64, torch.int32)]
+    rows = len(tokens[0]) if tokens else 0
+    return (rows, False) if rows and _has_rows_only(call, rows) else (0, False)
+
+
+def _has_rows_only(call: ModuleCall, rows: int) -> bool:
+    """Say whether all inputs have so many rows, and one optimizer makes the steps."""
     tensors = _with_rows(call)
     known = {id(p) for p in call.recorder.names.parameters()}
     windows = [window for window in call.recorder.windows if window.belongs_to(known)]
-    if sampler is None or len(windows) != 1 or not tensors:
-        return 0
     given = (*call.args, *call.kwargs.values())
     plain = all(isinstance(value, (torch.Tensor, *PLAIN)) for value in given)
-    rows = sampler.batch_size
     own = {len(tensor) for tensor in tensors} == {rows} and rows >= _LEAST_ROWS
-    return rows if plain and own and all(map(is_editable, tensors)) else 0
+    return len(windows) == 1 and plain and own and all(map(is_editable, tensors))
 
 
 def _with_rows(call: ModuleCall) -> list[torch.Tensor]:
@@ -158,7 +206,7 @@ def _source_row(tensors: list[torch.Tensor]) -> int:
     return 0
 
 
-def _refuse_statistics(original: Any, way_out: Exit) -> Any:
+def refuse_statistics(original: Any, way_out: Exit) -> Any:
     """Return a `torch.batch_norm` that ends the child where it takes statistics of the batch."""
 
     @wraps(original)
@@ -175,12 +223,12 @@ def _compare_rows(
     plain: GivenRows | None, edited: GivenRows | None, samples: int, rounding: float
 ) -> _Moved | None:
     """Return what has changed, or nothing where rows are not those of samples."""
-    if plain is None or edited is None or _is_of_pairs(plain, samples):
+    if plain is None or edited is None or is_of_pairs(plain, samples):
         return None
     rows = len(plain.scores)
     if rows % samples or not rows or (rows > samples and len(plain.shape) < 2):
         return None
-    changed = _find_changes(plain.scores, edited.scores, rounding)
+    changed = find_changes(plain.scores, edited.scores, rounding)
     # The rows of a sample follow each other, or stand a batch apart.
     of_sample = [np.arange(rows) // (rows // samples), np.arange(rows) % samples]
     counts = [len(set(owner[changed.any(1)].tolist()) - {0}) for owner in of_sample]
@@ -203,7 +251,7 @@ def _fades_away(changes: list[float]) -> bool:
     return bool(run[-1] < _FADED * run[0] and np.mean(np.diff(run) < 0) >= _FALLING)
 
 
-def _is_of_pairs(given: GivenRows, samples: int) -> bool:
+def is_of_pairs(given: GivenRows, samples: int) -> bool:
     """Say whether there may be a column for each sample, as in a table of all pairs."""
     if samples in given.shape[1:] or given.shape[0] in given.shape[1:]:
         return True
@@ -215,7 +263,7 @@ def _is_of_pairs(given: GivenRows, samples: int) -> bool:
     return places in (1, len(given.targets))
 
 
-def _find_changes(plain: Numbers, edited: Numbers, rounding: float) -> Flags:
+def find_changes(plain: Numbers, edited: Numbers, rounding: float) -> Flags:
     """Return which elements have changed by more than rounding."""
     finite = np.abs(plain[np.isfinite(plain)])
     with np.errstate(invalid="ignore"):

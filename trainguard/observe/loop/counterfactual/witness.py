@@ -79,7 +79,7 @@ class Witness(Watcher):
 
     def take_over(self) -> None:
         """Become the recorder's only watcher."""
-        self._began = process_time()
+        self._began, self._streams = process_time(), _streams()
         losses = self.recorder.watcher(LossFunctions)
         losses.listeners[:] = [self.on_loss]
         self.recorder.leave = self.leave
@@ -129,7 +129,8 @@ class Witness(Watcher):
             rows=self.rows,
             returned=self.returned,
             samples=self.samples,
-            streams=_streams(),
+            streams=(streams := _streams()),
+            drawn=streams != self._streams,
             norms=self._norms(),
             gradients=fingerprint(g for _, g in pairs if g is not None),
             idle=sum(g is None or not bool(g.any()) for g in matrices),
@@ -139,6 +140,7 @@ class Witness(Watcher):
             dropped=getattr(self.noticed, "dropped", 0.0),
             cuts=getattr(self.noticed, "cuts", 0),
             bare=getattr(self.noticed, "bare", 0),
+            follows=getattr(self, "follows", False),
         )
 
     def _norms(self) -> list[float]:

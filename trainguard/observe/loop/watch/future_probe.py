@@ -13,7 +13,7 @@ from trainguard.observe.loop.watch.watcher import shielded
 from trainguard.observe.tools.patches import Patches
 
 _LEAST_LENGTH = 4
-_NEXT = 0.99  # of the targets that are the next token
+NEXT = 0.99  # of the targets that are the next token
 _COPIED = 0.9  # of the targets that are the token itself: then nothing is predicted
 _FUNCTIONS = ("cross_entropy", "nll_loss")
 _TARGETS = {"label", "labels", "target", "targets", "y"}
@@ -60,8 +60,8 @@ class FutureProbe(ModuleProbe):
 
     def is_of(self, tokens: Any, target: torch.Tensor) -> bool:
         """Say whether targets are of the kind that is asked about."""
-        ahead, copied = _shares(tokens, target)
-        return ahead >= _NEXT and copied < _COPIED
+        ahead, copied = token_shares(tokens, target)
+        return ahead >= NEXT and copied < _COPIED
 
     def look(self, call: CopyableCall, run: Run) -> Seen | None:
         """Edit one token of each sequence, and see which outputs change."""
@@ -116,8 +116,8 @@ class PresentProbe(FutureProbe):
 
     def is_of(self, tokens: Any, target: torch.Tensor) -> bool:
         """Say whether the targets are the tokens themselves."""
-        ahead, copied = _shares(tokens, target)
-        return copied >= _NEXT and ahead < _COPIED
+        ahead, copied = token_shares(tokens, target)
+        return copied >= NEXT and ahead < _COPIED
 
     def judge(self, changes: list[float], reference: float) -> Seen | None:
         """Tell how much the output for the edited token changes, of a model that reads forwards."""
@@ -138,7 +138,7 @@ def _names_of(call: CopyableCall) -> tuple[str, ...]:
     return (*(own if twice and len(own) == given else ("",) * given), *call.keywords)
 
 
-def _shares(tokens: Any, target: torch.Tensor) -> tuple[float, float]:
+def token_shares(tokens: Any, target: torch.Tensor) -> tuple[float, float]:
     """Return of how many targets the next token of an input is one, and the token itself."""
     if not isinstance(tokens, torch.Tensor) or tokens.dim() != 2 or tokens.dtype not in _WHOLE:
         return 0.0, 0.0

@@ -1,0 +1,275 @@
+"""The batch in another order: whether it matters at which place in it a sample stands."""
+
+import sys
+import weakref
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset
+
+from trainguard.observe.loop.counterfactual.forking import Exit, Report
+from trainguard.observe.loop.counterfactual.labels import ROUNDING
+from trainguard.observe.loop.counterfactual.question import (
+    ModuleCall,
+    Question,
+    Relation,
+    is_editable,
+)
+from trainguard.observe.loop.counterfactual.samples import (
+    PERVASIVE,
+    Flags,
+    RowsWitness,
+    SampleEdited,
+    count_rows,
+    find_changes,
+    is_of_pairs,
+    refuse_statistics,
+)
+from trainguard.observe.loop.counterfactual.witness import GivenRows, Witness
+from trainguard.observe.loop.locate_nonfinite import tensors_in
+from trainguard.observe.loop.watch.batches import Batches
+from trainguard.observe.tools.user_line import user_frame, variables_of
+
+_FRAMES = 8  # of the user's code whose variables are looked at
+_DEPTH = 3  # of containers and objects in a variable
+_MOST = 2000  # values that are looked at
+_LONGEST = 1024  # entries of a list that are looked at
+_REGISTERED = ("_parameters", "_buffers", "_modules")
+_DROPOUTS = (
+    *("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"),
+)
+_OPAQUE = (nn.Module, torch.optim.Optimizer, Dataset, DataLoader, type, FunctionType, ModuleType)
+
+
+class BatchPermuted(Question):
+    """
+    The samples of a batch are put in another order, in all variables of the callers.
+
+    measured: for how many of the samples that moved something else is handed to a loss function;
+    reference: how many moved. Dropout is left out, in a step as it is too. Void where a target did
+    not move with its sample, where the batch is normalised, or where other random numbers are
+    drawn.
+    """
+
+    name = "batch in another order"
+    asks = 2
+    needs_follow_ups = True
+
+    def __init__(self, sample: SampleEdited, permutes: bool = True) -> None:
+        self._sample = sample  # what became of the others when one was edited
+        self._permutes = permutes  # else only dropout is left out
+        self._before: list[weakref.ref[torch.Tensor]] = []
+        self._edited: Report = {}
+        self._drawn = False
+
+    def prepare(self) -> None:
+        """Remember what there is before the batch comes: it is no part of that."""
+        self._before = [weakref.ref(value) for value in _reach(set()) if torch.is_tensor(value)]
+
+    def fits(self, call: ModuleCall) -> str:
+        """Ask where all that has a row for each sample can be given another order."""
+        rows, drawn = count_rows(call)
+        self._drawn = drawn
+        if not rows or _holds_state(call.module, rows) or not self._find(call, rows):
+            return ""
+        return f"{rows} samples in another order"
+
+    def applies(self, plain: Report) -> bool:
+        """Say whether no sample changes another: those that do mind who stands beside them."""
+        return self._sample.keeps_others
+
+    def edit(self, call: ModuleCall, way_out: Exit) -> None:
+        """Put the rows of all variables in another order, and leave dropout out."""
+        rows, _ = count_rows(call)
+        found, order = self._find(call, rows), reorder(rows)
+        if self._permutes:
+            wanted = [tensor[order] for tensor in found]
+            with torch.no_grad():
+                for tensor, new in zip(found, wanted, strict=True):
+                    tensor.copy_(new)
+            if not all(_same(tensor, new) for tensor, new in zip(found, wanted, strict=True)):
+                way_out.void("the samples share their memory")
+        torch.batch_norm = refuse_statistics(torch.batch_norm, way_out)
+        _drop_nothing(call.module)
+
+    def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
+        """Return one that looks whether targets are the next tokens of what the call is given."""
+        return RowsWitness(call, way_out)
+
+    def compare(self, plain: Report, edited: Report) -> Relation:
+        """Compare at once where nothing was drawn, else once the step without dropout is known."""
+        if edited["drawn"]:
+            return Relation(void="random numbers are drawn between the model and the loss")
+        if not (self._drawn or edited["follows"]):
+            return Relation(void="the targets are not the next tokens any more")
+        self._edited = edited
+        return Relation() if plain["drawn"] else judge_order(plain, edited)
+
+    def follow_ups(self, relation: Relation) -> "list[BatchPermuted]":
+        """Ask for the step as it is without dropout, where there is some."""
+        pending = not relation.void and not relation.reference
+        return [BatchPermuted(self._sample, permutes=False)] if pending else []
+
+    def refine(
+        self, relation: Relation, edit: str, plain: Report, edited: Report
+    ) -> Relation | None:
+        """Compare the two steps without dropout."""
+        return judge_order(edited, self._edited)
+
+    def is_settled(self, relation: Relation) -> bool:
+        """Where the order is no matter, one answer is enough."""
+        return relation.measured < PERVASIVE * relation.reference
+
+    def _find(self, call: ModuleCall, rows: int) -> list[torch.Tensor]:
+        """Return what has a row for each sample; nothing where one of these cannot be edited."""
+        recent = call.recorder.watcher(Batches).recent
+        given = [*call.tensors(), *(recent[-1].alive() if recent else ())]
+        found = {id(t): t for t in given if t.dim() and len(t) == rows}
+        known = {id(own) for ref in self._before if (own := ref()) is not None}
+        known |= {id(parameter) for parameter in call.module.parameters()}
+        places = {tensor.untyped_storage().data_ptr() for tensor in found.values()}
+        seen: set[int] = set()
+        for value in _reach(seen):
+            if not _dim(value) or len(value) != rows:
+                continue
+            if not torch.is_tensor(value):  # a list or an array that nobody can follow
+                return []
+            if id(value) not in known or value.untyped_storage().data_ptr() in places:
+                found[id(value)] = value
+        editable = len(seen) <= _MOST and all(map(is_editable, found.values()))
+        return list(found.values()) if editable else []
+
+
+def judge_order(plain: Report, edited: Report) -> Relation:
+    """Count the samples for which a loss function is given something else at another place."""
+    pairs = list(zip(plain["rows"], edited["rows"], strict=False))
+    alike = len(plain["rows"]) == len(edited["rows"])
+    if not alike or any(a.shape != b.shape or a.function != b.function for a, b in pairs):
+        return Relation(void="the edit changed the shapes of what is compared")
+    rows, moved = edited["samples"], 0
+    most, first = -1, ""
+    for before, after in pairs:
+        changes, stayed = _compare(before, after, rows, ROUNDING * plain["rounding"])
+        if stayed:
+            return Relation(void="a target does not move with its sample")
+        if changes is None:
+            continue
+        if int(changes.sum()) > most:
+            most, first = int(changes.sum()), before.function
+    if most < 0:
+        return Relation(void="no loss function is given what belongs to a sample")
+    moved = int((reorder(rows) != torch.arange(rows)).sum())
+    return Relation(float(most), float(moved), smallest=f"what {first} is given" if most else "")
+
+
+def reorder(rows: int) -> torch.Tensor:
+    """Return another order: neighbours, halves and pairs are torn apart, and none is random."""
+    places = torch.arange(rows)
+    return torch.cat([places[1::2], places[::2].flip(0)])
+
+
+def _compare(
+    plain: GivenRows, edited: GivenRows, samples: int, rounding: float
+) -> tuple[Flags | None, bool]:
+    """Return which samples have changed in a call, if it says; and whether targets stayed."""
+    rows = len(plain.scores)
+    if plain.targets is None or edited.targets is None or not rows or rows % samples:
+        return None, False
+    if is_of_pairs(plain, samples) or _are_places(plain.targets, samples):
+        return None, True
+    order, each = reorder(samples).numpy(), rows // samples
+    # The rows of a sample follow each other, or stand a batch apart.
+    places = np.arange(rows).reshape(samples, each), np.arange(rows).reshape(each, samples).T
+    found: list[Flags] = []
+    for own in places:
+        source = np.empty(rows, int)
+        source[own.ravel()] = own[order].ravel()
+        if np.array_equal(plain.targets[source], edited.targets, equal_nan=True):
+            if np.array_equal(plain.targets[source], plain.targets, equal_nan=True):
+                return None, False
+            there = plain._replace(scores=plain.scores[source])
+            changed: Flags = find_changes(there.scores, edited.scores, rounding).max(1)
+            found.append(changed[own].any(1) & (order != np.arange(samples)))
+    return (min(found, key=lambda flags: int(flags.sum())), False) if found else (None, True)
+
+
+def _are_places(targets: Any, samples: int) -> bool:
+    """Say whether targets are places in the batch, as where each sample is its own class."""
+    return bool(targets.size == samples == targets.max() + 1 == len(np.unique(targets)))
+
+
+def _holds_state(module: nn.Module, rows: int) -> bool:
+    """Say whether a part of a model keeps something, besides parameters, for each sample."""
+    for part in module.modules():
+        own = {key: value for key, value in vars(part).items() if key not in _REGISTERED}
+        if any(rows in tensor.shape for tensor in tensors_in(list(own.values()))):
+            return True
+    return False
+
+
+def _reach(seen: set[int]) -> Iterator[Any]:
+    """Yield the tensors and rows of numbers in the variables of the user's code that is running."""
+    frame = user_frame(sys._getframe(1))  # noqa: SLF001 the one way to look at callers
+    for _ in range(_FRAMES):
+        if frame is None:
+            return
+        for value in variables_of(frame).values():
+            yield from _values_in(value, _DEPTH, seen)
+        frame = user_frame(frame.f_back)
+
+
+def _values_in(value: Any, depth: int, seen: set[int]) -> Iterator[Any]:
+    """Yield the tensors in a value, and what may have a number for each sample, each once."""
+    if id(value) in seen or len(seen) > _MOST or isinstance(value, _OPAQUE):
+        return
+    inside: list[Any] = []
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        yield value
+    elif isinstance(value, (dict, list, tuple)):
+        inside = list(dict.values(value) if isinstance(value, dict) else value)[:_LONGEST]
+        if inside and all(isinstance(each, (float, int, torch.Tensor)) for each in inside):
+            yield value
+    elif hasattr(value, "__dict__"):
+        inside = list(vars(value).values())
+    else:
+        return
+    seen.add(id(value))
+    for each in inside if depth else ():
+        yield from _values_in(each, depth - 1, seen)
+
+
+def _drop_nothing(module: nn.Module) -> None:
+    """Let dropout keep everything, wherever it can be told so."""
+    for name in _DROPOUTS:
+        setattr(functional, name, _keep_all)
+    attend: Any = functional.scaled_dot_product_attention
+
+    def attend_to_all(*args: Any, **kwargs: Any) -> Any:
+        """Attend without dropout."""
+        args = (*args[:4], 0.0, *args[5:]) if len(args) > 4 else args
+        return attend(*args, **{k: 0.0 if k == "dropout_p" else v for k, v in kwargs.items()})
+
+    functional.scaled_dot_product_attention = attend_to_all
+    for part in module.modules():
+        if isinstance(part, nn.RNNBase):
+            part.dropout = 0.0
+
+
+def _keep_all(input: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:  # noqa: A002 torch's name
+    """Stand for a dropout that strikes nothing."""
+    return input
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Say whether two tensors are equal; nan is itself."""
+    return torch.equal(one.nan_to_num(), other.nan_to_num())
+
+
+def _dim(value: Any) -> int:
+    """Return how many dimensions a tensor, an array or a list has."""
+    return int(getattr(value, "ndim", 1))
