@@ -276,6 +276,9 @@ class Probe(Event):
         of sequences).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
+
+    "padding" counts steps in which the token for padding came as others do, of those that were
+    looked at; step is its number.
     """
 
     probe: str

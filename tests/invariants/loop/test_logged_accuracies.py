@@ -75,3 +75,12 @@ def test_other_accuracies_are_left_alone(judged, name) -> None:
     """A name with another word in it is another metric."""
     events = [*evaluations(axis=(22, 41, 53, 30)), *said((0.22, 0.41, 0.53, 0.30), name)]
     assert not judged("logged_accuracies_are_true", events)
+
+
+@pytest.mark.parametrize(
+    ("values", "ranks"), [((20, 36, 48, 63), [Rank.BROKEN]), ((36, 49, 63, 84), [])]
+)
+def test_what_the_loss_ignores_is_not_counted(judged, values, ranks) -> None:
+    """A count of padding is a mistake where it makes a tenth of a difference."""
+    events = [*evaluations(all=values), *said(tuple(value / 100 for value in values))]
+    assert [f.rank for f in judged("logged_accuracies_are_true", events)] == ranks

@@ -16,7 +16,9 @@ from trainguard.events.loop import Logged
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import events
 
-TRUE = ("right", "all", "whole")  # ways of counting that are no mistake
+TRUE = ("right", "whole")  # ways of counting that are no mistake
+PADDED = ("all", "padded")  # those that are none where little is left out
+FAR = 0.1  # from the truth: nearer to it a wrong count is not worth a word
 _STEADY = 0.9  # of the steps have a call at a place that a training goes through
 _COARSE = 0.02  # of the value: what is rounded more than that says nothing,
 _TWO_DIGITS = 0.005  # unless it has two digits at least
@@ -183,11 +185,21 @@ def truths(said: Logged, bases: Sequence[Basis]) -> Iterator[float]:
 
 def _truths_of(basis: Basis) -> Iterator[float]:
     """Yield what may truly be said of a place."""
-    for name in TRUE:
+    for name in (*TRUE, *PADDED):
         count = basis.counts.get(name)
-        if count is not None:
+        if count is not None and (name in TRUE or not is_far(basis, name)):
             yield from (count.share, count.mean)
     # The best so far may be meant, or in training the mean so far.
     yield basis.best if basis.part == "evaluation" else basis.so_far.share
     for one in basis.scores:
         yield from (way[3] for way in one.ways if way[0] in TRUE)
+
+
+def is_far(basis: Basis, name: str) -> bool:
+    """Say whether a way of counting makes a difference."""
+    return abs(basis.counts[name].share - basis.counts["right"].share) >= FAR
+
+
+def commonest(basis: Basis) -> float:
+    """Return the share of the commonest class."""
+    return sum(one.commonest for one in basis.scores) / max(1.0, basis.counts["right"].of)

@@ -5,13 +5,15 @@ from math import isnan
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
-from trainguard.core.measure import Measure, integer
+from trainguard.core.measure import Measure, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import SERVED, has_probe, steps_from
 from trainguard.invariants.loop.wording import count, courses, events, main_course, middle, percent
 from trainguard.invariants.wording import number
+
+_LEAST = 3  # steps: the first ones may be odd
 
 
 @invariant("loop", evidence=SERVED)
@@ -39,6 +41,43 @@ def batches_differ(trace: Trace[Event]) -> Iterator[Finding]:
                 event=probe,
                 source=probe.source,
             )
+
+
+@invariant(
+    "loop", evidence=has_probe("padding", "no loss over the tokens of an embedding was seen")
+)
+def padding_is_no_token(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The number that stands for padding is no token that the data have.
+
+    Judges: cross_entropy and nll_loss over the tokens of an embedding, on the CPU, where the
+        padding_idx or the ignore_index comes between other tokens, mostly by itself, and where it
+        is a target that the loss counts, or leaves out though each target is the token after: in
+        most of the steps that were looked at, 3 at least.
+    Allows: padding at the ends of rows, and of the parts that rows were joined of; masked tokens.
+    Misses: embeddings whose tokens no loss is about; numbers that come in fewer than 4 places.
+    Why: the row of padding_idx gets no gradient, and what is ignored is never predicted: the most
+        frequent item, with the number 0, is unknown to the model.
+    Source: torch.nn.Embedding (padding_idx: "it remains as a fixed pad").
+    """
+    for probe in events(trace, Probe):
+        if probe.probe != "padding" or probe.measured < max(_LEAST, probe.reference / 2):
+            continue
+        name, _, how = probe.label.partition(" ")
+        learned = how == "learned"
+        yield Finding(
+            f"the padding of `{trace.subject}` is a token of its own",
+            f"row {probe.step} of {name}",
+            portion(probe.measured, probe.reference, "steps")
+            + " have it between other tokens, "
+            + ("and learn to predict it" if learned else "and the loss leaves it out"),
+            "at the ends of rows alone",
+            why=f"{name} never learns this row: give padding a number that no token has"
+            if learned
+            else "it is never predicted: give padding a number that no token has",
+            event=probe,
+            source=probe.source,
+        )
 
 
 @invariant("loop", evidence=steps_from(5))

@@ -11,12 +11,15 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Logged
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.accuracy_bases import (
+    PADDED,
     TRUE,
     Basis,
     Closeness,
     Count,
     ScoredPlace,
     bases_of,
+    commonest,
+    is_far,
     is_sharp,
     means_accuracy,
     means_evaluation,
@@ -30,7 +33,6 @@ from trainguard.invariants.wording import number
 _FEW = 3  # values that agree on a mistake
 _MOST = 0.8  # of the values that can be judged: what is said of other data may agree by chance
 _NEAR = 2e-3  # of the value: what averaging in float16 may change
-_FAR = 0.1  # from the truth: nearer to it a share of one class says nothing
 _SMALL = 0.02  # of the value: a wrong divisor that changes less is not worth a word
 _PLAIN = 0.1  # of the value: a wrong divisor that changes less is a note
 _SPREAD = 0.05  # of the smallest truth, up to the largest one: less is no proof of a divisor
@@ -46,13 +48,14 @@ def logged_accuracies_are_true(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: values under a name such as "val_acc" or "accuracy" (percentages and "97/100" too) by
         the scores and targets that loss functions, or evaluation passes, were given since the value
         before: 3 values or more, and 4 in 5 of those that can be judged, match one known mistake,
-        and none the truth. The mistakes: the highest score along another axis; each prediction
-        against each target; one class always predicted; another divisor, the same each time; a
-        count that goes on from one to the next; a validation accuracy that is that of training;
-        zero, where most are right. Notes: a logit held against one half, or rounded; a divisor off
-        by less than a tenth; values that stay at chance.
+        and none the truth. The mistakes: what the loss ignores is counted, where that makes a tenth
+        of a difference; the highest score along another axis; each prediction against each target;
+        one class always predicted; another divisor, the same each time; a count that goes on from
+        one to the next; a validation accuracy that is that of training; zero, where most are right.
+        Notes: a logit held against one half, or rounded; a divisor off by less than a tenth; values
+        that stay at chance.
     Allows: 2e-3 (limit) of the value and what was rounded off; means over batches or samples, whole
-        sequences, what the loss ignores, the best so far, any batch since the value before.
+        sequences, the best so far, any batch since the value before.
     Misses: values that match nothing, as smoothed ones and other thresholds do; what was evaluated
         without a loss or a loader; losses called several times for each backward; soft targets.
     Why: stopping, choosing and publishing go by this number, and nothing else looks at it.
@@ -119,7 +122,7 @@ def _slips(said: Logged, basis: Basis, fit: Closeness) -> Iterator[str]:
         values = [count.share, count.mean]
         if name == "pairs":  # the sum over all pairs may be divided by the samples
             values.append(count.right / max(1.0, sqrt(count.of)))
-        far = name not in ("first", "second") or abs(count.share - truth.share) >= _FAR
+        far = name not in (*PADDED, "first", "second") or is_far(basis, name)
         if name not in TRUE and far and any(fit(said, value) for value in values):
             yield name
 
@@ -219,7 +222,7 @@ def _at_chance(pairs: Sequence[_Pair]) -> _Fault | None:
         for basis in own
     )
     clear = all(
-        basis.scores[-1].sole and basis.counts["right"].share >= _commonest(basis) + _CLEAR
+        basis.scores[-1].sole and basis.counts["right"].share >= commonest(basis) + _CLEAR
         for _, own in pairs[-_FEW:]
         for basis in own
     )
@@ -228,14 +231,13 @@ def _at_chance(pairs: Sequence[_Pair]) -> _Fault | None:
     return _fault("chance", (pairs[-1][0], bases[-1]), len(pairs), len(pairs))
 
 
-def _commonest(basis: Basis) -> float:
-    """Return the share of the commonest class."""
-    return sum(one.commonest for one in basis.scores) / max(1.0, basis.counts["right"].of)
-
-
 _CONSTANT = ("first", "second")
 _NOTES = ("half", "rounded", "running", "nearly", "chance")
 _FAULTS = {
+    **dict.fromkeys(
+        PADDED,
+        ("counts what the loss leaves out", "padding is counted: divide by what is not ignored"),
+    ),
     "pairs": (
         "compares each prediction with each target",
         "a shape (N, 1) against (N,) expands to (N, N): squeeze one of them",

@@ -29,6 +29,7 @@ from trainguard.observe.loop.watch.logged import LoggedValues
 from trainguard.observe.loop.watch.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.losses import Losses
 from trainguard.observe.loop.watch.mixing_probe import MixingProbe
+from trainguard.observe.loop.watch.padding_rows import PaddingRows
 from trainguard.observe.loop.watch.parameters import Parameters
 from trainguard.observe.loop.watch.policy_weights import PolicyWeights
 from trainguard.observe.loop.watch.random_numbers import RandomNumbers
@@ -81,6 +82,7 @@ _ALL: tuple[type[Watcher], ...] = (
     SharedRows,
     InputScales,
     IgnoredClasses,
+    PaddingRows,
     LabelOrder,
     EpochOrders,
     WorkerCopies,

@@ -160,6 +160,7 @@ def _count_classes(scores: torch.Tensor, given: torch.Tensor, ignored: int) -> C
     hits = (named == target) & counted
     of = counted.sum()
     counts: Counts = {"right": (hits.sum(), of), "all": (hits.sum(), every)}
+    counts["padded"] = (named == target).sum(), every
     for index, name in enumerate(("first", "second")):
         counts[name] = (target == index).sum(), of
     if target.ndim > 1:
@@ -182,7 +183,7 @@ def _count_all(scores: torch.Tensor, named: Any, target: Any) -> Counts:
     of, most = len(target), scores.shape[1]
     came, said = np.bincount(target, minlength=most), np.bincount(named, minlength=most)
     hits = np.count_nonzero(named == target)
-    counts: Counts = {"right": (hits, of), "all": (hits, of)}
+    counts: Counts = {"right": (hits, of), "all": (hits, of), "padded": (hits, of)}
     counts |= {"first": (int(came[0]), of), "second": (int(came[1]), of)}
     if of == most:
         counts["axis"] = np.count_nonzero(_as_array(scores.argmax(0)) == target), of

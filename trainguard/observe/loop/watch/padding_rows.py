@@ -1,0 +1,147 @@
+"""Watches the rows of embeddings that stand for padding: whether their number comes as data too."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.watch import autograd_graph
+from trainguard.observe.loop.watch.autograd_graph import Node
+from trainguard.observe.loop.watch.loss_calls import LossCalls
+from trainguard.observe.loop.watch.loss_functions import LossFunctions
+from trainguard.observe.loop.watch.watcher import Watcher, shielded
+from trainguard.observe.tools.patches import Patches
+
+_STEPS = {0, 1, 2, 4, 8, 16, 32, 64}  # that are looked at
+_MOST_NODES = 20000
+_LARGEST = 2**20  # elements of what is read
+_CLASSES = ("cross_entropy", "nll_loss")
+_LEAST = 4  # places of a batch at which it comes by itself
+_MOST_CALLS = 8  # of losses, between two backward passes
+
+
+@dataclass(slots=True)
+class _Row:
+    """
+    A row of an embedding that stands for padding; source: where its loss is computed.
+
+    steps: that were looked at. learned: those in which it came between others, and was a target
+    that is learned; left_out: a target that is not, where each target is the token after.
+    """
+
+    source: str
+    steps: int = 0
+    learned: int = 0
+    left_out: int = 0
+
+    def count(
+        self, rows: torch.Tensor, target: torch.Tensor, number: int, *, is_ignored: bool
+    ) -> None:
+        """Count a step by what was read, and what was to be learned."""
+        self.steps += 1
+        if not _comes_inside(rows, number):
+            return
+        table = target.reshape(rows.shape) if target.numel() == rows.numel() else None
+        if is_ignored:
+            self.left_out += table is not None and _follows(table, rows)
+        elif table is not None:
+            self.learned += _comes_inside(table, number)
+        else:
+            self.learned += target.numel() in rows.shape and bool((target == number).any())
+
+
+class PaddingRows(Watcher):
+    """The Probe event "padding": a row that is never learned, and comes as any other does."""
+
+    makes = ("Probe:padding",)
+    relies_on = ("LossFunctions",)
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._calls: list[tuple[LossCalls, int, torch.Tensor]] = []
+        self._rows: dict[tuple[str, int], _Row] = {}
+
+    def install(self, patches: Patches) -> None:
+        """Ask to be told of the calls of loss functions."""
+        self.recorder.watcher(LossFunctions).listeners.append(self._on_loss)
+
+    @shielded
+    def _on_loss(
+        self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
+    ) -> None:
+        """Remember what is to be learned until the next backward."""
+        if tally.function not in _CLASSES or self.recorder.steps not in _STEPS:
+            return
+        fits = target.is_cpu and not target.is_floating_point() and target.numel() <= _LARGEST
+        if fits and value.requires_grad and scores.dim() > 1:
+            call = tally, int(scores.shape[1]), target.detach()
+            self._calls = [*self._calls[1 - _MOST_CALLS :], call]
+
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """Look at what embeddings were read with on the way to a loss."""
+        calls, self._calls = self._calls, []
+        if not calls or loss.grad_fn is None or self.recorder.steps not in _STEPS:
+            return
+        nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
+        for node in nodes if len(nodes) < _MOST_NODES else ():
+            if autograd_graph.kind_of(node) == "EmbeddingBackward":
+                self._look_at(node, calls)
+
+    def finish(self) -> Iterable[Event]:
+        """Return what was found."""
+        for (name, number), row in self._rows.items():
+            if row.learned or row.left_out:
+                yield Probe(
+                    probe="padding",
+                    measured=float(max(row.learned, row.left_out)),
+                    reference=float(row.steps),
+                    step=number,
+                    label=f"{name} {'learned' if row.learned >= row.left_out else 'left out'}",
+                    source=row.source,
+                )
+
+    def _look_at(self, node: Node, calls: list[tuple[LossCalls, int, torch.Tensor]]) -> None:
+        """Look at one reading of an embedding, beside the losses that are about its tokens."""
+        weight = getattr(node.next_functions[0][0], "variable", None)
+        with suppress(RuntimeError):  # what was changed since cannot be read
+            read, padding = node._saved_indices, int(node._saved_padding_idx)  # noqa: SLF001
+            if weight is None or not read.is_cpu or read.dim() < 2 or read.numel() > _LARGEST:
+                return
+            rows = read.reshape(-1, read.shape[-1])
+            for tally, classes, target in calls:
+                ignored = (tally.options or {}).get("ignore_index", -100)
+                for number in {padding, ignored} if classes == len(weight) else ():
+                    if 0 <= number < classes:
+                        self.looked.add("padding")
+                        key = self.recorder.names.parameter(weight), number
+                        row = self._rows.setdefault(key, _Row(tally.source))
+                        row.count(rows, target, number, is_ignored=number == ignored)
+
+
+def _comes_inside(rows: torch.Tensor, number: int) -> bool:
+    """
+    Say whether a number comes between others, mostly by itself, whichever axis is that of time.
+
+    Padding comes in runs at the ends of rows, or of the parts that rows were joined of.
+    """
+    for table in (rows, rows.T):
+        there = (table == number).int()
+        others = (1 - there).cumsum(1)
+        between = (there > 0) & (others > 0) & (others < others[:, -1:])
+        if not between.any():
+            return False
+        begins = between[:, 1:] & (there[:, :-1] == 0)
+        alone = begins[:, :-1] & (there[:, 2:] == 0)
+        if alone.sum() < _LEAST or 2 * alone.sum() <= begins.sum():
+            return False
+    return True
+
+
+def _follows(target: torch.Tensor, rows: torch.Tensor) -> bool:
+    """Say whether each target is the token after, whichever axis is that of time."""
+    pairs = [(target[:, :-1], rows[:, 1:]), (target[:-1], rows[1:])]
+    return any(bool((after == read).all()) for after, read in pairs if after.numel())
