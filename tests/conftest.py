@@ -41,6 +41,7 @@ SLOW = (
     "tests/command/run/test_output.py::test_much",
     "tests/command/run/test_output.py::test_nobody_listens",
     "tests/command/run/test_processes.py",
+    "tests/command/run/test_processes.py::test_processes_that_torch_spawns",
     "tests/command/run/test_ranks.py",
     "tests/command/run/test_terminal.py",
     "tests/command/run/test_timeout.py",

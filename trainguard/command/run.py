@@ -24,9 +24,9 @@ from trainguard.command.options import SILENCE, name_only
 from trainguard.command.output import flush, keep_stream, say, write_baseline, write_file
 from trainguard.command.ranks import own_file, rank
 from trainguard.command.run_request import RunRequest
+from trainguard.command.together import choose_trace, judge_others, reports_of
 from trainguard.core.catalogue import catalogue
 from trainguard.core.errors import DeclarationError, SubjectError, is_ours
-from trainguard.events.joined import digest, join
 from trainguard.events.trace import Trace
 from trainguard.judging.judge import applicable, check_excuses_apply, check_steps, judge_run
 from trainguard.judging.live import LiveJudge
@@ -37,7 +37,6 @@ from trainguard.report.formats.table import write_account
 from trainguard.report.json import check_apart, document
 from trainguard.report.progress import progress
 from trainguard.report.run_report import baseline_as_rows, render_report
-from trainguard.report.text import render_verdict
 
 _NO_ACCELERATOR: Final = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
 _EXCEPTHOOK: Final = sys.excepthook  # before the command line puts its own there
@@ -65,12 +64,13 @@ def launch(order: RunRequest) -> int:
         except BaseException as error:  # noqa: BLE001 a package on the way to the module failed
             return report_error(error, err)
         live = _live_account(order, err)
-        recorder, failure = _record(order, program, live)
+        recorder, spawned, failure = _record(order, program, live)
         flush()
         code = CLEAN if failure is None else report_error(failure, err)
         # From here on the work is done: torchrun, say, may not cut off the account of it.
         with _ignore_termination():
-            return _judge_and_report(order, recorder.trace, code, live, out, err)
+            order, trace = choose_trace(order, recorder, spawned)
+            return _judge_and_report(order, trace, spawned, code, live, out, err)
 
 
 @contextmanager
@@ -119,9 +119,11 @@ def _live_account(order: RunRequest, err: TextIO) -> LiveAccount:
     return LiveAccount(judge, err, order.live, order.fail_fast, events, trace)
 
 
-def _record(order: RunRequest, program: Any, live: LiveAccount) -> tuple[Any, BaseException | None]:
+def _record(
+    order: RunRequest, program: Any, live: LiveAccount
+) -> tuple[Any, Any, BaseException | None]:
     """
-    Run a program under the recorder; return the recorder, and what the program raised.
+    Run a program under the recorder; return it, what it has spawned, and what it raised.
 
     A child that the program forked comes this way too. It undoes nothing and reports nothing:
     it ends as it would have ended without us.
@@ -130,10 +132,12 @@ def _record(order: RunRequest, program: Any, live: LiveAccount) -> tuple[Any, Ba
     from trainguard.observe.loop.live_looks import LiveLooks
     from trainguard.observe.loop.recorder import Recorder
     from trainguard.observe.loop.run_script import execute, time_limit
+    from trainguard.observe.loop.spawned import SpawnedProcesses
     from trainguard.observe.loop.stopped import Stopped
 
     run, owner, raised = order.subject, os.getpid(), None
-    recorder = Recorder(run.name, steps=run.steps, probe=run.probe, promises=run.promises)
+    options: dict[str, Any] = {"steps": run.steps, "probe": run.probe, "promises": run.promises}
+    recorder, spawned = Recorder(run.name, **options), SpawnedProcesses(run.name, options)
     if live.is_wanted:
         recorder.live = LiveLooks(live.look)
     if order.what_if:
@@ -142,7 +146,9 @@ def _record(order: RunRequest, program: Any, live: LiveAccount) -> tuple[Any, Ba
     try:
         with ExitStack() as stack:
             stack.enter_context(progress(lambda: recorder.steps, run.steps))
+            stack.enter_context(spawned)
             stack.enter_context(recorder)
+            spawned.listen(recorder.patches)
             account_for_exits(run.name, recorder.patches.replace)
             stack.enter_context(time_limit(order.timeout, Stopped))
             try:
@@ -163,12 +169,13 @@ def _record(order: RunRequest, program: Any, live: LiveAccount) -> tuple[Any, Ba
         raised = None  # the recorder's own stop
     if os.getpid() != owner:
         leave_child(raised)
-    return recorder, raised
+    return recorder, spawned, raised
 
 
 def _judge_and_report(
     order: RunRequest,
     trace: Trace[Any],
+    spawned: Any,
     code: int,
     live: LiveAccount,
     out: TextIO,
@@ -178,7 +185,6 @@ def _judge_and_report(
     ended = "interrupted" if code == INTERRUPTED else ""
     held = order.baseline
     missing, verdicts, others = "", tuple[Verdict, ...](), ranks.Others()
-    trace = ranks.with_rank(trace)
     try:
         check_steps(order.subject, trace)
     except SubjectError as fault:
@@ -186,11 +192,11 @@ def _judge_and_report(
     if order.judging and not missing:
         own = judge_run(order.subject, trace, order.settings, order.command, SILENCE)
         verdicts = tuple(map(held.hold, live.judge.merge(own)))
-    if order.judging and ranks.world() > 1:
-        verdicts, others = _judge_together(order, trace, verdicts, failed=bool(code))
+    if order.judging:
+        verdicts, others = judge_others(order, trace, spawned, verdicts, failed=bool(code))
     whole = order.judging and not (missing or code or others.missing or rank() or live.as_rows())
     verdicts = _settle(order, verdicts, whole, err)
-    told, found = run_summary.summarize_run(trace, ended), _found(verdicts)
+    told, found = run_summary.summarize_run(trace, ended), reports_of(verdicts)
     every = {0: found, **others.found}
     elsewhere = tuple(ranks.found_by_others(every))
     written = not whole or write_baseline(held, err)
@@ -205,7 +211,8 @@ def _judge_and_report(
             say(missing, err)
         return code or USAGE
     if order.judging and not rank():
-        rows = run_summary.as_rows(told) + ranks.as_rows(others, ranks.world())
+        size = spawned.count if spawned.traces else ranks.world()
+        rows = run_summary.as_rows(told) + ranks.as_rows(others, size)
         rows += run_summary.questions_as_rows(trace) if order.verbose else []
         rows += live.as_rows() + (baseline_as_rows(held) if whole else [])
         head = run_summary.headline(told, order.subject.name)
@@ -260,23 +267,3 @@ def _settle(
     if order.baseline.writes and order.judging and not rank():
         say(f"{order.baseline.name} was not written: the run is not whole.", err)
     return verdicts
-
-
-def _found(verdicts: tuple[Verdict, ...]) -> ranks.Found:
-    """Return the reports of what is broken, by the names of the invariants."""
-    return {v.invariant.name: render_verdict(v) for v in verdicts if v.fails}
-
-
-def _judge_together(
-    order: RunRequest, trace: Trace[Any], verdicts: tuple[Verdict, ...], *, failed: bool
-) -> tuple[tuple[Verdict, ...], ranks.Others]:
-    """Leave what one process has found; in the first one, judge it with what the others left."""
-    own = digest(trace, rank(), ranks.world())
-    if rank():
-        ranks.tell(_found(verdicts), own, order.baseline)
-        return verdicts, ranks.Others()
-    others = ranks.gather(failed=failed)
-    order.baseline.see(others.known)
-    joined = join([own, *others.digests.values()], others.missing)
-    more = judge_run(order.subject, joined, order.settings, order.command, SILENCE, joined=True)
-    return (*verdicts, *map(order.baseline.hold, more)), others

@@ -93,6 +93,47 @@ def test_a_child_that_trains(folder) -> None:
     )
 
 
+SPAWNING = """\
+import os
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+
+
+def work(rank, file):
+    dist.init_process_group("gloo", f"file://{file}", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    net = nn.parallel.DistributedDataParallel(nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01 * (1 + RATE * rank))
+    inputs = torch.Generator().manual_seed(rank)
+    for _ in range(8):
+        optimizer.zero_grad()
+        net(torch.randn(8, 4, generator=inputs)).pow(2).mean().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+    if rank == FAILS:
+        raise LookupError("no more")
+
+
+if __name__ == "__main__":
+    mp.spawn(work, (os.path.abspath("meeting"),), nprocs=2)
+"""
+
+
+@pytest.mark.parametrize(("rate", "fails", "code"), [(0, -1, 0), (1, -1, 1), (0, 1, 3)])
+def test_processes_that_torch_spawns(folder, rate, fails, code) -> None:
+    """They are judged together and in one report; one that fails has told its steps."""
+    folder.write("train.py", SPAWNING.replace("RATE", str(rate)).replace("FAILS", str(fails)))
+    done = folder.process("--json", "out.json", "train.py")
+    assert done.returncode == code
+    assert folder.found("out.json") == ["replicas_agree", "optimizers_agree"] * rate
+    assert "all 2 processes were judged together" in done.stdout
+    assert "train.py: 8 steps of SGD" in done.stdout
+    assert ("LookupError: no more" in done.stderr) == (fails == 1)
+
+
 def test_a_script_that_ends_at_once(folder) -> None:
     """`os._exit` ends the process with what was in it: there is no report, and its own code."""
     folder.trains(after="import os\nprint('gone', flush=True)\nos._exit(9)")

@@ -5,6 +5,7 @@ import platform
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import wraps
+from multiprocessing import parent_process
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
@@ -21,7 +22,7 @@ _MOST = 64  # files of a run, and times that each is saved to
 
 
 class SavedFiles(Watcher):
-    """The SavedFile events, where a launcher has started several processes."""
+    """The SavedFile events, where a launcher, or a script, has started several processes."""
 
     makes = ("SavedFile",)
 
@@ -31,7 +32,7 @@ class SavedFiles(Watcher):
 
     def install(self, patches: Patches) -> None:
         """Listen to torch.save, whoever holds it under another name."""
-        if os.environ.get("WORLD_SIZE", "1") != "1":
+        if os.environ.get("WORLD_SIZE", "1") != "1" or parent_process() is not None:
             patches.redirect(torch.save, self._saves)
 
     def finish(self) -> Iterable[Event]:
