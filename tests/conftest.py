@@ -15,6 +15,7 @@ settings.load_profile("tests")
 # What is run by `nox -s slow`, so that `nox -s tests` keeps within a quarter of an hour.
 SLOW = (
     "tests/authors/",
+    "tests/command/test_init.py::test_a_guard",
     "tests/command/compare/test_command.py",
     "tests/command/compare/test_multimodal.py",
     "tests/command/memory/test_page.py",

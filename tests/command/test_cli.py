@@ -60,7 +60,7 @@ def test_help_of_run() -> None:
     assert told.exit_code == 0
     options = (
         "-m --steps --ranks --timeout --json --trace --format --live --fail-fast --events --select"
-        " --ignore --allow --strict --no-probes"
+        " --ignore --allow --strict --no-probes --baseline --update-baseline"
     )
     promises = "-v, --verbose --what-if --batch --falls --average --frozen --trainable"
     assert {*options.split(), *promises.split(), "--help"} == {

@@ -15,6 +15,7 @@ from trainguard.command.compare.interval import margin
 from trainguard.command.compare.side import side
 from trainguard.command.diagnose import diagnose_logs
 from trainguard.command.exit import USAGE, ending, seconds
+from trainguard.command.init import write_guards
 from trainguard.command.join import join_traces
 from trainguard.command.memory.command import show_memory
 from trainguard.command.mutate.command import mutate_training
@@ -225,6 +226,7 @@ def compare_sides(
         raise typer.Exit(compare(contest, sys.stdout, sys.stderr))
 
 
+app.command("init", context_settings={"allow_interspersed_args": False})(write_guards)
 app.command("memory")(show_memory)
 app.command("join")(join_traces)
 app.command("diagnose")(diagnose_logs)

@@ -1,21 +1,15 @@
 """The guard that would notice a mutant: a declaration to paste, tried on what was recorded."""
 
 import ast
-from collections.abc import Iterator
-from dataclasses import replace
 from math import isfinite
 from typing import Any, Final
 
 from trainguard.command.mutate.project import Project
 from trainguard.command.mutate.trial import Trial
-from trainguard.core.settings import Settings
 from trainguard.events.curve import COLUMNS
-from trainguard.judging.judge import judge_run
+from trainguard.judging.promises import broken_with, promises_of
 from trainguard.mutants.operator import Mutant
-from trainguard.subjects.loop import Script
 
-_SHARE: Final = 0.8  # of what the loss fell by, which is promised: the rest is for other seeds
-_EDGE: Final = 10  # the share of the steps that the loss is averaged over at either end
 _VISIBLE: Final = 1e-2  # a curve that differs by so much leaves every band of rounding
 
 
@@ -26,7 +20,7 @@ def propose(project: Project, mutant: Mutant, whole: Trial, found: Trial) -> str
     A promise of the script where one is broken by the mutant and kept without it; a curve where a
     function trains; else what to write a test of.
     """
-    for promise in _promises(whole):
+    for promise in promises_of(whole.steps):
         if _breaks(project, promise, found) and not _breaks(project, promise, whole):
             told = ", ".join(f"{name}={value!r}" for name, value in promise.items())
             return f'tg.Script("{project.script}", {told})'
@@ -40,27 +34,11 @@ def propose(project: Project, mutant: Mutant, whole: Trial, found: Trial) -> str
     return loop if function else f"{loop}, once the training is a function `train`"
 
 
-def _promises(whole: Trial) -> Iterator[dict[str, Any]]:
-    """Yield what the training as it is would keep."""
-    batches = {sum(step.batch) for step in whole.steps if step.batch}
-    if len(batches) == 1:
-        yield {"batch": batches.pop()}
-    yield {"trainable": ("*",)}
-    losses = [step.loss for step in whole.steps if isfinite(step.loss)]
-    edge = max(1, len(losses) // _EDGE)
-    first, last = sum(losses[:edge]) / edge, sum(losses[-edge:]) / edge
-    if len(losses) > 1 and 0 < last < first:
-        yield {"falls": round(_SHARE * (1 - last / first), 2)}
-
-
 def _breaks(project: Project, promise: dict[str, Any], trial: Trial) -> bool:
     """Say whether a run breaks a promise: what it would be found broken by is new with it."""
     if not all(promise.values()):
         return False
-    script = Script(project.script, **promise)
-    trace = replace(trial.trace, promises={**trial.trace.promises, **script.promises})
-    verdicts = judge_run(script, trace, Settings())
-    return bool({v.invariant.name for v in verdicts if v.fails} - trial.broken)
+    return bool(broken_with(project.script, promise, trial.trace) - trial.broken)
 
 
 def _column(whole: Trial, found: Trial) -> str:
