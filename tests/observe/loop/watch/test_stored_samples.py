@@ -69,15 +69,15 @@ def copy(data, index):
 def test_a_row_that_is_changed_in_place_is_seen(serve) -> None:
     """Whether it is served itself, or a copy of what it was changed to."""
     rows = np.random.randint(0, 100, (40, 64)) if serve is mask else None
-    (places,) = _serve_again(DataLoader(Stored(serve, rows), 4), [0, 1]).values()
-    assert len(places) >= 8
-    assert max(places) < (128 if serve is mask else 32)
+    (places,) = _serve_again(DataLoader(Stored(serve, rows), 4), [*range(6)]).values()
+    assert len(places) >= 18
+    assert max(places) < 6 * (64 if serve is mask else 16)
 
 
 @pytest.mark.parametrize("serve", [fill_buffer, normalise, copy])
 def test_what_stays_as_it_is_served_is_fine(serve) -> None:
     """The same random numbers serve the same values."""
-    assert _serve_again(DataLoader(Stored(serve), 4), [0, 1]) == {}
+    assert _serve_again(DataLoader(Stored(serve), 4), [*range(6)]) == {}
 
 
 def test_memory_that_is_shared_is_left_alone() -> None:

@@ -30,12 +30,12 @@ from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
 _SECONDS = 2.0  # of processor time for a few samples
-_TRIES = 6  # pairs of samples: an augmentation may leave half of them alone
+_TRIES, _SAMPLES = 4, 6  # few samples each: an augmentation may leave half of them alone
 _LEAST = 2  # of them that were changed
 _DEEP = 8  # data sets around others
 _MOST = 32  # data sets that are looked at
 _BYTES = 2**27  # of arrays, each of which is copied in the child
-_VALUES = 8  # of two samples: fewer may be weights or counts of them
+_VALUES = 18  # of one array in a try: fewer may be weights or counts of its samples
 _NEAR = 1e-3  # of the largest value: what is divided by its own norm again is almost the same
 # What a data set means to change: `self.weights[index] *= 0.9`.
 _STORES = re.compile(r"self\.\w+(?:\[[^\]\n]*\])+\s*(?:[-+*/%@|&^]|//|\*\*)?=(?!=)")
@@ -143,8 +143,9 @@ def _serve(loader: Any, way_out: Exit) -> None:
     data = loader.dataset
     if not _copy_arrays(data):
         way_out.void("nothing is stored, or too much of it")
-    firsts = range(0, len(data) - 1, max(2, len(data) // _TRIES))
-    seen = [_serve_again(loader, [first, first + 1]) for first in firsts]
+    stride = max(_SAMPLES, len(data) // _TRIES)
+    firsts = range(0, len(data) - _SAMPLES + 1, stride)
+    seen = [_serve_again(loader, [*range(first, first + _SAMPLES)]) for first in firsts]
     every = [(key, place) for found in seen for key in found for place in found[key]]
     # What changes whichever sample is served is a buffer, or a statistic.
     apart = len(set(every)) == len(every)
@@ -198,7 +199,7 @@ def _is_everyones(array: Any) -> bool:
 
 
 def _changes(before: Arrays, after: Arrays) -> Places:
-    """Return which values of each array have changed, where they are more than a few."""
+    """Return which values of each array have changed, where those are more than a few."""
     found: Places = {}
     for key in before.keys() & after.keys():
         one, other = before[key].reshape(-1), after[key].reshape(-1)
