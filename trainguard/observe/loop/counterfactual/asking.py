@@ -56,18 +56,18 @@ class Counterfactuals(Watcher):
         super().__init__(recorder)
         self._open: list[Question] = [
             *map(RelationAsked, recorder.relations),
-            InputsEdited(),
             PaddingEdited(),
             (sample := SampleEdited()),
             BatchPermuted(sample),
+            InputsEdited(),
             LabelsExchanged(),
             IgnoredLabelsEdited(),
             GradientsWithGraph(),
             StatesHandedOver(),
             CheckpointsBypassed(),
             OtherNoise(),
-            BatchAgain(),
             BatchLearned(),
+            BatchAgain(),
         ]
         self._told: list[WhatIf] = []
         self._waiting: tuple[float, list[WhatIf]] | None = None  # until the parent's loss is known
@@ -118,10 +118,15 @@ class Counterfactuals(Watcher):
         loss, self._price = plain.report["loss"], plain.seconds
         told = [self._event(_PLAIN, "answered", measured=loss, seconds=plain.seconds)]
         self._waiting = loss, told
+        known: dict[str, Report] = {}  # what the children of this step have reported
         for question, label in fitting:
             if not question.applies(plain.report):
                 if not question.waits or len(self.recorder.windows) < 2:
                     self._open.remove(question)
+                continue
+            shared = _settle_by(question, plain.report, known)
+            if shared is not None:
+                told.append(self._judge_answer(question, label, shared, Answer()))
                 continue
             if self._left() < plain.seconds + (question.makes - 1) * plain.report["work"]:
                 self._is_late = True
@@ -132,6 +137,7 @@ class Counterfactuals(Watcher):
             relation = self._refine(call, question, plain.report, answer)
             if relation is None:
                 return
+            known[question.name] = answer.report
             told.append(self._judge_answer(question, label, relation, answer))
 
     def _refine(
@@ -239,6 +245,17 @@ class Counterfactuals(Watcher):
             source=caller(),
             **columns,
         )
+
+
+def _settle_by(question: Question, plain: Report, known: dict[str, Report]) -> Relation | None:
+    """Return what the children of other questions say to one, where that settles it."""
+    for name in question.settled_by:
+        report = known.get(name, {})
+        if report and "void" not in report:
+            relation = question.compare(plain, report)
+            if not relation.void and question.is_settled(relation):
+                return relation
+    return None
 
 
 def _become(call: ModuleCall, question: Question, way_out: Exit) -> None:

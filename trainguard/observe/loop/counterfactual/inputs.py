@@ -20,6 +20,7 @@ class InputsEdited(Question):
     """
 
     name = "inputs edited"
+    settled_by = ("a sample edited", "batch in another order")
 
     def fits(self, call: ModuleCall) -> str:
         """Ask where all inputs that hold numbers can be edited, and one would be another then."""

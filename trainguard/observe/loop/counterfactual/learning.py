@@ -52,6 +52,7 @@ class BatchLearned(BatchAgain):
 
     name = "one batch learned"
     asks = 2
+    settled_by = ()
     needs_follow_ups = True
 
     def __init__(self, rate: float = 1.0) -> None:
@@ -148,7 +149,13 @@ class _LearningWitness(LossesWitness):
         """Report once the batch is learned, or enough steps were made."""
         made = len(self.losses)
         if self._lowest < _BEATEN * self._constant or made > _STEPS + 1:
-            self.way_out.report(lowest=self._lowest, constant=self._constant, rate=self.rate)
+            self.way_out.report(
+                lowest=self._lowest,
+                constant=self._constant,
+                rate=self.rate,
+                losses=self.losses,
+                values=self.values,
+            )
         left = signal.getitimer(signal.ITIMER_PROF)[0]
         if made == 3 and (process_time() - self._began) / made * (_STEPS - made) > left:
             self.way_out.void(f"{_STEPS} steps would take too long")

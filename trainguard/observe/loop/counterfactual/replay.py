@@ -37,6 +37,7 @@ class BatchAgain(Question):
 
     name = "the same batch again"
     makes = _PAIRS + 2
+    settled_by: tuple[str, ...] = ("one batch learned",)
 
     def fits(self, call: ModuleCall) -> str:
         """Ask where a loader served the latest batch, and one optimizer alone makes steps."""
