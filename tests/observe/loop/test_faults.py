@@ -112,7 +112,11 @@ def lost(verdicts: Iterable[Verdict], recorder: Recorder) -> list[Verdict]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), EVERY_HOOK, ids=[f"{k.__name__}.{n}" for k, n in EVERY_HOOK]
+    ("kind", "name"),
+    [  # two in three are slow: each is a training
+        pytest.param(k, n, id=f"{k.__name__}.{n}", marks=[pytest.mark.slow] if place % 3 else [])
+        for place, (k, n) in enumerate(EVERY_HOOK)
+    ],
 )
 def test_a_hook_that_fails_is_told_once(
     kind: type[Watcher], name: str, monkeypatch: pytest.MonkeyPatch
