@@ -24,7 +24,7 @@ from trainguard.observe.loop.counterfactual.labels import LabelsExchanged
 from trainguard.observe.loop.counterfactual.learning import BatchLearned
 from trainguard.observe.loop.counterfactual.order import BatchPermuted
 from trainguard.observe.loop.counterfactual.padding import PaddingEdited
-from trainguard.observe.loop.counterfactual.question import ModuleCall, Question, Relation
+from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall, Question
 from trainguard.observe.loop.counterfactual.replay import BatchAgain
 from trainguard.observe.loop.counterfactual.samples import SampleEdited
 from trainguard.observe.loop.counterfactual.variants import (
@@ -134,31 +134,31 @@ class Counterfactuals(Watcher):
             answer = self._fork(call, question)
             if answer is None:
                 return
-            relation = self._refine(call, question, plain.report, answer)
-            if relation is None:
+            contrast = self._refine(call, question, plain.report, answer)
+            if contrast is None:
                 return
             known[question.name] = answer.report
-            told.append(self._judge_answer(question, label, relation, answer))
+            told.append(self._judge_answer(question, label, contrast, answer))
 
     def _refine(
         self, call: ModuleCall, question: Question, plain: Report, answer: Answer
-    ) -> Relation | None:
+    ) -> Contrast | None:
         """Return what an answer says, after what it leads to was asked; in a child, nothing."""
         if answer.trouble or "void" in answer.report:
-            return Relation(void=answer.report.get("void", ""))
-        relation = question.compare(plain, answer.report)
-        for more in question.follow_ups(relation):
+            return Contrast(void=answer.report.get("void", ""))
+        contrast = question.compare(plain, answer.report)
+        for more in question.follow_ups(contrast):
             edit = more.fits(call)
             reply = self._fork(call, more)
             if reply is None:
                 return None
             usable = reply.report and "void" not in reply.report
             if question.needs_follow_ups and not usable:
-                return Relation(void=reply.trouble or reply.report["void"])
-            refined = question.refine(relation, edit, plain, reply.report) if usable else None
+                return Contrast(void=reply.trouble or reply.report["void"])
+            refined = question.refine(contrast, edit, plain, reply.report) if usable else None
             if refined is not None:
                 return refined
-        return relation
+        return contrast
 
     def _tell_trouble(self, answer: Answer | None) -> None:
         """Note that a step could not be asked for as it is; children have nobody to tell."""
@@ -169,7 +169,7 @@ class Counterfactuals(Watcher):
                 self._open = []
 
     def _judge_answer(
-        self, question: Question, label: str, relation: Relation, answer: Answer
+        self, question: Question, label: str, contrast: Contrast, answer: Answer
     ) -> WhatIf:
         """Return what became of a question, and drop those that need no second answer."""
         tell = partial(self._event, question.name, label=label, seconds=answer.seconds)
@@ -178,14 +178,14 @@ class Counterfactuals(Watcher):
             told, settled = tell("given up", reason=answer.trouble), False
         else:
             given_up = "void" in answer.report
-            settled = given_up or (not relation.void and question.is_settled(relation))
+            settled = given_up or (not contrast.void and question.is_settled(contrast))
             told = tell(
-                "void" if relation.void else "answered",
-                measured=relation.measured,
-                reference=relation.reference,
-                numbers=relation.numbers,
-                smallest=relation.smallest,
-                reason=relation.void,
+                "void" if contrast.void else "answered",
+                measured=contrast.measured,
+                reference=contrast.reference,
+                numbers=contrast.numbers,
+                smallest=contrast.smallest,
+                reason=contrast.void,
             )
         if settled or question.asks <= 0:
             self._open.remove(question)
@@ -247,14 +247,14 @@ class Counterfactuals(Watcher):
         )
 
 
-def _settle_by(question: Question, plain: Report, known: dict[str, Report]) -> Relation | None:
+def _settle_by(question: Question, plain: Report, known: dict[str, Report]) -> Contrast | None:
     """Return what the children of other questions say to one, where that settles it."""
     for name in question.settled_by:
         report = known.get(name, {})
         if report and "void" not in report:
-            relation = question.compare(plain, report)
-            if not relation.void and question.is_settled(relation):
-                return relation
+            contrast = question.compare(plain, report)
+            if not contrast.void and question.is_settled(contrast):
+                return contrast
     return None
 
 

@@ -11,9 +11,9 @@ from torch.utils._pytree import tree_map
 
 from trainguard.observe.loop.counterfactual.forking import Exit, Report, look_apart
 from trainguard.observe.loop.counterfactual.question import (
+    Contrast,
     ModuleCall,
     Question,
-    Relation,
     is_editable,
 )
 from trainguard.observe.loop.counterfactual.witness import Witness
@@ -67,29 +67,29 @@ class RelationAsked(Question):
         """Return one that reports what the model returned."""
         return _OutcomeWitness(call.recorder, way_out, call.module)
 
-    def compare(self, plain: Report, edited: Report) -> Relation:
+    def compare(self, plain: Report, edited: Report) -> Contrast:
         """Keep the outcome with the edit until the one without is known."""
         self._after = edited["outcome"]
-        return Relation()
+        return Contrast()
 
-    def follow_ups(self, relation: Relation) -> "list[RelationAsked]":
+    def follow_ups(self, contrast: Contrast) -> "list[RelationAsked]":
         """Ask for the outcome of the step as it is."""
         return [RelationAsked(self._relation, edits=False)]
 
     def refine(
-        self, relation: Relation, edit: str, plain: Report, edited: Report
-    ) -> Relation | None:
+        self, contrast: Contrast, edit: str, plain: Report, edited: Report
+    ) -> Contrast | None:
         """Let the team's code hold the two against each other, in a child too."""
         before, after, self._after = edited["outcome"], self._after, None
         told = look_apart(lambda: _find_breach(self._relation, before, after))
         if told is None:
-            return Relation(void="then(before, after) did not come to an end")
+            return Contrast(void="then(before, after) did not come to an end")
         raised, breach = told
-        return Relation(float(bool(breach)), 0.0, void=raised, smallest=breach)
+        return Contrast(float(bool(breach)), 0.0, void=raised, smallest=breach)
 
-    def is_settled(self, relation: Relation) -> bool:
+    def is_settled(self, contrast: Contrast) -> bool:
         """One breach is enough."""
-        return relation.measured > 0
+        return contrast.measured > 0
 
 
 class _OutcomeWitness(Witness):

@@ -17,7 +17,7 @@ from trainguard.observe.loop.counterfactual.marked_graph import (
     find_handovers,
     mark,
 )
-from trainguard.observe.loop.counterfactual.question import ModuleCall, Question, Relation
+from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall, Question
 from trainguard.observe.loop.counterfactual.witness import Witness
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.tools.user_line import caller, foreign
@@ -59,10 +59,10 @@ class StatesHandedOver(Question):
         find = partial(find_handovers, held=held_by(call.recorder))
         return _Reader(call.recorder, way_out, call.module, find)
 
-    def compare(self, plain: Report, edited: Report) -> Relation:
+    def compare(self, plain: Report, edited: Report) -> Contrast:
         """Return what was found."""
         count, layers, line = edited["found"] or (0, False, "")
-        return Relation(float(count), 0.0, (float(layers),), smallest=line)
+        return Contrast(float(count), 0.0, (float(layers),), smallest=line)
 
 
 class GradientsWithGraph(Question):
@@ -94,10 +94,10 @@ class GradientsWithGraph(Question):
         find = partial(find_dead_terms, held=held_by(call.recorder))
         return _Reader(call.recorder, way_out, call.module, find)
 
-    def compare(self, plain: Report, edited: Report) -> Relation:
+    def compare(self, plain: Report, edited: Report) -> Contrast:
         """Return what was found."""
         lines = edited["found"] or []
-        return Relation(float(len(lines)), 0.0, smallest=lines[0] if lines else "")
+        return Contrast(float(len(lines)), 0.0, smallest=lines[0] if lines else "")
 
 
 class _Reader(Witness):

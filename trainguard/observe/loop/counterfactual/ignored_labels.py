@@ -8,7 +8,7 @@ from torch.overrides import TorchFunctionMode
 
 from trainguard.observe.loop.counterfactual.forking import Exit, Report
 from trainguard.observe.loop.counterfactual.labels import LabelWitness, differ, labels_of
-from trainguard.observe.loop.counterfactual.question import ModuleCall, Question, Relation
+from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall, Question
 from trainguard.observe.loop.counterfactual.witness import Witness
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 
@@ -69,30 +69,30 @@ class IgnoredLabelsEdited(Question):
         assert found is not None
         return LabelWitness(call.recorder, way_out, call.module, [found[0]])
 
-    def compare(self, plain: Report, edited: Report) -> Relation:
+    def compare(self, plain: Report, edited: Report) -> Contrast:
         """Say whether the loss or the gradients have changed."""
         if plain["streams"] != edited["streams"]:
-            return Relation(void="the edit changed how many random numbers are drawn")
+            return Contrast(void="the edit changed how many random numbers are drawn")
         changed = differ(plain, edited)
         losses = f"the loss is {edited['loss']:.6g} instead of {plain['loss']:.6g}"
-        return Relation(float(changed), 1.0, smallest=losses if changed else "")
+        return Contrast(float(changed), 1.0, smallest=losses if changed else "")
 
-    def follow_ups(self, relation: Relation) -> "list[Question]":
+    def follow_ups(self, contrast: Contrast) -> "list[Question]":
         """Ask whether the labels matter that the mask leaves in."""
-        return [] if relation.void else [_KeptLabelsEdited()]
+        return [] if contrast.void else [_KeptLabelsEdited()]
 
     def refine(
-        self, relation: Relation, edit: str, plain: Report, edited: Report
-    ) -> Relation | None:
+        self, contrast: Contrast, edit: str, plain: Report, edited: Report
+    ) -> Contrast | None:
         """Add whether the others matter; where neither do, the step has its labels from before."""
         kept = differ(plain, edited)
-        if not kept and not relation.measured:
-            return Relation(void="the step depends on none of them")
-        return relation._replace(numbers=(float(kept), float(self._marks)))
+        if not kept and not contrast.measured:
+            return Contrast(void="the step depends on none of them")
+        return contrast._replace(numbers=(float(kept), float(self._marks)))
 
-    def is_settled(self, relation: Relation) -> bool:
+    def is_settled(self, contrast: Contrast) -> bool:
         """Believe one step in which they are no matter."""
-        return relation.measured == 0
+        return contrast.measured == 0
 
 
 class _KeptLabelsEdited(IgnoredLabelsEdited):

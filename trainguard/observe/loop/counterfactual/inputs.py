@@ -4,9 +4,9 @@ import torch
 
 from trainguard.observe.loop.counterfactual.forking import Exit, Report
 from trainguard.observe.loop.counterfactual.question import (
+    Contrast,
     ModuleCall,
     Question,
-    Relation,
     is_editable,
 )
 
@@ -37,20 +37,20 @@ class InputsEdited(Question):
                 if tensor.dtype != torch.bool and tensor.dim():
                     tensor.copy_(_reverse(tensor))
 
-    def compare(self, plain: Report, edited: Report) -> Relation:
+    def compare(self, plain: Report, edited: Report) -> Contrast:
         """Count what changed; a target that was edited with the input is no matter."""
         kinds = ("loss", "output", "gradients")
         changed = sum(plain[kind] != edited[kind] for kind in kinds)
         if not changed and not plain["given"]:
-            return Relation(void="no loss function of torch was called")
+            return Contrast(void="no loss function of torch was called")
         if not changed and not plain["output"]:
-            return Relation(void="the output cannot be compared")
+            return Contrast(void="the output cannot be compared")
         dead = min(plain["idle"], edited["idle"]) > 0
-        return Relation(float(changed), float(len(kinds)), (float(dead),))
+        return Contrast(float(changed), float(len(kinds)), (float(dead),))
 
-    def is_settled(self, relation: Relation) -> bool:
+    def is_settled(self, contrast: Contrast) -> bool:
         """One change is enough, as is a matrix that learns."""
-        return relation.measured > 0 or relation.numbers == (0.0,)
+        return contrast.measured > 0 or contrast.numbers == (0.0,)
 
 
 def _reverse(tensor: torch.Tensor) -> torch.Tensor:

@@ -8,9 +8,9 @@ from torch import nn
 
 from trainguard.observe.loop.counterfactual.forking import Exit, Report
 from trainguard.observe.loop.counterfactual.question import (
+    Contrast,
     ModuleCall,
     Question,
-    Relation,
     is_editable,
 )
 from trainguard.observe.loop.counterfactual.samples import count_samples
@@ -52,32 +52,32 @@ class LabelsExchanged(Question):
         """Return one that gives up where a module is given a label."""
         return LabelWitness(call.recorder, way_out, call.module, labels_of(call))
 
-    def compare(self, plain: Report, edited: Report) -> Relation:
+    def compare(self, plain: Report, edited: Report) -> Contrast:
         """Say whether the loss or the gradients have changed; if not, labels may be of no use."""
         if plain["streams"] != edited["streams"]:
-            return Relation(void="the edit changed how many random numbers are drawn")
+            return Contrast(void="the edit changed how many random numbers are drawn")
         rows = plain["returned"]
         if rows is None or bool((rows.scores == rows.scores[:1]).all()):
-            return Relation(void="every sample has the same output")
+            return Contrast(void="every sample has the same output")
         changed = differ(plain, edited)
-        return Relation(float(changed), 1.0, void="" if changed else _UNUSED)
+        return Contrast(float(changed), 1.0, void="" if changed else _UNUSED)
 
-    def follow_ups(self, relation: Relation) -> list[Question]:
+    def follow_ups(self, contrast: Contrast) -> list[Question]:
         """Ask whether the step depends on the labels, where their order does not matter."""
-        return [_LabelReplaced()] if relation.void == _UNUSED else []
+        return [_LabelReplaced()] if contrast.void == _UNUSED else []
 
     def refine(
-        self, relation: Relation, edit: str, plain: Report, edited: Report
-    ) -> Relation | None:
+        self, contrast: Contrast, edit: str, plain: Report, edited: Report
+    ) -> Contrast | None:
         """Believe that their order does not matter where one label matters."""
         if not differ(plain, edited):
             return None
         shown = f"{edit} the loss is {edited['loss']:.6g}, with all exchanged {plain['loss']:.6g}"
-        return relation._replace(void="", smallest=shown + " as before")
+        return contrast._replace(void="", smallest=shown + " as before")
 
-    def is_settled(self, relation: Relation) -> bool:
+    def is_settled(self, contrast: Contrast) -> bool:
         """Once they matter, they matter."""
-        return relation.measured > 0
+        return contrast.measured > 0
 
 
 class _LabelReplaced(LabelsExchanged):

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from trainguard.observe.loop.counterfactual.forking import Exit, Report
-from trainguard.observe.loop.counterfactual.question import ModuleCall, Relation
+from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall
 from trainguard.observe.loop.counterfactual.replay import BatchAgain, LossesWitness
 from trainguard.observe.loop.counterfactual.witness import Witness
 from trainguard.observe.loop.watch import autograd_graph
@@ -78,29 +78,29 @@ class BatchLearned(BatchAgain):
         witness.rate = self.rate
         return witness
 
-    def compare(self, plain: Report, edited: Report) -> Relation:
+    def compare(self, plain: Report, edited: Report) -> Contrast:
         """Say how low the loss of the batch came."""
         if not edited["lowest"] < _FAR * edited["constant"]:
-            return Relation(void="the loss is too far above a constant's for fifty steps")
+            return Contrast(void="the loss is too far above a constant's for fifty steps")
         learned = edited["lowest"] < _BEATEN * edited["constant"]
-        return Relation(edited["lowest"], edited["constant"], (edited["rate"] if learned else 0.0,))
+        return Contrast(edited["lowest"], edited["constant"], (edited["rate"] if learned else 0.0,))
 
-    def follow_ups(self, relation: Relation) -> "list[BatchLearned]":
+    def follow_ups(self, contrast: Contrast) -> "list[BatchLearned]":
         """Try other rates, where the run's own does not learn the batch."""
-        failed = not relation.void and relation.numbers == (0.0,)
+        failed = not contrast.void and contrast.numbers == (0.0,)
         return [BatchLearned(rate) for rate in _RATES] if failed else []
 
     def refine(
-        self, relation: Relation, edit: str, plain: Report, edited: Report
-    ) -> Relation | None:
+        self, contrast: Contrast, edit: str, plain: Report, edited: Report
+    ) -> Contrast | None:
         """Put it down to the rate where another one learns."""
         found = self.compare(plain, edited)
         learns = not found.void and found.numbers != (0.0,)
-        return relation._replace(numbers=found.numbers) if learns else None
+        return contrast._replace(numbers=found.numbers) if learns else None
 
-    def is_settled(self, relation: Relation) -> bool:
+    def is_settled(self, contrast: Contrast) -> bool:
         """Once it is learned, all is well."""
-        return relation.numbers == (1.0,)
+        return contrast.numbers == (1.0,)
 
 
 class _LearningWitness(LossesWitness):

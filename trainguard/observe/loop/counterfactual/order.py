@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader, Dataset
 from trainguard.observe.loop.counterfactual.forking import Exit, Report
 from trainguard.observe.loop.counterfactual.labels import ROUNDING
 from trainguard.observe.loop.counterfactual.question import (
+    Contrast,
     ModuleCall,
     Question,
-    Relation,
     is_editable,
 )
 from trainguard.observe.loop.counterfactual.samples import (
@@ -101,29 +101,29 @@ class BatchPermuted(Question):
         """Return one that looks whether targets are the next tokens of what the call is given."""
         return RowsWitness(call, way_out)
 
-    def compare(self, plain: Report, edited: Report) -> Relation:
+    def compare(self, plain: Report, edited: Report) -> Contrast:
         """Compare at once where nothing was drawn, else once the step without dropout is known."""
         if edited["drawn"]:
-            return Relation(void="random numbers are drawn between the model and the loss")
+            return Contrast(void="random numbers are drawn between the model and the loss")
         if not (self._drawn or edited["follows"]):
-            return Relation(void="the targets are not the next tokens any more")
+            return Contrast(void="the targets are not the next tokens any more")
         self._edited = edited
-        return Relation() if plain["drawn"] else judge_order(plain, edited)
+        return Contrast() if plain["drawn"] else judge_order(plain, edited)
 
-    def follow_ups(self, relation: Relation) -> "list[BatchPermuted]":
+    def follow_ups(self, contrast: Contrast) -> "list[BatchPermuted]":
         """Ask for the step as it is without dropout, where there is some."""
-        pending = not relation.void and not relation.reference
+        pending = not contrast.void and not contrast.reference
         return [BatchPermuted(self._sample, permutes=False)] if pending else []
 
     def refine(
-        self, relation: Relation, edit: str, plain: Report, edited: Report
-    ) -> Relation | None:
+        self, contrast: Contrast, edit: str, plain: Report, edited: Report
+    ) -> Contrast | None:
         """Compare the two steps without dropout."""
         return judge_order(edited, self._edited)
 
-    def is_settled(self, relation: Relation) -> bool:
+    def is_settled(self, contrast: Contrast) -> bool:
         """Where the order is no matter, one answer is enough."""
-        return relation.measured < PERVASIVE * relation.reference
+        return contrast.measured < PERVASIVE * contrast.reference
 
     def _find(self, call: ModuleCall, rows: int) -> list[torch.Tensor]:
         """Return what has a row for each sample; nothing where one of these cannot be edited."""
@@ -145,26 +145,26 @@ class BatchPermuted(Question):
         return list(found.values()) if editable else []
 
 
-def judge_order(plain: Report, edited: Report) -> Relation:
+def judge_order(plain: Report, edited: Report) -> Contrast:
     """Count the samples for which a loss function is given something else at another place."""
     pairs = list(zip(plain["rows"], edited["rows"], strict=False))
     alike = len(plain["rows"]) == len(edited["rows"])
     if not alike or any(a.shape != b.shape or a.function != b.function for a, b in pairs):
-        return Relation(void="the edit changed the shapes of what is compared")
+        return Contrast(void="the edit changed the shapes of what is compared")
     rows, moved = edited["samples"], 0
     most, first = -1, ""
     for before, after in pairs:
         changes, stayed = _compare(before, after, rows, ROUNDING * plain["rounding"])
         if stayed:
-            return Relation(void="a target does not move with its sample")
+            return Contrast(void="a target does not move with its sample")
         if changes is None:
             continue
         if int(changes.sum()) > most:
             most, first = int(changes.sum()), before.function
     if most < 0:
-        return Relation(void="no loss function is given what belongs to a sample")
+        return Contrast(void="no loss function is given what belongs to a sample")
     moved = int((reorder(rows) != torch.arange(rows)).sum())
-    return Relation(float(most), float(moved), smallest=f"what {first} is given" if most else "")
+    return Contrast(float(most), float(moved), smallest=f"what {first} is given" if most else "")
 
 
 def reorder(rows: int) -> torch.Tensor:

@@ -9,9 +9,9 @@ from torch.overrides import TorchFunctionMode
 
 from trainguard.observe.loop.counterfactual.forking import Exit, Report
 from trainguard.observe.loop.counterfactual.question import (
+    Contrast,
     ModuleCall,
     Question,
-    Relation,
     is_editable,
 )
 from trainguard.observe.loop.counterfactual.witness import Witness
@@ -87,31 +87,31 @@ class PaddingEdited(Question):
         assert found is not None
         return _TargetWitness(call.recorder, way_out, call.module, found[1])
 
-    def compare(self, plain: Report, edited: Report) -> Relation:
+    def compare(self, plain: Report, edited: Report) -> Contrast:
         """Compare the losses, where all loss functions were given the same targets."""
         if not plain["given"]:
-            return Relation(void="no loss function of torch was called")
+            return Contrast(void="no loss function of torch was called")
         if plain["given"] != edited["given"]:
-            return Relation(void="the edit changed the targets too")
+            return Contrast(void="the edit changed the targets too")
         change = abs(plain["loss"] - edited["loss"])
-        return Relation(change, plain["rounding"] * max(1.0, abs(plain["loss"])))
+        return Contrast(change, plain["rounding"] * max(1.0, abs(plain["loss"])))
 
-    def follow_ups(self, relation: Relation) -> "Sequence[Question]":
+    def follow_ups(self, contrast: Contrast) -> "Sequence[Question]":
         """Look for a single token that is enough."""
-        broken = not relation.void and relation.measured > relation.reference
+        broken = not contrast.void and contrast.measured > contrast.reference
         return [PaddingEdited(place) for place in _SINGLE] if broken else []
 
     def refine(
-        self, relation: Relation, edit: str, plain: Report, edited: Report
-    ) -> Relation | None:
+        self, contrast: Contrast, edit: str, plain: Report, edited: Report
+    ) -> Contrast | None:
         """Tell of a single token that changes the loss."""
         found = self.compare(plain, edited)
         if found.void or found.measured <= found.reference:
             return None
         losses = f"the loss is {edited['loss']:.6g} instead of {plain['loss']:.6g}"
-        return relation._replace(smallest=f"with {edit}, {losses}")
+        return contrast._replace(smallest=f"with {edit}, {losses}")
 
-    def is_settled(self, relation: Relation) -> bool:
+    def is_settled(self, contrast: Contrast) -> bool:
         """Either answer is one for all."""
         return True
 

@@ -1,4 +1,4 @@
-"""What a question is: an edit, and a relation between the step with it and the step without."""
+"""What a question is: an edit, and a contrast between the step with it and the step without."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MOST_ELEMENTS = 2**24  # of a tensor that is edited
 
 
-class Relation(NamedTuple):
+class Contrast(NamedTuple):
     """
     What the two reports of a step say to a question.
 
@@ -74,21 +74,21 @@ class Question:
         """Return who reports from the child."""
         return Witness(call.recorder, way_out, call.module)
 
-    def compare(self, plain: Report, edited: Report) -> Relation:
+    def compare(self, plain: Report, edited: Report) -> Contrast:
         """Hold the report of an edited step against that of the step as it is."""
         raise NotImplementedError
 
-    def follow_ups(self, relation: Relation) -> "Sequence[Question]":
+    def follow_ups(self, contrast: Contrast) -> "Sequence[Question]":
         """Return what to ask at once after an answer, until one of the answers refines it."""
         return ()
 
     def refine(
-        self, relation: Relation, edit: str, plain: Report, edited: Report
-    ) -> Relation | None:
-        """Return a relation that says more after the answer to a follow-up, or nothing."""
+        self, contrast: Contrast, edit: str, plain: Report, edited: Report
+    ) -> Contrast | None:
+        """Return a contrast that says more after the answer to a follow-up, or nothing."""
         return None
 
-    def is_settled(self, relation: Relation) -> bool:
+    def is_settled(self, contrast: Contrast) -> bool:
         """Say whether an answer leaves nothing to be asked again."""
         return False
 

@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import dataloader
 
 from trainguard.observe.loop.counterfactual.forking import Exit, Report
-from trainguard.observe.loop.counterfactual.question import ModuleCall, Question, Relation
+from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall, Question
 from trainguard.observe.loop.counterfactual.witness import Witness, total
 from trainguard.observe.loop.watch.batches import Batches
 from trainguard.observe.loop.watch.loss_calls import LossCalls
@@ -59,20 +59,20 @@ class BatchAgain(Question):
         """Return one that follows the loss through several steps."""
         return LossesWitness(call.recorder, way_out, call.module)
 
-    def compare(self, plain: Report, edited: Report) -> Relation:
+    def compare(self, plain: Report, edited: Report) -> Contrast:
         """Count the steps after which the loss of the batch was higher."""
         losses, values = edited["losses"][1:], edited["values"][1:]
         if any(len(each) != 1 for each in losses) or not math.isfinite(losses[0][0]):
-            return Relation(void="not every step has one backward pass with a finite loss")
+            return Contrast(void="not every step has one backward pass with a finite loss")
         flat = [each[0] for each in losses]
         if not all(values):
-            return Relation(void="no loss function of torch was called")
+            return Contrast(void="no loss function of torch was called")
         both = [_rises(flat), _rises([sum(each) for each in values])]
-        return Relation(float(min(both)), float(len(flat) - 1), tuple(flat))
+        return Contrast(float(min(both)), float(len(flat) - 1), tuple(flat))
 
-    def is_settled(self, relation: Relation) -> bool:
+    def is_settled(self, contrast: Contrast) -> bool:
         """One step that helps is enough."""
-        return relation.measured < relation.reference
+        return contrast.measured < contrast.reference
 
 
 class LossesWitness(Witness):

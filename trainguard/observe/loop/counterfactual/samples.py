@@ -9,9 +9,9 @@ import torch
 
 from trainguard.observe.loop.counterfactual.forking import Exit, Report
 from trainguard.observe.loop.counterfactual.question import (
+    Contrast,
     ModuleCall,
     Question,
-    Relation,
     is_editable,
 )
 from trainguard.observe.loop.counterfactual.witness import GivenRows, Numbers, Witness
@@ -69,35 +69,35 @@ class SampleEdited(Question):
         """Return one that looks whether the model keeps statistics of its batches."""
         return RowsWitness(call, way_out)
 
-    def compare(self, plain: Report, edited: Report) -> Relation:
+    def compare(self, plain: Report, edited: Report) -> Contrast:
         """Count the other samples for which a loss function was given something else."""
         if plain["streams"] != edited["streams"]:
-            return Relation(void="the edit changed how many random numbers are drawn")
+            return Contrast(void="the edit changed how many random numbers are drawn")
         if not plain["rows"]:
-            return Relation(void="no loss function of torch was called")
+            return Contrast(void="no loss function of torch was called")
         if not (self._drawn or edited["follows"]):
             self.asks = 1  # nor will it be known later
-            return Relation(void=_UNKNOWN_AXIS)
+            return Contrast(void=_UNKNOWN_AXIS)
         pairs = list(zip(plain["rows"], edited["rows"], strict=False))
         alike = len(plain["rows"]) == len(edited["rows"])
         if not alike or any(a.shape != b.shape or a.function != b.function for a, b in pairs):
-            return Relation(void="the edit changed the shapes of what is compared")
+            return Contrast(void="the edit changed the shapes of what is compared")
         rows = edited["samples"]
         found = [m for a, b in pairs if (m := _compare_rows(a, b, rows, plain["rounding"]))]
         if not found:
-            return Relation(void="no loss function is given a row for each sample")
+            return Contrast(void="no loss function is given a row for each sample")
         if any(moved.targets for moved in found):
-            return Relation(void="the edit changed the targets of other samples too")
+            return Contrast(void="the edit changed the targets of other samples too")
         output = _compare_rows(plain["returned"], edited["returned"], rows, plain["rounding"])
         most = max(found, key=lambda moved: moved.others)
         self.keeps_others = not most.others
         inside = output is not None and output.others >= min(most.others, PERVASIVE * (rows - 1))
         numbers = (float(inside), float(most.fades))
-        return Relation(float(most.others), float(rows - 1), numbers, smallest=most.first)
+        return Contrast(float(most.others), float(rows - 1), numbers, smallest=most.first)
 
-    def is_settled(self, relation: Relation) -> bool:
+    def is_settled(self, contrast: Contrast) -> bool:
         """Where the rest stays as it is, one answer is enough."""
-        return relation.measured < PERVASIVE * relation.reference and not relation.numbers[1]
+        return contrast.measured < PERVASIVE * contrast.reference and not contrast.numbers[1]
 
 
 class RowsWitness(Witness):

@@ -17,7 +17,7 @@ from trainguard.observe.loop.counterfactual.graph_cuts import (
     on_detach,
 )
 from trainguard.observe.loop.counterfactual.labels import differ
-from trainguard.observe.loop.counterfactual.question import ModuleCall, Question, Relation
+from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall, Question
 from trainguard.observe.loop.counterfactual.witness import Witness
 
 _LEAST_DROPPED = 32.0  # elements that dropout strikes on the average: it then never spares all
@@ -59,18 +59,18 @@ class CheckpointsBypassed(Question):
         checkpoint.CheckpointFunction.apply = _call  # type: ignore[method-assign]
         setattr(checkpoint, _GENERATOR, _keep)
 
-    def compare(self, plain: Report, edited: Report) -> Relation:
+    def compare(self, plain: Report, edited: Report) -> Contrast:
         """Count the gradients that are others."""
         if plain["streams"] != edited["streams"]:
-            return Relation(void="the edit changed how many random numbers are drawn")
+            return Contrast(void="the edit changed how many random numbers are drawn")
         if not differ(plain, edited):
-            return Relation(0.0, float(len(plain["norms"])))
+            return Contrast(0.0, float(len(plain["norms"])))
         pairs = list(zip(plain["norms"], edited["norms"], strict=True))
         share = 10.0 * plain["rounding"] * max(edited["norms"], default=0.0)
         changed = sum(abs(a - b) > share for a, b in pairs)
         lost = sum(a == 0.0 < b for a, b in pairs)
         words = f"{lost} of {len(pairs)} parameters get a gradient only without checkpoints"
-        return Relation(float(changed), float(len(pairs)), smallest=words if lost else "")
+        return Contrast(float(changed), float(len(pairs)), smallest=words if lost else "")
 
 
 class OtherNoise(Question):
@@ -95,15 +95,15 @@ class OtherNoise(Question):
         """Seed torch's generator anew."""
         torch.default_generator.manual_seed(torch.default_generator.initial_seed() ^ 0x5EED)
 
-    def compare(self, plain: Report, edited: Report) -> Relation:
+    def compare(self, plain: Report, edited: Report) -> Contrast:
         """Count what changed."""
         kinds = ("loss", "gradients")
         changed = sum(plain[kind] != edited[kind] for kind in kinds)
-        return Relation(float(changed), float(len(kinds)))
+        return Contrast(float(changed), float(len(kinds)))
 
-    def is_settled(self, relation: Relation) -> bool:
+    def is_settled(self, contrast: Contrast) -> bool:
         """One change is enough."""
-        return relation.measured > 0
+        return contrast.measured > 0
 
 
 class Noticed:
