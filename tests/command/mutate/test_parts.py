@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.forks import command
-from trainguard.command.mutate.baseline import check_judged, check_repeats, is_same
 from trainguard.command.mutate.command import parse_time
 from trainguard.command.mutate.project import find_project
 from trainguard.command.mutate.trial import HUNG, Trial
+from trainguard.command.mutate.unchanged import check_judged, check_repeats, is_same
 from trainguard.core.errors import DeclarationError
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace

@@ -17,10 +17,10 @@ from typing import Annotated, Any, Final
 import typer
 
 from trainguard.command.exit import CLEAN, FOUND, INTERRUPTED, USAGE, ending
-from trainguard.command.mutate.baseline import check_judged, check_repeats, is_same
 from trainguard.command.mutate.project import Project, find_project
 from trainguard.command.mutate.proposal import propose
 from trainguard.command.mutate.trial import Trial, try_guards, try_training
+from trainguard.command.mutate.unchanged import check_judged, check_repeats, is_same
 from trainguard.command.options import Words, check_file, split_globs
 from trainguard.command.output import say, write_file
 from trainguard.core.errors import DeclarationError
