@@ -84,6 +84,31 @@ def target_is_not_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
+@invariant("loop", evidence=has_probe("shifted", "no model was given tokens with their labels"))
+def targets_are_shifted_once(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A language model that is given tokens and labels predicts the next token, not the one after it.
+
+    Judges: models that are called with tokens and with labels that are the next tokens already:
+        whether the targets of the loss are what follows those labels.
+    Allows: several heads, one of which predicts the next token.
+    Misses: labels that the model is not given; runs with several optimizers.
+    Why: many models shift labels by themselves; where the data are shifted too, each token is
+        predicted from all but the one before it, and what is generated leaves every other one out.
+    Source: huggingface/transformers, GPT2LMHeadModel ("the labels are shifted inside the model").
+    """
+    for probe in _of(trace, "shifted"):
+        yield Finding(
+            f"`{trace.subject}` predicts the token after the next one",
+            _at(probe),
+            "targets " + integer(probe.measured, "places") + " after their token",
+            integer(probe.reference, "place"),
+            why="the labels are shifted where they are made, and again by the model",
+            event=probe,
+            source=probe.source,
+        )
+
+
 @invariant("loop", evidence=MIXING)
 def samples_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
     """

@@ -13,7 +13,7 @@ from trainguard.observe.loop.watch.epoch_orders import EpochOrders
 from trainguard.observe.loop.watch.epoch_pairs import EpochPairs
 from trainguard.observe.loop.watch.evaluation_skill import EvaluationSkill
 from trainguard.observe.loop.watch.forwards import Forwards
-from trainguard.observe.loop.watch.future_probe import FutureProbe, PresentProbe
+from trainguard.observe.loop.watch.future_probe import FutureProbe, PresentProbe, ShiftProbe
 from trainguard.observe.loop.watch.gradient_reads import GradientReads
 from trainguard.observe.loop.watch.gradients import Gradients
 from trainguard.observe.loop.watch.graphless_samples import GraphlessSamples
@@ -43,6 +43,7 @@ from trainguard.observe.loop.watch.saturation import Saturation
 from trainguard.observe.loop.watch.saved_files import SavedFiles
 from trainguard.observe.loop.watch.scaling import Scaling
 from trainguard.observe.loop.watch.scores import Scores
+from trainguard.observe.loop.watch.self_matches import SelfMatches
 from trainguard.observe.loop.watch.shared_layers import SharedLayers
 from trainguard.observe.loop.watch.shared_rows import SharedRows
 from trainguard.observe.loop.watch.spent_gradients import SpentGradients
@@ -72,6 +73,7 @@ _ALL: tuple[type[Watcher], ...] = (
     MixingProbe,
     FutureProbe,
     PresentProbe,
+    ShiftProbe,
     DetachedProbe,
     SharedLayers,
     Batches,
@@ -83,6 +85,7 @@ _ALL: tuple[type[Watcher], ...] = (
     InputScales,
     IgnoredClasses,
     PaddingRows,
+    SelfMatches,
     LabelOrder,
     EpochOrders,
     WorkerCopies,

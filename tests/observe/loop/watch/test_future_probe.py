@@ -222,6 +222,29 @@ def test_what_may_see_its_target_is_not(make, loss) -> None:
     assert probes(make, loss, kind="present") == []
 
 
+def shifted(model: nn.Module, tokens: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+    """Give labels that are shifted to a model that shifts them."""
+    return model(tokens, following)["loss"]
+
+
+def beside(model: nn.Module, tokens: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+    """Predict the next token too."""
+    scores = model(tokens, following)
+    return scores["loss"] + F.cross_entropy(scores["logits"].flatten(0, 1), following.flatten())
+
+
+def test_labels_that_are_shifted_twice_are_told() -> None:
+    """A model that shifts is given what is shifted already."""
+    (probe,) = probes(Model, shifted, kind="shifted")
+    assert (probe.measured, probe.reference, probe.label) == (2.0, 1.0, "Model")
+
+
+@pytest.mark.parametrize("loss", [outside, named, ignored, unshifted, beside])
+def test_labels_that_are_shifted_once_are_not(loss) -> None:
+    """Inside of the model or outside, with labels of its own or none, and beside another loss."""
+    assert probes(Model, loss, kind="shifted") == []
+
+
 def test_one_token_all_along_says_nothing() -> None:
     """Where a token is followed by itself, it cannot be said which of them is predicted."""
     assert probes(lambda: Model(None), constant=True) == []

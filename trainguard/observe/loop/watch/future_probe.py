@@ -1,6 +1,7 @@
-"""Watches for outputs that see what they predict: the next token, or the token itself."""
+"""Watches what tokens are predicted from: the next one, the token itself, the one after next."""
 
 import inspect
+from itertools import permutations
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from trainguard.observe.tools.patches import Patches
 _LEAST_LENGTH = 4
 NEXT = 0.99  # of the targets that are the next token
 _COPIED = 0.9  # of the targets that are the token itself: then nothing is predicted
+_MOST_TARGETS = 8  # of a step that are remembered
 _FUNCTIONS = ("cross_entropy", "nll_loss")
 _TARGETS = {"label", "labels", "target", "targets", "y"}
 _WHOLE = (torch.int64, torch.int32)
@@ -128,6 +130,49 @@ class PresentProbe(FutureProbe):
     def label(self, module: str) -> str:
         """Return what tells the probe apart."""
         return f"its own token, {module}"
+
+
+class ShiftProbe(FutureProbe):
+    """
+    The Probe event "shifted": the loss shifts labels that are the next tokens already.
+
+    Only where the model is given the tokens and their labels, so that the one who made the labels
+    and the one who shifts them cannot both be right, and no loss of the step is of the next tokens.
+    """
+
+    makes = ("Probe:shifted",)
+
+    probe = "shifted"
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._targets: list[torch.Tensor] = []
+
+    def fits(self, call: CopyableCall) -> bool:
+        """Say whether a loss is of what follows the labels, which follow the tokens."""
+        targets, self._targets, self._target = self._targets, [], None
+        entries = [each for each in call.inputs if torch.is_tensor(each)]
+        return any(
+            token_shares(tokens, labels)[0] >= NEXT
+            and any(token_shares(labels, target)[0] >= NEXT for target in targets)
+            and not any(token_shares(tokens, target)[0] >= _COPIED for target in targets)
+            for tokens, labels in permutations(entries, 2)
+        )
+
+    def look(self, call: CopyableCall, run: Run) -> Seen | None:
+        """Nothing is to be tried: the values say it."""
+        return Seen(2.0, 1.0)
+
+    def label(self, module: str) -> str:
+        """Return what tells the probe apart."""
+        return module
+
+    @shielded
+    def _on_loss(self, tally: LossCalls, scores: Any, target: Any, value: Any) -> None:
+        """Remember all that is to be predicted."""
+        super()._on_loss(tally, scores, target, value)
+        if self._target is not None and len(self._targets) < _MOST_TARGETS:
+            self._targets.append(self._target)
 
 
 def _names_of(call: CopyableCall) -> tuple[str, ...]:
