@@ -56,8 +56,10 @@ def load(side: str, name: str) -> ModuleType:
 
 
 def sampled(side: str) -> list[Any]:
-    """Return the fixtures of a side; four in five of those that train are slow: they take long."""
-    later = {name for place, name in enumerate(scripts(side)) if place % 5}
+    """Return the fixtures of a side; four in five that train are slow, and half of the others."""
+    train = scripts(side)
+    others = [name for name in names(side) if name not in train]
+    later = {name for place, name in enumerate(train) if place % 5} | set(others[1::2])
     slow = pytest.mark.slow
     return [pytest.param(n, marks=slow) if n in later else n for n in names(side)]
 

@@ -38,7 +38,7 @@ def one_rank_writes(trace: Trace[Any]) -> Iterator[Finding]:
         folder that several machines share.
     Why: two processes write into one file at once, and what is read back is of neither, or cannot
         be read at all.
-    Source: the tutorial of DistributedDataParallel, "Save and Load Checkpoints".
+    Source: PyTorch tutorial Getting Started with Distributed Data Parallel ("Save and Load").
     """
     files = _files(trace)
     clashes = [(step, saved) for saved in files for step in _last_clash(saved)]
