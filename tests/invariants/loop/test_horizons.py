@@ -214,6 +214,10 @@ def test_warmups_that_end_or_could_not_are_fine(ranks, steps) -> None:
         warm(steps, last=3),  # three advances
         steps(120, rates=lambda i: (0.001 * (1 + i % 40 // 20),)),  # falls now and then
         steps(120, rates=lambda i: (0.001 * 1.1 ** (i // 20),)),  # by a factor
+        steps(120, rates=lambda i: (0.001 if i < 60 else nan,)),
+        steps(
+            120, rates=lambda i: (5e-324 * (1 + i // 20),)
+        ),  # more advances than there are floats
     ):
         assert ranks("warmup_ends", [*run, scheduler, climb()]) == []
     assert ranks("warmup_ends", [*warm(steps), scheduler, climb()], STOPPED) == []

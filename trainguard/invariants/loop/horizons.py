@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from math import isfinite
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
@@ -238,6 +239,6 @@ def _measure_climb(course: Course, base: float) -> tuple[int, int]:
     if least <= 0:
         return 0, 0
     needed = [gap / least for gap in (*gaps, base - rates[0])]
-    if any(abs(part - round(part)) > _WHOLE for part in needed):
+    if not all(isfinite(part) and abs(part - round(part)) <= _WHOLE for part in needed):
         return 0, 0
     return round(sum(needed[:-1])), round(needed[-1])
