@@ -259,9 +259,10 @@ class Probe(Event):
         "statistics" (those of batches, which never moved), "base rate" (the last rate of an
         optimizer, against the one that it was made with), "held out" (pairs of an evaluation that
         were trained on; step is the number of all that were), "overlap" (rows of a set of
-        evaluation that were trained on, of all; step as for "held out"), "resumed" (advances of a
-        schedule beside an optimizer that was loaded, against those in the file), "detached" (what
-        gets no gradient, edited), "saturated" (what gets no gradient but zero, of so many
+        evaluation that were trained on, of all; step as for "held out"), "windows" (those of an
+        evaluation that end inside of what was trained on, of all; step the same), "resumed"
+        (advances of a schedule beside an optimizer that was loaded, against those in the file),
+        "detached" (what gets no gradient, edited), "saturated" (what gets no gradient but zero, of so many
         elements), "in vain" (passes whose gradients of a term were cleared unused, against those of
         which they were used), "copies" (rows of a stream that all workers served, of the different
         ones), "generators" (workers that begin with the same state of a generator, and draw from it

@@ -161,6 +161,13 @@ def test_a_validation_with_rows_of_the_training_is_found(judged, steps) -> None:
     )
 
 
+def test_a_validation_on_windows_inside_of_the_training_is_found(judged, steps) -> None:
+    """Their share does not matter: the recorder tells only of those that all reach inside."""
+    probe = Probe(probe="windows", measured=90, reference=100, step=500, source="a.py:3")
+    (finding,) = judged("evaluation_is_held_out", [*steps(20), VALIDATED, probe])
+    assert "90 of 100 windows end inside of windows" in finding.measured
+
+
 @pytest.mark.parametrize("rows", [9, 12, 95], ids=["few", "too few to count", "nearly all"])
 def test_rows_that_may_be_twice_in_the_data_are_fine(rows: float, ranks, steps) -> None:
     """A few are, and nearly all may be an evaluation of the training."""

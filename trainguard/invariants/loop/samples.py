@@ -19,6 +19,23 @@ _STEPS = 4  # that repeat the numbers of another
 _HELD_OUT = {"val", "valid", "validation", "test", "testing", "dev", "holdout"}
 _PAIRS = 16  # of an evaluation, at least
 _SHARED = 0.1  # of an evaluation: real data have a few percent of samples twice
+_SHARED_BY = {  # what is counted, what is said of it, and what may be the cause
+    "held out": (
+        "samples",
+        " were trained on before",
+        "perhaps the split overlaps, or the loader is that of the training",
+    ),
+    "overlap": (
+        "samples",
+        " were trained on before",
+        "perhaps samples were copied, to balance the classes, before the split: split first",
+    ),
+    "windows": (
+        "windows",
+        " end inside of windows that were trained on",
+        "perhaps windows that overlap were split at random: split the series, then cut windows",
+    ),
+}
 _COVERED = 0.9  # of what was trained on: so much may be evaluated on purpose
 
 
@@ -150,16 +167,19 @@ def evaluation_is_held_out(trace: Trace[Event]) -> Iterator[Finding]:
         its target in evaluations with a loss: whether all had been trained on before; a note where
         they are just those that were trained on. Inputs, in evaluations of the same set again and
         again, or of one at the end: whether a tenth (limit) or more had been trained on, among
-        others that had not in nearly each of the passes.
+        others that had not in nearly each of the passes. Windows of a series: whether most of those
+        in each pass end inside of what was trained on.
     Allows: one pair, in any evaluation with a loss, that was not trained on before, where sets are
         not mixed within passes; inputs of fewer than 16 different numbers (8, with a loss), or of
-        half the training or more; a share that grows as samples are added to the training.
+        half the training or more; a share that grows as samples are added to the training; windows
+        that begin in what was trained on, and go on after its end.
     Misses: evaluations before the end of the first epoch, and those of long ones; inputs that are
-        augmented; what is not on the CPU.
+        augmented; windows that are scaled each by itself; what is not on the CPU.
     Why: an overlap of the splits makes memory look like skill. Samples are perhaps drawn twice, to
-        balance the classes, and split after that.
+        balance the classes, or windows are cut first, and split after that.
     Source: UMLAUT (CHI 2021), whose study plants it; scikit-learn's guide to data leakage;
-        imbalanced-learn's common pitfalls, of sampling before the split.
+        imbalanced-learn's common pitfalls, of sampling before the split; Hammerla and Plötz,
+        "Let's (not) stick together" (UbiComp 2015), of windows that overlap.
     """
     names = {logged.name for logged in events(trace, Logged) if _is_held_out(logged.name)}
     if not names:
@@ -175,20 +195,22 @@ def evaluation_is_held_out(trace: Trace[Event]) -> Iterator[Finding]:
         if part and _PAIRS <= probe.measured < (1 - least) * probe.reference:
             yield _not_held_out(trace, min(names), probe)
             return
+        if probe.probe == "windows" and probe.measured >= _PAIRS:
+            yield _not_held_out(trace, min(names), probe)
+            return
 
 
 def _not_held_out(trace: Trace[Event], name: str, probe: Probe) -> Finding:
     """Return the finding about samples of an evaluation that were trained on."""
-    partly = probe.probe == "overlap"
+    samples, what, why = _SHARED_BY[probe.probe]
+    is_all = probe.probe == "held out" and probe.measured >= _COVERED * probe.step
     return Finding(
         f"the evaluation of `{trace.subject}` is made on samples that were trained on",
         f"the evaluations behind `{name}`",
-        portion(probe.measured, probe.reference, "samples") + " were trained on before",
+        portion(probe.measured, probe.reference, samples) + what,
         "none",
-        why="perhaps samples were copied, to balance the classes, before the split: split first"
-        if partly
-        else "perhaps the split overlaps, or the loader is that of the training",
-        rank=Rank.NOTE if not partly and probe.measured >= _COVERED * probe.step else Rank.BROKEN,
+        why=why,
+        rank=Rank.NOTE if is_all else Rank.BROKEN,
         event=probe,
         source=probe.source,
     )

@@ -12,7 +12,9 @@ TRAINED = ROWS[:120]
 MIXED = ROWS[[*range(0, 120, 6), *range(120, 140)]][torch.randperm(40)]
 
 
-def overlap_of(evaluate, epochs: int = 3, trained: torch.Tensor = TRAINED) -> list[Probe]:
+def overlap_of(
+    evaluate, epochs: int = 3, trained: torch.Tensor = TRAINED, probe: str = "overlap"
+) -> list[Probe]:
     """Record a training with an evaluation after each epoch, and return what it shares with it."""
     model = nn.Linear(20, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -24,14 +26,14 @@ def overlap_of(evaluate, epochs: int = 3, trained: torch.Tensor = TRAINED) -> li
                 optimizer.step()
             with torch.no_grad():
                 evaluate(model, epoch)
-    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "overlap"]
+    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == probe]
 
 
 def test_a_mixed_set_is_counted() -> None:
     """Twenty of its forty rows were trained on, in each pass."""
     (probe,) = overlap_of(lambda model, _: [model(part) for part in MIXED.split(20)])
     assert (probe.measured, probe.reference, probe.step) == (20, 40, 120)
-    assert probe.source.endswith(f"{__file__.rpartition('/')[2]}:32")
+    assert probe.source.endswith(f"{__file__.rpartition('/')[2]}:34")
 
 
 def test_a_single_evaluation_at_the_end_is_enough() -> None:
@@ -67,3 +69,39 @@ def test_rows_of_few_values_are_equal_by_chance() -> None:
     """Rounded rows tell no sample from another."""
     evaluate = lambda model, _: model(MIXED.round())  # noqa: E731 named for what it is
     assert overlap_of(evaluate, trained=TRAINED.round()) == []
+
+
+SERIES = (torch.arange(300.0).square() / 7).sin()
+WINDOWS = SERIES.unfold(0, 20, 1)  # 281 of them
+APART = [*range(0, 240, 2)]  # every second one
+
+
+def test_windows_inside_of_what_was_learned_are_counted() -> None:
+    """Each window of the evaluation lies between two that were learned from."""
+    evaluate = lambda model, _: model(WINDOWS[1:81:2])  # noqa: E731
+    (probe,) = overlap_of(evaluate, trained=WINDOWS[APART], probe="windows")
+    assert probe.reference == 80  # in the two evaluations after the first epoch
+    assert probe.measured == pytest.approx(80, rel=0.1)  # a short window may have no run to tell by
+
+
+@pytest.mark.parametrize(
+    "evaluated",
+    [
+        lambda: [WINDOWS[240:280]],
+        lambda: [WINDOWS[1:81:2], WINDOWS[240:280]],
+        lambda: [WINDOWS[0:80:2]],
+        lambda: [WINDOWS[1:81:2].round()],
+    ],
+    ids=["after the end", "in turns", "learned from", "silence"],
+)
+def test_other_windows_are_no_leak(evaluated) -> None:
+    """New ones that begin in what is known, and a training that is evaluated too, are right."""
+    evaluate = lambda model, _: [model(windows) for windows in evaluated()]  # noqa: E731
+    assert overlap_of(evaluate, trained=WINDOWS[APART], probe="windows") == []
+
+
+def test_windows_of_few_values_say_nothing() -> None:
+    """Steps and silence recur in any series."""
+    rounded = WINDOWS.round()
+    evaluate = lambda model, _: model(rounded[1:81:2])  # noqa: E731
+    assert overlap_of(evaluate, trained=rounded[APART], probe="windows") == []

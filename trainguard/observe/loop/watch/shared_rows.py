@@ -13,6 +13,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.labels import hash_rows
+from trainguard.observe.loop.watch.overlapping_windows import OverlappingWindows, Runs, runs_in
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.user_line import caller
@@ -54,6 +55,7 @@ class _Rows:
 
     learned: the rows that it learned from; again: whether it has begun to see them again.
     blurred: whether its rows are no samples by themselves, or not rich enough to tell.
+    windows: what is known of its rows as windows of a series.
     """
 
     learned: set[int] = field(default_factory=set)
@@ -61,17 +63,20 @@ class _Rows:
     blurred: bool = False
     now: _Evaluated = field(default_factory=_Evaluated)
     done: list[_Evaluated] = field(default_factory=list)
+    windows: OverlappingWindows = field(default_factory=OverlappingWindows)
     source: str = ""
 
-    def learn(self, rows: list[int]) -> None:
+    def learn(self, rows: list[int], runs: Runs) -> None:
         """Take down rows that were learned from."""
         self.again = self.again or self.learned.issuperset(rows)
         self.learned.update(rows)
+        self.windows.learn(runs)
 
-    def evaluate(self, tensor: torch.Tensor, rows: list[int]) -> None:
+    def evaluate(self, tensor: torch.Tensor, rows: list[int], runs: Runs) -> None:
         """Take down rows of a pass that nothing is learned from, once an epoch is over."""
         if not self.again:
             return
+        self.windows.evaluate(runs, [row not in self.learned for row in rows])
         known = [place for place, row in enumerate(rows) if row in self.learned]
         self.blurred |= any(len(torch.unique(tensor[i])) < _VALUES for i in known[:_TRIED])
         self.now.rows.update(rows)
@@ -101,19 +106,20 @@ class _Rows:
 
 class SharedRows(Watcher):
     """
-    The Probe event "overlap": rows of an evaluation that the same module had learned from.
+    The Probe events "overlap" and "windows": what of an evaluation its module had learned from.
 
     It is made of a set that is evaluated again and again, or once at the end, in which learned and
     new rows are mixed in nearly all passes. A training set that is evaluated too is known as a
-    whole, and other data are new.
+    whole, and other data are new. Windows of a series are told where all evaluations are of such
+    that end inside of what was learned from.
     """
 
-    makes = ("Probe:overlap",)
+    makes = ("Probe:overlap", "Probe:windows")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._modules: defaultdict[str, _Rows] = defaultdict(_Rows)
-        self._waiting: deque[tuple[Forward, list[int]]] = deque()
+        self._waiting: deque[tuple[Forward, list[int], Runs]] = deque()
         self._left = {True: [_ROWS, _BYTES], False: [_ROWS, _BYTES]}  # training, evaluation
 
     def forward(
@@ -125,21 +131,23 @@ class SharedRows(Watcher):
             return
         given = [t for t in tensors_in(inputs) if t.dim()]
         rows: list[int] = []
+        runs: Runs = []
         with torch.no_grad(), suppress(Exception):  # tensors of foreign kinds refuse what they like
             if _are_samples(given):
                 rows = [hash(row) for row in zip(*map(hash_rows, given), strict=True)]
+                runs = runs_in(given[0])
         if not rows:
             return
         left[0] -= len(rows)
         left[1] -= sum(tensor.numel() * tensor.element_size() for tensor in given)
         if forward.gradients:
-            self._waiting.append((forward, rows))
+            self._waiting.append((forward, rows, runs))
             if len(self._waiting) > _WAITING:
                 self._learn(_WAITING)
         elif forward.module in self._modules:
             own = self._modules[forward.module]
             own.source = own.source or caller()
-            own.evaluate(given[0].detach(), rows)
+            own.evaluate(given[0].detach(), rows, runs)
 
     def before_step(self, window: Window) -> Columns:
         """Take down what is learned from, and that the evaluations before it are over."""
@@ -154,6 +162,16 @@ class SharedRows(Watcher):
             if min(self._left[False]) > 0:
                 own.close()  # of another one the end is not known
             self.looked |= {"overlap"} if own.done else set()
+            windows = own.windows
+            self.looked |= {"windows"} if windows.passes else set()
+            if windows.passes and windows.inside == windows.passes:
+                yield Probe(
+                    probe="windows",
+                    measured=float(windows.known),
+                    reference=float(windows.rows),
+                    step=len(own.learned),
+                    source=own.source,
+                )
             shared = own.find_shared() if own.done else None
             if shared is not None:
                 yield Probe(
@@ -166,11 +184,11 @@ class SharedRows(Watcher):
 
     def _learn(self, most: int) -> None:
         """Take down what passes learned from; of several for one loss, a row is no sample."""
-        learned = [(forward.module, rows) for forward, rows in self._waiting if forward.learned]
+        learned = [(f.module, rows, runs) for f, rows, runs in self._waiting if f.learned]
         self._waiting.clear()
-        for module, rows in learned:
-            self._modules[module].learn(rows)
-        for module, passes in Counter(module for module, _ in learned).items():
+        for module, rows, runs in learned:
+            self._modules[module].learn(rows, runs)
+        for module, passes in Counter(module for module, *_ in learned).items():
             self._modules[module].blurred |= passes > most
 
 
