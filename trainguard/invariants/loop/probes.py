@@ -10,7 +10,7 @@ from trainguard.events.counterfactual import WhatIf
 from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.counterfactuals import answers_to
-from trainguard.invariants.loop.evidence import MIXING, TARGETS, has_probe
+from trainguard.invariants.loop.evidence import MIXING, TARGETS, either, has_probe
 from trainguard.invariants.loop.wording import events, percent
 from trainguard.invariants.wording import number
 
@@ -156,19 +156,38 @@ def samples_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
-@invariant("loop", evidence=has_probe("labels", "no sample came again with its label"))
+@invariant(
+    "loop",
+    evidence=either(
+        has_probe("labels", "no sample came again with its label"), has_probe("mirrored", "-")
+    ),
+)
 def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The same input comes with the same label.
 
     Judges: inputs that were seen again, the share of them whose label was another one: those of a
         loader of classes, and those of any epochs that have the same inputs and the same targets.
+        Targets that lie over their images, as masks do: those that came mirrored with the same one.
     Allows: three quarters of the share that labels drawn by chance would have: some data is noisy.
-        Classes that are named anew; targets that are the same in each batch, as positions are.
+        Classes that are named anew; targets that are the same in each batch, as positions are. A
+        tenth of the images with a mirrored mask.
     Misses: inputs that are seen once, or augmented; labels that are wrong from the beginning.
     Why: labels that are shuffled apart from their inputs can only be learned by heart.
-    Source: Borda/kaggle_image-classify pull request 12.
+    Source: Borda/kaggle_image-classify pull request 12; albumentations' guide to masks, which are
+        turned with their images by one call.
     """
+    for probe in _of(trace, "mirrored"):
+        yield Finding(
+            f"the targets of `{trace.subject}` are mirrored apart from their inputs",
+            "targets of inputs that came again",
+            portion(probe.measured, probe.reference, "targets")
+            + " were the first one's mirror image",
+            "none: the inputs were the same",
+            why="draw once whether a sample is flipped, and flip its input and its target by it",
+            event=probe,
+            source=probe.source,
+        )
     # Three watchers look at labels: of a loader, of rows of epochs, and of sums over epochs.
     for probe in [p for p in _of(trace, "labels") if p.measured > p.reference][:1]:
         yield Finding(

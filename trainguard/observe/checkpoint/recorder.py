@@ -258,7 +258,9 @@ class CheckpointRecorder(Recorder):
             if wrote and not self._wrote:  # from here on it is known what a save looks like
                 self.account.saves = []
             self.account.saves.append(Save(self.steps, changed))
-        self._wrote, self.loads.written = self._wrote or wrote > 0, 0
+        self._wrote = self._wrote or wrote > 0
+        if changed:  # what a thread pickles comes into its file later
+            self.loads.written = 0
         self.account.lost += [(self.steps, name) for name in self.folder.lost_links()]
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:

@@ -16,6 +16,7 @@ from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.labels import hash_rows
 from trainguard.observe.loop.watch.loss_calls import LossCalls
 from trainguard.observe.loop.watch.loss_functions import LossFunctions
+from trainguard.observe.loop.watch.mirrored_targets import MirroredTargets
 from trainguard.observe.loop.watch.watcher import Watcher, shielded
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.patches import Patches
@@ -104,15 +105,16 @@ class _Evaluated:
 
 
 class SamplePairs(Watcher):
-    """The Probe events "labels", of rows that change their targets, and "held out"."""
+    """The Probe events "labels" and "mirrored", of targets that change, and "held out"."""
 
-    makes = ("Probe:labels", "Probe:held out")
+    makes = ("Probe:labels", "Probe:mirrored", "Probe:held out")
     relies_on = ("LossFunctions",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._given: tuple[Forward, list[weakref.ref[torch.Tensor]]] | None = None
         self._epochs: dict[str, Epochs] = {}
+        self._mirrored: dict[str, MirroredTargets] = {}
         self._trained: set[tuple[int, int]] = set()
         self._evaluated: dict[str, _Evaluated] = {}
         self._unknown = False  # whether there was an evaluation of which the rows are not known
@@ -151,6 +153,15 @@ class SamplePairs(Watcher):
                     label=label,
                     source=source,
                 )
+        for source, mirrored in self._mirrored.items():
+            self.looked |= {"mirrored"} if mirrored.again else set()
+            if mirrored.is_apart:
+                yield Probe(
+                    probe="mirrored",
+                    measured=float(mirrored.mirrored),
+                    reference=float(mirrored.again),
+                    source=source,
+                )
         for source, own in ({} if self._unknown else self._evaluated).items():
             yield Probe(
                 probe="held out",
@@ -175,6 +186,9 @@ class SamplePairs(Watcher):
             tensors = [tensor for ref in refs if (tensor := ref()) is not None]
             if len(tensors) == len(refs) > 0 and _are_rows(tensors, target):
                 pairs = self._hash(forward.module, tensors, target, learns=learns)
+                if pairs is not None and learns:
+                    mirrored = self._mirrored.setdefault(tally.source, MirroredTargets())
+                    mirrored.add(tensors[0], target, pairs[0])
         if pairs is None:
             self._unknown |= not learns
         elif learns:
