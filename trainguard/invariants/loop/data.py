@@ -9,7 +9,7 @@ from trainguard.core.measure import Measure, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import SERVED, has_probe, steps_from
+from trainguard.invariants.loop.evidence import SERVED, either, has_probe, steps_from
 from trainguard.invariants.loop.wording import count, courses, events, main_course, middle, percent
 from trainguard.invariants.wording import number
 
@@ -44,24 +44,44 @@ def batches_differ(trace: Trace[Event]) -> Iterator[Finding]:
 
 
 @invariant(
-    "loop", evidence=has_probe("padding", "no loss over the tokens of an embedding was seen")
+    "loop",
+    evidence=either(
+        has_probe("padding", "no loss over the tokens of an embedding was seen"),
+        has_probe("packed", "-"),
+    ),
 )
 def padding_is_no_token(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The number that stands for padding is no token that the data have.
+    What stands for padding is no token that the data have, and nothing to be learned.
 
     Judges: cross_entropy and nll_loss over the tokens of an embedding, on the CPU, where the
         padding_idx or the ignore_index comes between other tokens, mostly by itself, and where it
         is a target that the loss counts, or leaves out though each target is the token after: in
-        most of the steps that were looked at, 3 at least.
+        most of the steps that were looked at, 3 at least. Sequences that were packed by their
+        lengths: whether such a loss counts all places beyond the ends, where the scores are the
+        same.
     Allows: padding at the ends of rows, and of the parts that rows were joined of; masked tokens.
+        Losses without a reduction, which are perhaps masked later.
     Misses: embeddings whose tokens no loss is about; numbers that come in fewer than 4 places.
     Why: the row of padding_idx gets no gradient, and what is ignored is never predicted: the most
-        frequent item, with the number 0, is unknown to the model.
+        frequent item, with the number 0, is unknown to the model. And what is counted beyond the
+        ends of sequences drowns what is to be learned, in losses and accuracies.
     Source: torch.nn.Embedding (padding_idx: "it remains as a fixed pad").
     """
     for probe in events(trace, Probe):
-        if probe.probe != "padding" or probe.measured < max(_LEAST, probe.reference / 2):
+        if probe.measured < max(_LEAST, probe.reference / 2):
+            continue
+        if probe.probe == "packed":
+            yield Finding(
+                f"the padding of `{trace.subject}` is learned as a class",
+                "a loss over sequences that were packed by their lengths",
+                f"{probe.label} lie beyond the ends, and count in the loss",
+                "none of them",
+                why="pad the targets with what the loss ignores, as padding_value=-100 does",
+                event=probe,
+                source=probe.source,
+            )
+        if probe.probe != "padding":
             continue
         name, _, how = probe.label.partition(" ")
         learned = how == "learned"

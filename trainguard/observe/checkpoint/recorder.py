@@ -228,6 +228,7 @@ class CheckpointRecorder(Recorder):
         told.places[told.steps] = {**made, window.name: window.index + 1}
         told.after[told.steps] = self._parameters()
         if due is not None and told.steps == due[0] and not skipped:
+            self.folder.settle()  # the save before may still be written in the background
             _limit_files(due[1])
         super().step_passes(window, skipped)
 

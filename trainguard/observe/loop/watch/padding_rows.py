@@ -1,4 +1,4 @@
-"""Watches the rows of embeddings that stand for padding: whether their number comes as data too."""
+"""Watches padding: whether its number comes as data too, and whether losses count its places."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -54,16 +54,74 @@ class _Row:
             self.learned += target.numel() in rows.shape and bool((target == number).any())
 
 
-class PaddingRows(Watcher):
-    """The Probe event "padding": a row that is never learned, and comes as any other does."""
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call of a loss of classes: its scores and target as they were given."""
 
-    makes = ("Probe:padding",)
+    tally: LossCalls
+    scores: torch.Tensor
+    target: torch.Tensor
+
+    @property
+    def classes(self) -> int:
+        """How many there are."""
+        return int(self.scores.shape[1])
+
+    @property
+    def ignored(self) -> int:
+        """The target that the loss leaves out."""
+        return int((self.tally.options or {}).get("ignore_index", -100))
+
+
+@dataclass(slots=True)
+class _Packed:
+    """
+    Sequences that were packed by their lengths, and one loss over the places of all.
+
+    source: where the loss is. steps: that were looked at; counted: those in which the loss counts
+    all the places beyond the ends. places: how many these were at last, of how many.
+    """
+
+    source: str
+    steps: int = 0
+    counted: int = 0
+    places: tuple[int, int] = (0, 0)
+
+    def count(self, sizes: torch.Tensor, call: _Call) -> None:
+        """Count a step, by how many rows were left at each moment."""
+        everything, beyond = (
+            int(sizes[0]) * len(sizes),
+            int(sizes[0]) * len(sizes) - int(sizes.sum()),
+        )
+        if not beyond or call.target.numel() != everything:
+            return
+        self.steps += 1
+        if bool((call.target == call.ignored).any()) or call.tally.reduction == "none":
+            return
+        # What is unpacked holds zeros beyond the ends, so that the scores there are all the same.
+        rows = call.scores.movedim(1, -1).reshape(everything, -1)
+        _, times = torch.unique(rows, dim=0, return_counts=True)
+        if int(times.max()) == beyond:
+            self.counted += 1
+            self.places = beyond, everything
+
+
+class PaddingRows(Watcher):
+    """
+    The Probe events "padding" and "packed".
+
+    They tell of a row that is never learned, and comes as any other does; and of a loss that counts
+    the places beyond the ends of packed sequences.
+    """
+
+    makes = ("Probe:padding", "Probe:packed")
     relies_on = ("LossFunctions",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._calls: list[tuple[LossCalls, int, torch.Tensor]] = []
+        self._calls: list[_Call] = []
         self._rows: dict[tuple[str, int], _Row] = {}
+        self._packed: dict[str, _Packed] = {}
 
     def install(self, patches: Patches) -> None:
         """Ask to be told of the calls of loss functions."""
@@ -78,7 +136,7 @@ class PaddingRows(Watcher):
             return
         fits = target.is_cpu and not target.is_floating_point() and target.numel() <= _LARGEST
         if fits and value.requires_grad and scores.dim() > 1:
-            call = tally, int(scores.shape[1]), target.detach()
+            call = _Call(tally, scores.detach(), target.detach())
             self._calls = [*self._calls[1 - _MOST_CALLS :], call]
 
     def before_backward(self, loss: torch.Tensor) -> None:
@@ -90,6 +148,8 @@ class PaddingRows(Watcher):
         for node in nodes if len(nodes) < _MOST_NODES else ():
             if autograd_graph.kind_of(node) == "EmbeddingBackward":
                 self._look_at(node, calls)
+            elif autograd_graph.kind_of(node) == "PackPaddedSequenceBackward":
+                self._look_at_packed(node, calls)
 
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
@@ -104,7 +164,27 @@ class PaddingRows(Watcher):
                     source=row.source,
                 )
 
-    def _look_at(self, node: Node, calls: list[tuple[LossCalls, int, torch.Tensor]]) -> None:
+        for packed in self._packed.values():
+            self.looked |= {"packed"} if packed.steps else set()
+            if packed.counted:
+                beyond, everything = packed.places
+                yield Probe(
+                    probe="packed",
+                    measured=float(packed.counted),
+                    reference=float(packed.steps),
+                    label=f"{beyond} of {everything} places",
+                    source=packed.source,
+                )
+
+    def _look_at_packed(self, node: Node, calls: list[_Call]) -> None:
+        """Look at sequences that were packed, beside the losses over all their places."""
+        with suppress(RuntimeError):  # what was changed since cannot be read
+            sizes = node._saved_result1  # noqa: SLF001
+            for call in calls:
+                own = self._packed.setdefault(call.tally.source, _Packed(call.tally.source))
+                own.count(sizes, call)
+
+    def _look_at(self, node: Node, calls: list[_Call]) -> None:
         """Look at one reading of an embedding, beside the losses that are about its tokens."""
         weight = getattr(node.next_functions[0][0], "variable", None)
         with suppress(RuntimeError):  # what was changed since cannot be read
@@ -112,14 +192,13 @@ class PaddingRows(Watcher):
             if weight is None or not read.is_cpu or read.dim() < 2 or read.numel() > _LARGEST:
                 return
             rows = read.reshape(-1, read.shape[-1])
-            for tally, classes, target in calls:
-                ignored = (tally.options or {}).get("ignore_index", -100)
-                for number in {padding, ignored} if classes == len(weight) else ():
-                    if 0 <= number < classes:
+            for call in calls:
+                for number in {padding, call.ignored} if call.classes == len(weight) else ():
+                    if 0 <= number < call.classes:
                         self.looked.add("padding")
                         key = self.recorder.names.parameter(weight), number
-                        row = self._rows.setdefault(key, _Row(tally.source))
-                        row.count(rows, target, number, is_ignored=number == ignored)
+                        row = self._rows.setdefault(key, _Row(call.tally.source))
+                        row.count(rows, call.target, number, is_ignored=number == call.ignored)
 
 
 def _comes_inside(rows: torch.Tensor, number: int) -> bool:
