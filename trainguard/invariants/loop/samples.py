@@ -178,7 +178,7 @@ def evaluation_is_held_out(trace: Trace[Event]) -> Iterator[Finding]:
     Why: an overlap of the splits makes memory look like skill. Samples are perhaps drawn twice, to
         balance the classes, or windows are cut first, and split after that.
     Source: UMLAUT (CHI 2021), whose study plants it; scikit-learn's guide to data leakage;
-        imbalanced-learn's common pitfalls, of sampling before the split; Hammerla and Plötz,
+        imbalanced-learn's common pitfalls, of sampling before the split; Hammerla and Ploetz,
         "Let's (not) stick together" (UbiComp 2015), of windows that overlap.
     """
     names = {logged.name for logged in events(trace, Logged) if _is_held_out(logged.name)}
