@@ -170,19 +170,16 @@ def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
         loader of classes, and those of any epochs that have the same inputs and the same targets.
         Targets that lie over their images, as masks do: those that came mirrored with the same one.
     Allows: three quarters of the share that labels drawn by chance would have: some data is noisy.
-        Classes that are named anew; targets that are the same in each batch, as positions are. A
-        tenth of the images with a mirrored mask.
+        Classes that are named anew; targets that are the same in each batch, as positions are.
     Misses: inputs that are seen once, or augmented; labels that are wrong from the beginning.
     Why: labels that are shuffled apart from their inputs can only be learned by heart.
-    Source: Borda/kaggle_image-classify pull request 12; albumentations' guide to masks, which are
-        turned with their images by one call.
+    Source: Borda/kaggle_image-classify pull request 12; albumentations' guide to masks.
     """
     for probe in _of(trace, "mirrored"):
         yield Finding(
             f"the targets of `{trace.subject}` are mirrored apart from their inputs",
             "targets of inputs that came again",
-            portion(probe.measured, probe.reference, "targets")
-            + " were the first one's mirror image",
+            portion(probe.measured, probe.reference, "targets") + " were mirrored",
             "none: the inputs were the same",
             why="draw once whether a sample is flipped, and flip its input and its target by it",
             event=probe,
