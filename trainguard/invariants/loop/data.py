@@ -69,19 +69,18 @@ def padding_is_no_token(trace: Trace[Event]) -> Iterator[Finding]:
     Source: torch.nn.Embedding (padding_idx: "it remains as a fixed pad").
     """
     for probe in events(trace, Probe):
-        if probe.measured < max(_LEAST, probe.reference / 2):
-            continue
-        if probe.probe == "packed":
+        if probe.probe == "packed" and probe.step >= _LEAST:
             yield Finding(
                 f"the padding of `{trace.subject}` is learned as a class",
                 "a loss over sequences that were packed by their lengths",
-                f"{probe.label} lie beyond the ends, and count in the loss",
+                portion(probe.measured, probe.reference, "places")
+                + " lie beyond the ends, and count in the loss",
                 "none of them",
                 why="pad the targets with what the loss ignores, as padding_value=-100 does",
                 event=probe,
                 source=probe.source,
             )
-        if probe.probe != "padding":
+        if probe.probe != "padding" or probe.measured < max(_LEAST, probe.reference / 2):
             continue
         name, _, how = probe.label.partition(" ")
         learned = how == "learned"

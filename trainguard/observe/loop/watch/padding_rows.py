@@ -79,13 +79,14 @@ class _Packed:
     Sequences that were packed by their lengths, and one loss over the places of all.
 
     source: where the loss is. steps: that were looked at; counted: those in which the loss counts
-    all the places beyond the ends. places: how many these were at last, of how many.
+    all the places beyond the ends; places: of these steps, and those of them beyond the ends.
     """
 
     source: str
     steps: int = 0
     counted: int = 0
-    places: tuple[int, int] = (0, 0)
+    places: int = 0
+    beyond: int = 0
 
     def count(self, sizes: torch.Tensor, call: _Call) -> None:
         """Count a step, by how many rows were left at each moment."""
@@ -103,7 +104,8 @@ class _Packed:
         _, times = torch.unique(rows, dim=0, return_counts=True)
         if int(times.max()) == beyond:
             self.counted += 1
-            self.places = beyond, everything
+            self.places += everything
+            self.beyond += beyond
 
 
 class PaddingRows(Watcher):
@@ -167,12 +169,11 @@ class PaddingRows(Watcher):
         for packed in self._packed.values():
             self.looked |= {"packed"} if packed.steps else set()
             if packed.counted:
-                beyond, everything = packed.places
                 yield Probe(
                     probe="packed",
-                    measured=float(packed.counted),
-                    reference=float(packed.steps),
-                    label=f"{beyond} of {everything} places",
+                    measured=float(packed.beyond),
+                    reference=float(packed.places),
+                    step=packed.counted,
                     source=packed.source,
                 )
 
