@@ -25,7 +25,7 @@ def say(text: str, stream: TextIO, err: TextIO | None = None) -> bool:
     except (AttributeError, OSError, ValueError) as error:  # none, gone, closed
         forget_unwritten(stream)
         if err is not None and not isinstance(error, BrokenPipeError):
-            why = getattr(error, "strerror", None) or error
+            why = getattr(error, "strerror", None) or "the stream is closed"
             say(f"The report could not be written: {why}.", err)
         return False
     return True
@@ -61,8 +61,10 @@ def write_baseline(baseline: Baseline, err: TextIO) -> bool:
 @contextmanager
 def keep_stream(stream: TextIO | None) -> Iterator[TextIO]:
     """Yield a stream to where this one leads now, whatever the script does to it."""
-    if stream is None:
-        yield io.StringIO()
+    if stream is None:  # closed before Python started: nobody reads what is said there
+        nothing = io.StringIO()
+        nothing.close()
+        yield nothing
         return
     try:
         descriptor = os.dup(stream.fileno())

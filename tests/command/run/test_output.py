@@ -4,6 +4,8 @@ import hashlib
 import os
 import subprocess
 
+import pytest
+
 LEFT_OVER = "gradients_start_empty"  # broken where zero_grad is left out
 
 
@@ -59,8 +61,17 @@ def test_nobody_listens(folder) -> None:
     folder.trains(zero="")
     done = folder.process("--json", "out.json", "train.py", preexec_fn=lambda: os.close(1))
     assert done.returncode == 1
-    assert done.stderr == ""
+    assert done.stderr == "The report could not be written: the stream is closed.\n"
     assert folder.document()["findings"]
+
+
+@pytest.mark.parametrize(("words", "code"), [((), 2), (("--json", "out.json"), 0)])
+def test_a_pass_that_nobody_can_read(folder, words, code) -> None:
+    """A healthy run without an account is no pass; a file is an account."""
+    folder.trains()
+    done = folder.process(*words, "train.py", preexec_fn=lambda: os.close(1))
+    assert done.returncode == code
+    assert done.stderr == "The report could not be written: the stream is closed.\n"
 
 
 def test_a_reader_that_leaves(folder) -> None:

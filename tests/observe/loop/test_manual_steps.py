@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from tests.observe.loop.trainings import batches, network
 from trainguard.events.loop import Step
+from trainguard.observe.loop import window
 from trainguard.observe.loop.recorder import Recorder
 
 
@@ -139,3 +140,36 @@ def test_what_an_earlier_training_left_behind_is_no_matter(train) -> None:
     left = torch.optim.SGD(leaves(), lr=0.1)
     assert len(steps_of(train)) == 5
     assert left.param_groups
+
+
+def module_along_attribute(count: int = 5) -> list[torch.Tensor]:
+    """Train a module along `.grad`, in two passes backward for each step."""
+    model = network()
+    for inputs, target in batches(count):
+        model.zero_grad()
+        for half in (slice(0, 4), slice(4, 8)):
+            F.mse_loss(model(inputs[half]), target[half]).backward()
+        descend(model.parameters(), [p.grad for p in model.parameters()])
+    return list(model.parameters())
+
+
+LONG = [along_attribute, along_returned, module_along_returned, module_along_attribute]
+
+
+@pytest.mark.parametrize("train", LONG, ids=lambda train: train.__name__)
+def test_of_a_long_run_some_steps_are_recorded(train, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are counted; those that are recorded are whole, with all that led to them."""
+    monkeypatch.setattr(window, "DENSE", 16)
+    torch.manual_seed(0)
+    plain = train(100)
+    torch.manual_seed(0)
+    with Recorder("x") as recorder:
+        watched = train(100)
+    assert all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
+    assert recorder.steps == 100
+    steps = [event for event in recorder.trace if isinstance(event, Step)]
+    assert [step.step for step in steps] == [*range(16), *range(16, 100, 16)]
+    early, late = steps[8:16], steps[16:]
+    for column in ("trained", "order", "received"):
+        assert {getattr(s, column, 0) for s in late} == {getattr(s, column, 0) for s in early}
+    assert all(s.losses and len(s.losses) == len(early[0].losses) for s in late)

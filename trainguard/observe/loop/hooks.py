@@ -102,6 +102,8 @@ def _backwards(recorder: "Recorder", backward: Callable[..., Any]) -> Callable[.
         loss = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
         if not isinstance(loss, torch.Tensor) or loss.is_meta:
             return backward(tensors, *args, **kwargs)
+        if not patches.watching:
+            recorder.hand.count()
         if not patches.watching and not recorder.faults.look(_is_alarming, loss):
             return backward(tensors, *args, **kwargs)
         recorder.woken = recorder.woken or not patches.watching
@@ -125,7 +127,12 @@ def _returns(recorder: "Recorder", grad: Callable[..., Any]) -> Callable[..., An
     @wraps(grad)
     def wrapper(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Compute gradients; those with respect to parameters may be stepped along by hand."""
-        if not patches.live or recorder.backward or recorder.calling or is_abstract():
+        seen = patches.active and not patches.blind and not elsewhere()
+        if not seen or recorder.backward or recorder.calling or is_abstract():
+            return grad(outputs, inputs, *args, **kwargs)
+        if not patches.watching:
+            recorder.hand.count()
+        if not patches.watching:
             return grad(outputs, inputs, *args, **kwargs)
         if not isinstance(inputs, torch.Tensor):
             inputs = tuple(inputs)  # a generator could not be read twice
@@ -133,7 +140,7 @@ def _returns(recorder: "Recorder", grad: Callable[..., Any]) -> Callable[..., An
         again = kwargs.get("create_graph", len(args) > 2 and args[2])
         one = isinstance(outputs, torch.Tensor) and outputs.numel() == 1
         takes = recorder.hand.takes
-        if not one or elsewhere() or not recorder.faults.look(takes, parts, again):
+        if not one or not recorder.faults.look(takes, parts, again):
             return grad(outputs, inputs, *args, **kwargs)
         recorder.backward_begins(outputs)
         gradients = grad(outputs, inputs, *args, **kwargs)

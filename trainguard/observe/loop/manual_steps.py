@@ -75,9 +75,10 @@ class ManualSteps:
             self.window.received = [1] * len(loose)
             self.window.fresh = False
         self.window.returned = list(given)
-        self._columns = self.recorder.step_begins(self.window)
+        watched = self.window.is_watched or self.recorder.woken
+        self._columns = self.recorder.step_begins(self.window) if watched else {}
         self.window.returned = []
-        self._before = [(p, _sample(p).clone()) for p in loose[:_SAMPLED]]
+        self._keep()
 
     def _open(self) -> Window:
         """Open the window, with what is known of the backward that came before it."""
@@ -92,11 +93,28 @@ class ManualSteps:
         """Before the next forward or backward, or at the end, see whether they have moved since."""
         before, self._before = self._before, []
         held, self._held = self._held, []
+        columns, self._columns = self._columns, {}
         self._moves += bool(held and self.recorder.faults.look(_have_moved, held))
         if self.window is None or not before:
             return
-        if self.recorder.faults.look(_have_moved, before):
-            self.recorder.step_ends(self.window, self._columns)
+        if not self.recorder.faults.look(_have_moved, before):
+            return
+        if columns:
+            self.recorder.step_ends(self.window, columns)
+        else:
+            self.recorder.step_passes(self.window)
+
+    def count(self) -> None:
+        """Count a step that is not to be recorded, before the backward of the next one."""
+        if self.window is not None:
+            self.look()
+            self.recorder.faults.look(self._keep)
+
+    def _keep(self) -> None:
+        """Remember what the parameters are worth now."""
+        if self.window is not None:
+            kept = self.window.parameters[:_SAMPLED]
+            self._before = [(p, _sample(p).clone()) for p in kept]
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the optimizers that there are."""

@@ -238,8 +238,7 @@ class Recorder:
             self.nudge.move_parameters(window.parameters)
         window.close()
         self.woken = False
-        watched = any(w.index and w.is_watched for w in self.windows)
-        self.patches.watching = self.hand.window is not None or watched
+        self.patches.watching = any(w.index and w.is_listened_to for w in self.windows)
         if not skipped:
             self.count_step()
         if self.live is not None:

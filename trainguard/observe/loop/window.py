@@ -99,6 +99,11 @@ class Window:
         return self.index % self.stride == 0
 
     @property
+    def is_listened_to(self) -> bool:
+        """Whether passes are told of in it; a step by hand is known only once the next begins."""
+        return self.is_watched or (self.optimizer is None and (self.index + 1) % self.stride == 0)
+
+    @property
     def is_surveyed(self) -> bool:
         """Whether the step that ends this window is looked at more closely than most."""
         index = self.index

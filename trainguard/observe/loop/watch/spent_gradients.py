@@ -200,7 +200,8 @@ class SpentGradients(Watcher):
                 key = id(arrival.window)
                 self._thrown[key] = self._thrown.get(key, 0) + 1
         self._alert = True
-        self._reads.on_read = self._read
+        # Gradients are read a hundred times in a step: mostly nothing waits for that.
+        self._reads.on_read = lambda frame: self._read(frame) if self._waiting else None
 
     def _spend(self, window: Window | None = None) -> None:
         """Forget the passes whose gradients a step of a window, or somebody, has used."""
