@@ -236,9 +236,10 @@ class Recorder:
         """Close the window of a step, watched or not, and count it."""
         if self.nudge is not None:
             self.nudge.move_parameters(window.parameters)
-        window.close()
+        window.close(self.steps)
         self.woken = False
-        self.patches.watching = any(w.index and w.is_listened_to for w in self.windows)
+        going = [w for w in self.windows if w.index and not w.has_stopped(self.steps)]
+        self.patches.watching = any(w.is_listened_to for w in going)
         if not skipped:
             self.count_step()
         if self.live is not None:

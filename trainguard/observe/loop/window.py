@@ -12,6 +12,7 @@ import torch
 _BASE: Any = torch._C.TensorBase  # noqa: SLF001 no public name leads there
 gradient_of: Callable[[torch.Tensor], torch.Tensor | None] = _BASE.grad.__get__
 DENSE = 256  # steps of an optimizer that are all watched; of later ones only some are
+_PAUSES, _BRIEF = 4, 64  # times the longest pause, and steps beyond: then an optimizer has stopped
 _MOST_LOSSES = 64
 _MOST_WORDS = 64
 
@@ -57,6 +58,7 @@ class Window:
     clip: what clipping has done in this window. unscaled: whether a scaler has unscaled it.
     culprit: what was not finite first.
     on_edit: told where torch has clipped or unscaled the gradients.
+    latest: how many steps all optimizers had made at its last one. pause: the most between two.
     """
 
     name: str = ""
@@ -80,6 +82,8 @@ class Window:
     source: str = ""
     on_edit: "Callable[[Window], None] | None" = None
     started: float = field(default_factory=perf_counter)
+    latest: int = 0
+    pause: int = 1
 
     @property
     def stride(self) -> int:
@@ -108,6 +112,10 @@ class Window:
         """Whether the step that ends this window is looked at more closely than most."""
         index = self.index
         return index < 8 or index & (index - 1) == 0 or index % (32 if index < DENSE else 256) == 0
+
+    def has_stopped(self, steps: int) -> bool:
+        """Say whether its optimizer has made no step for far longer than it ever paused before."""
+        return steps - self.latest > _PAUSES * self.pause + _BRIEF
 
     def did(self, word: str) -> None:
         """Note that something was done, unless it was the last thing done."""
@@ -185,8 +193,11 @@ class Window:
         self.order, self.losses, self.forwards = [], [], []
         self.norms = self.leftover = self.clip = None
 
-    def close(self) -> None:
-        """Begin the window of the next step."""
+    def close(self, steps: int) -> None:
+        """Begin the window of the next step, after so many steps of all optimizers."""
+        if self.index:
+            self.pause = max(self.pause, steps - self.latest)
+        self.latest = steps
         self.index += 1
         self.received = [0] * len(self.parameters)
         self.fresh = True

@@ -42,6 +42,7 @@ _CREDIT, _SHARE, _MOST = 0.75, 0.03, 30.0  # seconds at first; of the run's time
 _LEAST = 0.15  # seconds of processor time that must be left for a step to be asked
 _LONGEST = 10.0  # seconds that a child is given at most
 _PAUSE = 5  # steps to wait where time is spent
+_TURNS = 5  # steps after which optimizers that take turns have all stepped once
 _ROUNDING = 1e-4  # of a loss: the child has one thread, and its sums another order
 _PLAIN = "nothing edited"
 _REFUSALS = 3  # times that a question is given up before it is dropped
@@ -121,7 +122,7 @@ class Counterfactuals(Watcher):
         known: dict[str, Report] = {}  # what the children of this step have reported
         for question, label in fitting:
             if not question.applies(plain.report):
-                if not question.waits or len(self.recorder.windows) < 2:
+                if not question.waits or not self._has_others():
                     self._open.remove(question)
                 continue
             shared = _settle_by(question, plain.report, known)
@@ -139,6 +140,12 @@ class Counterfactuals(Watcher):
                 return
             known[question.name] = answer.report
             told.append(self._judge_answer(question, label, contrast, answer))
+
+    def _has_others(self) -> bool:
+        """Say whether another optimizer may have what this step has not: one that steps, or may."""
+        windows = self.recorder.windows
+        early = self.recorder.steps < _TURNS
+        return sum(early or window.index > 0 for window in windows) > 1
 
     def _refine(
         self, call: ModuleCall, question: Question, plain: Report, answer: Answer

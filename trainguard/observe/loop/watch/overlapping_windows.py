@@ -12,6 +12,7 @@ _RUN = 6  # moments in a row, all of them different: two series hardly share suc
 _LEAST = 2 * _RUN  # moments of a window
 _ONE_IN = 8  # runs that are kept, chosen by what is in them: so they are chosen again elsewhere
 _MOST = 2**18  # that are kept
+_TRIED = 512  # windows that are learned from before it is known whether any two overlap
 _ROWS = 16  # of a pass of an evaluation: of fewer, a share tells nothing
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # the golden ratio in 64 bits, as hashes are spread by
 
@@ -24,24 +25,34 @@ class OverlappingWindows:
     Where the runs of moments lie in the windows that a module learned from.
 
     first, last: their earliest and latest place, by axis and by what is in them.
+    learned: how many windows; moved: whether any run came at two places in them.
     passes, inside: of evaluations; those whose windows mostly end inside of what was learned from.
     rows, known: the windows of these passes, and those of them that do.
     """
 
     first: list[dict[int, int]] = field(default_factory=lambda: [{}, {}])
     last: list[dict[int, int]] = field(default_factory=lambda: [{}, {}])
+    learned: int = 0
+    moved: bool = False
     passes: int = 0
     inside: int = 0
     rows: int = 0
     known: int = 0
 
-    def learn(self, runs: Runs) -> None:
-        """Take down where the runs of windows lie that were learned from."""
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether so many were learned from, and none overlaps another: they are no windows."""
+        return self.learned > _TRIED and not self.moved
+
+    def learn(self, count: int, runs: Runs) -> None:
+        """Take down where the runs of so many windows lie that were learned from."""
+        self.learned += count if runs else 0
         for first, last, (contents, _, places) in zip(self.first, self.last, runs, strict=False):
             if len(first) < _MOST:
                 for content, place in zip(contents.tolist(), places.tolist(), strict=True):
                     first[content] = min(place, first.get(content, place))
                     last[content] = max(place, last.get(content, place))
+                    self.moved = self.moved or last[content] > first[content]
 
     def evaluate(self, runs: Runs, new: list[bool]) -> None:
         """

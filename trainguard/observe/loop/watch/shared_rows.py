@@ -70,7 +70,7 @@ class _Rows:
         """Take down rows that were learned from."""
         self.again = self.again or self.learned.issuperset(rows)
         self.learned.update(rows)
-        self.windows.learn(runs)
+        self.windows.learn(len(rows), runs)
 
     def evaluate(self, tensor: torch.Tensor, rows: list[int], runs: Runs) -> None:
         """Take down rows of a pass that nothing is learned from, once an epoch is over."""
@@ -135,7 +135,9 @@ class SharedRows(Watcher):
         with torch.no_grad(), suppress(Exception):  # tensors of foreign kinds refuse what they like
             if _are_samples(given):
                 rows = [hash(row) for row in zip(*map(hash_rows, given), strict=True)]
-                runs = runs_in(given[0])
+                known = self._modules.get(forward.module)
+                if known is None or not known.windows.is_hopeless:
+                    runs = runs_in(given[0])
         if not rows:
             return
         left[0] -= len(rows)
