@@ -2,8 +2,9 @@
 Whether programs compute under `trainguard run` what they compute without, to the last bit.
 
 Each program is run twice in forked children of one process: as it is, and under the command. After
-each step of an optimizer a number is taken of all parameters and of the random streams; where
-there are no such steps, of what is printed. Programs: the healthy trainings of `fixtures/`, and
+each step of an optimizer a number is taken of all parameters with their gradients, of what the
+optimizer keeps of them, of the buffers of all modules and of the random streams; where there are no
+such steps, of what is printed. Programs: the healthy trainings of `fixtures/`, and
 those of `tests/frameworks`; words on the command line choose among them.
 
 `python -m benchmarks.bit_identical [WORD...]`
@@ -16,13 +17,16 @@ import runpy
 import signal
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 import torch
 import torch._dynamo
+from torch.nn.modules.module import register_module_buffer_registration_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from benchmarks.report import conditions, row
@@ -31,7 +35,7 @@ from trainguard.observe.tools.isolation import seed_everything
 
 ROOT = Path(__file__).parents[1]
 PLACES = ("fixtures/healthy/loop/guard_*.py", "tests/frameworks/scripts/*.py")
-LAUNCHED = ("replicas",)  # by torchrun alone
+LAUNCHED = ("replicas", "shards")  # by torchrun alone
 PATIENCE = 300  # seconds for a program
 _MOST = 100_000  # numbers of steps that are kept
 
@@ -46,22 +50,38 @@ def programs(words: list[str]) -> list[Path]:
 
 def watch_steps(told: list[int]) -> None:
     """Take down a number after each step of an optimizer."""
+    buffered: list[weakref.ref[torch.nn.Module]] = []
+    register_module_buffer_registration_hook(lambda m, *_: buffered.append(weakref.ref(m)))
 
     def after_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
-        """Take the number of its parameters, and of the random streams."""
+        """Take the number of all that training goes on from."""
         number = crc32(repr(random.getstate()).encode())
         number = crc32(repr(np.random.get_state()).encode(), number)
         number = crc32(torch.get_rng_state().numpy().tobytes(), number)
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                plain = parameter.detach()
-                plain = plain.to_local() if hasattr(plain, "to_local") else plain
-                data = plain.contiguous().flatten().view(torch.uint8).numpy().tobytes()
-                number = crc32(data, number)
+                number = _add(number, parameter)
+                number = _add(number, parameter.grad)
+                for name, kept in optimizer.state.get(parameter, {}).items():
+                    number = _add(crc32(name.encode(), number), kept)
+        for module in {id(m): m for ref in buffered if (m := ref()) is not None}.values():
+            for buffer in module.buffers(recurse=False):
+                number = _add(number, buffer)
         if len(told) < _MOST:
             told.append(number)
 
     register_optimizer_step_post_hook(after_step)
+
+
+def _add(number: int, value: Any) -> int:
+    """Add the bits of a tensor, or what else an optimizer keeps, to a number."""
+    if not isinstance(value, torch.Tensor):
+        return crc32(repr(value).encode(), number) if isinstance(value, int | float) else number
+    plain = value.detach()
+    plain = plain.to_local() if hasattr(plain, "to_local") else plain
+    plain = plain.to_dense() if plain.is_sparse else plain
+    data = plain.contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    return crc32(data, number)
 
 
 def run_apart(work: Callable[[], object], folder: str) -> tuple[list[int], str]:

@@ -21,6 +21,7 @@ NEEDS = {
     "accelerated.py": (("accelerate",), 32),
     "engine.py": (("ignite",), 64),
     "averaged.py": (("x_transformers", "ema_pytorch"), 40),
+    "keras_fit.py": (("keras",), 24),
 }
 QUIET = {**os.environ, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
 
@@ -64,6 +65,27 @@ def test_two_replicas_are_recorded(tmp_path: Path) -> None:
     for name in ("out.json", "out.json.rank1"):
         told = json.loads((tmp_path / name).read_text())
         assert (told["findings"], told["trace"]["steps"]) == ([], 16)
+
+
+@pytest.mark.parametrize("kind", ["flat", "original", "fsdp2"])
+def test_sharded_models_are_recorded(kind: str, tmp_path: Path) -> None:
+    """Two processes print what they print alone, and are judged: a defect is found at its line."""
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    ours, script = ("-m", "trainguard", "run", "--strict"), str(SCRIPTS / "shards.py")
+    alone = run(tmp_path, *launcher, script, kind)
+    done = run(tmp_path, *launcher, *ours, script, kind)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert _said_by_ranks(done.stdout) == _said_by_ranks(alone.stdout)
+    assert len(_said_by_ranks(alone.stdout)) == 40
+    broken = run(tmp_path, *launcher, *ours, script, kind, "left")
+    assert broken.returncode == 1, broken.stdout + broken.stderr
+    assert "1 broken" in broken.stdout
+    assert "gradients_start_empty: " in broken.stdout
+
+
+def _said_by_ranks(printed: str) -> list[str]:
+    """Return the lines of all ranks in an order of their own."""
+    return sorted(line for line in printed.splitlines() if line.startswith("rank "))
 
 
 def test_a_defect_inside_a_framework_is_found(tmp_path: Path) -> None:

@@ -80,5 +80,6 @@ def _leaves(loss: torch.Tensor) -> Iterator[nn.Parameter]:
     """Yield the parameters that a backward will give a gradient to."""
     for node in autograd_graph.below(loss.grad_fn, _MOST_NODES):
         leaf = getattr(node, "variable", None)
-        if isinstance(leaf, nn.Parameter):
+        # FSDP joins a layer's parameters in one of its own, and leaves them in the model as views.
+        if isinstance(leaf, nn.Parameter) and not getattr(leaf, "_params", None):
             yield leaf
