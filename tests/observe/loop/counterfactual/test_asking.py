@@ -4,6 +4,7 @@ import os
 import random
 import threading
 from pathlib import Path
+from types import FunctionType
 
 import numpy as np
 import pytest
@@ -12,9 +13,14 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+from trainguard.core.settings import Settings
 from trainguard.events.counterfactual import WhatIf
+from trainguard.judging.judge import judge_run
 from trainguard.observe.loop.counterfactual import asking
+from trainguard.observe.loop.counterfactual.question import Question
+from trainguard.observe.loop.counterfactual.witness import Witness
 from trainguard.observe.loop.recorder import Recorder
+from trainguard.subjects.loop import Run
 
 
 class Net(nn.Module):
@@ -161,8 +167,58 @@ def test_time_that_is_spent_is_spent(monkeypatch) -> None:
     assert {event.reason for event in ask()} == {"its share of the run's time was spent"}
 
 
+def _below(kind: type) -> list[type]:
+    """Return a class and all that derive from it."""
+    return [kind, *(each for below in kind.__subclasses__() for each in _below(below))]
+
+
+HOOKS = [
+    (kind, name)
+    for kind in dict.fromkeys([*_below(Question), *_below(Witness)])
+    for name, method in vars(kind).items()
+    if isinstance(method, FunctionType) and name != "__init__"
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), HOOKS, ids=[f"{kind.__name__}.{name}" for kind, name in HOOKS]
+)
+def test_a_question_that_fails_does_no_harm(kind, name, monkeypatch) -> None:
+    """Whatever part of whatever question raises, here or in a child: it is told once."""
+
+    def fail(*_args, **_named) -> None:
+        """Fail."""
+        raise ValueError("on purpose")
+
+    plain = train()
+    monkeypatch.setattr(kind, name, fail)
+    with Recorder("x") as recorder:
+        watched = train()
+    assert watched == plain
+    told = recorder.trace.conditions.get("faults", ())
+    assert len(told) <= 1
+    assert all(line.startswith("Counterfactuals was switched off: ValueError") for line in told)
+    verdicts = judge_run(Run(name="x"), recorder.trace, Settings())
+    assert not [v for v in verdicts if v.outcome == "broken"]
+
+
 def test_a_fault_of_ours_stays_with_us(monkeypatch) -> None:
-    """Whatever goes wrong in asking, the training does not know."""
+    """Whatever goes wrong in asking, the training does not know; nothing is asked any more."""
     monkeypatch.setattr(asking.forking, "obstacle", lambda: 1 / 0)
-    (event,) = ask()
-    assert (event.outcome, event.reason) == ("given up", "ZeroDivisionError: division by zero")
+    with Recorder("x") as recorder:
+        train()
+    # Probes that look in a child fail too, each by itself.
+    (told,) = [f for f in recorder.trace.conditions["faults"] if f.startswith("Counterfactuals")]
+    assert "was switched off: ZeroDivisionError: division by zero" in told
+    assert not [event for event in recorder.trace if isinstance(event, WhatIf)]
+
+
+def test_a_fault_elsewhere_ends_asking(monkeypatch) -> None:
+    """Questions that fail at the end of a step are not asked at the next one."""
+    monkeypatch.setattr(asking.Counterfactuals, "after_step", lambda *_: 1 / 0)
+    asked = []
+    monkeypatch.setattr(asking.Counterfactuals, "_ask", lambda *_: asked.append(1))
+    with Recorder("x") as recorder:
+        train()
+    assert len(asked) == 1
+    assert recorder.asks is None

@@ -82,12 +82,10 @@ class Counterfactuals(Watcher):
 
     def ask(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """See that a module is about to be called; nothing of ours may reach its caller."""
-        try:
-            self._ask(ModuleCall(self.recorder, module, args, kwargs))
-        except Exception as error:  # noqa: BLE001 whatever it is, the training is not to know
+        faults = self.recorder.faults
+        faults.call(self, self._ask, ModuleCall(self.recorder, module, args, kwargs))
+        if faults.is_off(self):
             self.recorder.asks = None
-            why = f"{type(error).__name__}: {error}"
-            self._told.append(self._event(_PLAIN, "given up", reason=why))
 
     def _ask(self, call: ModuleCall) -> None:
         """Ask what fits a call, at a few steps; in a child, return with it edited."""
