@@ -1,5 +1,6 @@
 """The sessions of trainguard: each sets up its own environment and needs nothing but nox."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def simulated(session: nox.Session) -> None:
     # Not on several workers: each would have the accelerator compiled.
     one_thread = {"OMP_NUM_THREADS": "1"}
     session.run("pytest", "tests/simulated", "--durations=10", *session.posargs, env=one_thread)
-    if shutil.which("c++") is None:
+    if shutil.which(os.environ.get("CXX", "c++")) is None:
         session.skip("there is no compiler for the simulated accelerator")
     healthy = (
         "--trainguard",

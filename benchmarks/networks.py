@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from fixtures.healthy.model.guard_sashimi_checkpointed import Sashimi
+
 
 class Checkpointed(nn.Module):
     """A network that computes the activations of its parts again, where told to."""
@@ -111,3 +113,20 @@ class ViT(Checkpointed):
             x = self.part(block, x)
         made: Tensor = self.head(x.mean(1))
         return made
+
+
+class SaShiMi(Sashimi):
+    """A U-Net of state spaces over samples, of the size that the others have."""
+
+    def __init__(self) -> None:
+        super().__init__(width=32, pools=(4, 4), layers=2)
+
+    @property
+    def again(self) -> bool:
+        """Whether activations are computed again."""
+        return bool(self.recompute)
+
+    @again.setter
+    def again(self, on: bool) -> None:
+        """Switch it on or off."""
+        self.recompute = on

@@ -9,7 +9,7 @@ import torch
 
 import trainguard as tg
 from benchmarks import sweep
-from benchmarks.gpu.machine import Machine, Row
+from benchmarks.gpu.machine import Machine, Row, attempt
 from fixtures.healthy.loss.guard_mixture_of_logistics import mono_8_bits
 from trainguard.observe.loss.batching import evaluator
 from trainguard.observe.tools.structure import Structure
@@ -25,11 +25,13 @@ def agreement(machine: Machine) -> Iterator[Row]:
         module = import_module(f"fixtures.healthy.{file.parent.name}.{file.stem}")
         for subject in (value for value in vars(module).values() if isinstance(value, Subject)):
             row = {"fixture": f"{file.parent.name}/{file.stem}", "subject": subject.name}
-            try:
-                judged = tg.check(subject, select=["*devices_agree"], profile="quick")
-                yield row | {"outcome": ", ".join(verdict.outcome for verdict in judged)}
-            except Exception as error:  # noqa: BLE001 the next subject is judged all the same
-                yield row | {"outcome": "failed", "why": str(error)[:400]}
+            yield attempt(row, partial(_agree, subject))
+
+
+def _agree(subject: Subject) -> Row:
+    """Return whether devices agree on a subject."""
+    judged = tg.check(subject, select=["*devices_agree"], profile="quick")
+    return {"outcome": ", ".join(verdict.outcome for verdict in judged)}
 
 
 def points(machine: Machine) -> Iterator[Row]:

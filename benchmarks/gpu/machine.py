@@ -34,3 +34,11 @@ class Machine:
         work()
         self.module.synchronize()
         return perf_counter() - started
+
+
+def attempt(row: Row, work: Callable[[], Row]) -> Row:
+    """Return a row with what a piece of work adds to it, or with why it failed."""
+    try:
+        return row | work()
+    except Exception as error:  # noqa: BLE001 the next row is worth having all the same
+        return row | {"failed": f"{type(error).__name__}: {error}"[:400]}

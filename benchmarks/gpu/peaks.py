@@ -4,17 +4,20 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache, partial
 from itertools import product
+from typing import Any
 
 import torch
 from torch import nn
 
 from benchmarks import memory
-from benchmarks.gpu.machine import Machine, Row
+from benchmarks.gpu.machine import Machine, Row, attempt
+from trainguard.observe.memory.device import count_since, counting
 from trainguard.observe.memory.predict import predict_step
-from trainguard.observe.memory.training import train
+from trainguard.observe.memory.training import Training, train
 
 
 def predictions(apart: int) -> None:
@@ -24,65 +27,99 @@ def predictions(apart: int) -> None:
         made = memory.training(name, again, low, optimizer, foreach=optimizer == "foreach")
         peak = predict_step(lambda made=made: made, "cuda").timeline.peak(0).total
         found[f"{name} {again} {low} {optimizer}"] = peak
+    for name in _measures(apart):
+        with memory.measure(name, **_sizes(apart)) as step:
+            found[name] = predict_step(step, "cuda").timeline.peak(0).total
     print(json.dumps(found))
 
 
 def _configurations() -> list[tuple[str, bool, bool, str]]:
-    """Return network, checkpointing, bfloat16 and optimizer of the 24 configurations."""
+    """Return network, checkpointing, bfloat16 and optimizer of the 32 configurations."""
     return list(product(memory.NETWORKS, (False, True), (False, True), ("foreach", "fused")))
+
+
+def _measures(apart: int) -> list[str]:
+    """Return the measures that are taken with the audio model, or some."""
+    return list(memory.MEASURES)[::apart]
+
+
+def _sizes(apart: int) -> dict[str, int]:
+    """Return the sizes of the audio model that are not its own."""
+    return memory.SMALL if apart > 1 else {}
+
+
+@cache
+def _predicted(apart: int) -> dict[str, int]:
+    """Return what is predicted, in a process that sees no device."""
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "benchmarks.gpu", "--predictions", str(apart)]
+    told = subprocess.run(command, env=hidden, check=True, capture_output=True, text=True)
+    found: dict[str, int] = json.loads(told.stdout.splitlines()[-1])
+    return found
 
 
 def peaks(machine: Machine) -> Iterator[Row]:
     """Compare the predicted peak of training steps with what the allocator counts."""
-    apart = 8 if machine.simulated else 1
-    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "benchmarks.gpu", "--predictions", str(apart)]
-    told = subprocess.run(command, env=hidden, check=True, capture_output=True, text=True)
-    predicted = json.loads(told.stdout.splitlines()[-1])
+    apart = _apart(machine)
     for name, again, low, optimizer in _configurations()[::apart]:
-        expected = predicted[f"{name} {again} {low} {optimizer}"]
-        real, reserved = _real_peak(machine, name, again, low, optimizer)
-        yield {
+        chosen = name, again, low, optimizer
+        expected = _predicted(apart)[" ".join(map(str, chosen))]
+        row = {
             "network": name,
             "checkpointing": again,
             "precision": "bfloat16" if low else "float32",
             "optimizer": f"AdamW {optimizer}",
-            "predicted": expected,
-            "allocated": real,
-            "reserved": reserved,
-            "percent off": round(100 * (expected / real - 1), 2),
-            "reserved / allocated": round(reserved / real, 3),
         }
+        work = partial(_count, machine, partial(_training, machine, *chosen), expected)
+        yield attempt(row, work)
 
 
-def _real_peak(
-    machine: Machine, name: str, again: bool, low: bool, optimizer: str
-) -> tuple[int, int]:
-    """Return the most bytes that real steps had allocated, and reserved, on the device."""
-    module = machine.module
-    module.synchronize()
-    module.empty_cache()
-    module.reset_peak_memory_stats()
-    before = module.memory_allocated(), module.memory_reserved()
+def measures(machine: Machine) -> Iterator[Row]:
+    """Take each measure with the audio model that needed 22 GiB, and count what it saves."""
+    apart = _apart(machine)
+    for name in _measures(apart):
+        with memory.measure(name, machine.device, **_sizes(apart)) as step:
+            work = partial(_count, machine, step, _predicted(apart)[name])
+            yield attempt({"measure": name}, work)
+
+
+def _apart(machine: Machine) -> int:
+    """Return how many configurations there are for one that is tried."""
+    return 8 if machine.simulated else 1
+
+
+def _count(machine: Machine, step: Callable[[], Training], expected: int) -> Row:
+    """Return what real steps take at the most on the device, beside what was predicted."""
+    with counting(machine.module) as before:
+        train(step(), memory.Unwatched())
+        machine.module.synchronize()
+        counted = count_since(before, machine.module)
+    return {
+        "predicted": expected,
+        "allocated": counted.allocated,
+        "reserved": counted.reserved,
+        "percent off": round(100 * (expected / counted.allocated - 1), 2),
+        "reserved / allocated": round(counted.reserved / counted.allocated, 3),
+        "percent of the device free": round(100 * (1 - counted.reserved / counted.total), 2),
+        "asked again": counted.retries,
+    }
+
+
+def _training(machine: Machine, name: str, again: bool, low: bool, optimizer: str) -> Training:
+    """Return the steps of a configuration on the device."""
     made = memory.training(name, again, False, optimizer, foreach=optimizer == "foreach")
     criterion = memory.NETWORKS[name][2]
 
-    def loss(net: nn.Module, batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def loss(net: nn.Module, batch: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """Return the loss under the device's autocast."""
         with torch.autocast(machine.kind, torch.bfloat16, enabled=low):
             output = net(batch)
         with torch.device(machine.device):  # the classifier's targets are made there
             return criterion(output, batch), output
 
-    there = replace(
+    return replace(
         made,
         build=lambda: made.build().to(machine.device),
         feed=lambda: made.feed().to(machine.device),
         loss=loss,
-    )
-    train(there, memory.Unwatched())
-    module.synchronize()
-    return (
-        module.max_memory_allocated() - before[0],
-        module.max_memory_reserved() - before[1],
     )

@@ -5,12 +5,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 
 import torch
 from torch import nn
 
 import trainguard as tg
-from benchmarks.gpu.machine import Machine, Row
+from benchmarks.gpu.machine import Machine, Row, attempt
 
 
 def ranks(machine: Machine) -> Iterator[Row]:
@@ -19,10 +20,15 @@ def ranks(machine: Machine) -> Iterator[Row]:
         yield {"ranks": 0, "outcome": "nccl is not here"}
         return
     for count in range(1, min(2, torch.cuda.device_count()) + 1):
-        command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
-        program = [sys.executable, *command, "-m", "benchmarks.gpu", "--rank"]
-        ended = subprocess.run(program, check=False, capture_output=True, text=True, timeout=240)
-        yield {"ranks": count, "outcome": ended.stderr[-400:] if ended.returncode else "passed"}
+        yield attempt({"ranks": count}, partial(_reduce, count))
+
+
+def _reduce(count: int) -> Row:
+    """Return what became of so many ranks."""
+    command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+    program = [sys.executable, *command, "-m", "benchmarks.gpu", "--rank"]
+    ended = subprocess.run(program, check=False, capture_output=True, text=True, timeout=240)
+    return {"outcome": ended.stderr[-400:] if ended.returncode else "passed"}
 
 
 def rank() -> None:

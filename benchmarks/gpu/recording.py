@@ -4,6 +4,7 @@ import statistics
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks.gpu.machine import Machine, Row
+from benchmarks.gpu.machine import Machine, Row, attempt
 from benchmarks.recorder import Transformer
 from trainguard.observe.loop import window
 from trainguard.observe.loop.recorder import Recorder
@@ -26,18 +27,26 @@ def recorder(machine: Machine) -> Iterator[Row]:
     for size, compiled, low in product(sizes, (False, True), (False, True)):
         if compiled and machine.simulated:
             continue
-        step, parameters = _transformer_step(machine, size, compiled, low)
-        times = _plain_and_recorded(machine, step)
-        yield {
-            "parameters": parameters,
+        row = {
+            "width, layers, words": str(size),
             "compiled": compiled,
             "precision": "bfloat16, GradScaler" if low else "float32",
-            "plain ms": round(1e3 * times[0], 3),
-            "recorded ms": round(1e3 * times[1], 3),
-            "ratio": round(times[1] / times[0], 4),
-            "waits of a plain step": _count_waits(machine, step, recorded=False),
-            "waits of a recorded step": _count_waits(machine, step, recorded=True),
         }
+        yield attempt(row, partial(_measure, machine, size, compiled, low))
+
+
+def _measure(machine: Machine, size: tuple[int, int, int], compiled: bool, low: bool) -> Row:
+    """Return what a step of a transformer takes, plain and recorded."""
+    step, parameters = _transformer_step(machine, size, compiled, low)
+    times = _plain_and_recorded(machine, step)
+    return {
+        "parameters": parameters,
+        "plain ms": round(1e3 * times[0], 3),
+        "recorded ms": round(1e3 * times[1], 3),
+        "ratio": round(times[1] / times[0], 4),
+        "waits of a plain step": _count_waits(machine, step, recorded=False),
+        "waits of a recorded step": _count_waits(machine, step, recorded=True),
+    }
 
 
 def _transformer_step(

@@ -22,6 +22,7 @@
 #include <torch/extension.h>
 
 #include <array>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <set>
@@ -54,8 +55,11 @@ std::mutex lock;
 std::unordered_map<void*, Block> blocks;
 std::array<Memory, DEVICES> memory;
 
+void arrive();
+
 void note(const char* kind) {
   if (nested) return;
+  if (std::string(kind) != "sent") arrive();
   {
     std::lock_guard<std::mutex> guard(lock);
     ++counts[kind];
@@ -189,8 +193,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   bool queryEvent(void*) const override { return true; }
   void destroyEvent(void*, const c10::DeviceIndex) const noexcept override {}
   bool queryStream(const c10::Stream&) const override { return true; }
-  void synchronizeStream(const c10::Stream&) const override {}
-  void synchronizeDevice(const c10::DeviceIndex) const override {}
+  void synchronizeStream(const c10::Stream&) const override { arrive(); }
+  void synchronizeDevice(const c10::DeviceIndex) const override { arrive(); }
 };
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 
@@ -264,11 +268,51 @@ const Tensor& resize_own(const Tensor& self, c10::IntArrayRef size,
   return at::native::resize_(self, size, format);
 }
 
-Tensor copy_from(const Tensor& from, const Tensor& to, bool) {
+// Copies that the host does not wait for: as late as they may be, when it next waits for anything.
+// What is on its way to the host is not there before; what is on its way to the device must not be
+// written until then, and where it was, that is counted.
+struct Flying {
+  Tensor kept, host;
+  bool to_host;
+};
+std::vector<Flying> flying;
+
+bool is_pinned(const Tensor& tensor) {
+  std::lock_guard<std::mutex> guard(lock);
+  return tensor.is_cpu() && pinned.count(tensor.storage().data()) > 0;
+}
+
+void arrive() {
+  std::vector<Flying> arrived;
+  {
+    std::lock_guard<std::mutex> guard(lock);
+    arrived.swap(flying);
+  }
+  const Nested inside;
+  const at::AutoDispatchBelowADInplaceOrView below;
+  for (const auto& one : arrived) {
+    if (one.to_host) {
+      one.host.copy_(one.kept);
+      continue;
+    }
+    const auto now = one.host.contiguous();
+    if (std::memcmp(now.const_data_ptr(), one.kept.const_data_ptr(), now.nbytes()) == 0) continue;
+    std::lock_guard<std::mutex> guard(lock);
+    ++counts["races"];
+  }
+}
+
+Tensor copy_from(const Tensor& from, const Tensor& to, bool non_blocking) {
   const at::NoGradGuard guard;
-  if (to.is_cpu()) note("fetched");
+  const bool waits = !non_blocking || nested || !is_pinned(to.is_cpu() ? to : from);
+  if (to.is_cpu() && waits) note("fetched");
   if (from.is_cpu()) note("sent");
-  on_host(to).copy_(on_host(from));
+  const auto seen = on_host(from);
+  if (waits || !to.is_cpu()) on_host(to).copy_(seen);
+  if (waits) return to;
+  const auto kept = seen.clone(at::MemoryFormat::Contiguous);
+  std::lock_guard<std::mutex> held(lock);
+  flying.push_back({kept, to.is_cpu() ? to.detach() : from.detach(), to.is_cpu()});
   return to;
 }
 
@@ -383,6 +427,28 @@ std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, optiona
   return {input * mask * (p == 1 ? 0.0 : 1 / (1 - p)), mask};
 }
 
+// What the fallback would copy, and not copy back: the schema does not say that they are written.
+std::tuple<Tensor, Tensor, Tensor> batch_norm(
+    const Tensor& input, const optional<Tensor>& weight, const optional<Tensor>& bias,
+    const optional<Tensor>& mean, const optional<Tensor>& variance, bool training, double momentum,
+    double eps) {
+  std::vector<Tensor> all = {input};
+  std::array<optional<Tensor>, 4> others;
+  size_t place = 0;
+  for (const auto& other : {weight, bias, mean, variance}) {
+    if (other && other->defined()) {
+      all.push_back(*other);
+      others[place] = on_host(*other);
+    }
+    ++place;
+  }
+  const auto own = device_of(all, "aten::native_batch_norm");
+  const Nested inside;
+  const auto [made, center, spread] = at::native_batch_norm(
+      on_host(input), others[0], others[1], others[2], others[3], training, momentum, eps);
+  return {made.to(own), center.to(own), spread.to(own)};
+}
+
 // torch takes these for every device that is not the CPU; of plain kernels, autograd knows the way.
 
 using Cell = std::tuple<Tensor, Tensor, Tensor>;
@@ -482,6 +548,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Tensor", set_tensor);
   m.impl("set_.source_Storage", set_whole_storage);
   m.impl("native_dropout", native_dropout);
+  m.impl("native_batch_norm", batch_norm);
   m.impl("convolution_overrideable", convolution);
   m.impl("convolution_backward_overrideable", convolution_backward);
 }
@@ -497,6 +564,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     std::lock_guard<std::mutex> guard(lock);
     return counts;
   });
+  m.def("synchronize", arrive);
   m.def("listen", [](pybind11::object called) {
     Py_XDECREF(listener);
     listener = called.is_none() ? nullptr : called.release().ptr();

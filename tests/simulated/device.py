@@ -6,6 +6,7 @@ of torch, and kept in the folder in which torch keeps extensions.
 """
 
 import hashlib
+import os
 import shutil
 import sys
 from collections import Counter
@@ -23,6 +24,7 @@ from typing import Any
 import torch
 
 NAME = "sim"
+DEFAULT = "TRAINGUARD_SIMULATED"  # the variable that names the device of new tensors
 _SOURCE = Path(__file__).with_name("device.cpp")
 _TOTAL = 2**30  # bytes that each device says it has
 
@@ -38,12 +40,14 @@ class Counts:
 
     scalars: values that were read. fetched: copies to the host. sent: copies from the host.
     shapes: kernels whose shape or plain value depends on what was computed.
+    races: pinned tensors that were written while they were on their way to the device.
     """
 
     scalars: int = 0
     fetched: int = 0
     sent: int = 0
     shapes: int = 0
+    races: int = 0
 
     def __sub__(self, before: "Counts") -> "Counts":
         """Return what was counted since."""
@@ -61,7 +65,8 @@ def why_not() -> str:
     if sys.platform != "linux":
         return "the simulated accelerator is built on Linux only"
     if not _built().exists():
-        missing = [tool for tool in ("c++", "ninja") if shutil.which(tool) is None]
+        tools = (os.environ.get("CXX", "c++"), "ninja")
+        missing = [tool for tool in tools if shutil.which(tool) is None]
         if missing:
             return f"the simulated accelerator needs {' and '.join(missing)}, to be built once"
     return ""
@@ -177,7 +182,8 @@ def _add_devices(made: Any, own: Any) -> None:
     made.device_count, made.current_device, made.device = own.count, own.device, chosen
     made.set_device = lambda device: own.set_device(_index(own, device))
     made.get_device_name = lambda _device=None: "simulated accelerator"
-    made.synchronize = made.empty_cache = lambda *_: None
+    made.synchronize = lambda *_: own.synchronize()
+    made.empty_cache = lambda *_: None
 
 
 def _add_random_numbers(made: Any, own: Any) -> None:

@@ -1,5 +1,15 @@
-"""Imported for its effect alone: `pytest -p tests.simulated.present`, or by a training."""
+"""
+Imported for its effect alone: `pytest -p tests.simulated.present`, or by a training.
 
-from tests.simulated.device import register
+TRAINGUARD_SIMULATED names the device that new tensors are on, where that is not the CPU.
+"""
+
+import os
+
+import torch
+
+from tests.simulated.device import DEFAULT, register
 
 register()
+if name := os.environ.get(DEFAULT):
+    torch.set_default_device(name)

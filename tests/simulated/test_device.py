@@ -1,8 +1,13 @@
 """The simulated accelerator is unlike the CPU where a real one is, and counts what it should."""
 
+import json
+from unittest.mock import patch
+
 import pytest
 import torch
 
+from benchmarks.gpu import __main__ as gpu
+from benchmarks.gpu.machine import Machine, attempt
 from tests.simulated.device import Counts, counts
 
 
@@ -61,6 +66,30 @@ def test_waiting_is_counted(read, waited):
     assert counts() - before == waited
 
 
+def test_a_copy_that_is_not_waited_for_is_not_there(device):
+    """What goes to the host without a wait is stale until something else waits."""
+    host, values = torch.zeros(3).pin_memory(), torch.ones(3, device=device)
+    before = counts()
+    host.copy_(values, non_blocking=True)
+    values += 1  # comes after it, on the device
+    assert counts() == before
+    assert host.tolist() == [0, 0, 0]
+    torch.sim.synchronize()
+    assert host.tolist() == [1, 1, 1]
+
+
+def test_a_batch_that_is_written_while_it_is_copied_is_found(device):
+    """A pinned buffer may be filled again only after something has waited."""
+    before, batch = counts(), torch.zeros(4).pin_memory()
+    for waits in (True, False):
+        batch.to(device, non_blocking=True)
+        if waits:
+            torch.sim.synchronize()
+        batch += 1
+    torch.sim.synchronize()
+    assert (counts() - before).races == 1
+
+
 @pytest.mark.parametrize("make", [torch.nn.LSTM, torch.nn.GRU])
 def test_recurrent_layers_compute_what_the_cpu_does(make, device):
     """Forward and backward of the fused cells agree with the CPU's."""
@@ -72,3 +101,25 @@ def test_recurrent_layers_compute_what_the_cpu_does(make, device):
     there(values.to(device))[0].sum().backward()
     for own, other in zip(layer.parameters(), there.parameters(), strict=True):
         torch.testing.assert_close(own.grad, other.grad.cpu())
+
+
+def test_measuring_goes_on_after_a_failure(tmp_path):
+    """A part of `nox -s gpu` that fails is a row of its own, and what comes after is measured."""
+
+    def fails(_machine):
+        """Fail after a row."""
+        yield {"row": 1}
+        raise RuntimeError("no such kernel")
+
+    def works(_machine):
+        """Measure."""
+        yield attempt({"row": 2}, lambda: {"ratio": 1 / 0})
+        yield {"row": 3}
+
+    with patch.object(gpu, "PARTS", (fails, works)):
+        found = gpu.measure(Machine("sim", simulated=True), tmp_path)
+    assert found["fails"] == [{"row": 1}, {"failed": "RuntimeError: no such kernel"}]
+    assert found["works"][0]["failed"].startswith("ZeroDivisionError")
+    assert found["works"][1] == {"row": 3}
+    assert json.loads((tmp_path / "GPU.json").read_text())["parts"] == found
+    assert "A dry run" in (tmp_path / "GPU.md").read_text()

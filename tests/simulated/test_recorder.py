@@ -1,12 +1,18 @@
 """A recorded training on a device is the one that it would have been, and hardly waits for it."""
 
+import json
+import os
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 import torch
 
 import trainguard.observe
+from tests.simulated import ranks
 from tests.simulated.device import Counts, counts, places
 from tests.simulated.trainings import TRAININGS, adversarial, regression
 from trainguard.observe.loop import window
@@ -98,3 +104,26 @@ def test_a_second_wait_is_noticed(device):
     with patch.object(Gradients, "before_step", reading):
         steps = added(regression, device)
     assert steps[EARLY + 1][0].waits == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "found"), [([], set()), (["alone"], {"processes_exchange_gradients"})]
+)
+def test_two_ranks_on_two_devices(options, found, tmp_path):
+    """Each is recorded on its own device, and what should be alike on both is compared."""
+    told = tmp_path / "told.json"
+    script = [ranks.__file__, *(["--", *options] if options else [])]
+    command = [sys.executable, "-m", "trainguard", "run", "--ranks", "2", "--json", str(told)]
+    root = str(Path(__file__).parents[2])
+    ended = subprocess.run(
+        [*command, *script],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": root},
+        timeout=240,
+    )
+    said = ended.stdout + ended.stderr
+    assert all(f"rank {rank} trained on sim:{rank}" in said for rank in (0, 1)), said
+    assert {one["invariant"] for one in json.loads(told.read_text())["findings"]} == found, said

@@ -14,11 +14,12 @@ def headroom_is_kept(trace: Trace[Usage]) -> Iterator[Finding]:
     """
     A share of the device's memory stays free during a training step.
 
-    Judges: two real training steps on CUDA: the most that the caching allocator reserved, which is
-        what is in use and what lies broken up between it, against what the device has.
+    Judges: two real training steps on CUDA, or another accelerator whose allocator counts: the most
+        that it reserved, which is what is in use and what lies broken up between it, against what
+        the device has.
     Allows: the declared `headroom`, the share that must stay free.
     Misses: the context of the device and other processes on it, which take some of what is left;
-        every machine without CUDA, where it is skipped.
+        every machine without one, where it is skipped.
     Why: a longer recording, another order of batches or a checkpoint that is saved takes a little
         more, and a step that fills the device to the brim dies of it after a day.
     Source: PyTorch's notes on CUDA, memory management

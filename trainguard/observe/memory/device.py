@@ -1,5 +1,5 @@
 """
-Probe: what a step takes on CUDA, by the counters of the allocator itself.
+Probe: what a step takes on an accelerator, by the counters of the allocator itself.
 
 The ledger says what the memory is of. The allocator says how much it is, kernels' scratch space
 included, and how much more is reserved than is in use.
@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from trainguard.core.errors import SubjectError, Unjudged
@@ -23,14 +22,16 @@ from trainguard.observe.memory.declared_step import DeclaredStep
 from trainguard.observe.memory.events import Stop, events, moment, stop_of
 from trainguard.observe.memory.predict import FollowedStep, predict_step
 from trainguard.observe.memory.step import declared_step, make_unfinished_error, says_enough
-from trainguard.observe.memory.timeline import Timeline, in_blocks
+from trainguard.observe.memory.timeline import Rounding, Timeline, exact, in_blocks
 from trainguard.observe.memory.training import train
+from trainguard.observe.tools.devices import module_of, present
 from trainguard.subjects.units import format_bytes
 
 if TYPE_CHECKING:
     from trainguard.observe.memory.observer import MemoryObservation
 
 _WORKER = re.compile(r"gw(\d+)")  # how pytest-xdist calls its workers
+_COUNTERS = ("memory_stats", "mem_get_info", "reset_peak_memory_stats", "max_memory_reserved")
 
 
 class DeviceAllocationLog(AllocationLog):  # type: ignore[no-untyped-call]
@@ -76,11 +77,19 @@ class Counters:
     retries: int
 
 
+def counts(device: str) -> bool:
+    """Say whether a device has an allocator that counts what it gives: CUDA and its like."""
+    kind = device.partition(":")[0]
+    return kind != "cpu" and all(hasattr(module_of(kind), name) for name in _COUNTERS)
+
+
 def observe(observation: "MemoryObservation") -> Iterator[Usage]:
-    """Yield how much of the device stays free; raises Unjudged where there is no CUDA."""
-    if not torch.cuda.is_available():
-        raise Unjudged("headroom is measured on CUDA, which is not present here")
-    declared = replace(declared_step(observation), device="cuda")
+    """Yield how much of the device stays free; raises Unjudged where no device counts."""
+    here = [observation.device, *present()]
+    chosen = next((device for device in here if counts(device)), None)
+    if chosen is None:
+        raise Unjudged("headroom is measured on CUDA or its like, which is not present here")
+    declared = replace(declared_step(observation), device=chosen)
     seen, counted = measure_device(declared)
     peak = seen.timeline.peak()
     yield Usage(
@@ -91,8 +100,8 @@ def observe(observation: "MemoryObservation") -> Iterator[Usage]:
 
 
 def step(observation: "MemoryObservation") -> Iterator[Usage]:
-    """Yield what a real step takes on CUDA, with its difference to the prediction."""
-    declared = replace(declared_step(observation), device="cuda")
+    """Yield what a real step takes on the device, with its difference to the prediction."""
+    declared = replace(declared_step(observation), device=observation.device)
     seen, counted = measure_device(declared)
     told = [
         replace(one, measured=max(one.measured, float(counted.allocated)))
@@ -106,27 +115,30 @@ def step(observation: "MemoryObservation") -> Iterator[Usage]:
 
 
 def measure_device(declared: DeclaredStep) -> tuple[FollowedStep, Counters]:
-    """Make a real step on CUDA, one GPU for each worker, and read what the allocator counted."""
-    expected = _predict_peak(
-        declared
-    )  # first: once CUDA is in use, no process can be forked for it
-    with _one_gpu(), _counting() as before:
+    """Make a real step on the device, one for each worker, and read what the allocator counted."""
+    kind = declared.device.partition(":")[0]
+    module, rounding = module_of(kind), in_blocks if kind == "cuda" else exact
+    # First: once the device is in use, no process can be forked for it.
+    expected = _predict_peak(declared, rounding)
+    with _one_of(module, declared.device), counting(module) as before:
         ledger = DeviceAllocationLog()
-        stop = _train(declared, ledger, before)
-        counted = _count_since(before)
-    timeline = Timeline(ledger.of_one_device()[1], in_blocks)
-    how = f"measured on {torch.cuda.get_device_name()}"
+        stop = _train(declared, ledger, before, module)
+        counted = count_since(before, module)
+        how = f"measured on {module.get_device_name()}"
+    timeline = Timeline(ledger.of_one_device()[1], rounding)
     return FollowedStep(timeline, how, _difference(counted, expected), stop), counted
 
 
-def _train(declared: DeclaredStep, ledger: DeviceAllocationLog, before: Counters) -> Stop | None:
+def _train(
+    declared: DeclaredStep, ledger: DeviceAllocationLog, before: Counters, module: Any
+) -> Stop | None:
     """Make the step, and return why it was stopped where it ran out of memory."""
     try:
         with ledger.following():
             train(declared.training(), ledger)
-        torch.cuda.synchronize()
+        module.synchronize()
     except (SubjectError, RuntimeError, MemoryError) as error:
-        stop = stop_of(error, torch.cuda.memory_allocated() - before.allocated)
+        stop = stop_of(error, module.memory_allocated() - before.allocated)
         if stop is None:
             raise
         return stop
@@ -134,45 +146,47 @@ def _train(declared: DeclaredStep, ledger: DeviceAllocationLog, before: Counters
 
 
 @contextmanager
-def _one_gpu() -> Iterator[None]:
-    """Use one GPU for each worker of pytest-xdist, as far as there are enough."""
+def _one_of(module: Any, device: str) -> Iterator[None]:
+    """Use the device that is named, or one for each worker of pytest-xdist, as far as they go."""
+    index = device.partition(":")[2]
     worker = _WORKER.fullmatch(os.environ.get("PYTEST_XDIST_WORKER", ""))
-    number = int(worker[1]) % torch.cuda.device_count() if worker else torch.cuda.current_device()
-    with torch.cuda.device(number):
+    number = int(worker[1]) % module.device_count() if worker else module.current_device()
+    with module.device(int(index) if index else number):
         yield
 
 
 @contextmanager
-def _counting() -> Iterator[Counters]:
+def counting(module: Any) -> Iterator[Counters]:
     """Give back what is cached, let the peaks be counted anew, and yield what is held before."""
     gc.collect()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    retries = torch.cuda.memory_stats().get("num_alloc_retries", 0)
-    total = torch.cuda.mem_get_info()[1]
+    module.synchronize()
+    module.empty_cache()
+    module.reset_peak_memory_stats()
+    retries = module.memory_stats().get("num_alloc_retries", 0)
+    total = module.mem_get_info()[1]
     try:
-        yield Counters(torch.cuda.memory_allocated(), torch.cuda.memory_reserved(), total, retries)
+        yield Counters(module.memory_allocated(), module.memory_reserved(), total, retries)
     finally:
-        torch.cuda.empty_cache()
+        module.empty_cache()
 
 
-def _count_since(before: Counters) -> Counters:
+def count_since(before: Counters, module: Any) -> Counters:
     """Return what was counted since."""
     return Counters(
-        torch.cuda.max_memory_allocated() - before.allocated,
-        torch.cuda.max_memory_reserved() - before.reserved,
+        module.max_memory_allocated() - before.allocated,
+        module.max_memory_reserved() - before.reserved,
         before.total,
-        torch.cuda.memory_stats().get("num_alloc_retries", 0) - before.retries,
+        module.memory_stats().get("num_alloc_retries", 0) - before.retries,
     )
 
 
-def _predict_peak(declared: DeclaredStep) -> int:
+def _predict_peak(declared: DeclaredStep, rounding: Rounding) -> int:
     """Return the peak that is predicted; nothing where the step does not run on fake tensors."""
     try:
         seen = predict_step(replace(declared, device="cpu").training, "cuda")
     except SubjectError:
         return 0
+    seen.timeline.rounding = rounding
     return seen.timeline.peak().total
 
 

@@ -192,6 +192,12 @@ class Growth:
         return kept / max(1, self.span.steps)
 
     @property
+    def device(self) -> str:
+        """The type of device that the tensors are on: not the CPU, if another has some."""
+        kinds = {one.device for group in self.tensors.values() for one in group}
+        return max(kinds - {"cpu", ""}, default="cpu")
+
+    @property
     def suspicious(self) -> bool:
         """Whether anything grows that is worth a second look."""
         return bool(self.graphs or self.host) or self.per_step() >= KIB
@@ -212,7 +218,7 @@ class Growth:
 
 def growth_events(growth: Growth, steps: int) -> Iterator[Usage]:
     """Yield what has grown: graphs, tensors by where they were made, memory by line."""
-    how = f"measured on cpu over {steps} steps"
+    how = f"measured on {growth.device} over {steps} steps"
     so_far = "" if growth.span.settled else " so far"
     tell = partial(Usage, how=how, of=growth.span.steps)
     if growth.graphs:

@@ -56,6 +56,12 @@ class LiveStorage:
         return storage.nbytes() if storage is not None else 0
 
     @property
+    def device(self) -> str:
+        """The type of device that it is on, "" where it has gone in the meantime."""
+        storage = self.storage()
+        return storage.device.type if storage is not None else ""
+
+    @property
     def key(self) -> int:
         """What its views share; 0 where it has gone in the meantime."""
         storage = self.storage()

@@ -40,9 +40,9 @@ _ENOUGH = 1 << 30  # and not before that
 
 def observe(observation: "MemoryObservation") -> Iterator[Usage]:
     """Yield what the step of a declared model or loss takes, at the sizes of its budget."""
-    if observation.device == "cuda":
-        from trainguard.observe.memory import device  # which looks at steps itself
+    from trainguard.observe.memory import device  # which looks at steps itself
 
+    if device.counts(observation.device):
         yield from device.step(observation)
         return
     seen, sizes = of_subject(observation)

@@ -57,6 +57,7 @@ _MOST_PLACES = 256
 _KEPT = 2**16  # elements of an option that is copied, such as the weights of classes
 _tracing: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]
 _dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)  # noqa: SLF001
+_functorch: Any = torch._C._functorch  # noqa: SLF001 no other way to ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +231,8 @@ class LossFunctions(Watcher):
     ) -> None:
         """Count a call, leave its mark in the graph, and look at its values now and then."""
         tally.calls += 1
+        if _is_batched(value):  # inside of vmap nothing can be kept, and there is no value to read
+            return
         if value.requires_grad:
             token = tally.token(self._backwards)
             self.fresh.add(token)
@@ -283,3 +286,12 @@ def _bound_early(originals: set[int]) -> Iterator[tuple[ModuleType, str]]:
 def _capturing(tensor: torch.Tensor) -> bool:
     """Say whether what is done with a tensor now goes into a CUDA graph."""
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _is_batched(tensor: torch.Tensor) -> bool:
+    """Say whether a tensor is one of those inside of vmap, at whichever level."""
+    while _functorch.is_functorch_wrapped_tensor(tensor):
+        if _functorch.is_batchedtensor(tensor):
+            return True
+        tensor = _functorch.get_unwrapped(tensor)
+    return False
