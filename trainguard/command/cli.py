@@ -181,7 +181,7 @@ def run_script(
 
 @app.command("compare")
 def compare_sides(
-    a: Annotated[str, typer.Argument(help="A script with its arguments, file.py::loop, a trace.")],
+    a: Annotated[str, typer.Argument(help="A script with arguments, file.py::loop, trace or log.")],
     b: Annotated[str, typer.Argument(help="The same, of what is meant to be no worse.")],
     repeats: Annotated[
         int | None, typer.Option(min=1, help="Run each so often, in turns: 5.", metavar="N")

@@ -47,6 +47,11 @@ class Source:
         return plain.get(self.format) or partial(told[self.format], chosen=chosen)
 
 
+def is_log(path: Path) -> bool:
+    """Say whether a file is a log by its name, whatever is in it."""
+    return path.suffix.lower() in _LOGS or "tfevents" in path.name or path.suffix == ".wandb"
+
+
 def find_sources(paths: Iterable[str | Path]) -> list[Source]:
     """Return the logs that some paths are or hold; raises where one is or holds none."""
     found: dict[Path, Source] = {}

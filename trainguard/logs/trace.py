@@ -11,6 +11,7 @@ from trainguard.events.log import LogPart, Repeat
 from trainguard.events.loop import Evaluation, Logged, Step
 from trainguard.events.trace import Trace
 from trainguard.logs.column import LoggedColumn, Point
+from trainguard.logs.configuration import settings_beside
 from trainguard.logs.failed_allocations import find_failed
 from trainguard.logs.order import settle
 from trainguard.logs.roles import EVALUATED, FAR, LOSS, METRIC, NORM, RATE, SECONDS
@@ -52,6 +53,7 @@ def trace_of(run: LoggedRun, name: str, promises: dict[str, Plain]) -> Trace[Any
             "total": run.total,
             "rows left out": left_out,
             "rounded norm": NORM in columns and columns[NORM].coarse > 0,
+            "settings": settings_beside([source.path for source in run.sources]),
         },
         promises=promises,
     )

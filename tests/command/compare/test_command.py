@@ -123,7 +123,7 @@ REFUSED = {
     "more pairs than traces": (("old", "slower", "--repeats", "4"), "--repeats 4 cannot be"),
     "steps of what is over": (("old", "slower", "--steps", "4"), "--steps 4 cannot be"),
     "no margin": (("old", "slower", "--time-margin", "3"), "--time-margin '3' is no margin."),
-    "no such side": (("old", "older"), "There is no script, loop or trace "),
+    "no such side": (("old", "older"), "There is no script, loop, trace or log "),
     "no such folder": (("old", "slower", "--json", "x/y"), "--json "),
     "one file for two": (("old", "slower", "--json", "x", "--plot", "./x"), "x is given twice."),
     "over what is read": (("old", "slower", "--json", "old/1"), "1 is given twice."),

@@ -42,14 +42,14 @@ def test_traces(folder) -> None:
 
 
 REFUSED = {
-    "trian.py": "There is no script, loop or trace 'trian.py'. Did you mean 'train.py'?",
+    "trian.py": "There is no script, loop, trace or log 'trian.py'. Did you mean 'train.py'?",
     "": "A side is empty.",
     "train.py 'oh": '"train.py \'oh" is no command: no closing quotation.',
     "loops.py::lop": "loops.py has no 'lop'. Did you mean 'loop'?",
     "loops.py::loop --lr 1": "loops.py::loop takes no arguments: --lr 1.",
     "bad.py::loop": "bad.py is not Python: ",
-    "log.csv": "log.csv is a log, and no script that could be run.",
-    "nothing": "nothing is a folder without traces.",
+    "log.csv": "log.csv says no number by name.",
+    "nothing": "nothing is a folder without logs that can be read.",
     "cut.jsonl": "cut.jsonl is no whole trace of this version of trainguard: ",
     "new.jsonl": "new.jsonl is no whole trace of this version of trainguard: ",
 }

@@ -16,6 +16,7 @@ from trainguard.command.output import say, write_file
 from trainguard.core.errors import DeclarationError, SubjectError
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
+from trainguard.report import log_summary
 from trainguard.report.json import check_apart
 from trainguard.report.run_summary import duration_text, finite, headline, size_text, summarize_run
 from trainguard.report.text import WIDTH, render_cause, render_rows
@@ -23,6 +24,7 @@ from trainguard.report.text import WIDTH, render_cause, render_rows
 VERSION: Final = 1
 REPEATS: Final = 5  # with fewer, the interval is too wide for most differences
 NAMES: Final = ("A", "B")
+_SHOWN: Final = 12  # conditions that differ
 Runs = tuple[list[Trace[Any]], list[Trace[Any]]]
 
 
@@ -91,16 +93,32 @@ def run_pairs(contest: CompareRequest, pairs: int, err: TextIO) -> Runs:
 
 def report(contest: CompareRequest, found: Comparison, runs: Runs) -> str:
     """Return all that is printed: both sides, then how B differs from A."""
+    sides = (contest.a, contest.b)
     heads = [
-        # Without its pace, which is a mean: the time below is a quartile.
-        f"{name}  {headline(replace(summarize_run(made[0]), pace=math.nan), side.text)}"
-        for name, side, made in zip(NAMES, (contest.a, contest.b), runs, strict=True)
+        f"{name}  {_headline(side, made[0])}"
+        for name, side, made in zip(NAMES, sides, runs, strict=True)
     ]
-    rows = [("differs", f"{name}: {a} in A, {b} in B") for name, a, b in found.differs]
+    # What a script was called with stands above already.
+    told = [row for row in found.differs if row[0] != "arguments" or not sides[0].words]
+    rows = [("differs", f"{name}: {a} in A, {b} in B") for name, a, b in told[:_SHOWN]]
+    if len(told) > _SHOWN:
+        rows.append(("differs", f"and {len(told) - _SHOWN} more: --json FILE has them all"))
+    if found.until is not None:
+        rows.append(
+            ("up to", f"{runs[0][0].conditions['unit']} {found.until:,}: as far as both go")
+        )
     rows.append(("paired", _describe_pairing(found)))
     rows += [(change.measure, _describe_change(change)) for change in found.changes]
     rows.append(("losses", _describe_parting(found)))
     return "\n".join([" trainguard ".center(WIDTH, "="), render_rows(heads, rows)])
+
+
+def _headline(side: Side, run: Trace[Any]) -> str:
+    """Return one sentence on a run of a side."""
+    if "log" in run.conditions:
+        return log_summary.headline(replace(run, subject=side.text))
+    # Without its pace, which is a mean: the time below is a quartile.
+    return headline(replace(summarize_run(run), pace=math.nan), side.text)
 
 
 def document(contest: CompareRequest, found: Comparison, runs: Runs) -> str:

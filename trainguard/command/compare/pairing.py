@@ -7,7 +7,7 @@ takes one. Where there is only one training of each, blocks of its steps are pai
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import fmean
 from typing import Any, Final
@@ -21,6 +21,10 @@ Value = float | None  # None where a run has nothing to say of a measure
 Pairs = Sequence[tuple[float, float]]
 _TAIL: Final = 0.1  # the share of the steps whose mean loss is the loss at the end
 _BLOCKS: Final = 8
+CONDITIONS: Final = (
+    "torch", "python", "device", "hardware", "dtype", "threads", "deterministic", "arguments",
+    "torch_seed", "optimizers", "ended", "log", "unit", "total",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +34,15 @@ class Comparison:
 
     changes: one for each measure that both know. differs: conditions that are not alike, as
     (name, A's, B's). parted: the first step whose losses differ at all, None where none does.
-    alike: whether the runs of each side repeat one training bit for bit.
+    alike: whether the runs of each side repeat one training bit for bit. until: the last step that
+    both logs have, None where one side is no log or they do not count the same.
     """
 
     changes: tuple[Change, ...]
     differs: tuple[tuple[str, str, str], ...] = ()
     parted: int | None = None
     alike: bool = False
+    until: int | None = None
     runs: int = 1
     steps: tuple[int, int] = (0, 0)
     losses: tuple[tuple[float, ...], tuple[float, ...]] = field(default=((), ()), repr=False)
@@ -58,6 +64,11 @@ def compare_sides(
     them, and against the training otherwise. Raises DeclarationError for a margin without anything
     that it could be held against.
     """
+    differs = tuple(_differences(a[0].conditions, b[0].conditions))
+    until = _last_of_both(a, b)
+    if until is not None:
+        shared = _shared_steps(a, b)
+        a, b = ([_keep(run, shared, until) for run in side] for side in (a, b))
     losses = losses_of(a[0]), losses_of(b[0])
     alike = len(a) > 1 and all(
         _same(losses_of(x), losses_of(y)) for side in (a, b) for x, y in pairwise(side)
@@ -77,14 +88,49 @@ def compare_sides(
         changes[held] = apply_margin(changes[held], given)
     return Comparison(
         changes=tuple(changes.values()),
-        differs=tuple(_differences(a[0].conditions, b[0].conditions)),
-        parted=_find_parting(*losses),
+        differs=differs,
+        parted=_find_parting(*losses) if until is None else _find_step(a[0], b[0]),
+        until=until,
         alike=alike,
         runs=len(a),
         steps=(len(losses[0]), len(losses[1])),
         losses=losses,
         times=(times_of(a[0]), times_of(b[0])),
     )
+
+
+def _last_of_both(a: Sequence[Trace[Any]], b: Sequence[Trace[Any]]) -> int | None:
+    """Return the last step that all logs have; None where not all are logs that count the same."""
+    units = {run.conditions.get("unit") for run in (*a, *b)}
+    if len(units) > 1 or None in units:
+        return None
+    return min(max((e.step for e in run if isinstance(e, Step)), default=0) for run in (*a, *b))
+
+
+def _shared_steps(a: Sequence[Trace[Any]], b: Sequence[Trace[Any]]) -> frozenset[int]:
+    """Return the steps that all logs have; those of any where they have too few in common."""
+    told = [frozenset(e.step for e in run if isinstance(e, Step)) for run in (*a, *b)]
+    shared = frozenset[int].intersection(*told)
+    enough = len(shared) >= 2 * _BLOCKS or all(len(steps) < 2 * _BLOCKS for steps in told)
+    return shared if shared and enough else frozenset().union(*told)
+
+
+def _keep(run: Trace[Any], steps: frozenset[int], last: int) -> Trace[Any]:
+    """Return a log at some steps: the end of a run is not held against the middle of another."""
+    kept = [
+        e
+        for e in run
+        if (not isinstance(e, Step) or e.step in steps)
+        and (not isinstance(e, Step | Evaluation) or e.step <= last)
+    ]
+    return replace(run, events=tuple(kept))
+
+
+def _find_step(a: Trace[Any], b: Trace[Any]) -> int | None:
+    """Return the first step that both logs have and whose losses differ."""
+    before = {e.step: e.loss for e in a if isinstance(e, Step) and e.losses}
+    told = (e for e in b if isinstance(e, Step) and e.losses and e.step in before)
+    return next((e.step for e in told if _find_parting((before[e.step],), (e.loss,)) == 0), None)
 
 
 def losses_of(trace: Trace[Any]) -> tuple[float, ...]:
@@ -210,9 +256,14 @@ def _find_parting(a: Sequence[float], b: Sequence[float]) -> int | None:
 
 def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield the conditions that are not alike, except what a run always has of its own."""
-    for name in ("torch", "device", "dtype", "threads", "deterministic", "optimizers", "ended"):
+    for name in CONDITIONS:
         if a.get(name) != b.get(name):
             yield name, _format_condition(a.get(name)), _format_condition(b.get(name))
+    for group in ("versions", "settings"):
+        mine, theirs = (dict(side.get(group, ())) for side in (a, b))
+        for name in sorted({*mine, *theirs}) if mine and theirs else ():
+            if mine.get(name) != theirs.get(name):
+                yield name, mine.get(name, "unknown"), theirs.get(name, "unknown")
 
 
 def _format_condition(condition: Any) -> str:

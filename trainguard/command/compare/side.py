@@ -1,4 +1,4 @@
-"""One side of a comparison: a script with its arguments, a loop at `file.py::name`, or traces."""
+"""One side of a comparison: a script and its arguments, a loop at `file.py::name`, traces, logs."""
 
 import ast
 import os
@@ -12,6 +12,9 @@ from trainguard.command.options import name_only
 from trainguard.core.errors import DeclarationError, did_you_mean
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Trace
+from trainguard.logs.entry import read_logs
+from trainguard.logs.find import is_log
+from trainguard.subjects.log import Log
 from trainguard.subjects.loop import Script, check_is_code
 
 SEED: Final = "{seed}"  # in the arguments of a script, the number of the pair stands for it
@@ -24,7 +27,7 @@ class Side:
     What is compared: runs that are to be made, or `traces` of runs that are over.
 
     text: as it was given. words: the script and its arguments, or the address of a loop.
-    files: the script, the file of the loop, or the traces.
+    files: the script, the file of the loop, the traces, or the logs.
     """
 
     text: str
@@ -61,12 +64,15 @@ def side(text: str) -> Side:
     if not os.path.isfile(path):  # noqa: PTH113 likewise
         near = [str(p) for p in Path(path).parent.glob("*.py")]
         raise DeclarationError(
-            f"There is no script, loop or trace {path!r}.{did_you_mean(path, near) if near else ''}"
+            f"There is no script, loop, trace or log {path!r}."
+            + (did_you_mean(path, near) if near else "")
         )
     if double:
         _check_name(path, name, words[1:])
     elif _is_trace(Path(path)):
         return Side(text=text, traces=(_trace(Path(path)),), files=(Path(path),))
+    elif is_log(Path(path)):
+        return _logs(text)
     else:
         check_is_code(Path(path))
     return Side(text=text, words=words, files=(Path(path),))
@@ -84,14 +90,17 @@ def _words(text: str) -> list[str]:
 
 
 def _folder(text: str) -> Side:
-    """Return the traces in a folder, in the order of their names."""
+    """Return the traces in a folder, in the order of their names, or else the runs of its logs."""
     files = sorted(file for file in Path(text).iterdir() if file.is_file() and _is_trace(file))
     if not files:
-        raise DeclarationError(
-            f"{text} is a folder without traces. Write some with"
-            " `trainguard run --trace FILE SCRIPT`."
-        )
+        return _logs(text)
     return Side(text=text, traces=tuple(map(_trace, files)), files=tuple(files))
+
+
+def _logs(text: str) -> Side:
+    """Return the runs that a log, or a folder of logs, holds."""
+    traces = tuple(read_logs(Log(text)))
+    return Side(text=text, traces=traces, files=(Path(text),))
 
 
 def _is_trace(file: Path) -> bool:

@@ -11,6 +11,8 @@ from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.devices import autocast_dtype, module_of
 
+_LIBRARIES = ("numpy", "transformers", "accelerate", "datasets", "lightning", "deepspeed", "timm")
+
 
 class Conditions(Watcher):
     """No column: `seen` is what the first step of the run was made under."""
@@ -31,9 +33,19 @@ class Conditions(Watcher):
                 "hardware": _hardware(device),
                 "dtype": _with_autocast(device.type, tuple(sorted(dtypes))),
                 "deterministic": _deterministic(),
+                "python": platform.python_version(),
+                "arguments": tuple(map(str, sys.argv[1:])),
+                "torch_seed": torch.initial_seed(),
+                "versions": _versions(),
                 "trainguard": str(vars(sys.modules["trainguard"])["__version__"]),
             }
         return {}
+
+
+def _versions() -> tuple[tuple[str, str], ...]:
+    """Return the versions of what a training may stand on, of what is imported."""
+    told = ((name, getattr(sys.modules.get(name), "__version__", None)) for name in _LIBRARIES)
+    return tuple((name, version) for name, version in told if isinstance(version, str))
 
 
 def _hardware(device: torch.device) -> str:
