@@ -8,12 +8,13 @@ from trainguard.core.catalogue import SOON, invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import at_step, portion
 from trainguard.events.base import Event
-from trainguard.events.loop import Evaluation, Parameter, Step
+from trainguard.events.loop import Evaluation, Parameter, Probe, Step
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import BATCHES, MEASURED
+from trainguard.invariants.loop.evidence import BATCHES, MEASURED, has_probe
 from trainguard.invariants.loop.wording import Course, count, courses, events, tally
 
 _FEW = 2
+_FROZEN = 50  # steps that ask a module that does not move: fewer may lie between two updates of it
 
 
 @invariant("loop", evidence=BATCHES)
@@ -164,6 +165,36 @@ def evaluation_mode_is_on(trace: Trace[Event]) -> Iterator[Finding]:
             event=awake[0],
             source=awake[0].source,
         )
+
+
+@invariant("loop", evidence=has_probe("reference", "no model was asked that does not move"))
+def references_are_in_evaluation_mode(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A model that is asked, and never learns, is in evaluation mode.
+
+    Judges: outermost modules that most steps call without a graph, on the CPU, with dropout or
+        batch statistics awake in them, and of which no number moves from there to the end: over 50
+        steps or more.
+    Allows: averages of the model, target networks that are updated, and rollouts of a policy, since
+        they move; modules that are kept awake in a model in evaluation mode.
+    Misses: frozen parts of a model that learns; parameters that move elsewhere than at their
+        beginnings.
+    Why: `student.train()` on a module that holds its teacher wakes the teacher too: its answers
+        become noise, and its batch statistics follow what the student is shown.
+    Source: huggingface/transformers' distillation examples, which call teacher.eval(); Stack
+        Overflow question 50233272, on batch norm in frozen models.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "reference" and probe.measured >= _FROZEN:
+            yield Finding(
+                f"`{trace.subject}` asks a model that does not learn in training mode",
+                at_step(probe.step) + f", {probe.label}",
+                "awake in " + portion(probe.measured, probe.reference, "steps"),
+                "asleep",
+                why="perhaps train() was called on a module that holds it: call eval() after that",
+                event=probe,
+                source=probe.source,
+            )
 
 
 def _measuring(trace: Trace[Event]) -> list[Evaluation]:

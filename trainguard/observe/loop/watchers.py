@@ -13,6 +13,7 @@ from trainguard.observe.loop.watch.epoch_orders import EpochOrders
 from trainguard.observe.loop.watch.epoch_pairs import EpochPairs
 from trainguard.observe.loop.watch.evaluation_skill import EvaluationSkill
 from trainguard.observe.loop.watch.forwards import Forwards
+from trainguard.observe.loop.watch.frozen_references import FrozenReferences
 from trainguard.observe.loop.watch.future_probe import FutureProbe, PresentProbe, ShiftProbe
 from trainguard.observe.loop.watch.gradient_reads import GradientReads
 from trainguard.observe.loop.watch.gradients import Gradients
@@ -64,6 +65,7 @@ _ALL: tuple[type[Watcher], ...] = (
     Rates,
     UpdateNorms,
     Forwards,
+    FrozenReferences,
     LossFunctions,
     TermGradients,
     BroadcastLosses,
