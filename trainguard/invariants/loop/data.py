@@ -59,7 +59,7 @@ def padding_is_no_token(trace: Trace[Event]) -> Iterator[Finding]:
         is a target that the loss counts, or leaves out though each target is the token after: in
         most of the steps that were looked at, 3 at least. Sequences that were packed by their
         lengths: whether such a loss counts all places beyond the ends, where the scores are the
-        same.
+        same, or is made of the last place of each row, wherever it ends.
     Allows: padding at the ends of rows, and of the parts that rows were joined of; masked tokens.
         Losses without a reduction, which are perhaps masked later.
     Misses: embeddings whose tokens no loss is about; numbers that come in fewer than 4 places.
@@ -70,16 +70,7 @@ def padding_is_no_token(trace: Trace[Event]) -> Iterator[Finding]:
     """
     for probe in events(trace, Probe):
         if probe.probe == "packed" and probe.step >= _LEAST:
-            yield Finding(
-                f"the padding of `{trace.subject}` is learned as a class",
-                "a loss over sequences that were packed by their lengths",
-                portion(probe.measured, probe.reference, "places")
-                + " lie beyond the ends, and count in the loss",
-                "none of them",
-                why="pad the targets with what the loss ignores, as padding_value=-100 does",
-                event=probe,
-                source=probe.source,
-            )
+            yield _beyond_the_ends(trace, probe)
         if probe.probe != "padding" or probe.measured < max(_LEAST, probe.reference / 2):
             continue
         name, _, how = probe.label.partition(" ")
@@ -97,6 +88,24 @@ def padding_is_no_token(trace: Trace[Event]) -> Iterator[Finding]:
             event=probe,
             source=probe.source,
         )
+
+
+def _beyond_the_ends(trace: Trace[Event], probe: Probe) -> Finding:
+    """Return the finding about scores that were made of nothing but padding."""
+    last = probe.label == "last"
+    return Finding(
+        f"`{trace.subject}` learns from the padding of its sequences",
+        "a loss over sequences that were packed by their lengths",
+        portion(probe.measured, probe.reference, "scores")
+        + " are made beyond the ends, and count in the loss",
+        "none of them",
+        why="the last place of most rows is padding: take each at its length - 1, or the state that"
+        " the layer returns"
+        if last
+        else "pad the targets with what the loss ignores, as padding_value=-100 does",
+        event=probe,
+        source=probe.source,
+    )
 
 
 @invariant("loop", evidence=steps_from(5))

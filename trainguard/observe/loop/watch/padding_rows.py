@@ -1,11 +1,13 @@
 """Watches padding: whether its number comes as data too, and whether losses count its places."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import torch
+from torch.nn.utils import rnn
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
@@ -76,35 +78,35 @@ class _Call:
 @dataclass(slots=True)
 class _Packed:
     """
-    Sequences that were packed by their lengths, and one loss over the places of all.
+    Sequences that were packed by their lengths, and one loss over all their places, or their last.
 
     source: where the loss is. steps: that were looked at; counted: those in which the loss counts
-    all the places beyond the ends; places: of these steps, and those of them beyond the ends.
+    all the scores that were made beyond the ends; scores: of these steps, and those beyond.
     """
 
     source: str
     steps: int = 0
     counted: int = 0
-    places: int = 0
+    scores: int = 0
     beyond: int = 0
 
-    def count(self, sizes: torch.Tensor, call: _Call) -> None:
+    def count(self, sizes: torch.Tensor, call: _Call, last: bool) -> None:
         """Count a step, by how many rows were left at each moment."""
-        everything, beyond = (
-            int(sizes[0]) * len(sizes),
-            int(sizes[0]) * len(sizes) - int(sizes.sum()),
-        )
-        if not beyond or call.target.numel() != everything:
+        rows, moments = int(sizes[0]), len(sizes)
+        scores = rows if last else rows * moments
+        beyond = rows - int(sizes[-1]) if last else scores - int(sizes.sum())
+        if not beyond or call.target.numel() != scores:
             return
         self.steps += 1
         if bool((call.target == call.ignored).any()) or call.tally.reduction == "none":
             return
         # What is unpacked holds zeros beyond the ends, so that the scores there are all the same.
-        rows = call.scores.movedim(1, -1).reshape(everything, -1)
-        _, times = torch.unique(rows, dim=0, return_counts=True)
-        if int(times.max()) == beyond:
+        _, times = torch.unique(
+            call.scores.movedim(1, -1).reshape(scores, -1), dim=0, return_counts=True
+        )
+        if int(times.max()) == beyond > 1:
             self.counted += 1
-            self.places += everything
+            self.scores += scores
             self.beyond += beyond
 
 
@@ -113,7 +115,7 @@ class PaddingRows(Watcher):
     The Probe events "padding" and "packed".
 
     They tell of a row that is never learned, and comes as any other does; and of a loss that counts
-    the places beyond the ends of packed sequences.
+    scores that were made beyond the ends of packed sequences.
     """
 
     makes = ("Probe:padding", "Probe:packed")
@@ -123,11 +125,13 @@ class PaddingRows(Watcher):
         super().__init__(recorder)
         self._calls: list[_Call] = []
         self._rows: dict[tuple[str, int], _Row] = {}
-        self._packed: dict[str, _Packed] = {}
+        self._unpacked: list[torch.Tensor] = []  # how many rows are left at each moment
+        self._packed: dict[tuple[str, bool], _Packed] = {}
 
     def install(self, patches: Patches) -> None:
         """Ask to be told of the calls of loss functions."""
         self.recorder.watcher(LossFunctions).listeners.append(self._on_loss)
+        patches.redirect(rnn.pad_packed_sequence, self._unpacks)
 
     @shielded
     def _on_loss(
@@ -144,14 +148,15 @@ class PaddingRows(Watcher):
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look at what embeddings were read with on the way to a loss."""
         calls, self._calls = self._calls, []
+        unpacked, self._unpacked = self._unpacked, []
         if not calls or loss.grad_fn is None or self.recorder.steps not in _STEPS:
             return
+        for sizes in unpacked:
+            self._look_at_packed(sizes, calls)
         nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
         for node in nodes if len(nodes) < _MOST_NODES else ():
             if autograd_graph.kind_of(node) == "EmbeddingBackward":
                 self._look_at(node, calls)
-            elif autograd_graph.kind_of(node) == "PackPaddedSequenceBackward":
-                self._look_at_packed(node, calls)
 
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
@@ -166,24 +171,37 @@ class PaddingRows(Watcher):
                     source=row.source,
                 )
 
-        for packed in self._packed.values():
+        for (_, last), packed in self._packed.items():
             self.looked |= {"packed"} if packed.steps else set()
-            if packed.counted:
+            if 2 * packed.counted > packed.steps:
                 yield Probe(
                     probe="packed",
                     measured=float(packed.beyond),
-                    reference=float(packed.places),
+                    reference=float(packed.scores),
                     step=packed.counted,
+                    label="last" if last else "all",
                     source=packed.source,
                 )
 
-    def _look_at_packed(self, node: Node, calls: list[_Call]) -> None:
+    def _unpacks(self, unpack: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a `pad_packed_sequence` that remembers what it unpacks."""
+
+        @wraps(unpack)
+        def wrapper(sequence: Any, *args: Any, **kwargs: Any) -> Any:
+            """Unpack."""
+            if self.recorder.is_looking() and self.recorder.steps in _STEPS:
+                self._unpacked = [*self._unpacked[1 - _MOST_CALLS :], sequence.batch_sizes]
+            return unpack(sequence, *args, **kwargs)
+
+        return wrapper
+
+    def _look_at_packed(self, sizes: torch.Tensor, calls: list[_Call]) -> None:
         """Look at sequences that were packed, beside the losses over all their places."""
-        with suppress(RuntimeError):  # what was changed since cannot be read
-            sizes = node._saved_result1  # noqa: SLF001
-            for call in calls:
-                own = self._packed.setdefault(call.tally.source, _Packed(call.tally.source))
-                own.count(sizes, call)
+        for call in calls:
+            for last in (False, True) if len(sizes) > 1 else ():
+                source = call.tally.source
+                own = self._packed.setdefault((source, last), _Packed(source))
+                own.count(sizes, call, last)
 
     def _look_at(self, node: Node, calls: list[_Call]) -> None:
         """Look at one reading of an embedding, beside the losses that are about its tokens."""
