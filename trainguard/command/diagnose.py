@@ -16,6 +16,7 @@ from trainguard.command.options import (
     SILENCE,
     Words,
     check_file,
+    check_installed,
     name_only,
     open_baseline,
     read_excuses,
@@ -31,6 +32,7 @@ from trainguard.judging.judge import judge_run
 from trainguard.judging.verdict import Verdict
 from trainguard.logs.entry import read_logs
 from trainguard.report import log_summary, run_summary
+from trainguard.report.formats.html_format import PagePart, write_page
 from trainguard.report.json import VERSION, check_apart, findings, render
 from trainguard.report.progress import showing
 from trainguard.report.run_report import baseline_as_rows, render_report
@@ -46,6 +48,7 @@ class DiagnoseRequest:
     subject: Log
     settings: Settings = field(default_factory=Settings)
     json: Path | None = None
+    html: Path | None = None
     baseline: Baseline = field(default_factory=Baseline)
     verbose: bool = False
     command: str = ""
@@ -70,6 +73,9 @@ def diagnose_logs(
     json: Annotated[
         Path | None, typer.Option(help="Write the findings to this file.", metavar="FILE")
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page with the curves.", metavar="FILE")
+    ] = None,
     select: Annotated[Words, typer.Option(help="Judge only these.", metavar="GLOBS")] = None,
     ignore: Annotated[Words, typer.Option(help="Judge all but these.", metavar="GLOBS")] = None,
     allow: Annotated[
@@ -93,6 +99,8 @@ def diagnose_logs(
     where trainguard failed, and 130 after Ctrl-C.
     """
     with ending():
+        if html is not None:
+            check_installed("--html", "jinja2")
         subject = Log(
             tuple(paths),
             columns=split_columns(column),
@@ -105,6 +113,7 @@ def diagnose_logs(
             subject=subject,
             settings=read_settings(select, ignore, strict, read=True),
             json=check_file("--json", json),
+            html=check_file("--html", html),
             baseline=open_baseline(baseline, update_baseline),
             verbose=verbose,
             command=shlex.join(["trainguard", *sys.argv[1:]]),
@@ -118,7 +127,9 @@ def diagnose(order: DiagnoseRequest) -> int:
     name_only(subject)
     paths = [subject.paths] if isinstance(subject.paths, str | Path) else subject.paths
     held = order.baseline
-    check_apart([order.json, held.path], [path for path in map(Path, paths) if path.exists()])
+    check_apart(
+        [order.json, order.html, held.path], [path for path in map(Path, paths) if path.exists()]
+    )
     with ExitStack() as stack:
         read = [0]
         stack.enter_context(showing(lambda seconds: f"{read[0]:,} rows read, {seconds:.0f} s"))
@@ -129,11 +140,13 @@ def diagnose(order: DiagnoseRequest) -> int:
     if order.json is not None:
         text = partial(_document, order, judged)
         written &= write_file(order.json, text, sys.stderr)
+    if order.html is not None:
+        written &= write_file(order.html, partial(_page, judged), sys.stderr)
     written &= write_baseline(held, sys.stderr)
     told = [_report(order, trace, verdicts) for trace, verdicts in judged]
     told += [render_rows([], rows)] if (rows := baseline_as_rows(held)) else []
     report = "\n\n".join(told)
-    written &= say(report, sys.stdout, sys.stderr) or order.json is not None
+    written &= say(report, sys.stdout, sys.stderr) or bool(order.json or order.html)
     if any(verdict.fails for _, verdicts in judged for verdict in verdicts):
         return FOUND
     return CLEAN if written else USAGE
@@ -162,13 +175,29 @@ def _of_loops(subject: Log) -> dict[str, str]:
 
 def _report(order: DiagnoseRequest, trace: Trace[Any], verdicts: tuple[Verdict, ...]) -> str:
     """Return what is printed of one run."""
-    if "log" in trace.conditions:
-        head, rows = log_summary.headline(trace), log_summary.as_rows(trace)
-    else:
-        told = run_summary.summarize_run(trace)
-        head, rows = run_summary.headline(told, trace.subject), run_summary.as_rows(told)
+    head, rows = _summary(trace)
     strict, by_name = order.settings.strict, order.verbose
     return render_report(verdicts, head, rows, strict=strict, by_name=by_name)
+
+
+def _summary(trace: Trace[Any]) -> tuple[str, list[tuple[str, str]]]:
+    """Return one sentence on a run, and labelled rows."""
+    if "log" in trace.conditions:
+        return log_summary.headline(trace), log_summary.as_rows(trace)
+    told = run_summary.summarize_run(trace)
+    return run_summary.headline(told, trace.subject), run_summary.as_rows(told)
+
+
+def _page(judged: Sequence[tuple[Trace[Any], tuple[Verdict, ...]]]) -> str:
+    """Return the page: the curves of each run, with its findings at their steps."""
+    parts = []
+    for trace, verdicts in judged:
+        head, rows = _summary(trace)
+        part = PagePart(
+            name=trace.subject, headline=head, rows=rows, verdicts=verdicts, trace=trace
+        )
+        parts.append(part)
+    return write_page(parts)
 
 
 def _document(

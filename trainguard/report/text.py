@@ -180,7 +180,7 @@ def _row(label: str, text: str) -> list[str]:
     parts = wrap(text, WIDTH - _LABEL - 2, break_long_words=False, break_on_hyphens=False)
     if label == "rerun":  # for a shell
         parts = [f"{part} \\" for part in parts[:-1]] + parts[-1:]
-    first, *rest = parts
+    first, *rest = parts or [""]  # a text of blanks alone
     return [f"  {label:<{_LABEL - 2}}{first}", *(" " * _LABEL + part for part in rest)]
 
 

@@ -45,6 +45,23 @@ def test_a_broken_one_fails_and_is_told_as_json(log) -> None:
     assert run["log"]["columns"] == ["loss", "lr"]
 
 
+def test_a_page_has_the_curves_and_each_finding_at_its_step(log) -> None:
+    """Two runs are on one page; what is broken and what is noted is marked, and numbered on."""
+    log.write_text("".join(LINES) + "step 60 | loss nan | lr 1.00e-03\n")
+    flat = "".join(f"{n},{3 + n % 2 / 1e4},{n / 1e4}\n" for n in range(40))
+    (log.parent / "flat.csv").write_text(f"step,loss,val_loss\n{flat}")
+    ended = command(log.parent, "diagnose", "--html", "out.html", "train.log", "flat.csv")
+    assert ended.returncode == 1, ended.stderr
+    page = (log.parent / "out.html").read_text(encoding="utf-8")
+    assert page.count("<h1>") == 2
+    assert page.count('class="curve"') == 2 + 2  # loss and rate, loss and validation loss
+    assert '<line class="broken" x1="1000.0"' in page
+    assert "<title>loss_is_finite</title>" in page
+    assert '<line class="note"' in page
+    assert "<title>loss_falls</title>" in page
+    assert "<script" not in page
+
+
 def test_an_excuse_silences_it(log) -> None:
     """What is excused is told with its reason; an excuse for nothing fails."""
     log.write_text("".join(LINES) + "step 40 | loss nan | lr 1.00e-03\n")

@@ -1,5 +1,5 @@
 """
-A page to read and to forward: the curves of a run with its findings at their steps.
+A page to read and to forward: the curves of runs with their findings at their steps.
 
 One file without scripts and without anything to load; needs jinja2.
 """
@@ -8,9 +8,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from trainguard.core.catalogue import Invariant
+from trainguard.core.finding import Finding
 from trainguard.events.loop import Evaluation, Step
+from trainguard.events.trace import Trace
+from trainguard.judging.verdict import Verdict
 from trainguard.report.formats import RunAccount
 from trainguard.report.run_report import judged_text
 from trainguard.report.run_summary import as_rows, headline, size_text
@@ -18,6 +22,7 @@ from trainguard.report.text import render_note, render_verdict
 
 WIDTH, HEIGHT = 1000, 170  # of a curve, in its own units
 _MOST = 500  # points of a curve: two for each pixel of a small window
+_EVALUATED = 4  # curves of evaluations
 _TEMPLATE: Final = Path(__file__).with_name("run_page.html")
 _Points = Sequence[tuple[float, float]]
 
@@ -36,52 +41,89 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class StepMark:
-    """A finding at its step: its number in the list, and where across the curves it lies."""
+    """A finding at its step: its number in the lists, where across the curves, broken or a note."""
 
     number: int
     across: float
     title: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PagePart:
+    """What a page tells of one run: a headline, labelled rows, what was judged, and its trace."""
+
+    name: str
+    headline: str
+    rows: Sequence[tuple[str, str]]
+    verdicts: Sequence[Verdict]
+    trace: Trace[Any]
+    others: tuple[tuple[int, str, str], ...] = ()
 
 
 def write(account: RunAccount) -> str:
-    """Return the page."""
+    """Return the page of a run."""
+    name = account.subject.name
+    part = PagePart(
+        name=name,
+        headline=headline(account.told, name),
+        rows=as_rows(account.told),
+        verdicts=account.verdicts,
+        trace=account.trace,
+        others=account.others,
+    )
+    return write_page([part])
+
+
+def write_page(parts: Sequence[PagePart]) -> str:
+    """Return a page of one run or of several."""
     from jinja2 import Environment  # late: it is no dependency
 
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    steps = [event for event in account.trace if isinstance(event, Step)]
+    template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
+    runs = [{**_tell(part), "prefix": f"{n}-" if n else ""} for n, part in enumerate(parts)]
+    return template.render(runs=runs, width=WIDTH, height=HEIGHT)
+
+
+def _tell(part: PagePart) -> dict[str, Any]:
+    """Return what the template is told of a run."""
+    steps = [event for event in part.trace if isinstance(event, Step)]
     ends = (min((s.step for s in steps), default=0), max((s.step for s in steps), default=1))
-    failing = [verdict for verdict in account.verdicts if verdict.fails]
+    failing = [verdict for verdict in part.verdicts if verdict.fails]
+    notes = [(v.invariant, f) for v in part.verdicts if not v.fails for f in v.notes]
     skipped: dict[str, list[str]] = {}
-    for verdict in account.verdicts:
+    for verdict in part.verdicts:
         if verdict.outcome == "skipped":
             skipped.setdefault(verdict.reason, []).append(verdict.invariant.key)
-    return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
-        name=account.subject.name,
-        headline=headline(account.told, account.subject.name),
-        judged=judged_text(account.verdicts),
-        rows=as_rows(account.told),
-        width=WIDTH,
-        height=HEIGHT,
-        lines=list(_draw_lines(account, steps, ends)),
-        marks=list(_mark(account, ends)),
-        failing=[(v.invariant, render_verdict(v)) for v in failing],
-        notes=[
-            render_note(f, v.invariant) for v in account.verdicts if not v.fails for f in v.notes
-        ],
-        passed=[v.invariant for v in account.verdicts if v.outcome == "passed"],
-        others=account.others,
-        excused=[v for v in account.verdicts if v.outcome == "excused"],
-        skipped=skipped,
-    )
+    found = [(v.invariant, v.breaches[:1], "broken") for v in failing]
+    found += [(made, (finding,), "note") for made, finding in notes]
+    return {
+        "name": part.name,
+        "headline": part.headline,
+        "judged": judged_text(part.verdicts),
+        "rows": part.rows,
+        "lines": list(_draw_lines(part.trace, steps, ends)),
+        "marks": list(_mark(found, ends)),
+        "failing": [(v.invariant, render_verdict(v)) for v in failing],
+        "notes": [render_note(finding, made) for made, finding in notes],
+        "passed": [v.invariant for v in part.verdicts if v.outcome == "passed"],
+        "others": part.others,
+        "excused": [v for v in part.verdicts if v.outcome == "excused"],
+        "skipped": skipped,
+    }
 
 
-def _draw_lines(account: RunAccount, steps: list[Step], ends: tuple[int, int]) -> Iterator[Line]:
-    """Yield the curves of which something is known."""
-    judged = [e for e in account.trace if isinstance(e, Evaluation) and e.measures]
+def _draw_lines(trace: Trace[Any], steps: list[Step], ends: tuple[int, int]) -> Iterator[Line]:
+    """Yield the curves of which something is known; of a log, one for each column it evaluates."""
+    judged: dict[str, list[tuple[float, float]]] = {}
+    for e in trace:
+        if isinstance(e, Evaluation) and e.measures:
+            name = e.module if "log" in trace.conditions else "loss of evaluations"
+            judged.setdefault(name, []).append((e.step, e.loss))
     plain: Callable[[float], str] = "{:.4g}".format
     curves: list[tuple[str, list[tuple[float, float]], Callable[[float], str]]] = [
         ("loss", [(s.step, s.loss) for s in steps], plain),
-        ("loss of evaluations", [(e.step, e.loss) for e in judged], plain),
+        *((name, points, plain) for name, points in [*judged.items()][:_EVALUATED]),
         ("gradient norm", [(s.step, s.norm_before) for s in steps], plain),
         ("rate", [(s.step, max(s.rates)) for s in steps if s.rates], plain),
         ("memory", [(s.step, float(s.memory)) for s in steps if s.memory], size_text),
@@ -132,11 +174,12 @@ def _lay_across(step: float, ends: tuple[int, int]) -> float:
     return WIDTH * (step - first) / max(1, last - first)
 
 
-def _mark(account: RunAccount, ends: tuple[int, int]) -> Iterator[StepMark]:
-    """Yield the findings that have a step, by the numbers that they have in the list."""
-    failing = [verdict for verdict in account.verdicts if verdict.fails]
-    for number, verdict in enumerate(failing, 1):
-        for place in [finding.at for finding in verdict.breaches][:1]:
-            step = place.step
+def _mark(
+    found: Sequence[tuple[Invariant, Sequence[Finding], str]], ends: tuple[int, int]
+) -> Iterator[StepMark]:
+    """Yield the findings that have a step, by the numbers that they have in the lists."""
+    for number, (made, findings, kind) in enumerate(found, 1):
+        for finding in findings:
+            step = finding.at.step
             if step is not None and ends[0] <= step <= ends[1]:
-                yield StepMark(number, _lay_across(step, ends), verdict.invariant.name)
+                yield StepMark(number, _lay_across(step, ends), made.name, kind)
