@@ -118,7 +118,8 @@ def _built() -> Path:
     """Return the file that the extension is compiled to."""
     from torch.utils.cpp_extension import get_default_build_root
 
-    return Path(get_default_build_root()) / _name() / f"{_name()}.so"
+    root = os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root()
+    return Path(root) / _name() / f"{_name()}.so"
 
 
 def _load() -> ModuleType:
