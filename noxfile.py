@@ -61,7 +61,8 @@ def simulated(session: nox.Session) -> None:
     )
     second = ("-p", "tests.simulated.present", "--trainguard-devices=sim:1")
     session.run("pytest", *healthy, *second, env=one_thread)
-    session.run("python", "-m", "benchmarks.gpu", "--simulated", session.create_tmp())
+    dry_run = ("--simulated", "--into", session.create_tmp())
+    session.run("python", "-m", "benchmarks.gpu", *dry_run)
 
 
 @nox.session(python=PYTHONS[0])  # not every Python has a wheel of the oldest torch
@@ -121,7 +122,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def gpu(session: nox.Session) -> None:
-    """Measure all that needs an accelerator; `-- --simulated FOLDER` tries the command out."""
+    """Measure all that needs an accelerator; `-- --simulated --into FOLDER` is a dry run."""
     session.install("-e", ".[test]", "ninja", "setuptools")
     session.run("python", "-m", "benchmarks.gpu", *session.posargs)
 

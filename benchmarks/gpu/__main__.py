@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from argparse import ArgumentParser
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from time import monotonic
 
@@ -21,7 +22,6 @@ LIMIT = 26 * 60.0  # seconds after which no part goes on: a machine is lent for 
 
 Part = Callable[[Machine], Iterator[Row]]
 PARTS: tuple[Part, ...] = (
-    agreement,
     recorder,
     points,
     peaks,
@@ -29,15 +29,21 @@ PARTS: tuple[Part, ...] = (
     curves,
     ranks,
     tests,
+    agreement,  # the longest, so that what is cut off for time is some of the fixtures
 )
 
 
-def measure(machine: Machine, folder: Path) -> dict[str, list[Row]]:
-    """Make all parts; what fails is told in a row of its own, and the next one goes on."""
-    found = dict[str, list[Row]]()
-    last = monotonic() + LIMIT
-    for part in PARTS:
-        started, rows = monotonic(), found.setdefault(part.__name__, [])
+def measure(machine: Machine, folder: Path, names: Collection[str]) -> dict[str, list[Row]]:
+    """
+    Make the named parts; what fails is told in a row of its own, and the next one goes on.
+
+    Parts that were made before, under the same conditions, stay on the page.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    found, last = _made_before(machine, folder), monotonic() + LIMIT
+    for part in (part for part in PARTS if part.__name__ in names):
+        started = monotonic()
+        rows = found[part.__name__] = []
         for row in _rows(part, machine, last):
             rows.append(row)
             print(part.__name__, row, flush=True)
@@ -61,10 +67,23 @@ def _rows(part: Part, machine: Machine, last: float) -> Iterator[Row]:
         yield {"failed": f"{type(error).__name__}: {error}"[:600]}
 
 
+def _conditions(machine: Machine) -> dict[str, object]:
+    """Return what figures must have in common to stand on one page."""
+    device = str(machine.module.get_device_name())
+    return {"device": device, "torch": torch.__version__, "simulated": machine.simulated}
+
+
+def _made_before(machine: Machine, folder: Path) -> dict[str, list[Row]]:
+    """Return the parts of an earlier call, where it was made under the same conditions."""
+    file = folder / "GPU.json"
+    raw = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return dict(raw["parts"]) if raw.get("conditions") == _conditions(machine) else {}
+
+
 def write(found: dict[str, list[Row]], machine: Machine, folder: Path) -> None:
     """Write the page and the raw figures."""
-    conditions = {"device": str(machine.module.get_device_name()), "torch": torch.__version__}
-    raw = {"conditions": conditions | {"simulated": machine.simulated}, "parts": found}
+    conditions = _conditions(machine)
+    raw = {"conditions": conditions, "parts": found}
     (folder / "GPU.json").write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
     note = (
         ["A dry run on a simulated accelerator: these figures mean nothing.", ""]
@@ -75,7 +94,7 @@ def write(found: dict[str, list[Row]], machine: Machine, folder: Path) -> None:
         "# On an accelerator",
         "",
         *note,
-        ", ".join(f"{k} {v}" for k, v in conditions.items()),
+        f"{conditions['device']}, torch {conditions['torch']}",
         "",
     ]
     for part in (part for part in PARTS if part.__name__ in found):
@@ -97,22 +116,29 @@ def _table(rows: list[Row]) -> Iterator[str]:
 def main() -> None:
     """Measure what there is, or everything small on a simulated accelerator."""
     torch.set_num_threads(1)
-    words = sys.argv[1:]
-    if words[:1] == ["--predictions"]:
-        predictions(int(words[1]))
-    elif words == ["--rank"]:
-        rank()
-    elif words[:1] == ["--simulated"]:
+    if sys.argv[1:2] == ["--predictions"]:
+        return predictions(int(sys.argv[2]))
+    if sys.argv[1:] == ["--rank"]:
+        return rank()
+    parser = ArgumentParser(prog="benchmarks.gpu", description=main.__doc__)
+    parser.add_argument("--simulated", action="store_true", help="a dry run; needs --into")
+    parser.add_argument("--into", type=Path, help="the folder for GPU.md and GPU.json")
+    names = [part.__name__ for part in PARTS]
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(names)}")
+    asked = parser.parse_args()
+    if unknown := set(asked.parts) - set(names):
+        parser.error(f"there is no part {', '.join(sorted(unknown))}")
+    if asked.simulated and not asked.into:
+        parser.error("a dry run writes figures that mean nothing: say --into which folder")
+    if not asked.simulated and not torch.cuda.is_available():
+        parser.error("there is no CUDA here: --simulated --into FOLDER tries the command out")
+    if asked.simulated:
         from tests.simulated.device import register
 
         register()
-        machine = Machine("sim", simulated=True)
-        measure(machine, Path(words[1]))
-    elif torch.cuda.is_available():
-        machine = Machine("cuda")
-        measure(machine, HERE)
-    else:
-        print("there is no CUDA here: --simulated FOLDER tries the command out")
+    machine = Machine("sim" if asked.simulated else "cuda", asked.simulated)
+    measure(machine, asked.into or HERE, asked.parts or names)
+    return None
 
 
 if __name__ == "__main__":

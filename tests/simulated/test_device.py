@@ -117,7 +117,8 @@ def test_measuring_goes_on_after_a_failure(tmp_path):
         yield {"row": 3}
 
     with patch.object(gpu, "PARTS", (fails, works)):
-        found = gpu.measure(Machine("sim", simulated=True), tmp_path)
+        gpu.measure(Machine("sim", simulated=True), tmp_path, ["fails"])
+        found = gpu.measure(Machine("sim", simulated=True), tmp_path, ["works"])
     assert found["fails"] == [{"row": 1}, {"failed": "RuntimeError: no such kernel"}]
     assert found["works"][0]["failed"].startswith("ZeroDivisionError")
     assert found["works"][1] == {"row": 3}
