@@ -38,9 +38,9 @@ def steps_are_logged_once(trace: Trace[Event]) -> Iterator[Finding]:
     Source: tensorflow/tensorboard README, "How should I deal with TensorFlow restarts?"; W&B's
         guide to resuming, which drops steps that are logged again.
     """
-    for told in events(trace, Repeat):
-        if told.steps < _FEW:
-            continue
+    every = [told for told in events(trace, Repeat) if told.steps >= _FEW]
+    differ = [told for told in every if told.alike < told.steps]
+    for told in differ or every:  # a rate that agrees says nothing beside a loss that does not
         regular = told.most == told.least
         alike = told.alike == told.steps
         sure = told.exact and not regular and not alike
