@@ -24,6 +24,9 @@ class BaselineFit(Event):
         neither their inputs nor their targets were the same. blank: the same of their inputs.
     weights, counts: the weight that the loss gives to each class, and how often each came; of a
         pos_weight, one and that, for negatives and positives. Empty where there are none, or many.
+    classes: how many there are, where a parameter of the model has as many rows or columns, so that
+        they are classes and no places in a batch; else 0. single: the class of all targets; -1
+        where there are several.
     """
 
     function: str
@@ -40,6 +43,8 @@ class BaselineFit(Event):
     blank: int = 0
     weights: tuple[float, ...] = ()
     counts: tuple[float, ...] = ()
+    classes: int = 0
+    single: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

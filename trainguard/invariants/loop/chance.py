@@ -24,6 +24,7 @@ _ALONE = 0.9  # of the backward passes
 _LEAST_ENTROPY = 0.05  # below it the targets are all but constant
 _LEARNED = 0.7  # of the constant's loss
 _LEAST_ROWS = 64
+_SEVERAL = 3  # classes
 _LEAST_ALIKE = 24  # calls; a last layer that begins at zero takes one step to leave it
 _LEAST_SHARE = 0.25
 _ENTROPIES = ("cross_entropy", "nll_loss", "binary_cross_entropy")
@@ -113,6 +114,38 @@ def _is_conclusive(fit: BaselineFit) -> bool:
         return False
     least = _LEAST_ENTROPY if fit.function.startswith(_ENTROPIES) else 0.0
     return fit.calls >= _LEAST_CALLS and _mean(fit.constants, 0.75, 1) > least
+
+
+@invariant("loop", evidence=FITS)
+def targets_vary(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A model that tells classes apart is shown more than one of them.
+
+    Judges: losses of three classes or more that were called 48 times or more, where a parameter of
+        the model has a row for each class: whether all targets that count, at all places with as
+        many classes, were of one class.
+    Allows: places of a batch as targets, as contrastive losses have them; two classes, of which one
+        may be what is left out elsewhere.
+    Misses: targets of one class that are joined by a few others.
+    Why: labels that were taken after their tokens were masked, or read from the wrong column, are
+        learned at once, with an accuracy of 1.
+    Source: huggingface/transformers' data collator for masked language models, which clones the
+        labels before it masks the inputs.
+    """
+    fits = [f for f in events(trace, BaselineFit) if f.classes >= _SEVERAL]
+    for fit in fits:
+        others = {other.single for other in fits if other.classes == fit.classes}
+        if fit.calls >= _LEAST_CALLS and others == {fit.single} != {-1}:
+            yield Finding(
+                f"all targets of `{trace.subject}` are of one class",
+                f"{fit.function} of {fit.classes} classes, {fit.calls} calls",
+                f"class {fit.single} alone",
+                "several classes",
+                why="look at the targets here: perhaps they were made of inputs that had been"
+                " changed in place, or another column was read",
+                event=fit,
+                source=fit.source,
+            )
 
 
 @invariant("loop", evidence=FITS)

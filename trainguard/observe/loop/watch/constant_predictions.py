@@ -50,6 +50,7 @@ class _Place:
     chunks: (loss, loss of the constant, calls) of stretches of the run, all equally long.
     average: of the targets so far, for classes how often each came; weight: of how many it is.
     pending: the losses of the latest calls with classes, and how often each class came in them.
+    sizes: of the parameters that there were at the first call, in all their dimensions.
     """
 
     tally: LossCalls
@@ -58,6 +59,7 @@ class _Place:
     stride: int = 1
     average: torch.Tensor | None = None
     weight: float = 0.0
+    sizes: set[int] = field(default_factory=set)
     failed: bool = False
     samples: AlikeSamples = field(default_factory=AlikeSamples)
     examples: Examples = field(default_factory=Examples)
@@ -101,6 +103,13 @@ class _Place:
         each = constants.tolist() if constants.is_cpu else constants.unbind()
         for loss, constant in zip(losses, each, strict=True):
             self.add(loss, constant)
+
+    def describe_classes(self) -> dict[str, int]:
+        """Return how many classes there are, where parameters have such a size, and if one came."""
+        if self.average is None or len(self.average) not in self.sizes:
+            return {}
+        came = (self.average > 0.5).nonzero()[:, 0].tolist()  # each begins with a half
+        return {"classes": len(self.average), "single": came[0] if len(came) == 1 else -1}
 
 
 class ConstantPredictions(Watcher):
@@ -146,6 +155,7 @@ class ConstantPredictions(Watcher):
                 **place.examples.describe(),
                 weights=weights,
                 counts=counts,
+                **place.describe_classes(),
             )
 
     @shielded
@@ -161,7 +171,9 @@ class ConstantPredictions(Watcher):
         if place is None:
             if len(self._places) >= _PLACES:
                 return
-            place = self._places[id(tally)] = _Place(tally, failed=not _looks_at_inputs(value))
+            sizes = {size for p in self.recorder.names.parameters() for size in p.shape}
+            failed = not _looks_at_inputs(value)
+            place = self._places[id(tally)] = _Place(tally, sizes=sizes, failed=failed)
         self._attempt(place, lambda: self._look(place, scores, target, value))
 
     def _attempt(self, place: _Place, look: Callable[[], None]) -> None:
