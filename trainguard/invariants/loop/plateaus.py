@@ -1,4 +1,4 @@
-"""Judgement of the metrics that a plateau rule is told: they improve the way that it waits for."""
+"""Judgements of metrics that rules are told: they improve in the direction that is waited for."""
 
 import re
 from bisect import bisect_left
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
 from trainguard.events.base import Event
-from trainguard.events.loop import Logged
+from trainguard.events.loop import Logged, Probe
 from trainguard.events.scheduler import Scheduler
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import PLATEAUS
+from trainguard.invariants.loop.evidence import PLATEAUS, has_probe
 from trainguard.invariants.loop.wording import events, finite, main_course, middle
 from trainguard.invariants.wording import number
 
@@ -57,6 +57,39 @@ def plateau_metric_fits_mode(trace: Trace[Event]) -> Iterator[Finding]:
             event=scheduler,
             source=scheduler.source,
         )
+
+
+@invariant("loop", evidence=has_probe("chosen", "no callback chose a model by a metric"))
+def best_models_are_best(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The model that is kept, and the end of a training, are chosen in the direction of their metric.
+
+    Judges: the ModelCheckpoint and EarlyStopping of Lightning, by the name of what they monitor,
+        and by its values as they were logged, 3 or more: an accuracy and its like under mode="min",
+        a loss or an error under mode="max".
+    Allows: names that say both or neither; an "accuracy" that falls as the training loss does; a
+        "loss" that is negative.
+    Misses: models that are chosen by hand; callbacks that are made after 64 steps.
+    Why: mode="min" is what both begin with: the worst model is kept, and shipped.
+    Source: Lightning's documentation of ModelCheckpoint (mode, "min" by default).
+    """
+    for probe in events(trace, Probe):
+        if probe.probe != "chosen":
+            continue
+        kind, _, name = probe.label.partition(" ")
+        said = [one for one in events(trace, Logged) if one.name == name]
+        values = finite(one.value for one in said)
+        mode, other = ("max", "min") if probe.measured > 0 else ("min", "max")
+        if len(values) >= _FEW and _is_wrong(trace, mode, name, values):
+            yield Finding(
+                f"`{trace.subject}` keeps what is worst by its own metric",
+                f"{kind}, which monitors `{name}`",
+                f'mode="{mode}", logged ' + number(values[0]) + f" to {number(values[-1])}",
+                f'mode="{other}"',
+                why=f'write mode="{other}": the default is "min"',
+                event=probe,
+                source=said[-1].source,
+            )
 
 
 def _is_wrong(trace: Trace[Event], mode: str, name: str, values: list[float]) -> bool:

@@ -5,6 +5,7 @@ from trainguard.observe.loop.watch.averaged_copies import AveragedCopies
 from trainguard.observe.loop.watch.batch_statistics import BatchStatistics
 from trainguard.observe.loop.watch.batches import Batches
 from trainguard.observe.loop.watch.broadcast_losses import BroadcastLosses
+from trainguard.observe.loop.watch.chosen_models import ChosenModels
 from trainguard.observe.loop.watch.clipping import Clipping
 from trainguard.observe.loop.watch.conditions import Conditions
 from trainguard.observe.loop.watch.constant_predictions import ConstantPredictions
@@ -95,6 +96,7 @@ _ALL: tuple[type[Watcher], ...] = (
     RandomNumbers,
     Replicas,
     SavedFiles,
+    ChosenModels,
     LoadedStates,
     ResumedSchedules,
     AveragedCopies,

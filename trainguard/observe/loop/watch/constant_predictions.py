@@ -104,12 +104,17 @@ class _Place:
         for loss, constant in zip(losses, each, strict=True):
             self.add(loss, constant)
 
-    def describe_classes(self) -> dict[str, int]:
-        """Return how many classes there are, where parameters have such a size, and if one came."""
-        if self.average is None or len(self.average) not in self.sizes:
-            return {}
-        came = (self.average > 0.5).nonzero()[:, 0].tolist()  # each begins with a half
-        return {"classes": len(self.average), "single": came[0] if len(came) == 1 else -1}
+    @property
+    def classes(self) -> int:
+        """How many classes there are, where parameters have such a size; else 0."""
+        count = 0 if self.average is None else len(self.average)
+        return count if count in self.sizes else 0
+
+    @property
+    def single(self) -> int:
+        """The only class that came; -1 where several did."""
+        came = [] if self.average is None else (self.average > 0.5).nonzero()[:, 0].tolist()
+        return int(came[0]) if len(came) == 1 else -1  # each began with a half
 
 
 class ConstantPredictions(Watcher):
@@ -155,7 +160,8 @@ class ConstantPredictions(Watcher):
                 **place.examples.describe(),
                 weights=weights,
                 counts=counts,
-                **place.describe_classes(),
+                classes=place.classes,
+                single=place.single,
             )
 
     @shielded
