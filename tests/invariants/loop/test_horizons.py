@@ -227,3 +227,14 @@ def test_warmups_that_end_or_could_not_are_fine(ranks, steps) -> None:
 def test_a_warmup_with_a_length_is_judged_by_that(ranks, steps) -> None:
     """What schedule_fits_the_run says is not said twice."""
     assert ranks("warmup_ends", [*warm(steps), plan(120, 6), climb()]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "direction", "rank"),
+    [("val_acc", -1.0, ["broken"]), ("val_acc", 1.0, []), ("val_loss", 1.0, ["broken"])],
+)
+def test_a_model_is_chosen_in_the_direction_of_its_metric(ranks, steps, name, direction, rank):
+    """An accuracy under mode="min" keeps the worst model."""
+    chosen = Probe(probe="chosen", measured=direction, label=f"ModelCheckpoint {name}")
+    said = [Logged(name=name, value=0.5 + 0.05 * i, step=10 * i) for i in range(4)]
+    assert ranks("plateau_metric_fits_mode", [*steps(40), *said, chosen]) == rank

@@ -10,7 +10,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Logged, Probe
 from trainguard.events.scheduler import Scheduler
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import PLATEAUS, has_probe
+from trainguard.invariants.loop.evidence import PLATEAUS, either, has_probe
 from trainguard.invariants.loop.wording import events, finite, main_course, middle
 from trainguard.invariants.wording import number
 
@@ -26,22 +26,26 @@ _FALLING = {
 }  # fmt: skip
 
 
-@invariant("loop", evidence=PLATEAUS)
+@invariant("loop", evidence=either(PLATEAUS, has_probe("chosen", "-")))
 def plateau_metric_fits_mode(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    ReduceLROnPlateau is told a metric that improves in the direction of its mode.
+    A rule is told a metric that improves in the direction of its mode.
 
-    Judges: rules that were told 3 metrics or more: by the plain name in the call (`val_acc`), else
+    Judges: ReduceLROnPlateau, and Lightning's ModelCheckpoint and EarlyStopping, that were told 3
+        metrics or more: by the plain name in the call (`val_acc`), else
         by the name under which a script says those very numbers: an accuracy and its like under
         mode="min", a loss or an error under mode="max".
     Allows: whatever is calculated in the call, as `-accuracy` or `1 - accuracy`; names that say
         both or neither; an "accuracy" that falls as the training loss does, which is an error by
         another name; a "loss" that is negative.
-    Misses: metrics that nothing names; a threshold that no improvement passes.
+    Misses: metrics that nothing names; a threshold that no improvement passes; models that are
+        chosen by hand; callbacks that are made after 64 steps.
     Why: each improvement then counts as a bad epoch, and the rate is cut to nothing while the
-        model still learns.
-    Source: md-mohaiminul/ViS4mer issue 4; FunctionLab/selene issue 115.
+        model still learns; or the worst model is kept, and shipped.
+    Source: md-mohaiminul/ViS4mer issue 4; FunctionLab/selene issue 115; Lightning's documentation
+        of ModelCheckpoint (mode is "min" by default).
     """
+    yield from _chosen_wrongly(trace)
     for scheduler in events(trace, Scheduler):
         values = finite(value for _, value in scheduler.metrics)
         name = _name(trace, scheduler)
@@ -59,20 +63,8 @@ def plateau_metric_fits_mode(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
-@invariant("loop", evidence=has_probe("chosen", "no callback chose a model by a metric"))
-def best_models_are_best(trace: Trace[Event]) -> Iterator[Finding]:
-    """
-    The model that is kept, and the end of a training, are chosen in the direction of their metric.
-
-    Judges: the ModelCheckpoint and EarlyStopping of Lightning, by the name of what they monitor,
-        and by its values as they were logged, 3 or more: an accuracy and its like under mode="min",
-        a loss or an error under mode="max".
-    Allows: names that say both or neither; an "accuracy" that falls as the training loss does; a
-        "loss" that is negative.
-    Misses: models that are chosen by hand; callbacks that are made after 64 steps.
-    Why: mode="min" is what both begin with: the worst model is kept, and shipped.
-    Source: Lightning's documentation of ModelCheckpoint (mode, "min" by default).
-    """
+def _chosen_wrongly(trace: Trace[Event]) -> Iterator[Finding]:
+    """Yield a finding for each callback that chooses against the direction of its metric."""
     for probe in events(trace, Probe):
         if probe.probe != "chosen":
             continue
