@@ -5,6 +5,7 @@ from math import isfinite, sqrt
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import portion
 from trainguard.events.base import Event
 from trainguard.events.fit import BaselineFit, Skill
 from trainguard.events.loop import Evaluation, Step
@@ -138,9 +139,9 @@ def targets_vary(trace: Trace[Event]) -> Iterator[Finding]:
         if fit.calls >= _LEAST_CALLS and others == {fit.single} != {-1}:
             yield Finding(
                 f"all targets of `{trace.subject}` are of one class",
-                f"{fit.function} of {fit.classes} classes, {fit.calls} calls",
-                f"class {fit.single} alone",
-                "several classes",
+                f"{fit.function}, {fit.calls} calls, whose targets are class {fit.single} alone",
+                portion(1, fit.classes, "classes"),
+                "several of them",
                 why="look at the targets here: perhaps they were made of inputs that had been"
                 " changed in place, or another column was read",
                 event=fit,
