@@ -24,8 +24,8 @@ from trainguard.judging.judge import Observations, applicable, verdict
 from trainguard.judging.verdict import Verdict
 from trainguard.subjects.subject import Subject
 
-DECLARED = {"loss": 3, "model": 5}  # how many fixtures there are for one that is judged here
-TRAINED = {"loop": 4, "schedule": 4}
+DECLARED = {"loss": 4, "model": 8}  # how many there are for one that is judged here
+TRAINED = {"loop": 5, "schedule": 4}
 MET = ("loop/guard_functional_gradients", "loop/guard_backbone_frozen")  # went wrong here once
 BROKEN = 4  # times as many
 SNAPSHOT = "curve_matches_snapshot"  # each type of device has its own, and this one has none
