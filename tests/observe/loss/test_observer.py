@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import trainguard as tg
-from trainguard.core.catalogue import find_invariants
+from trainguard.core.catalogue import catalogue, find_invariants
 from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.core.finding import Finding
 from trainguard.core.settings import Settings
@@ -181,3 +181,18 @@ def test_an_edited_input_does_not_spoil_the_sweep() -> None:
     """A loss that edits its inputs is handed copies, so that all else is judged."""
     values = {s.quantity: s for s in observed(lambda x: x.mul_(0.5).sum()).trace("sweep")}
     assert values["gradient"].measured == 0.5
+
+
+@pytest.mark.parametrize("probe", ["sweep", "line", "conduct"])
+def test_labels_that_a_loss_makes_floats_of(probe: str) -> None:
+    """A loss that makes float32 of its labels has two dtypes where it is swept in float64."""
+    inputs = {"x": tg.real("B N", -8, 8), "label": tg.integer("B N", 0, 1)}
+
+    def loss(x, label):
+        """Return the loss of scores."""
+        return torch.nn.functional.binary_cross_entropy_with_logits(x, label.float())
+
+    trace = observed(loss, **inputs).trace(probe)
+    judges = [made.judge for made in catalogue("loss") if made.probe == probe]
+    assert judges
+    assert [finding for judge in judges for finding in judge(trace)] == []
