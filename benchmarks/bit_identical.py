@@ -19,6 +19,7 @@ import sys
 import tempfile
 import weakref
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -35,6 +36,7 @@ from trainguard.observe.tools.isolation import seed_everything
 
 ROOT = Path(__file__).parents[1]
 PLACES = ("fixtures/healthy/loop/guard_*.py", "tests/frameworks/scripts/*.py")
+NEEDS = {"keras_fit": "keras"}  # packages that are in no extra of ours
 LAUNCHED = ("replicas", "shards")  # by torchrun alone
 PATIENCE = 300  # seconds for a program
 _MOST = 100_000  # numbers of steps that are kept
@@ -44,7 +46,8 @@ def programs(words: list[str]) -> list[Path]:
     """Return the programs that can be run by themselves, and have one of the words in the name."""
     files = sorted(file for place in PLACES for file in ROOT.glob(place))
     mains = [f for f in files if "__main__" in f.read_text("utf-8") or f.parent.name == "scripts"]
-    mains = [file for file in mains if file.stem not in LAUNCHED]
+    missing = [stem for stem, package in NEEDS.items() if find_spec(package) is None]
+    mains = [file for file in mains if file.stem not in (*LAUNCHED, *missing)]
     return [file for file in mains if not words or any(word in file.stem for word in words)]
 
 

@@ -34,7 +34,7 @@ def first_culprit(recorder: "Recorder", call: Call | None) -> str:
     if not all(_finite(tensor) for tensor in tensors_in(inputs)):
         return f"input of `{recorder.names.module(module)}`"
     try:
-        found = look_apart(lambda: _first_module(recorder, module, inputs, keywords))
+        found = look_apart(lambda: _first_module(recorder, module, inputs, keywords), module)
     except Exception:  # noqa: BLE001 whatever the user's forward does the second time
         return ""
     return "the loss, out of finite outputs" if found == "" else found or ""

@@ -241,5 +241,5 @@ def test_looking_apart() -> None:
     assert forking.look_apart(os.getpid) != mine
     assert forking.look_apart(lambda: 1 / 0) is None
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(forking, "obstacle", lambda: "there is one")
+        patched.setattr(forking, "_forbids_children", lambda: "there is no fork")
         assert forking.look_apart(os.getpid) == mine

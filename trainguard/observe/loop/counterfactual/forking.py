@@ -16,13 +16,16 @@ from time import monotonic, process_time
 from typing import Any, NoReturn, TypeVar
 
 import torch
+from torch import nn
 
 from trainguard.observe.loop.counterfactual.sealing import landlock_version, seal
 from trainguard.observe.tools.devices import in_use
+from trainguard.observe.tools.outside_state import reaches_outside
 
 T = TypeVar("T")
 Report = dict[str, Any]
 _LOOKING = 20.0  # seconds of processor time for a few passes of a model on one thread
+_HURRIED = 2.0  # the same, where a lock of another thread may keep it from ever ending
 _REAL = 5.0  # seconds by the clock that are waited for each of the child's processor time
 _LARGEST = 4 * 2**30  # bytes of memory in use: the child may come to write to all of them
 _IDLE = ("TMonitor", "trainguard")  # threads that sleep: tqdm's, and our own
@@ -71,18 +74,25 @@ class Exit:
 def obstacle() -> str:
     """Return why a child of this process could not train, or could do harm; nothing if it can."""
     threads = [t for t in threading.enumerate() if not {type(t).__name__, t.name} & {*_IDLE}]
-    if sys.platform != "linux" or landlock_version() < 1:
-        return "this system cannot close off a child (Linux 5.13 or later, with Landlock, can)"
-    if in_use():
-        return "an accelerator is in use: `trainguard run --what-if` asks on the CPU"
+    if why := _forbids_children():
+        return why
     if threads != [threading.main_thread()]:
         return f"the script has {len(threads)} threads"
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return "the script is one of a group of processes"
-    if not _ignores_our_children(signal.getsignal(signal.SIGCHLD)):
-        return "the script listens for the end of children"
     if _memory_in_use() > min(_LARGEST, _memory_available() / 2):
         return "memory is short"
+    return ""
+
+
+def _forbids_children() -> str:
+    """Return why there can be no child of this process at all, nothing where there can."""
+    if sys.platform != "linux" or landlock_version() < 1:
+        return "this system cannot close off a child (Linux 5.13 or later, with Landlock, can)"
+    if in_use():
+        return "an accelerator is in use: `trainguard run --what-if` asks on the CPU"
+    if not _ignores_our_children(signal.getsignal(signal.SIGCHLD)):
+        return "the script listens for the end of children"
     return ""
 
 
@@ -123,16 +133,24 @@ def fork(seconds: float, become: Callable[[Exit], None]) -> Answer | None:
     return Answer(report, trouble, used + process_time() - began)
 
 
-def look_apart(look: Callable[[], T]) -> T | None:
+def look_apart(look: Callable[[], T], *modules: nn.Module) -> T | None:
     """
     Return what a child sees, in plain values, or nothing where it fails or takes too long.
 
-    Where no child can be made, this process looks for itself.
+    Where no child can be made, this process looks for itself, unless copies of the modules that it
+    runs could move something of the user's. Threads beside ours do not matter much: the child runs
+    a few passes of a copy, and where it waits for a lock of theirs, it is ended soon.
     """
-    if obstacle():
-        return look()
-    answer = fork(_LOOKING, lambda way_out: way_out.report(seen=look()))
+    threads = threading.active_count() > 1
+    if _forbids_children():
+        return look() if all(map(may_look_into, modules)) else None
+    answer = fork(_HURRIED if threads else _LOOKING, lambda out: out.report(seen=look()))
     return answer.report.get("seen") if answer is not None else None
+
+
+def may_look_into(module: nn.Module) -> bool:
+    """Say whether a copy of a module can be run so that nothing of the user's is moved."""
+    return not (_forbids_children() and reaches_outside(module))
 
 
 def _fork_quietly() -> int:

@@ -153,7 +153,8 @@ class InputScales(Watcher):
         known.left -= 1
         losses = _LossCall(tally.function, tally.options, scores.shape, target)
         seen = look_apart(
-            lambda: attempt(self.recorder, call, lambda run: losses.compare(call, run, known))
+            lambda: attempt(self.recorder, call, lambda run: losses.compare(call, run, known)),
+            call.module,
         )
         if seen:
             given = next(t for t in tensors_in(call.inputs) if t.dim())

@@ -8,7 +8,7 @@ from torch import nn
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
-from trainguard.observe.loop.counterfactual.forking import look_apart
+from trainguard.observe.loop.counterfactual.forking import look_apart, may_look_into
 from trainguard.observe.loop.watch.module_copy import (
     CopyableCall,
     Run,
@@ -103,8 +103,12 @@ class ModuleProbe(Watcher):
         except Exception:  # noqa: BLE001 inputs may be of classes that compare as they like
             return None
         self._left = 0
+        if not may_look_into(call.module):
+            return None
         self.looked.add(self.probe)
-        seen = look_apart(lambda: attempt(self.recorder, call, lambda run: self.look(call, run)))
+        seen = look_apart(
+            lambda: attempt(self.recorder, call, lambda run: self.look(call, run)), call.module
+        )
         return Seen(*seen) if seen else None
 
     def fits(self, call: CopyableCall) -> bool:

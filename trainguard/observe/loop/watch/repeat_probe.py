@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
-from trainguard.observe.loop.counterfactual.forking import look_apart
+from trainguard.observe.loop.counterfactual.forking import look_apart, may_look_into
 from trainguard.observe.loop.watch.loss_calls import LossCalls
 from trainguard.observe.loop.watch.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.module_copy import (
@@ -110,9 +110,12 @@ class RepeatProbe(Watcher):
             return
         forward, call = done
         self._tried.add(forward.module)
+        if not may_look_into(call.module):
+            return
         self.looked.add("repeat")
         found = look_apart(
-            lambda: attempt(self.recorder, call, lambda run: _compare_passes(run, call.inputs))
+            lambda: attempt(self.recorder, call, lambda run: _compare_passes(run, call.inputs)),
+            call.module,
         )
         if found is not None:
             measured, reference, source = found
