@@ -90,6 +90,34 @@ def padding_is_no_token(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
+@invariant("loop", evidence=has_probe("blended", "no map of classes was resized"))
+def classes_are_not_blended(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Maps of classes are resized without a blend of their numbers.
+
+    Judges: targets of cross_entropy and nll_loss, on the CPU and made in the process itself, that
+        are what F.interpolate made of whole numbers, with their fractions dropped or rounded.
+    Allows: maps of two numbers, which are masks; of more than 64, which are pictures; whatever is
+        resized to the same numbers.
+    Misses: maps that workers of a loader resize; other libraries.
+    Why: halfway between class 1 and class 3 lies class 2, which is nowhere in the picture: each
+        border gets a thin line of wrong labels.
+    Source: torch.nn.functional.interpolate (mode="nearest"); torchvision's reference scripts for
+        segmentation, which resize targets by InterpolationMode.NEAREST.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "blended" and probe.measured >= _LEAST:
+            yield Finding(
+                f"the classes of `{trace.subject}` are blended where their maps are resized",
+                "targets that F.interpolate has made",
+                portion(probe.measured, probe.reference, "targets") + " have blended classes",
+                "none",
+                why='resize maps of classes with mode="nearest"',
+                event=probe,
+                source=probe.source,
+            )
+
+
 def _beyond_the_ends(trace: Trace[Event], probe: Probe) -> Finding:
     """Return the finding about scores that were made of nothing but padding."""
     last = probe.label == "last"

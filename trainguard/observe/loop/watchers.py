@@ -4,6 +4,7 @@ from trainguard.observe.loop.counterfactual.asking import Counterfactuals
 from trainguard.observe.loop.watch.averaged_copies import AveragedCopies
 from trainguard.observe.loop.watch.batch_statistics import BatchStatistics
 from trainguard.observe.loop.watch.batches import Batches
+from trainguard.observe.loop.watch.blended_classes import BlendedClasses
 from trainguard.observe.loop.watch.broadcast_losses import BroadcastLosses
 from trainguard.observe.loop.watch.chosen_models import ChosenModels
 from trainguard.observe.loop.watch.clipping import Clipping
@@ -87,6 +88,7 @@ _ALL: tuple[type[Watcher], ...] = (
     SharedRows,
     InputScales,
     IgnoredClasses,
+    BlendedClasses,
     PaddingRows,
     SelfMatches,
     LabelOrder,
