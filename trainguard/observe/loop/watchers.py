@@ -3,6 +3,7 @@
 from trainguard.observe.loop.counterfactual.asking import Counterfactuals
 from trainguard.observe.loop.watch.averaged_copies import AveragedCopies
 from trainguard.observe.loop.watch.batch_statistics import BatchStatistics
+from trainguard.observe.loop.watch.batched_graphs import BatchedGraphs
 from trainguard.observe.loop.watch.batches import Batches
 from trainguard.observe.loop.watch.blended_classes import BlendedClasses
 from trainguard.observe.loop.watch.broadcast_losses import BroadcastLosses
@@ -89,6 +90,7 @@ _ALL: tuple[type[Watcher], ...] = (
     InputScales,
     IgnoredClasses,
     BlendedClasses,
+    BatchedGraphs,
     PaddingRows,
     SelfMatches,
     LabelOrder,

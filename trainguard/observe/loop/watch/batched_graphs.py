@@ -1,0 +1,82 @@
+"""Watches batches of graphs: whether their edges lie in all of them, or in the first ones alone."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.locate_nonfinite import tensors_in
+from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.user_line import caller
+
+_PASSES = 64  # that are looked at
+_INPUTS = 8  # tensors that a pass is given
+_LARGEST = 2**20  # edges
+_GRAPHS = 4  # of a batch, at least
+_EDGES = 0.5  # for each node, at least: sparser graphs may well have none
+_FEW = 0.25  # of the graphs of a batch
+
+
+class BatchedGraphs(Watcher):
+    """
+    The Probe event "graphs": passes whose edges lie in the first few graphs of their batch alone.
+
+    A batch of graphs is the features of all nodes, pairs of nodes, and the graph of each node, as
+    PyTorch Geometric has it.
+    """
+
+    makes = ("Probe:graphs",)
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._passes = self._crowded = 0
+        self._source = ""
+
+    def forward(
+        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
+    ) -> None:
+        """Look at what a pass that learns is given, if it is a batch of graphs."""
+        if not forward.gradients or self._passes >= _PASSES:
+            return
+        given = [t for t, _ in zip(tensors_in(inputs), range(_INPUTS), strict=False) if t.is_cpu]
+        edges = next((t for t in given if _is_number(t) and t.dim() == 2 and len(t) == 2), None)
+        if edges is None or not 0 < edges.numel() <= 2 * _LARGEST:
+            return
+        nodes = {len(t) for t in given if t.is_floating_point() and t.dim() == 2}
+        graphs = next(
+            (t for t in given if _is_number(t) and t.dim() == 1 and len(t) in nodes), None
+        )
+        with suppress(RuntimeError, IndexError):  # these were other numbers
+            if graphs is not None and bool((graphs[1:] >= graphs[:-1]).all()):
+                self._count(edges, graphs)
+
+    def finish(self) -> Iterable[Event]:
+        """Return what was found."""
+        self.looked |= {"graphs"} if self._passes else set()
+        if self._crowded:
+            yield Probe(
+                probe="graphs",
+                measured=float(self._crowded),
+                reference=float(self._passes),
+                source=self._source,
+            )
+
+    def _count(self, edges: torch.Tensor, graphs: torch.Tensor) -> None:
+        """Count a batch of several graphs that have edges enough for all."""
+        several = int(graphs[-1]) + 1
+        if several < _GRAPHS or edges.shape[1] < _EDGES * len(graphs):
+            return
+        self._passes += 1
+        if len(torch.unique(graphs[edges])) <= _FEW * several:
+            self._crowded += 1
+            self._source = self._source or caller()
+
+
+def _is_number(tensor: torch.Tensor) -> bool:
+    """Say whether a tensor holds whole numbers, as indices are."""
+    return tensor.dtype in (torch.int64, torch.int32)
