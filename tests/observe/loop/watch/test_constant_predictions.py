@@ -102,3 +102,9 @@ def test_no_random_number_is_drawn() -> None:
         torch.randperm(320)
     assert found.calls == 2
     assert torch.equal(after, torch.rand(3))
+
+
+def test_one_number_for_each_sample() -> None:
+    """Its average is no table of classes."""
+    (found,) = fits_of(lambda x, y: F.mse_loss(x.sum(1), y), torch.randn(320))
+    assert (found.calls, found.classes, found.single) == (59, 0, -1)

@@ -35,6 +35,7 @@ _CHUNKS = 64  # stretches of the run whose losses are told apart
 _WIDEST = 2**16  # classes, or outputs of one sample
 _LARGEST = 2**22  # elements of a target
 _EPSILON = 1e-6
+_HALF = 0.5  # of a time that each class is taken to have come before the first call
 _PLACES = 16
 _PENDING = 32  # calls with classes whose constant losses are computed together
 _COUNTS = 2**18  # numbers in what waits for that: a vocabulary waits for fewer calls
@@ -80,7 +81,7 @@ class _Place:
     def add_classes(self, value: Number, came: torch.Tensor) -> None:
         """Add a call whose targets are classes, by how often each came; the first one teaches."""
         if self.average is None:
-            self.average = came + 0.5
+            self.average = came + _HALF
             return
         self.pending.append((value, came))
         if len(self.pending) >= min(_PENDING, _COUNTS // len(came) + 1):
@@ -104,17 +105,11 @@ class _Place:
         for loss, constant in zip(losses, each, strict=True):
             self.add(loss, constant)
 
-    @property
-    def classes(self) -> int:
-        """How many classes there are, where parameters have such a size; else 0."""
-        count = 0 if self.average is None else len(self.average)
-        return count if count in self.sizes else 0
-
-    @property
-    def single(self) -> int:
-        """The only class that came; -1 where several did."""
-        came = [] if self.average is None else (self.average > 0.5).nonzero()[:, 0].tolist()
-        return int(came[0]) if len(came) == 1 else -1  # each began with a half
+    def counts(self) -> list[float]:
+        """Return how often each class came, where parameters have such a size."""
+        if self.average is None or self.average.dim() != 1 or self.tally.function not in _CLASSES:
+            return []  # the average is of numbers
+        return self.average.tolist() if len(self.average) in self.sizes else []
 
 
 class ConstantPredictions(Watcher):
@@ -149,6 +144,7 @@ class ConstantPredictions(Watcher):
             if place.failed or not place.chunks:
                 continue
             weights, counts = class_weights(place.tally, place.average, place.weight)
+            came = [number for number, times in enumerate(place.counts()) if times > _HALF]
             yield BaselineFit(
                 function=place.tally.function,
                 source=place.tally.source,
@@ -160,8 +156,8 @@ class ConstantPredictions(Watcher):
                 **place.examples.describe(),
                 weights=weights,
                 counts=counts,
-                classes=place.classes,
-                single=place.single,
+                classes=len(place.counts()),
+                single=came[0] if len(came) == 1 else -1,
             )
 
     @shielded
