@@ -49,7 +49,8 @@ def simulated(session: nox.Session) -> None:
     session.install(*CI, "-e", ".[test]", "ninja", "setuptools")
     # Not on several workers: each would have the accelerator compiled.
     one_thread = {"OMP_NUM_THREADS": "1"}
-    session.run("pytest", "tests/simulated", "-rs", "--durations=10", *session.posargs, env=one_thread)
+    own = ("tests/simulated", "-rs", "--durations=10")
+    session.run("pytest", *own, *session.posargs, env=one_thread)
     if shutil.which(os.environ.get("CXX", "c++")) is None:
         session.skip("there is no compiler for the simulated accelerator")
     healthy = (
