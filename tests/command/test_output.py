@@ -75,7 +75,7 @@ def test_names_that_are_too_long(trace, tmp_path) -> None:
     """A side with many arguments is a command, and no file has such a name."""
     done = compare(f"train.py {'x ' * 200}", trace)
     assert done.exit_code == 2
-    assert done.stderr.startswith("There is no script, loop or trace 'train.py'.")
+    assert done.stderr.startswith("There is no script, loop, trace or log 'train.py'.")
     done = compare(trace, trace, "--json", str(tmp_path / ("x" * 256)))
     assert (done.exit_code, "cannot be written: File name too long" in done.stderr) == (2, True)
     assert compare(trace, trace, "--json", str(tmp_path / ("x" * 255))).exit_code == 0
