@@ -18,6 +18,7 @@ SLOW = (
     "tests/command/test_init.py::test_a_guard",
     "tests/command/compare/test_command.py",
     "tests/command/compare/test_multimodal.py",
+    "tests/command/diagnose/test_long_output.py",
     "tests/command/memory/test_page.py",
     "tests/command/run/test_as_python.py",
     "tests/command/run/test_baseline.py::test_a_",

@@ -25,6 +25,7 @@ REFUSED = {
     "empty.json": (b'{"log_history": []}', "no number by name"),
     "trace.txt": (b'{"subject": 3}\n', "no whole trace"),
     "header.csv": (b"step,loss,lr\n", "loss"),
+    "null.csv": (b"step,loss\n1,0.5\n2,\x00\n", "neither"),
 }
 
 
@@ -90,7 +91,6 @@ ODD = {
         "step,loss,timestamp\n1,0.5,900\n2,0.4,100\n3,0.3,50\n",
         [(1, 0.5), (2, 0.4), (3, 0.3)],
     ),
-    "a null byte in a row": ("step,loss\n1,0.5\n2,0.4\n", [(1, 0.5), (2, 0.4)]),
 }
 
 
@@ -106,6 +106,14 @@ def test_encodings_are_read(tmp_path, encoding) -> None:
     """A mark tells the encoding; bytes that are none are shown as such."""
     text = "step,loss,m\u00fcde\n1,0.5,\u00e9\n2,0.4,x\n"
     assert losses(tmp_path, text.encode(encoding), "log.csv") == [(1, 0.5), (2, 0.4)]
+
+
+def test_encodings_that_are_mixed_are_read(tmp_path) -> None:
+    """As where two processes with other settings write into one file."""
+    mixed = (
+        b"step 1 | loss 0.5 | \xc3\xa9\nstep 2 | loss 0.4 | \xe9\nstep 3 | loss 0.3 | \xff\xfe\n"
+    )
+    assert losses(tmp_path, mixed) == [(1, 0.5), (2, 0.4), (3, 0.3)]
 
 
 def test_bars_and_colours_are_no_matter(tmp_path) -> None:
