@@ -7,6 +7,7 @@ and nothing that comes back every so many steps is met at the same instant for e
 points always stay, and those where a value leaps or is no number, with the one before.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite, isnan, nan
 from typing import NamedTuple
@@ -107,19 +108,23 @@ class LoggedColumn:
     _time: float = nan
     _kept: int = -1
 
-    def add(self, step: float, value: float, time: float, draw: int) -> None:
-        """Take a value in; `draw` is `draw_of` its step."""
-        last = self._value
-        alike = value == last or (last < _LEAP * value and value < _LEAP * last)
-        if step > self._step and alike and draw & self._mask and self.count >= _FIRST:
-            self.count += 1  # as most: like the one before, and none of those that are kept
-        elif step <= self._step and self._goes_back(step, value, time):
-            return
-        else:
-            part = max(0, len(self.parts) - 1)
-            self._keep(Point(step, value, time, self.count, part), draw, alike)
-            self.count += 1
-        self._step, self._value, self._time = step, value, time
+    def add(self, steps: Sequence[float], values: Sequence[float], times: Sequence[float]) -> None:
+        """Take in values of rows in a row; most are like the one before, and are only counted."""
+        last, before, time = self._value, self._step, self._time
+        for step, value, when in zip(steps, values, times, strict=True):
+            alike = value == last or (last < _LEAP * value and value < _LEAP * last)
+            draw = int(step) * _GOLDEN >> 12  # as draw_of, which would be called a million times
+            if alike and step > before and draw & self._mask and self.count >= _FIRST:
+                self.count += 1
+            else:
+                self._step, self._value, self._time = before, last, time
+                if step <= before and self._goes_back(step, value, when):
+                    continue
+                part = max(0, len(self.parts) - 1)
+                self._keep(Point(step, value, when, self.count, part), draw, alike)
+                self.count += 1
+            last, before, time = value, step, when
+        self._step, self._value, self._time = before, last, time
 
     def _keep(self, point: Point, draw: int, alike: bool) -> None:
         """Keep a point, as far as there is room for one of its kind."""

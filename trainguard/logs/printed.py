@@ -1,7 +1,7 @@
 """What a training printed: `key=value`, `key: value`, `| loss 2.31 |`, progress bars."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ _ODD = re.compile(  # spellings of no number that are no number of Python
     re.IGNORECASE,
 )
 _WORTH = re.compile(r"loss|nll|lr|learning|norm|acc", re.IGNORECASE)
-_FIGURE = re.compile(r"((?<![\w.])[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)")
+_FIGURE = re.compile(r"((?<![\w.])[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)")
 _MOST_FORMS = 4096
 _COARSE = 0.05  # of a zero: one that is written as 0.0 is meant
 _MEMORY = re.compile(r"out of memory", re.IGNORECASE)
@@ -36,7 +36,7 @@ def rows(file: Path, chosen: dict[str, str]) -> Iterator[Row | Lost]:
     forms = _Forms(chosen)
     epoch: float | None = None
     for number, line in enumerate(lines_of(file), 1):
-        if _MEMORY.search(line):
+        if ("emory" in line or "MEMORY" in line) and _MEMORY.search(line):
             yield Lost(line, number)
         elif _WORTH.search(line) or any(name in line for name in wanted):
             row = forms.read(line, epoch)
@@ -58,40 +58,66 @@ class _Forms:
     def __init__(self, chosen: dict[str, str]) -> None:
         self._chosen = chosen
         self._forms: dict[tuple[str, ...], _Form | None] = {}
+        self._last: _Form | None = None
 
     def read(self, line: str, epoch: float | None) -> Row:
         """Return what a line says, under the epoch that was said last."""
-        parts = _FIGURE.split(line)
-        figures = parts[1::2]
-        key = (*parts[::2], "".join(["." if "." in f or "e" in f else "1" for f in figures]))
-        form = self._forms.get(key)
-        if form is not None and form.agreed:
-            row = form.read(figures, epoch)
+        form = self._last
+        found = form.pattern.fullmatch(line) if form and form.pattern else None
+        if form is not None and found is not None:
+            row = form.read(found.groups(), epoch)
             if 0.0 not in row.values.values():  # how a zero was rounded is read from its text
                 return row
+        parts = _FIGURE.split(line)
+        figures = parts[1::2]
+        key = (*parts[::2], "".join([_kind(figure) for figure in figures]))
+        form = self._forms.get(key)
+        if form is not None and form.pattern:
+            self._last = form
+            row = form.read(figures, epoch)
+            if 0.0 not in row.values.values():
+                return row
         row = _row_of(line, epoch, self._chosen)
-        if len(self._forms) < _MOST_FORMS:
+        if not (form and form.pattern) and len(self._forms) < _MOST_FORMS:
             learned = _learn(row, figures)
             agreed = form is not None and learned == form
-            self._forms[key] = learned._replace(agreed=True) if learned and agreed else learned
+            if learned and agreed:
+                learned = self._last = learned._replace(pattern=_compile(parts))
+            self._forms[key] = learned
         return row
 
 
 class _Form(NamedTuple):
-    """Where the numbers of a line of one form stand; -1 where there is none."""
+    """
+    Where the numbers of a line of one form stand; -1 where there is none.
+
+    pattern: what a line of it looks like, once two lines have agreed on the places.
+    """
 
     names: tuple[tuple[str, int], ...]
     step: int
     epoch: int
     total: int
-    agreed: bool = False
+    pattern: re.Pattern[str] | None = None
 
-    def read(self, figures: list[str], epoch: float | None) -> Row:
+    def read(self, figures: Sequence[str], epoch: float | None) -> Row:
         """Return the row of a line of this form."""
         values = {name: float(figures[at]) for name, at in self.names}
         step = float(figures[self.step]) if self.step >= 0 else None
         epoch = float(figures[self.epoch]) if self.epoch >= 0 else epoch
         return Row(values, step, epoch, total=int(figures[self.total]) if self.total >= 0 else 0)
+
+
+def _kind(figure: str) -> str:
+    """Return whether a number is whole as it is written."""
+    return "." if "." in figure or "e" in figure.lower() else "1"
+
+
+def _compile(parts: Sequence[str]) -> re.Pattern[str]:
+    """Return what lines look like that have other numbers in these places, of the same kind."""
+    kinds = {"1": r"([-+]?\d+)", ".": r"([-+]?\d+(?:\.\d*(?:[eE][-+]?\d+)?|[eE][-+]?\d+))"}
+    told = [kinds[_kind(p)] if n % 2 else re.escape(p) for n, p in enumerate(parts)]
+    return re.compile("".join(told))
 
 
 def _learn(row: Row, figures: list[str]) -> _Form | None:

@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import isfinite, nan
 
-from trainguard.logs.column import LoggedColumn, draw_of
+from trainguard.logs.column import LoggedColumn
 from trainguard.logs.find import Source
 from trainguard.logs.roles import EPOCH, LOSS, NORM, RATE, STEP, TIME, Meaning, meaning_of
 from trainguard.logs.row import Lost, Row
 
 _MOST = 256  # columns that are kept
 _LOST = 16
+_TOGETHER = 512  # rows that are passed on together: a million one by one take half as long again
 _COUNTERS = (STEP, EPOCH, TIME)
 
 
@@ -122,6 +123,7 @@ def _read(source: Source, chosen: dict[str, str], told: Callable[[int], None]) -
             run.lost += [(row, max(counter.step, 0.0))] if len(run.lost) < _LOST else []
         elif sorter.means_something(row):
             sorter.add(row, counter.count(row))
+    sorter.pass_on()
     for column in run.columns.values():
         column.finish()
     run.unit = counter.unit
@@ -133,7 +135,7 @@ class _Sorter:
     """
     Sorts the values of rows into columns; what means nothing is only named.
 
-    Rows of the same names, as most are, are sorted as the one before.
+    Rows of the same names, as most are, are sorted as the one before, and passed on together.
     """
 
     run: LoggedRun
@@ -143,11 +145,15 @@ class _Sorter:
     _names: tuple[str, ...] = ()
     _columns: list[LoggedColumn | None] = field(default_factory=list)
     _meant: bool = False
+    _steps: list[float] = field(default_factory=list)
+    _rows: list[Iterable[float]] = field(default_factory=list)
+    _times: list[float] = field(default_factory=list)
 
     def means_something(self, row: Row) -> bool:
         """Say whether a row has a value that means something."""
         names = tuple(row.values)
         if names != self._names:
+            self.pass_on()
             known = self._known
             self._names = names
             self._columns = [known[n] if n in known else self._make(n) for n in names]
@@ -156,16 +162,24 @@ class _Sorter:
 
     def add(self, row: Row, step: float) -> None:
         """Add the values of the row that was asked for last."""
-        time, draw = row.time, draw_of(step)
-        for column, value in zip(self._columns, row.values.values(), strict=True):
-            if column is not None:
-                column.add(step, value, time, draw)
+        self._steps.append(step)
+        self._rows.append(row.values.values())
+        self._times.append(row.time)
+        if len(self._steps) >= _TOGETHER:
+            self.pass_on()
         for name, half in row.coarse.items() if row.coarse else ():
             told = self._known.get(name)
             if told is not None:
                 told.coarse = max(told.coarse, half)
         if row.total and row.epoch is None:
             self.run.total = row.total
+
+    def pass_on(self) -> None:
+        """Give the rows that have been put by to their columns."""
+        for column, values in zip(self._columns, zip(*self._rows, strict=True), strict=False):
+            if column is not None:
+                column.add(self._steps, values, self._times)
+        self._steps, self._rows, self._times = [], [], []
 
     def _make(self, name: str) -> LoggedColumn | None:
         """Make the column of a name that is met for the first time, if it means something."""

@@ -79,12 +79,10 @@ def _read(lines: Iterator[str], delimiter: str) -> Iterator[list[str]]:
     reader = csv.reader(lines, delimiter=delimiter)
     while True:
         try:
-            cells = next(reader, None)
+            yield from reader
         except csv.Error:  # a null byte, or a cell without an end
             continue
-        if cells is None:
-            return
-        yield cells
+        return
 
 
 def _name_columns(file: Path, names: list[str]) -> list[str]:
