@@ -93,6 +93,13 @@ def lint(session: nox.Session) -> None:
 
 
 @nox.session
+def docs(session: nox.Session) -> None:
+    """Build the site of the documentation; what it warns of fails."""
+    session.install(*CI, "-e", ".", "sphinx", "myst-parser")
+    session.run("sphinx-build", "-W", "--keep-going", "-q", "docs", "build/docs")
+
+
+@nox.session
 def wheel(session: nox.Session) -> None:
     """Build the wheel, install it, and run the tests where the source is out of the way."""
     session.install(*CI, "build", "torch")

@@ -5,6 +5,7 @@ python docs/make_catalogue.py            writes the page
 python docs/make_catalogue.py --check    fails where the page is not what would be written
 """
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from trainguard.core.catalogue import FAMILIES, SECTIONS, Invariant, catalogue
 
 PAGE = Path(__file__).with_name("catalogue.md")
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 HEAD = """\
 # The catalogue
 
@@ -46,8 +48,13 @@ def family_lines(family: str) -> Iterator[str]:
     yield ""
     for made in catalogue(family):
         yield f"### {made.key}\n\n{made.title}\n"
-        yield from (f"- **{heading}**: {made.section(heading)}" for heading in SECTIONS)
-        yield f"- **Items**: {ITEMS[made.per]}.\n"
+        yield from entry_lines(made)
+
+
+def entry_lines(made: Invariant) -> Iterator[str]:
+    """Yield what the docstring of an invariant says."""
+    yield from (f"- **{heading}**: {made.section(heading)}" for heading in SECTIONS)
+    yield f"- **Items**: {ITEMS[made.per]}.\n"
 
 
 def condition(made: Invariant) -> str:
@@ -56,6 +63,34 @@ def condition(made: Invariant) -> str:
     if made.per == "low precision":
         needs.append("a dtype of 16 bits declared")
     return ", ".join(needs) or "always"
+
+
+def write_invariant_pages(folder: Path) -> None:
+    """Write a page for each invariant, and one that leads to them, for the site."""
+    folder.mkdir(exist_ok=True)
+    names = [made.key for made in catalogue()]
+    leading = ["# A page for each invariant\n", "```{toctree}", ":maxdepth: 1", *names, "```", ""]
+    pages = {made.key: invariant_lines(made) for made in catalogue()}
+    for name, lines in {"index": leading, **pages}.items():
+        (folder / f"{name}.md").write_text("\n".join(lines), encoding="utf-8")
+
+
+def invariant_lines(made: Invariant) -> Iterator[str]:
+    """Yield the page of an invariant: what it says, how to excuse it, code that breaks it."""
+    yield f"# {made.key}\n\n{made.title}\n\nJudged: {condition(made)}.\n"
+    yield from entry_lines(made)
+    yield f'## Excuse it\n\n```python\nallow={{"{made.name}": "<reason>"}}\n```\n'
+    yield f"`--trainguard-ignore={made.key}` leaves it out. Its limits are what `Allows` says.\n"
+    for broken in broken_fixtures(made)[:1]:
+        path = broken.relative_to(FIXTURES.parent).as_posix()
+        yield f"## Code that breaks it\n\n`{path}`:\n\n```{{literalinclude}} ../../{path}\n```\n"
+
+
+def broken_fixtures(made: Invariant) -> list[Path]:
+    """Return the fixtures that break an invariant; the tests run them."""
+    naming = re.compile(rf"^BREAKS\b[^}}]*\"{made.name}\"", re.MULTILINE)
+    files = sorted((FIXTURES / "broken" / made.family).glob("guard_*.py"))
+    return [file for file in files if naming.search(file.read_text(encoding="utf-8"))]
 
 
 def main(arguments: list[str]) -> int:
