@@ -42,6 +42,7 @@ class RunSummary:
     rates: {optimizer: (rates of its groups in its first step, in its last)}.
     memory: the most bytes in use; evaluations: how many; evaluated: their first and last loss.
     faults: what trainguard itself failed at, one line each.
+    unprobed: the modules of which no copy could be tried out, and why, one line each.
     ended: "finished", "stopped", "failed" or "interrupted".
     """
 
@@ -58,6 +59,7 @@ class RunSummary:
     evaluations: int
     evaluated: tuple[float, float] | None
     faults: tuple[str, ...]
+    unprobed: tuple[str, ...]
     ended: str
     torch: str
     events: int
@@ -84,7 +86,8 @@ def summarize_run(trace: Trace[Any], ended: str = "") -> RunSummary:
         memory=max((step.memory for step in steps), default=0),
         evaluations=len(evaluations),
         evaluated=_ends(event.loss for event in evaluations if _is_told(event)),
-        faults=_faults(trace),
+        faults=_lines(trace, "faults"),
+        unprobed=_lines(trace, "unprobed"),
         ended=ended or str(trace.conditions.get("ended", "finished")),
         torch=str(trace.conditions.get("torch", "")),
         events=len(trace),
@@ -112,9 +115,9 @@ def _is_told(event: Evaluation) -> bool:
     return event.measures and "none" not in event.reduction.split("/")
 
 
-def _faults(trace: Trace[Any]) -> tuple[str, ...]:
-    """Return what trainguard itself failed at."""
-    told = trace.conditions.get("faults")
+def _lines(trace: Trace[Any], condition: str) -> tuple[str, ...]:
+    """Return the lines of a condition that a run was made under; none where it has none."""
+    told = trace.conditions.get(condition)
     return tuple(map(str, told)) if isinstance(told, tuple) else ()
 
 
@@ -137,6 +140,7 @@ def as_plain(told: RunSummary) -> dict[str, Any]:
         "evaluations": told.evaluations,
         "evaluation_loss": _plain_ends(told.evaluated),
         "faults": list(told.faults),
+        "unprobed": list(told.unprobed),
         "ended": told.ended,
         "torch": told.torch,
         "events": told.events,
@@ -159,6 +163,7 @@ def as_rows(told: RunSummary) -> list[tuple[str, str]]:
         rows.append(("evaluated", f"{_times(told.evaluations)}{loss}"))
     if told.memory:
         rows.append(("memory", f"at most {size_text(told.memory)} in use"))
+    rows += [("unprobed", line) for line in told.unprobed]
     return [*rows, *(("fault", line) for line in told.faults)]
 
 

@@ -1,6 +1,7 @@
 """Whether the code of a module could move what is not in a copy of it."""
 
 import itertools
+import os
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,9 @@ from torch.nn import functional as F
 from tests.observe.loop.trainings import batches
 from trainguard.observe.loop.counterfactual import forking
 from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.loop.watch import repeat_probe
 from trainguard.observe.tools.outside_state import reaches_outside
+from trainguard.report.run_summary import as_rows, summarize_run
 
 ARRAYS, PLAIN = np.random.default_rng(0), random.Random(0)
 TORCHS, TURNS = torch.Generator().manual_seed(0), itertools.count()
@@ -154,7 +157,7 @@ MAKES["class"] = lambda: nn.Sequential(nn.Linear(4, 1), Shared())
 
 @pytest.mark.parametrize("name", MAKES)
 def test_what_is_outside_is_left_alone(name, tmp_path, monkeypatch) -> None:
-    """Where no child can be made, such a model is not tried: its losses are those of python."""
+    """Where no child can be made, such a model is named and not tried: its losses are python's."""
     monkeypatch.chdir(tmp_path)
     assert reaches_outside(MAKES[name]())
     plain = train(MAKES[name])
@@ -163,6 +166,11 @@ def test_what_is_outside_is_left_alone(name, tmp_path, monkeypatch) -> None:
         watched = train(MAKES[name])
     assert watched == plain
     assert "repeat" not in recorder.trace.conditions["looked"]
+    (row,) = [
+        words for label, words in as_rows(summarize_run(recorder.trace)) if label == "unprobed"
+    ]
+    assert "its code reaches what is outside of it" in row
+    assert row.startswith("`Sequential`: " if name == "class" else "`Noisy`: ")
 
 
 @pytest.mark.parametrize(
@@ -189,3 +197,19 @@ def test_what_models_do_is_tried_without_children(monkeypatch) -> None:
         watched = train(Sound)
     assert watched == plain
     assert "repeat" in recorder.trace.conditions["looked"]
+    assert "unprobed" not in recorder.trace.conditions
+
+
+def test_a_child_that_fails_is_told(monkeypatch) -> None:
+    """A model is named whose child came to no end, and what it was to show is not judged."""
+
+    def break_down(*_):
+        """End the child without an answer."""
+        os._exit(1)
+
+    monkeypatch.setattr(repeat_probe, "attempt", break_down)
+    with Recorder("x") as recorder:
+        train(Sound)
+    (told,) = recorder.trace.conditions["unprobed"]
+    assert told == "`Sound`: the child process that tried it failed: it ended without an answer"
+    assert "repeat" not in recorder.trace.conditions["looked"]

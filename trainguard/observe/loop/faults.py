@@ -9,7 +9,10 @@ from threading import RLock
 from traceback import extract_tb
 from typing import Any, TypeVar
 
+from torch import nn
+
 from trainguard.events.base import EVERYTHING, Event, Plain
+from trainguard.observe.loop.counterfactual.forking import look_apart
 from trainguard.observe.loop.deferred import fetch
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.tools.patches import Patches
@@ -21,14 +24,15 @@ _PATIENCE = 10.0  # seconds that another thread waits until nothing is looked at
 
 class Faults:
     """
-    The watchers that are switched off, and why.
+    The watchers that are switched off, and the modules that could not be tried out, and why.
 
-    told: a line for each that failed. lost: columns of steps and kinds of events that nobody knows.
+    told: a line for each watcher that failed, or column. unprobed: one for each module. lost: columns of steps and kinds of events that nobody knows.
     """
 
     def __init__(self, watchers: Iterable[Watcher], patches: Patches) -> None:
         self.told: list[str] = []
         self.lost: set[str] = set()
+        self.unprobed: dict[str, str] = {}
         self._patches = patches
         self._looking = RLock()  # held while the training's own tensors are looked at
         self._watchers = list(watchers)
@@ -54,6 +58,15 @@ class Faults:
         except Exception as error:  # noqa: BLE001 nothing of ours may raise in the user's code
             self.stop_looking(f"the recorder failed: {describe(error)}")
             return None
+
+    def look_apart(
+        self, name: str, module: nn.Module, look: Callable[[], T]
+    ) -> tuple[T | None, bool]:
+        """Return what is seen on copies of a module, and whether it was looked at."""
+        seen, why = look_apart(look, module)
+        if why:
+            self.unprobed.setdefault(name, f"`{name}`: {why}")
+        return seen, not why
 
     def finish(self, watcher: Watcher) -> list[Event]:
         """Return the events of a watcher; one that fails at the end costs its own."""
@@ -97,7 +110,8 @@ class Faults:
     def as_conditions(self) -> dict[str, Plain]:
         """Return what failed and what is lost by it, as conditions of a trace."""
         lost = tuple(sorted(self.lost))
-        return {"faults": tuple(self.told), "lost": lost} if self.told else {}
+        told: dict[str, Plain] = {"faults": tuple(self.told), "lost": lost} if self.told else {}
+        return told | ({"unprobed": tuple(self.unprobed.values())} if self.unprobed else {})
 
     def is_off(self, watcher: Watcher) -> bool:
         """Say whether a watcher is switched off."""

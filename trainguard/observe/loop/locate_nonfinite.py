@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from trainguard.observe.loop.counterfactual.forking import look_apart
 from trainguard.observe.tools.isolation import keep_streams
 from trainguard.observe.tools.local_values import local_values
 
@@ -34,7 +33,11 @@ def first_culprit(recorder: "Recorder", call: Call | None) -> str:
     if not all(_finite(tensor) for tensor in tensors_in(inputs)):
         return f"input of `{recorder.names.module(module)}`"
     try:
-        found = look_apart(lambda: _first_module(recorder, module, inputs, keywords), module)
+        found, _ = recorder.faults.look_apart(
+            recorder.names.module(module),
+            module,
+            lambda: _first_module(recorder, module, inputs, keywords),
+        )
     except Exception:  # noqa: BLE001 whatever the user's forward does the second time
         return ""
     return "the loss, out of finite outputs" if found == "" else found or ""

@@ -236,10 +236,13 @@ def test_other_obstacles(monkeypatch) -> None:
 
 
 def test_looking_apart() -> None:
-    """A child looks, and its parent does where there can be none; a failure is nothing."""
+    """A child looks, and its parent does where there can be none; a failure is told."""
     mine = os.getpid()
-    assert forking.look_apart(os.getpid) != mine
-    assert forking.look_apart(lambda: 1 / 0) is None
+    assert forking.look_apart(os.getpid) != (mine, "")
+    assert forking.look_apart(lambda: 1 / 0) == (
+        None,
+        "the child process that tried it failed: ZeroDivisionError: division by zero",
+    )
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(forking, "_forbids_children", lambda: "there is no fork")
-        assert forking.look_apart(os.getpid) == mine
+        assert forking.look_apart(os.getpid) == (mine, "")

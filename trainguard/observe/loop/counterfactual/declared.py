@@ -81,7 +81,7 @@ class RelationAsked(Question):
     ) -> Contrast | None:
         """Let the team's code hold the two against each other, in a child too."""
         before, after, self._after = edited["outcome"], self._after, None
-        told = look_apart(lambda: _find_breach(self._relation, before, after))
+        told, _ = look_apart(lambda: _find_breach(self._relation, before, after))
         if told is None:
             return Contrast(void="then(before, after) did not come to an end")
         raised, breach = told

@@ -133,24 +133,23 @@ def fork(seconds: float, become: Callable[[Exit], None]) -> Answer | None:
     return Answer(report, trouble, used + process_time() - began)
 
 
-def look_apart(look: Callable[[], T], *modules: nn.Module) -> T | None:
+def look_apart(look: Callable[[], T], module: nn.Module | None = None) -> tuple[T | None, str]:
     """
-    Return what a child sees, in plain values, or nothing where it fails or takes too long.
+    Return what a child sees, in plain values, and why it was not to be seen where it was not.
 
-    Where no child can be made, this process looks for itself, unless copies of the modules that it
+    Where no child can be made, this process looks for itself, unless a copy of the module that it
     runs could move something of the user's. Threads beside ours do not matter much: the child runs
     a few passes of a copy, and where it waits for a lock of theirs, it is ended soon.
     """
+    if why := _forbids_children():
+        if module is None or not reaches_outside(module):
+            return look(), ""
+        return None, f"its code reaches what is outside of it, and there can be no child: {why}"
     threads = threading.active_count() > 1
-    if _forbids_children():
-        return look() if all(map(may_look_into, modules)) else None
     answer = fork(_HURRIED if threads else _LOOKING, lambda out: out.report(seen=look()))
-    return answer.report.get("seen") if answer is not None else None
-
-
-def may_look_into(module: nn.Module) -> bool:
-    """Say whether a copy of a module can be run so that nothing of the user's is moved."""
-    return not (_forbids_children() and reaches_outside(module))
+    if answer is None or not answer.trouble:
+        return (answer.report["seen"] if answer is not None else None), ""
+    return None, f"the child process that tried it failed: {answer.trouble}"
 
 
 def _fork_quietly() -> int:

@@ -10,7 +10,6 @@ from torch import nn
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
-from trainguard.observe.loop.counterfactual.forking import look_apart
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.loss_calls import LossCalls
 from trainguard.observe.loop.watch.loss_functions import LossFunctions
@@ -152,9 +151,10 @@ class InputScales(Watcher):
         known = self._trained[name]
         known.left -= 1
         losses = _LossCall(tally.function, tally.options, scores.shape, target)
-        seen = look_apart(
-            lambda: attempt(self.recorder, call, lambda run: losses.compare(call, run, known)),
+        seen, _ = self.recorder.faults.look_apart(
+            name,
             call.module,
+            lambda: attempt(self.recorder, call, lambda run: losses.compare(call, run, known)),
         )
         if seen:
             given = next(t for t in tensors_in(call.inputs) if t.dim())

@@ -8,7 +8,6 @@ from torch import nn
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
-from trainguard.observe.loop.counterfactual.forking import look_apart, may_look_into
 from trainguard.observe.loop.watch.module_copy import (
     CopyableCall,
     Run,
@@ -103,12 +102,12 @@ class ModuleProbe(Watcher):
         except Exception:  # noqa: BLE001 inputs may be of classes that compare as they like
             return None
         self._left = 0
-        if not may_look_into(call.module):
-            return None
-        self.looked.add(self.probe)
-        seen = look_apart(
-            lambda: attempt(self.recorder, call, lambda run: self.look(call, run)), call.module
+        seen, made = self.recorder.faults.look_apart(
+            self.recorder.names.module(call.module),
+            call.module,
+            lambda: attempt(self.recorder, call, lambda run: self.look(call, run)),
         )
+        self.looked |= {self.probe} if made else set()
         return Seen(*seen) if seen else None
 
     def fits(self, call: CopyableCall) -> bool:

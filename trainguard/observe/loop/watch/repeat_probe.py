@@ -10,7 +10,6 @@ from torch.overrides import TorchFunctionMode
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
-from trainguard.observe.loop.counterfactual.forking import look_apart, may_look_into
 from trainguard.observe.loop.watch.loss_calls import LossCalls
 from trainguard.observe.loop.watch.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.module_copy import (
@@ -110,13 +109,12 @@ class RepeatProbe(Watcher):
             return
         forward, call = done
         self._tried.add(forward.module)
-        if not may_look_into(call.module):
-            return
-        self.looked.add("repeat")
-        found = look_apart(
-            lambda: attempt(self.recorder, call, lambda run: _compare_passes(run, call.inputs)),
+        found, made = self.recorder.faults.look_apart(
+            forward.module,
             call.module,
+            lambda: attempt(self.recorder, call, lambda run: _compare_passes(run, call.inputs)),
         )
+        self.looked |= {"repeat"} if made else set()
         if found is not None:
             measured, reference, source = found
             self._found.append(
