@@ -26,7 +26,8 @@ class Faults:
     """
     The watchers that are switched off, and the modules that could not be tried out, and why.
 
-    told: a line for each watcher that failed, or column. unprobed: one for each module. lost: columns of steps and kinds of events that nobody knows.
+    told: a line for each watcher that failed, or column. unprobed: one for each module.
+    lost: columns of steps and kinds of events that nobody knows.
     """
 
     def __init__(self, watchers: Iterable[Watcher], patches: Patches) -> None:
