@@ -140,6 +140,7 @@ SLOW = (
     "tests/test_matrix.py::test_a_healthy_fixture_passes_everything[ranks/",
     "tests/test_matrix.py::test_a_healthy_training_passes_run",
     "tests/test_matrix.py::test_a_healthy_fixture_passes_everything[loop/guard_sets_that",
+    "tests/test_readme.py::test_what_the_readme_goes_on_with",
     "tests/test_reference_curves.py",
     "tests/test_wheel.py",
     "tests/third_party/",

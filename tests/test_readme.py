@@ -1,6 +1,7 @@
 """The README and the pages on each subject: what they show is what happens."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -77,18 +78,40 @@ def test_the_readme_is_short() -> None:
 
 def test_the_script_is_reported_as_printed(tmp_path: Path) -> None:
     """The training script of the README gives the README's report, but for its numbers."""
-    (code,) = re.findall(r"```python\n# train\.py\n(.*?)```", TEXT, re.S)
     (report,) = re.findall(r"```\n(gradient_norm_is_measured.*?)```", TEXT, re.S)
-    (tmp_path / "train.py").write_text(f"# train.py\n{code}", encoding="utf-8")
-    command = [sys.executable, "-m", "trainguard", "run", "train.py"]
-    run = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
-    )
+    write(tmp_path, "train.py")
+    run = told(tmp_path, "trainguard run train.py")
     assert run.returncode == 1
     # Which reasons are the commonest depends on how many steps there was time to ask.
-    told, _, unjudged = report.partition("  unjudged  ")
-    assert worded(told) in worded(run.stdout)
+    shown, _, unjudged = report.partition("  unjudged  ")
+    assert worded(shown) in worded(run.stdout)
     assert unjudged.partition(" had ")[2][:16] in run.stdout
+
+
+def test_what_the_readme_goes_on_with(tmp_path: Path) -> None:
+    """Each command of its table does what stands beside it."""
+    commands = re.findall(
+        r"^\| `((?:trainguard|pytest) .*?)` \|", PAGES[0].read_text("utf-8"), re.M
+    )
+    write(tmp_path, "train.py")
+    ended = {command: told(tmp_path, command) for command in commands}
+    assert [run.returncode for run in ended.values()] == [0, 1, 1, 1, 0]
+    assert "2 failed" in ended["pytest --trainguard"].stdout
+    annotations = (tmp_path / "notes.txt").read_text(encoding="utf-8").splitlines()
+    assert [line.split(",")[:2] for line in annotations] == [
+        ["::error file=train.py", "line=14"],
+        ["::error file=train.py", "line=16"],
+    ]
+    assert "<svg" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "gradient_norm_is_measured" in (tmp_path / "known.json").read_text(encoding="utf-8")
+
+
+def test_the_sessions_of_the_readme_are_there() -> None:
+    """What it says of nox is what noxfile.py has; the sessions themselves are what CI runs."""
+    named = re.findall(r"nox -s (\w+)", PAGES[0].read_text(encoding="utf-8"))
+    known = re.findall(r"^def (\w+)\(session", (ROOT / "noxfile.py").read_text("utf-8"), re.M)
+    assert named
+    assert set(named) <= set(known)
 
 
 def write(folder: Path, name: str) -> None:
@@ -101,11 +124,15 @@ def write(folder: Path, name: str) -> None:
 
 def judged(folder: Path, *options: str) -> str:
     """Run `pytest --trainguard` in a folder, and return what it prints."""
-    command = [sys.executable, "-m", "pytest", "--trainguard", "-p", "no:cacheprovider", *options]
-    run = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    return told(folder, f"pytest --trainguard -p no:cacheprovider {' '.join(options)}").stdout
+
+
+def told(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of a page in a folder."""
+    words = [sys.executable, "-m", *shlex.split(command)]
+    return subprocess.run(
+        words, cwd=folder, capture_output=True, text=True, timeout=300, check=False
     )
-    return run.stdout
 
 
 def worded(text: str) -> str:

@@ -69,6 +69,19 @@ def test_help_of_run() -> None:
     assert all(len(line) <= 100 for line in told.output.splitlines())
 
 
+@pytest.mark.parametrize(
+    ("begun", "offered"),
+    [("explain gradient_is_fi", ["gradient_is_finite"]), ("run --format sa", ["sarif"])],
+)
+def test_a_shell_completes(begun, offered) -> None:
+    """What a shell asks for is answered: names of invariants, formats."""
+    words = f"trainguard {begun}"
+    asked = {"_TRAINGUARD_COMPLETE": "complete_bash", "COMP_WORDS": words}
+    env = {**asked, "COMP_CWORD": str(len(words.split()) - 1)}
+    told = CliRunner().invoke(app, prog_name="trainguard", env=env)
+    assert told.output.split() == offered
+
+
 WRONG = {
     ("explain", "gradient_is_finit"): "Did you mean 'gradient_is_finite'?",
     ("explain", "banana"): "No invariant is called 'banana'. Known: ",

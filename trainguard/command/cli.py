@@ -22,6 +22,8 @@ from trainguard.command.mutate.command import mutate_training
 from trainguard.command.options import (
     Words,
     check_file,
+    complete_format,
+    complete_name,
     open_baseline,
     read_excuses,
     read_settings,
@@ -42,7 +44,6 @@ app = typer.Typer(
     name="trainguard",
     help="Judge training: a script (trainguard run), declared parts of it (pytest --trainguard).",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -82,7 +83,12 @@ def run_script(
         Path | None, typer.Option(help="Write all that was recorded.", metavar="FILE")
     ] = None,
     format: Annotated[  # noqa: A002 it is the name of the option
-        Words, typer.Option(help=f"{', '.join(FORMATS)}.", metavar="FORMAT[=FILE]")
+        Words,
+        typer.Option(
+            help=f"{', '.join(FORMATS)}.",
+            metavar="FORMAT[=FILE]",
+            autocompletion=complete_format,
+        ),
     ] = None,
     live: Annotated[
         bool, typer.Option("--live", help="Print a finding as soon as it is certain.")
@@ -249,7 +255,12 @@ def list_invariants(
 
 
 @app.command()
-def explain(name: Annotated[str, typer.Argument(help="Such as gradient_is_finite.")]) -> None:
+def explain(
+    name: Annotated[
+        str,
+        typer.Argument(help="Such as gradient_is_finite.", autocompletion=complete_name),
+    ],
+) -> None:
     """Explain an invariant: what it judges, allows and misses, and why it is there."""
     with ending():
         _tell("\n\n".join(_explain(made) for made in find_invariants(name)))

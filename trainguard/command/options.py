@@ -4,11 +4,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from trainguard.core.catalogue import check_globs
+from trainguard.core.catalogue import catalogue, check_globs
 from trainguard.core.errors import DeclarationError
 from trainguard.core.settings import Settings, from_pyproject
 from trainguard.judging.baseline import Baseline, read_baseline
-from trainguard.report.formats.table import split_format
+from trainguard.report.formats.table import FORMATS, split_format
 from trainguard.report.json import check_writable
 from trainguard.subjects.subject import Subject
 
@@ -71,6 +71,16 @@ def read_settings(select: Words, ignore: Words, strict: bool, read: bool) -> Set
     check_globs("select", settings.select)
     check_globs("ignore", settings.ignore)
     return settings
+
+
+def complete_name(begun: str) -> list[str]:
+    """Return the invariants whose names begin so, for the completion of a shell."""
+    return [made.name for made in catalogue() if made.name.startswith(begun)]
+
+
+def complete_format(begun: str) -> list[str]:
+    """Return the formats whose names begin so, for the completion of a shell."""
+    return [name for name in FORMATS if name.startswith(begun)]
 
 
 def check_file(option: str, path: Path | None) -> Path | None:

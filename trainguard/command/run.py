@@ -247,7 +247,7 @@ def _tell(order: RunRequest, account: RunAccount, out: TextIO, err: TextIO) -> b
     written = said = True
     for name, path in order.formats:
         if path is not None:
-            written &= write_file(path, partial(write_account, name, account), err)
+            written &= write_file(path, partial(_file_text, name, account), err)
     printed = [name for name, path in order.formats if path is None] or ["text"]
     if not order.formats and os.environ.get("GITHUB_ACTIONS") == "true":
         printed += ["github"]
@@ -256,6 +256,12 @@ def _tell(order: RunRequest, account: RunAccount, out: TextIO, err: TextIO) -> b
     # A file is an account too; with none, nobody could tell this run from one that passed.
     files = [order.json, *(path for _, path in order.formats)]
     return written and (said or any(file is not None for file in files))
+
+
+def _file_text(name: str, account: RunAccount) -> str:
+    """Return a report as the text of a file, which ends with a line break."""
+    text = write_account(name, account)
+    return text if text.endswith("\n") or not text else f"{text}\n"
 
 
 def _settle(

@@ -5,6 +5,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+try:
+    _ROOT = Path.cwd()  # a script may go elsewhere later
+except OSError:  # somebody has removed it
+    _ROOT = Path(sys.prefix)
+
 
 def cell_of(file: str) -> str:
     """Return the cell that code came from, such as `In[3]`; nothing where it is from a file."""
@@ -16,9 +21,10 @@ def cell_of(file: str) -> str:
 
 
 def short_source(source: str) -> str:
-    """Return `train.py:7` for a line of a file, `In[3]:7` for one of a cell."""
+    """Return `src/train.py:7` for a line of a file, as seen from here; `In[3]:7` for a cell's."""
     file, colon, line = source.rpartition(":")
     cell = cell_of(file)
     if cell:
         return f"{cell}{colon}{line}"
-    return Path(source).name
+    path = Path(source)
+    return path.relative_to(_ROOT).as_posix() if path.is_relative_to(_ROOT) else path.name
