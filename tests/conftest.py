@@ -3,10 +3,13 @@
 # pytester forgets the modules that a run inside this process was the first to import. This one
 # registers operators, which can be done only once, and comes with the first optimizer.
 import gc
+from pathlib import Path
 
 import pytest
 import torch._dynamo  # noqa: F401
 from hypothesis import HealthCheck, settings
+
+from trainguard.core import notebook
 
 # How long an example takes is a matter of the machine, and of what else it does.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -181,3 +184,9 @@ def _outside_ci(monkeypatch) -> None:
     # In CI pytest repeats whole messages; in a worker syrupy reports nothing.
     for variable in ("CI", "BUILD_NUMBER", "GITHUB_ACTIONS", "PYTEST_XDIST_WORKER"):
         monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _from_anywhere(monkeypatch) -> None:
+    """Let messages name files alone, wherever pytest was started."""
+    monkeypatch.setattr(notebook, "_ROOT", Path("/nowhere"))
