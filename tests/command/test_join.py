@@ -35,6 +35,8 @@ def test_two_traces(tmp_path) -> None:
     assert "optimizers_agree: the replicas of `train.py`" in done.stdout
     assert "6 of 6 steps, first 0.002 against 0.001" in done.stdout
     assert "notes.txt is no trace" in done.stdout
+    done = command(tmp_path, "join", "--format", "github", ".")
+    assert done.stdout.startswith("::error file=train.py,line=9,title=trainguard%3A optimizers_a")
     assert command(tmp_path, "join", "--allow", "optimizers_agree=meant", ".").returncode == 0
 
 

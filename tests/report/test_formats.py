@@ -14,7 +14,7 @@ from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
 from trainguard.judging.verdict import Config, Verdict
 from trainguard.report.formats import RunAccount
-from trainguard.report.formats.table import FORMATS, write_account
+from trainguard.report.formats.table import FORMATS, write_accounts
 from trainguard.report.run_summary import summarize_run
 from trainguard.subjects.loop import Script
 
@@ -41,7 +41,7 @@ def account(summary: str, why: str, losses: list[float]) -> RunAccount:
 def test_any_words_can_be_written(summary: str, why: str, losses: list[float]) -> None:
     """One annotation is one line, XML and JSON are read again, a page has no tag of theirs."""
     told = account(summary, why, losses)
-    written = {name: write_account(name, told) for name in FORMATS}
+    written = {name: write_accounts(name, [told]) for name in FORMATS}
     assert len(written["github"].split("\n")) == 1
     assert written["github"].startswith("::error file=train.py,line=3,")
     assert ET.fromstring(written["junit"].encode())[0].get("failures") == "1"
@@ -60,12 +60,12 @@ def test_no_format_hides_what_another_process_found() -> None:
     others = ((1, "gradients_agree", "gradients_agree: they differ\n  at  step 3"),)
     told = replace(whole, verdicts=(well, stale), others=others, text="rank 1:\ngradients_agree")
     for name in FORMATS:
-        written = write_account(name, told).replace("\\_", "_")
+        written = write_accounts(name, [told]).replace("\\_", "_")
         assert "gradients_agree" in written, name
         assert name == "text" or "loss_falls" in written, name
-    (log,) = json.loads(write_account("sarif", told))["runs"]
+    (log,) = json.loads(write_accounts("sarif", [told]))["runs"]
     assert [result["level"] for result in log["results"]] == ["error", "error"]
-    suite = ET.fromstring(write_account("junit", told).encode())[0]
+    suite = ET.fromstring(write_accounts("junit", [told]).encode())[0]
     assert (suite.get("tests"), suite.get("failures")) == ("3", "2")
     assert [len(case.findall("failure")) for case in suite] == [0, 1, 1]
 
@@ -74,7 +74,7 @@ def test_a_long_run_is_drawn_with_its_spikes() -> None:
     """A curve is thinned to what a page can show; its highest and lowest points stay."""
     losses = [1.0] * 100_000
     losses[54_321] = 7.0
-    page = write_account("html", account("x", "", losses))
+    page = write_accounts("html", [account("x", "", losses)])
     assert "from 1 to 7" in page
     assert len(page) < 100_000
     assert ",4.0 " in page  # the spike is at the top

@@ -20,9 +20,9 @@ from trainguard.command.join import join_traces
 from trainguard.command.memory.command import show_memory
 from trainguard.command.mutate.command import mutate_training
 from trainguard.command.options import (
+    FormatOption,
     Words,
     check_file,
-    complete_format,
     complete_name,
     open_baseline,
     read_excuses,
@@ -37,7 +37,6 @@ from trainguard.command.run_request import RunRequest
 from trainguard.command.torchrun import settle, start_ranks, told_command
 from trainguard.core.catalogue import Invariant, catalogue, check_globs, find_invariants, matches
 from trainguard.core.errors import DeclarationError
-from trainguard.report.formats.table import FORMATS
 from trainguard.subjects.loop import Script
 
 app = typer.Typer(
@@ -82,14 +81,7 @@ def run_script(
     trace: Annotated[
         Path | None, typer.Option(help="Write all that was recorded.", metavar="FILE")
     ] = None,
-    format: Annotated[  # noqa: A002 it is the name of the option
-        Words,
-        typer.Option(
-            help=f"{', '.join(FORMATS)}.",
-            metavar="FORMAT[=FILE]",
-            autocompletion=complete_format,
-        ),
-    ] = None,
+    format: FormatOption = None,  # noqa: A002 it is the name of the option
     live: Annotated[
         bool, typer.Option("--live", help="Print a finding as soon as it is certain.")
     ] = False,

@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,6 +13,7 @@ import typer
 from trainguard.command.exit import CLEAN, FOUND, USAGE, ending
 from trainguard.command.options import (
     SILENCE,
+    FormatOption,
     Words,
     check_file,
     check_installed,
@@ -22,8 +22,9 @@ from trainguard.command.options import (
     read_excuses,
     read_settings,
     split_columns,
+    split_formats,
 )
-from trainguard.command.output import say, write_baseline, write_file
+from trainguard.command.output import Audience, write_baseline
 from trainguard.core.catalogue import catalogue
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Trace
@@ -31,11 +32,11 @@ from trainguard.judging.baseline import Baseline
 from trainguard.judging.judge import judge_run
 from trainguard.judging.verdict import Verdict
 from trainguard.logs.entry import read_logs
-from trainguard.report import log_summary, run_summary
-from trainguard.report.formats.html_format import PagePart, write_page
-from trainguard.report.json import VERSION, check_apart, findings, render
+from trainguard.report.formats import RunAccount
+from trainguard.report.json import check_apart
 from trainguard.report.progress import showing
 from trainguard.report.run_report import baseline_as_rows, render_report
+from trainguard.report.run_summary import summarize_run
 from trainguard.report.text import render_rows
 from trainguard.subjects.log import Log
 from trainguard.subjects.loop import Script
@@ -47,8 +48,7 @@ class DiagnoseRequest:
 
     subject: Log
     settings: Settings = field(default_factory=Settings)
-    json: Path | None = None
-    html: Path | None = None
+    formats: tuple[tuple[str, Path | None], ...] = ()
     baseline: Baseline = field(default_factory=Baseline)
     verbose: bool = False
     command: str = ""
@@ -73,6 +73,7 @@ def diagnose_logs(
     json: Annotated[
         Path | None, typer.Option(help="Write the findings to this file.", metavar="FILE")
     ] = None,
+    format: FormatOption = None,  # noqa: A002 it is the name of the option
     html: Annotated[
         Path | None, typer.Option(help="Write a page with the curves.", metavar="FILE")
     ] = None,
@@ -101,6 +102,8 @@ def diagnose_logs(
     with ending():
         if html is not None:
             check_installed("--html", "jinja2")
+        asked = {"json": check_file("--json", json), "html": check_file("--html", html)}
+        files = [(name, path) for name, path in asked.items() if path is not None]
         subject = Log(
             tuple(paths),
             columns=split_columns(column),
@@ -112,8 +115,7 @@ def diagnose_logs(
         order = DiagnoseRequest(
             subject=subject,
             settings=read_settings(select, ignore, strict, read=True),
-            json=check_file("--json", json),
-            html=check_file("--html", html),
+            formats=(*split_formats(format), *files),
             baseline=open_baseline(baseline, update_baseline),
             verbose=verbose,
             command=shlex.join(["trainguard", *sys.argv[1:]]),
@@ -128,26 +130,20 @@ def diagnose(order: DiagnoseRequest) -> int:
     paths = [subject.paths] if isinstance(subject.paths, str | Path) else subject.paths
     held = order.baseline
     check_apart(
-        [order.json, order.html, held.path], [path for path in map(Path, paths) if path.exists()]
+        [*(path for _, path in order.formats), held.path],
+        [path for path in map(Path, paths) if path.exists()],
     )
     with ExitStack() as stack:
         read = [0]
         stack.enter_context(showing(lambda seconds: f"{read[0]:,} rows read, {seconds:.0f} s"))
         traces = read_logs(subject, partial(_count, read))
     judged = [(trace, _judge(order, trace)) for trace in traces]
-    judged = [(trace, tuple(map(held.settle, verdicts))) for trace, verdicts in judged]
-    written = True
-    if order.json is not None:
-        text = partial(_document, order, judged)
-        written &= write_file(order.json, text, sys.stderr)
-    if order.html is not None:
-        written &= write_file(order.html, partial(_page, judged), sys.stderr)
-    written &= write_baseline(held, sys.stderr)
-    told = [_report(order, trace, verdicts) for trace, verdicts in judged]
-    told += [render_rows([], rows)] if (rows := baseline_as_rows(held)) else []
-    report = "\n\n".join(told)
-    written &= say(report, sys.stdout, sys.stderr) or bool(order.json or order.html)
-    if any(verdict.fails for _, verdicts in judged for verdict in verdicts):
+    runs = [_account(order, trace, tuple(map(held.settle, verdicts))) for trace, verdicts in judged]
+    written = write_baseline(held, sys.stderr)
+    if rows := baseline_as_rows(held):
+        runs[-1] = replace(runs[-1], text=f"{runs[-1].text}\n\n{render_rows([], rows)}")
+    written &= Audience(order.formats, sys.stdout, sys.stderr).tell(runs)
+    if any(verdict.fails for run in runs for verdict in run.verdicts):
         return FOUND
     return CLEAN if written else USAGE
 
@@ -173,40 +169,18 @@ def _of_loops(subject: Log) -> dict[str, str]:
     return {name: reason for name, reason in subject.allow.items() if name in names}
 
 
-def _report(order: DiagnoseRequest, trace: Trace[Any], verdicts: tuple[Verdict, ...]) -> str:
-    """Return what is printed of one run."""
-    head, rows = _summary(trace)
+def _account(
+    order: DiagnoseRequest, trace: Trace[Any], verdicts: tuple[Verdict, ...]
+) -> RunAccount:
+    """Return what one run came to."""
+    account = RunAccount(
+        subject=order.subject,
+        verdicts=verdicts,
+        told=summarize_run(trace),
+        trace=trace,
+        text="",
+        root=Path.cwd(),
+    )
     strict, by_name = order.settings.strict, order.verbose
-    return render_report(verdicts, head, rows, strict=strict, by_name=by_name)
-
-
-def _summary(trace: Trace[Any]) -> tuple[str, list[tuple[str, str]]]:
-    """Return one sentence on a run, and labelled rows."""
-    if "log" in trace.conditions:
-        return log_summary.headline(trace), log_summary.as_rows(trace)
-    told = run_summary.summarize_run(trace)
-    return run_summary.headline(told, trace.subject), run_summary.as_rows(told)
-
-
-def _page(judged: Sequence[tuple[Trace[Any], tuple[Verdict, ...]]]) -> str:
-    """Return the page: the curves of each run, with its findings at their steps."""
-    parts = []
-    for trace, verdicts in judged:
-        head, rows = _summary(trace)
-        part = PagePart(
-            name=trace.subject, headline=head, rows=rows, verdicts=verdicts, trace=trace
-        )
-        parts.append(part)
-    return write_page(parts)
-
-
-def _document(
-    order: DiagnoseRequest, judged: Sequence[tuple[Trace[Any], tuple[Verdict, ...]]]
-) -> str:
-    """Return the JSON document: one entry for each run."""
-    runs = [
-        {"run": trace.subject, **findings(verdicts), "log": log_summary.as_plain(trace)}
-        for trace, verdicts in judged
-    ]
-    command = shlex.split(order.command)
-    return render({"version": VERSION, "args": command[1:], "runs": runs})
+    text = render_report(verdicts, account.headline, account.rows, strict=strict, by_name=by_name)
+    return replace(account, text=text)

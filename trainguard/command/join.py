@@ -11,19 +11,23 @@ import typer
 from trainguard.command.exit import CLEAN, FOUND, USAGE, ending
 from trainguard.command.options import (
     SILENCE,
+    FormatOption,
     Words,
     name_only,
     open_baseline,
     read_excuses,
     read_settings,
+    split_formats,
 )
-from trainguard.command.output import say, write_baseline
+from trainguard.command.output import Audience, write_baseline
 from trainguard.command.ranks import Others, as_rows
 from trainguard.core.errors import DeclarationError
 from trainguard.events.joined import digest, join
 from trainguard.events.trace import Trace
 from trainguard.judging.judge import judge_run
+from trainguard.report.formats import RunAccount
 from trainguard.report.run_report import baseline_as_rows, render_report
+from trainguard.report.run_summary import summarize_run
 from trainguard.subjects.loop import Script
 
 _REMEDY = "`torchrun ... -m trainguard run --trace FILE` writes one of each process."
@@ -41,6 +45,7 @@ class Found:
 
 def join_traces(
     folder: Annotated[Path, typer.Argument(help="Where the traces of one run are.")],
+    format: FormatOption = None,  # noqa: A002 it is the name of the option
     select: Annotated[Words, typer.Option(help="Judge only these.", metavar="GLOBS")] = None,
     ignore: Annotated[Words, typer.Option(help="Judge all but these.", metavar="GLOBS")] = None,
     allow: Annotated[
@@ -81,7 +86,16 @@ def join_traces(
         rows += [("unread", name) for name in found.unread]
         head = f"{joined.subject}: {len(found.files)} traces in {folder}"
         text = render_report(verdicts, head, rows, strict=settings.strict, by_name=verbose)
-        written = write_baseline(held, sys.stderr) & say(text, sys.stdout, sys.stderr)
+        account = RunAccount(
+            subject=run,
+            verdicts=verdicts,
+            told=summarize_run(joined),
+            trace=joined,
+            text=text,
+            root=Path.cwd(),
+        )
+        written = write_baseline(held, sys.stderr)
+        written &= Audience(split_formats(format), sys.stdout, sys.stderr).tell([account])
         fails = any(verdict.fails for verdict in verdicts)
         raise typer.Exit(FOUND if fails else CLEAN if written else USAGE)
 

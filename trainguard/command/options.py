@@ -2,7 +2,9 @@
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
+
+import typer
 
 from trainguard.core.catalogue import catalogue, check_globs
 from trainguard.core.errors import DeclarationError
@@ -12,7 +14,21 @@ from trainguard.report.formats.table import FORMATS, split_format
 from trainguard.report.json import check_writable
 from trainguard.subjects.subject import Subject
 
+
+def complete_format(begun: str) -> list[str]:
+    """Return the formats whose names begin so, for the completion of a shell."""
+    return [name for name in FORMATS if name.startswith(begun)]
+
+
 Words = list[str] | None
+FormatOption = Annotated[
+    Words,
+    typer.Option(
+        help=f"{', '.join(FORMATS)}.",
+        metavar="FORMAT[=FILE]",
+        autocompletion=complete_format,
+    ),
+]
 SILENCE: Final = '--allow NAME="<reason>"'
 _Given = TypeVar("_Given", bound=Subject)
 
@@ -76,11 +92,6 @@ def read_settings(select: Words, ignore: Words, strict: bool, read: bool) -> Set
 def complete_name(begun: str) -> list[str]:
     """Return the invariants whose names begin so, for the completion of a shell."""
     return [made.name for made in catalogue() if made.name.startswith(begun)]
-
-
-def complete_format(begun: str) -> list[str]:
-    """Return the formats whose names begin so, for the completion of a shell."""
-    return [name for name in FORMATS if name.startswith(begun)]
 
 
 def check_file(option: str, path: Path | None) -> Path | None:

@@ -3,13 +3,17 @@
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 from trainguard.core.files import write_whole
 from trainguard.judging.baseline import Baseline
+from trainguard.report.formats import RunAccount
+from trainguard.report.formats.table import write_accounts
 
 
 def say(text: str, stream: TextIO, err: TextIO | None = None) -> bool:
@@ -56,6 +60,40 @@ def write_baseline(baseline: Baseline, err: TextIO) -> bool:
     if baseline.path is None or not baseline.writes:
         return True
     return write_file(baseline.path, baseline.to_text, err)
+
+
+@dataclass(frozen=True)
+class Audience:
+    """
+    Who is told what runs came to: the formats asked for with their files, and a terminal.
+
+    files: whether another file already has the account.
+    """
+
+    formats: tuple[tuple[str, Path | None], ...]
+    out: TextIO
+    err: TextIO
+    files: bool = False
+
+    def tell(self, accounts: Sequence[RunAccount]) -> bool:
+        """Write and print the report in the formats asked for; say whether somebody can read it."""
+        written = said = True
+        for name, path in self.formats:
+            if path is not None:
+                written &= write_file(path, partial(_file_text, name, accounts), self.err)
+        printed = [name for name, path in self.formats if path is None] or ["text"]
+        if not self.formats and os.environ.get("GITHUB_ACTIONS") == "true":
+            printed += ["github"]
+        for text in filter(None, (write_accounts(name, accounts) for name in printed)):
+            said &= say(text, self.out, self.err)
+        # A file is an account too; with none, nobody could tell this run from one that passed.
+        return written and (said or self.files or any(path for _, path in self.formats))
+
+
+def _file_text(name: str, accounts: Sequence[RunAccount]) -> str:
+    """Return a report as the text of a file, which ends with a line break."""
+    text = write_accounts(name, accounts)
+    return text if text.endswith("\n") or not text else f"{text}\n"
 
 
 @contextmanager

@@ -21,7 +21,14 @@ from trainguard.command.exit import (
 )
 from trainguard.command.live import LiveAccount
 from trainguard.command.options import SILENCE, name_only
-from trainguard.command.output import flush, keep_stream, say, write_baseline, write_file
+from trainguard.command.output import (
+    Audience,
+    flush,
+    keep_stream,
+    say,
+    write_baseline,
+    write_file,
+)
 from trainguard.command.ranks import own_file, rank
 from trainguard.command.run_request import RunRequest
 from trainguard.command.together import choose_trace, judge_others, reports_of
@@ -33,7 +40,6 @@ from trainguard.judging.live import LiveJudge
 from trainguard.judging.verdict import Verdict
 from trainguard.report import run_summary
 from trainguard.report.formats import RunAccount
-from trainguard.report.formats.table import write_account
 from trainguard.report.json import check_apart, document
 from trainguard.report.progress import progress
 from trainguard.report.run_report import baseline_as_rows, render_report
@@ -233,35 +239,14 @@ def _judge_and_report(
             root=order.root,
             others=elsewhere,
         )
-        written &= _tell(order, account, out, err)
+        told_to = Audience(order.formats, out, err, files=order.json is not None)
+        written &= told_to.tell([account])
     everything = ranks.leave(found)  # nothing where others go on, whom a launcher would then end
     late = ranks.render_others({n: f for n, f in everything.items() if n not in others.found})
     if late:
         say(late, err)
     each = [*everything.values(), *others.found.values()]
     return code or (FOUND if everything and any(each) else CLEAN if written else USAGE)
-
-
-def _tell(order: RunRequest, account: RunAccount, out: TextIO, err: TextIO) -> bool:
-    """Write and print the report in the formats asked for; say whether somebody can read it."""
-    written = said = True
-    for name, path in order.formats:
-        if path is not None:
-            written &= write_file(path, partial(_file_text, name, account), err)
-    printed = [name for name, path in order.formats if path is None] or ["text"]
-    if not order.formats and os.environ.get("GITHUB_ACTIONS") == "true":
-        printed += ["github"]
-    for text in filter(None, (write_account(name, account) for name in printed)):
-        said &= say(text, out, err)
-    # A file is an account too; with none, nobody could tell this run from one that passed.
-    files = [order.json, *(path for _, path in order.formats)]
-    return written and (said or any(file is not None for file in files))
-
-
-def _file_text(name: str, account: RunAccount) -> str:
-    """Return a report as the text of a file, which ends with a line break."""
-    text = write_account(name, account)
-    return text if text.endswith("\n") or not text else f"{text}\n"
 
 
 def _settle(

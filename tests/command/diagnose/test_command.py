@@ -62,6 +62,24 @@ def test_a_page_has_the_curves_and_each_finding_at_its_step(log) -> None:
     assert "<script" not in page
 
 
+def test_formats_tell_of_each_run(log) -> None:
+    """What is found in two runs is in each format, and what is printed is that format alone."""
+    log.write_text("".join(LINES) + "step 60 | loss nan | lr 1.00e-03\n")
+    rows = "".join(f"{n},{3 * 0.9**n if n < 39 else 'nan'}\n" for n in range(40))
+    (log.parent / "two.csv").write_text(f"step,loss\n{rows}")
+    files = [f"--format={name}=out.{name}" for name in ("github", "sarif", "junit", "markdown")]
+    words = (*files, "--format=json", "train.log", "two.csv")
+    ended = command(log.parent, "diagnose", *words)
+    assert ended.returncode == 1, ended.stderr
+    assert len(json.loads(ended.stdout)["runs"]) == 2
+    text = {name: (log.parent / f"out.{name}").read_text() for name in ("github", "markdown")}
+    broken = [line.split(",")[0] for line in text["github"].splitlines() if "::error" in line]
+    assert set(broken) == {"::error file=train.log", "::error file=two.csv"}
+    assert text["markdown"].count("## trainguard") == 2
+    assert len(json.loads((log.parent / "out.sarif").read_text())["runs"]) == 2
+    assert (log.parent / "out.junit").read_text().count("<testsuite ") == 2
+
+
 def test_an_excuse_silences_it(log) -> None:
     """What is excused is told with its reason; an excuse for nothing fails."""
     log.write_text("".join(LINES) + "step 40 | loss nan | lr 1.00e-03\n")

@@ -1,8 +1,9 @@
 """
 The formats of a report, one module each: what a run comes to, for those that read no terminal.
 
-A `RunAccount` is all that a format is given. A format is a function from an account to text, in a
-module of its own, and a line of `FORMATS` in table.py, which the command line reads.
+A `RunAccount` is all that a format is given of a run. A format is a function from the accounts of
+one run or several to text, in a module of its own, and a line of `FORMATS` in table.py, which the
+command line reads.
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,9 @@ from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import Place
 from trainguard.events.trace import Trace
 from trainguard.judging.verdict import Verdict
+from trainguard.report import log_summary, run_summary
 from trainguard.report.run_summary import RunSummary
+from trainguard.subjects.log import Log
 from trainguard.subjects.loop import Script
 
 
@@ -27,7 +30,7 @@ class RunAccount:
     others: (rank, invariant, report) of what only other processes of the run have found.
     """
 
-    subject: Script
+    subject: Script | Log
     verdicts: tuple[Verdict, ...]
     told: RunSummary
     trace: Trace[Any]
@@ -46,9 +49,39 @@ class RunAccount:
         """Yield the verdicts whose excuse excuses nothing."""
         return (verdict for verdict in self.verdicts if verdict.outcome == "stale")
 
+    @property
+    def is_log(self) -> bool:
+        """Whether the run is known by its logs."""
+        return "log" in self.trace.conditions
+
+    @property
+    def name(self) -> str:
+        """The name of the script, or of one of several runs that logs are of."""
+        return self.subject.name if isinstance(self.subject, Script) else self.trace.subject
+
+    @property
+    def headline(self) -> str:
+        """One sentence on the run."""
+        if self.is_log:
+            return log_summary.headline(self.trace)
+        return run_summary.headline(self.told, self.name)
+
+    @property
+    def rows(self) -> list[tuple[str, str]]:
+        """What is known of the run as labelled rows."""
+        return log_summary.as_rows(self.trace) if self.is_log else run_summary.as_rows(self.told)
+
+    @property
+    def _path(self) -> str | Path:
+        """The script, or the first of the logs of a run."""
+        if isinstance(self.subject, Script):
+            return self.subject.path
+        files = self.trace.conditions.get("files")
+        return str(files[0]) if isinstance(files, tuple) and files else self.trace.subject
+
     def locate(self, place: Place) -> tuple[str, int]:
         """Return file and line of a place, or else the script; the file as seen from the root."""
-        path = Path(place.file or self.subject.path)
+        path = Path(place.file or self._path)
         path = path if path.is_absolute() else self.root / path
         shown = path.relative_to(self.root) if path.is_relative_to(self.root) else path
         return shown.as_posix(), place.line or 1

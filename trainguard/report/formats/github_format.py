@@ -4,6 +4,8 @@ Annotations of GitHub Actions: each finding at its line, in the pull request tha
 Source: GitHub documentation, Workflow commands for GitHub Actions (setting an error message).
 """
 
+from collections.abc import Iterator, Sequence
+
 from trainguard.core.measure import Place
 from trainguard.report.formats import RunAccount, state_finding
 
@@ -12,9 +14,14 @@ _MESSAGE = {"%": "%25", "\r": "%0D", "\n": "%0A"}
 _PROPERTY = {**_MESSAGE, ":": "%3A", ",": "%2C"}
 
 
-def write(account: RunAccount) -> str:
+def write(accounts: Sequence[RunAccount]) -> str:
     """Return a workflow command for each finding: an error, or a notice for what is a note."""
-    lines = [
+    return "\n".join(line for account in accounts for line in _lines(account))
+
+
+def _lines(account: RunAccount) -> Iterator[str]:
+    """Yield the workflow commands of one run."""
+    yield from (
         _annotate(
             "error" if fails else "notice",
             account.locate(finding.at),
@@ -22,8 +29,8 @@ def write(account: RunAccount) -> str:
             state_finding(finding),
         )
         for verdict, finding, fails in account.found()
-    ]
-    lines += [
+    )
+    yield from (
         _annotate(
             "error",
             account.locate(Place("")),
@@ -31,12 +38,11 @@ def write(account: RunAccount) -> str:
             f'The excuse "{verdict.reason}" excuses nothing any more: take it away.',
         )
         for verdict in account.stale()
-    ]
-    lines += [
+    )
+    yield from (
         _annotate("error", account.locate(Place("")), name, f"Found by rank {rank}:\n{text}")
         for rank, name, text in account.others
-    ]
-    return "\n".join(lines)
+    )
 
 
 def _annotate(level: str, place: tuple[str, int], name: str, message: str) -> str:

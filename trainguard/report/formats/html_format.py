@@ -6,7 +6,7 @@ One file without scripts and without anything to load; needs jinja2.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from trainguard.events.trace import Trace
 from trainguard.judging.verdict import Verdict
 from trainguard.report.formats import RunAccount
 from trainguard.report.run_report import judged_text
-from trainguard.report.run_summary import as_rows, headline, size_text
+from trainguard.report.run_summary import size_text
 from trainguard.report.text import render_note, render_verdict
 
 WIDTH, HEIGHT = 1000, 170  # of a curve, in its own units
@@ -25,6 +25,7 @@ _MOST = 500  # points of a curve: two for each pixel of a small window
 _EVALUATED = 4  # curves of evaluations
 _TEMPLATE: Final = Path(__file__).with_name("run_page.html")
 _Points = Sequence[tuple[float, float]]
+Told = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,32 +62,34 @@ class PagePart:
     others: tuple[tuple[int, str, str], ...] = ()
 
 
-def write(account: RunAccount) -> str:
-    """Return the page of a run."""
-    name = account.subject.name
-    part = PagePart(
-        name=name,
-        headline=headline(account.told, name),
-        rows=as_rows(account.told),
-        verdicts=account.verdicts,
-        trace=account.trace,
-        others=account.others,
-    )
-    return write_page([part])
+def write(accounts: Sequence[RunAccount]) -> str:
+    """Return the page of one run or of several."""
+    parts = [
+        PagePart(
+            name=account.name,
+            headline=account.headline,
+            rows=account.rows,
+            verdicts=account.verdicts,
+            trace=account.trace,
+            others=account.others,
+        )
+        for account in accounts
+    ]
+    return write_page([*map(tell, parts)])
 
 
-def write_page(parts: Sequence[PagePart]) -> str:
-    """Return a page of one run or of several."""
+def write_page(told: Sequence[Told]) -> str:
+    """Return the page of what was told of one run, of several, or of declared subjects."""
     from jinja2 import Environment  # late: it is no dependency
 
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
-    runs = [{**_tell(part), "prefix": f"{n}-" if n else ""} for n, part in enumerate(parts)]
+    runs = [{**each, "prefix": f"{n}-" if n else ""} for n, each in enumerate(told)]
     return template.render(runs=runs, width=WIDTH, height=HEIGHT)
 
 
-def _tell(part: PagePart) -> dict[str, Any]:
-    """Return what the template is told of a run."""
+def tell(part: PagePart) -> Told:
+    """Return what the template is told of a run, in plain values that another process can send."""
     steps = [event for event in part.trace if isinstance(event, Step)]
     ends = (min((s.step for s in steps), default=0), max((s.step for s in steps), default=1))
     failing = [verdict for verdict in part.verdicts if verdict.fails]
@@ -102,13 +105,15 @@ def _tell(part: PagePart) -> dict[str, Any]:
         "headline": part.headline,
         "judged": judged_text(part.verdicts),
         "rows": part.rows,
-        "lines": list(_draw_lines(part.trace, steps, ends)),
-        "marks": list(_mark(found, ends)),
-        "failing": [(v.invariant, render_verdict(v)) for v in failing],
+        "lines": [asdict(line) for line in _draw_lines(part.trace, steps, ends)],
+        "marks": [asdict(mark) for mark in _mark(found, ends)],
+        "failing": [(v.invariant.title, render_verdict(v)) for v in failing],
         "notes": [render_note(finding, made) for made, finding in notes],
-        "passed": [v.invariant for v in part.verdicts if v.outcome == "passed"],
+        "passed": [
+            (v.invariant.key, v.invariant.title) for v in part.verdicts if v.outcome == "passed"
+        ],
         "others": part.others,
-        "excused": [v for v in part.verdicts if v.outcome == "excused"],
+        "excused": [(v.invariant.key, v.reason) for v in part.verdicts if v.outcome == "excused"],
         "skipped": skipped,
     }
 

@@ -5,6 +5,7 @@ Source: the schema of Jenkins' xUnit plugin, which pytest's own junitxml follows
 """
 
 import re
+from collections.abc import Sequence
 from typing import Final
 from xml.etree import ElementTree as ET
 
@@ -15,25 +16,31 @@ from trainguard.report.text import render_note, render_verdict
 _NO_XML: Final = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # of XML 1.0
 
 
-def write(account: RunAccount) -> str:
-    """Return one test suite; what had nothing to judge is skipped, with the reason."""
+def write(accounts: Sequence[RunAccount]) -> str:
+    """Return a test suite for each run; what had nothing to judge is skipped, with the reason."""
+    suites = ET.Element("testsuites", name="trainguard")
+    for account in accounts:
+        _add_suite(suites, account)
+    ET.indent(suites)
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(suites, encoding="unicode")}\n'
+
+
+def _add_suite(suites: ET.Element, account: RunAccount) -> None:
+    """Add the test suite of one run."""
     counts = {
         "tests": len(account.verdicts) + len(account.others),
         "failures": sum(verdict.fails for verdict in account.verdicts) + len(account.others),
         "skipped": sum(verdict.outcome == "skipped" for verdict in account.verdicts),
         "errors": 0,
     }
-    attributes = {"name": account.subject.name, "time": f"{account.told.seconds:.3f}"}
+    attributes = {"name": account.name, "time": f"{account.told.seconds:.3f}"}
     attributes |= {name: str(count) for name, count in counts.items()}
-    suites = ET.Element("testsuites", name="trainguard")
     suite = ET.SubElement(suites, "testsuite", attributes)
     for verdict in account.verdicts:
         _add_case(suite, verdict)
     for rank, name, text in account.others:
         case = ET.SubElement(suite, "testcase", classname=f"rank {rank}", name=name)
         _add_failure(case, text)
-    ET.indent(suites)
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(suites, encoding="unicode")}\n'
 
 
 def _add_case(suite: ET.Element, verdict: Verdict) -> None:

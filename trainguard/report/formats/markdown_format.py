@@ -1,13 +1,18 @@
 """Markdown: the summary page of a job in GitHub or GitLab, a comment, a ticket."""
 
+from collections.abc import Sequence
+
 from trainguard.report.formats import RunAccount, state_finding
 from trainguard.report.run_report import judged_text
-from trainguard.report.run_summary import headline
 
 
-def write(account: RunAccount) -> str:
+def write(accounts: Sequence[RunAccount]) -> str:
     """Return what was judged, a table of what was found, and the whole report, folded."""
-    head = headline(account.told, account.subject.name)
+    return "\n\n".join(map(_section, accounts))
+
+
+def _section(account: RunAccount) -> str:
+    """Return what is told of one run."""
     rows = [
         _row(
             "broken" if fails else "note",
@@ -28,7 +33,12 @@ def write(account: RunAccount) -> str:
         account.text.strip(),
         fence,
     ]
-    parts = ["## trainguard", judged_text(account.verdicts), _escape(head), "\n".join(table)]
+    parts = [
+        "## trainguard",
+        judged_text(account.verdicts),
+        _escape(account.headline),
+        "\n".join(table),
+    ]
     return "\n\n".join([*filter(None, parts), "\n".join([*folded, "", "</details>"])])
 
 

@@ -5,6 +5,7 @@ Source: OASIS, Static Analysis Results Interchange Format (SARIF) Version 2.1.0.
 """
 
 import json
+from collections.abc import Sequence
 from hashlib import sha256
 from importlib.metadata import version
 from typing import Any, Final
@@ -18,15 +19,21 @@ from trainguard.report.text import render_verdict
 _SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def write(account: RunAccount) -> str:
-    """Return a log with one run: a rule for each invariant, a result for each finding."""
+def write(accounts: Sequence[RunAccount]) -> str:
+    """Return a log with what was found in each run."""
+    log = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [*map(_run, accounts)]}
+    return f"{json.dumps(log, indent=2)}\n"
+
+
+def _run(account: RunAccount) -> dict[str, Any]:
+    """Return one run: a rule for each invariant, a result for each finding."""
     judged = {verdict.invariant.key: verdict.invariant for verdict in account.verdicts}
     rules = [
         {"id": key, "name": made.name, "shortDescription": {"text": made.title}}
         for key, made in judged.items()
     ]
     driver = {"name": "trainguard", "version": version("trainguard"), "rules": rules}
-    run = {
+    return {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
         "results": [
@@ -35,8 +42,6 @@ def write(account: RunAccount) -> str:
             *(_without_place(name, f"rank {rank}: {text}") for rank, name, text in account.others),
         ],
     }
-    log = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
-    return f"{json.dumps(log, indent=2)}\n"
 
 
 def _without_place(key: str, text: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The formats by their names: a format that is added has its line here."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from trainguard.core.errors import DeclarationError
@@ -25,9 +26,9 @@ FORMATS: Final = {
 }
 
 
-def write_account(name: str, account: RunAccount) -> str:
-    """Return an account in a format of `FORMATS`."""
-    return FORMATS[name](account)
+def write_accounts(name: str, accounts: Sequence[RunAccount]) -> str:
+    """Return the accounts of runs in a format of `FORMATS`."""
+    return FORMATS[name](accounts)
 
 
 def split_format(option: str, text: str) -> tuple[str, str]:

@@ -1,8 +1,10 @@
 """The report as it is printed."""
 
+from collections.abc import Sequence
+
 from trainguard.report.formats import RunAccount
 
 
-def write(account: RunAccount) -> str:
+def write(accounts: Sequence[RunAccount]) -> str:
     """Return the text that a terminal is shown."""
-    return account.text
+    return "\n\n".join(account.text for account in accounts)
