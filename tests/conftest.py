@@ -94,6 +94,7 @@ SLOW = (
     "tests/pytest_plugin/test_script.py::test_selection",
     "tests/pytest_plugin/test_script.py::test_the_settings",
     "tests/pytest_plugin/test_script.py::test_where_a_script",
+    "tests/pytest_plugin/test_session_files.py::test_a_",
     "tests/pytest_plugin/test_snapshot_last_failed.py",
     "tests/pytest_plugin/test_snapshot_unused.py",
     "tests/pytest_plugin/test_snapshot_unused.py::test_a_test_that_keeps_no_curve",

@@ -9,12 +9,12 @@ import pytest
 
 from trainguard.core.catalogue import catalogue
 from trainguard.core.errors import DeclarationError
-from trainguard.core.files import write_whole
+from trainguard.core.files import check_writable, write_whole
 from trainguard.core.finding import Finding
 from trainguard.core.measure import at_step, number
 from trainguard.events.trace import Trace
 from trainguard.judging.verdict import Config, Verdict
-from trainguard.report.json import check_writable, document
+from trainguard.report.json import document
 from trainguard.report.run_summary import summarize_run
 from trainguard.subjects.loop import Script
 

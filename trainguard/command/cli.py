@@ -24,7 +24,6 @@ from trainguard.command.options import (
     Words,
     check_file,
     complete_name,
-    open_baseline,
     read_excuses,
     read_settings,
     split_formats,
@@ -37,6 +36,7 @@ from trainguard.command.run_request import RunRequest
 from trainguard.command.torchrun import settle, start_ranks, told_command
 from trainguard.core.catalogue import Invariant, catalogue, check_globs, find_invariants, matches
 from trainguard.core.errors import DeclarationError
+from trainguard.judging.baseline import open_baseline
 from trainguard.subjects.loop import Script
 
 app = typer.Typer(

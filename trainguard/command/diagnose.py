@@ -18,7 +18,6 @@ from trainguard.command.options import (
     check_file,
     check_installed,
     name_only,
-    open_baseline,
     read_excuses,
     read_settings,
     split_columns,
@@ -28,7 +27,7 @@ from trainguard.command.output import Audience, write_baseline
 from trainguard.core.catalogue import catalogue
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Trace
-from trainguard.judging.baseline import Baseline
+from trainguard.judging.baseline import Baseline, open_baseline
 from trainguard.judging.judge import judge_run
 from trainguard.judging.verdict import Verdict
 from trainguard.logs.entry import read_logs

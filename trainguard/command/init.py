@@ -11,6 +11,7 @@ from trainguard.command.exit import CLEAN, FAILED, USAGE, ending, seconds
 from trainguard.command.options import Words
 from trainguard.command.output import say, write_file
 from trainguard.core.errors import DeclarationError, SubjectError
+from trainguard.core.files import check_writable
 from trainguard.core.settings import Settings
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
@@ -18,7 +19,6 @@ from trainguard.judging.judge import Observations, applicable, check_steps
 from trainguard.judging.promises import broken_with, promises_of
 from trainguard.judging.verdict import Config
 from trainguard.report.guard_file import SETTINGS, guard_name, render_guard, render_workflow
-from trainguard.report.json import check_writable
 from trainguard.report.progress import showing
 from trainguard.report.run_summary import summarize_run
 from trainguard.report.text import render_cause

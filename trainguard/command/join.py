@@ -14,7 +14,6 @@ from trainguard.command.options import (
     FormatOption,
     Words,
     name_only,
-    open_baseline,
     read_excuses,
     read_settings,
     split_formats,
@@ -24,6 +23,7 @@ from trainguard.command.ranks import Others, as_rows
 from trainguard.core.errors import DeclarationError
 from trainguard.events.joined import digest, join
 from trainguard.events.trace import Trace
+from trainguard.judging.baseline import open_baseline
 from trainguard.judging.judge import judge_run
 from trainguard.report.formats import RunAccount
 from trainguard.report.run_report import baseline_as_rows, render_report

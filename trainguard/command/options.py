@@ -8,10 +8,9 @@ import typer
 
 from trainguard.core.catalogue import catalogue, check_globs
 from trainguard.core.errors import DeclarationError
+from trainguard.core.files import check_writable
 from trainguard.core.settings import Settings, from_pyproject
-from trainguard.judging.baseline import Baseline, read_baseline
 from trainguard.report.formats.table import FORMATS, split_format
-from trainguard.report.json import check_writable
 from trainguard.subjects.subject import Subject
 
 
@@ -107,15 +106,3 @@ def split_formats(words: Words) -> tuple[tuple[str, Path | None], ...]:
     return tuple(
         (name, check_writable("--format", Path(file)) if file else None) for name, file in asked
     )
-
-
-def open_baseline(path: Path | None, update: bool) -> Baseline:
-    """Return the baseline that is asked for; raises for a file that is none."""
-    if path is None:
-        if update:
-            raise DeclarationError("--update-baseline has no file. Name it: --baseline FILE.")
-        return Baseline()
-    path = Path.cwd() / path
-    if update or not path.is_file():
-        check_writable("--baseline", path)
-    return read_baseline(path, update=update)

@@ -4,6 +4,8 @@ import glob
 import os
 from pathlib import Path
 
+from trainguard.core.errors import DeclarationError
+
 _DRAFT = ".trainguard"  # how the name of a file ends that is not whole yet
 _LONGEST = 40  # characters of its own name in that of its draft; systems allow 255 bytes
 
@@ -43,3 +45,21 @@ def is_running(process: str) -> bool:
     except OSError:  # it is somebody else's
         return True
     return True
+
+
+def check_writable(option: str, path: Path) -> Path:
+    """Return the path from the root, whatever the script enters; raises where it cannot be."""
+    path = Path.cwd() / path
+    if os.path.isdir(path):  # noqa: PTH112 Path raises for what is too long to be a path
+        raise DeclarationError(f"{option} {path} is a folder. Give the name of a file.")
+    if not os.path.isdir(path.parent):  # noqa: PTH112 likewise
+        raise DeclarationError(f"{option} {path}: there is no folder {path.parent}. Make it first.")
+    try:
+        path.stat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:  # too long a name, a link that leads to itself
+        raise DeclarationError(f"{option} {path} cannot be written: {error.strerror}.") from None
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise DeclarationError(f"{option} {path} cannot be written. Give another place.")
+    return path

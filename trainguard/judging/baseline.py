@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainguard.core.errors import DeclarationError
+from trainguard.core.files import check_writable
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import Place
 from trainguard.judging.verdict import Verdict
@@ -61,12 +62,14 @@ class Baseline:
     The findings that are known, and what of them a run has seen.
 
     path: the file; None where none was asked for, and nothing is known. writes: whether all that is
-    found becomes known, and is written. judged: what had something to judge. seen: what was found.
+    found becomes known, and is written. prefix: of the options that it is asked for by. judged: what
+    had something to judge. seen: what was found.
     """
 
     path: Path | None = None
     entries: frozenset[Entry] = frozenset()
     writes: bool = False
+    prefix: str = "--"
     judged: set[tuple[str, str, str]] = field(default_factory=set)
     seen: dict[Entry, Entry] = field(default_factory=dict)  # the first of those that are alike
     root: Path = field(default_factory=Path.cwd)  # before the script goes elsewhere
@@ -100,7 +103,8 @@ class Baseline:
         gone = sorted(e for e in self.entries - self.seen.keys() if e.judged == judged)
         if not gone:
             return verdict
-        why = f"{self.name} still has what does not occur any more: --update-baseline takes it out"
+        gone_by = f"{self.prefix}update-baseline takes it out"
+        why = f"{self.name} still has what does not occur any more: {gone_by}"
         return replace(verdict, outcome="stale", mended=tuple(map(str, gone)), reason=why)
 
     @property
@@ -137,20 +141,35 @@ def _judged(verdict: Verdict, subject: str) -> tuple[str, str, str]:
     return subject or verdict.subject.name, verdict.invariant.name, str(verdict.config)
 
 
-def read_baseline(path: Path, *, update: bool = False) -> Baseline:
+def open_baseline(path: Path | None, update: bool, prefix: str = "--") -> Baseline:
+    """Return the baseline that is asked for; raises for a file that is none."""
+    if path is None:
+        if update:
+            raise DeclarationError(
+                f"{prefix}update-baseline has no file. Name it: {prefix}baseline FILE."
+            )
+        return Baseline()
+    path = Path.cwd() / path
+    if update or not path.is_file():
+        check_writable(f"{prefix}baseline", path)
+    return read_baseline(path, update=update, prefix=prefix)
+
+
+def read_baseline(path: Path, *, update: bool = False, prefix: str = "--") -> Baseline:
     """Read a baseline; one that is not there yet will be written. Raises for any other file."""
+    option = f"{prefix}baseline {path}"
     try:
         entries = frozenset(entries_of(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
-        return Baseline(path, writes=True)
+        return Baseline(path, writes=True, prefix=prefix)
     except OSError as error:
-        raise DeclarationError(f"--baseline {path} cannot be read: {error.strerror}.") from None
+        raise DeclarationError(f"{option} cannot be read: {error.strerror}.") from None
     except (ValueError, RecursionError) as error:
         raise DeclarationError(
-            f"--baseline {path} is no baseline of trainguard ({error}). Name one, or a file that"
+            f"{option} is no baseline of trainguard ({error}). Name one, or a file that"
             " is not there yet."
         ) from None
-    return Baseline(path, entries, writes=update)
+    return Baseline(path, entries, writes=update, prefix=prefix)
 
 
 def entries_of(text: str) -> list[Entry]:

@@ -2,6 +2,7 @@
 
 import inspect
 import unittest
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from types import FunctionType
@@ -13,6 +14,7 @@ from trainguard.api.check import Broken
 from trainguard.core.catalogue import Invariant
 from trainguard.core.errors import DeclarationError, SubjectError
 from trainguard.core.settings import DEVICES
+from trainguard.events.trace import Trace
 from trainguard.judging.judge import (
     Observations,
     applicable,
@@ -33,9 +35,11 @@ from trainguard.pytest_plugin.item_record import (
     fault_and_cause,
     rerun,
 )
+from trainguard.pytest_plugin.session_files import FILES
 from trainguard.report.text import render, render_trace, render_verdict
 from trainguard.subjects.subject import Subject
 
+KNOWN: Final = "known from the baseline"
 _FAILURE: Final = pytest.StashKey[BaseException | None]()
 
 
@@ -103,7 +107,8 @@ class InvariantItem(pytest.Item):
             judged = verdict(
                 self.subject, self.invariant, self.place, self.observations, rerun(self)
             )
-            self.verdict = with_pictures(self, judged)
+            held = self.config.stash[FILES].hold(self.parent.nodeid, judged, self._trace)
+            self.verdict = with_pictures(self, held)
             self.entry.update(account(self.verdict, self.config.stash[SETTINGS]))
         except SubjectError as fault:
             self._refer_to_first(fault)
@@ -122,8 +127,10 @@ class InvariantItem(pytest.Item):
             pytest.skip(self.verdict.reason)
         if self.verdict.outcome == "excused":
             pytest.xfail(self.verdict.reason)
+        if self.verdict.outcome == "known":
+            pytest.xfail(KNOWN)
         # With --runxfail, pytest.xfail does nothing, and an excuse excuses nothing.
-        if self.verdict.outcome != "passed":
+        if self.verdict.outcome not in ("passed", "known"):
             raise Broken([self.verdict])
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
@@ -147,8 +154,11 @@ class InvariantItem(pytest.Item):
             text = render_verdict(judged)
         if self.config.get_verbosity() < 2:
             return text
-        trace = self.observations.trace(self.subject, self.place, self.invariant)
-        return f"{text}\n\n{render_trace(trace, self.invariant.probe)}"
+        return f"{text}\n\n{render_trace(self._trace(), self.invariant.probe)}"
+
+    def _trace(self) -> Trace[Any]:
+        """Return what was observed of the subject, which is observed once."""
+        return self.observations.trace(self.subject, self.place, self.invariant)
 
     def _refer_to_first(self, fault: SubjectError) -> None:
         """Skip all but the first item that one fault stops: that one fails, and shows it whole."""
@@ -240,7 +250,9 @@ def _judge_all(item: pytest.Function, subject: Subject) -> str:
             entry.update(outcome="skipped", why=absent)
             continue
         try:
-            judged = with_pictures(item, verdict(subject, made, place, observations, rerun(item)))
+            judged = verdict(subject, made, place, observations, rerun(item))
+            trace = partial(observations.trace, subject, place, made)
+            judged = with_pictures(item, item.config.stash[FILES].hold(item.nodeid, judged, trace))
         except SubjectError as fault:
             entry["outcome"] = "unobservable"
             return "\n\n".join([*texts, fault_and_cause(subject, made, fault, rerun(item))])

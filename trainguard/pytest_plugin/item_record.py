@@ -32,7 +32,7 @@ def entry_of(owner: str, subject: Subject, invariant: Invariant, place: Config) 
 
 def account(judged: Verdict, settings: Settings) -> Entry:
     """Return what the closing section is told of a verdict, in plain values."""
-    noted = judged.outcome in ("passed", "broken") and not settings.strict
+    noted = judged.outcome in ("passed", "broken", "known") and not settings.strict
     notes = [render_note(f, judged.invariant) for f in judged.notes]
     return {
         "outcome": judged.outcome,
@@ -70,6 +70,7 @@ def rerun(item: pytest.Item) -> str:
         *(["--trainguard-strict"] if option.trainguard_strict else []),
         *([f"--trainguard-profile={p}"] if (p := option.trainguard_profile) else []),
         *([f"--hypothesis-seed={seed}"] if seed else []),
+        *([f"--trainguard-baseline={shlex.quote(b)}"] if (b := option.trainguard_baseline) else []),
     ]
     return f"pytest {' '.join(flags)} {shlex.quote(from_here(item))}"
 

@@ -26,6 +26,12 @@ OPTIONS: Final[dict[str, tuple[IniType, str]]] = {
     "profile": ("string", "how much is explored: quick, ci or thorough"),
     "strict": ("bool", "let notes fail too"),
 }
+# The same of what is read and written besides; these have no twin, for a run is asked for them.
+FILES: Final[dict[str, dict[str, Any]]] = {
+    "html": {"metavar": "FILE", "help": "write a page of what was judged, with curves of runs"},
+    "baseline": {"metavar": "FILE", "help": "fail only for what is not in it; written where new"},
+    "update-baseline": {"action": "store_true", "help": "write it anew, with what is found"},
+}
 _PACKAGE = str(Path(__file__).parents[1])
 _BUDGET = "memory_budget(peak, ...): fail a test that holds more memory in tensors than this."
 
@@ -42,6 +48,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
             flag = {"action": "store_const", "const": True}
         group.addoption(f"--trainguard-{name}", default=None, help=text, **flag)
         parser.addini(f"trainguard_{name}", text, type=kind, default=None)
+    for name, given in FILES.items():
+        group.addoption(f"--trainguard-{name}", **given)
 
 
 def pytest_configure(config: pytest.Config) -> None:

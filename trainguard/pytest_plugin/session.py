@@ -23,6 +23,7 @@ from trainguard.pytest_plugin.collect import (
 )
 from trainguard.pytest_plugin.curve_snapshots import seat_curves
 from trainguard.pytest_plugin.item_record import PROPERTY, SETTINGS
+from trainguard.pytest_plugin.session_files import FILES, open_files
 from trainguard.report.session_summary import SessionSummary
 from trainguard.subjects.subject import Subject
 
@@ -33,13 +34,16 @@ class Judging:
     def __init__(self, config: pytest.Config) -> None:
         try:
             self.settings = read_settings(config)
+            self.files = open_files(config)
         except DeclarationError as error:
             raise pytest.UsageError(str(error)) from None
         self.config = config
         self.summary = SessionSummary()
         self.homes: dict[int, tuple[Subject, str]] = {}
         self.misdeclared: set[str] = set()
+        self.told: list[str] = []  # of the files
         config.stash[SETTINGS] = self.settings
+        config.stash[FILES] = self.files
         for device in DEVICES:
             config.addinivalue_line("markers", f"{device}: a subject judged on this device.")
 
@@ -168,14 +172,20 @@ class Judging:
         self.summary.collected |= mine
 
     def pytest_sessionfinish(self) -> None:
-        """Hand the subjects without an item from a worker to its controller."""
+        """Hand what a worker alone knows to its controller, which writes the files."""
         if hasattr(self.config, "workeroutput"):
             self.config.workeroutput["trainguard"] = sorted(self.summary.empty)
+            self.config.workeroutput["trainguard_files"] = self.files.send()
+        elif not self.config.getoption("collectonly"):
+            self.told = self.files.write()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """Take them over, where the worker lived to tell."""
-        self.summary.empty |= set(getattr(node, "workeroutput", {}).get("trainguard", ()))
+        output = getattr(node, "workeroutput", {})
+        self.summary.empty |= set(output.get("trainguard", ()))
+        if "trainguard_files" in output:
+            self.files.take(output["trainguard_files"])
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Write the closing section."""
@@ -184,6 +194,8 @@ class Judging:
         colour = {"green": True} if self.summary.well else {"yellow": True}
         terminalreporter.write_sep("=", "trainguard", **colour)
         terminalreporter.write_line(self.summary.text(self.settings))
+        for sentence in self.told:
+            terminalreporter.write_line(f"trainguard: {sentence}")
 
     # Where subjects are
 

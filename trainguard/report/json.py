@@ -66,24 +66,6 @@ def finding_lines(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
     return [_entry(verdict, finding) for verdict in verdicts for finding in verdict.findings]
 
 
-def check_writable(option: str, path: Path) -> Path:
-    """Return the path from the root, whatever the script enters; raises where it cannot be."""
-    path = Path.cwd() / path
-    if os.path.isdir(path):  # noqa: PTH112 Path raises for what is too long to be a path
-        raise DeclarationError(f"{option} {path} is a folder. Give the name of a file.")
-    if not os.path.isdir(path.parent):  # noqa: PTH112 likewise
-        raise DeclarationError(f"{option} {path}: there is no folder {path.parent}. Make it first.")
-    try:
-        path.stat()
-    except FileNotFoundError:
-        pass
-    except OSError as error:  # too long a name, a link that leads to itself
-        raise DeclarationError(f"{option} {path} cannot be written: {error.strerror}.") from None
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise DeclarationError(f"{option} {path} cannot be written. Give another place.")
-    return path
-
-
 def check_apart(written: Sequence[Path | None], read: Sequence[Path | None] = ()) -> None:
     """Raise where a file is to be written over another one, or over what is run or read."""
     # Path.resolve raises for links that lead to themselves.

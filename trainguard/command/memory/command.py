@@ -21,8 +21,8 @@ from trainguard.command.memory.request import (
 )
 from trainguard.command.output import say, write_file
 from trainguard.core.errors import SubjectError
+from trainguard.core.files import check_writable
 from trainguard.events.memory import Breakdown, Fit, MemoryReport
-from trainguard.report.json import check_writable
 from trainguard.report.progress import showing
 from trainguard.report.text import render_cause
 from trainguard.subjects.units import parse_bytes

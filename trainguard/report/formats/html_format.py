@@ -110,7 +110,9 @@ def tell(part: PagePart) -> Told:
         "failing": [(v.invariant.title, render_verdict(v)) for v in failing],
         "notes": [render_note(finding, made) for made, finding in notes],
         "passed": [
-            (v.invariant.key, v.invariant.title) for v in part.verdicts if v.outcome == "passed"
+            (f"{v.invariant.key}{f'[{v.config}]' * bool(str(v.config))}", v.invariant.title)
+            for v in part.verdicts
+            if v.outcome == "passed"
         ],
         "others": part.others,
         "excused": [(v.invariant.key, v.reason) for v in part.verdicts if v.outcome == "excused"],
