@@ -133,9 +133,12 @@ def main() -> None:
     if not asked.simulated and not torch.cuda.is_available():
         parser.error("there is no CUDA here: --simulated --into FOLDER tries the command out")
     if asked.simulated:
-        from tests.simulated.device import register
+        from tests.simulated.device import CannotBeBuilt, register
 
-        register()
+        try:
+            register()
+        except CannotBeBuilt as error:
+            parser.error(str(error))
     machine = Machine("sim" if asked.simulated else "cuda", asked.simulated)
     measure(machine, asked.into or HERE, asked.parts or names)
     return None

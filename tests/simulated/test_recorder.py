@@ -14,7 +14,7 @@ import torch
 import trainguard.observe
 from tests.simulated import ranks
 from tests.simulated.device import Counts, counts, places
-from tests.simulated.trainings import TRAININGS, adversarial, regression
+from tests.simulated.trainings import TRAININGS, adversarial, prefetched, regression
 from trainguard.observe.loop import window
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.watch.gradients import Gradients
@@ -104,6 +104,19 @@ def test_a_second_wait_is_noticed(device):
     with patch.object(Gradients, "before_step", reading):
         steps = added(regression, device)
     assert steps[EARLY + 1][0].waits == 2
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_buffer_that_is_filled_too_early_is_found(waits, device):
+    """A batch that is overwritten on its way is counted; a recording brings no such race."""
+    before = counts()
+    prefetched(device, STEPS, lambda: None, waits=waits)
+    torch.sim.synchronize()
+    assert (counts() - before).races == (0 if waits else STEPS - 1)
+    before = counts()
+    with Recorder("training", probe=False):
+        prefetched(device, STEPS, lambda: None)
+    assert (counts() - before).races == 0
 
 
 @pytest.mark.parametrize(

@@ -117,4 +117,22 @@ def adversarial(device: str, steps: int, told: Told) -> nn.Module:
     return net
 
 
-TRAININGS = (regression, classifier, scaled, validated, adversarial)
+def prefetched(device: str, steps: int, told: Told, *, waits: bool = True) -> nn.Module:
+    """Train on batches from one pinned buffer; to fill it again at once is a race."""
+    torch.manual_seed(0)
+    net, buffer = nn.Linear(8, 1).to(device), torch.zeros(16, 8).pin_memory()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+    for _ in range(steps):
+        buffer.normal_()
+        inputs = buffer.to(device, non_blocking=True)
+        if waits:
+            torch.get_device_module(device).synchronize()
+        loss = F.mse_loss(net(inputs), inputs.mean(1, keepdim=True))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        told()
+    return net
+
+
+TRAININGS = (regression, classifier, scaled, validated, adversarial, prefetched)
