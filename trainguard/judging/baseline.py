@@ -62,8 +62,8 @@ class Baseline:
     The findings that are known, and what of them a run has seen.
 
     path: the file; None where none was asked for, and nothing is known. writes: whether all that is
-    found becomes known, and is written. prefix: of the options that it is asked for by. judged: what
-    had something to judge. seen: what was found.
+    found becomes known, and is written. prefix: of the options that ask for it. judged: what had
+    something to judge. seen: what was found.
     """
 
     path: Path | None = None
