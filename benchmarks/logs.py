@@ -56,9 +56,10 @@ def write(rows: Rows, folder: Path, form: int) -> Path:
     return file
 
 
-def judge(rows: Rows, folder: Path, form: int, **promises: Any) -> dict[str, str]:
-    """Return what is found in a log, and how sure."""
+def judge(rows: Rows, folder: Path, form: int, told: str = "", **promises: Any) -> dict[str, str]:
+    """Return what is found in a log with some settings beside it, and how sure."""
     file = write(rows, folder, form)
+    (folder / "config.yaml").write_text(told)
     log = Log(file, **promises)
     found = {}
     for verdict in judge_run(log, read_log(log), Settings()):
@@ -105,6 +106,25 @@ def loss_leaps(rows: Rows, _: random.Random) -> Rows:
     return first + [{**r, "loss": level + 0.1 * r["loss"]} if "loss" in r else r for r in second]
 
 
+def seen_again(rows: Rows, _: random.Random) -> Rows:
+    """Let the loss be 15 % lower for two thirds of what comes after a resume."""
+    first, second = resumed(rows)
+    lower = [{**r, "loss": 0.85 * r["loss"]} if "loss" in r else r for r in second]
+    return first + [
+        r if r["step"] > STEPS * 5 / 6 else s for r, s in zip(second, lower, strict=True)
+    ]
+
+
+def stopped(_: float, part: float) -> float:
+    """Return a warm-up that stops after 15 % of its way."""
+    return 1e-3 * min(part, 0.075) / 0.5
+
+
+def hardly(_: float, part: float) -> float:
+    """Return a cosine over all steps that is advanced once for each of ten epochs."""
+    return 1e-3 * (1 + math.cos(math.pi * int(10 * part) / STEPS)) / 2
+
+
 def two_writers(rows: Rows, rng: random.Random) -> Rows:
     """Let another process write some of the same steps."""
     twice = []
@@ -134,6 +154,13 @@ def gap(rows: Rows, _: random.Random) -> Rows:
     return [r for r in rows if not 0.3 < r["step"] / STEPS < 0.7]
 
 
+# What must be known beside a log for some faults to be faults: settings, promises, a format.
+BESIDE: dict[str, dict[str, Any]] = {
+    "a warm-up that stops early": {"told": f"warmup_steps: {STEPS // 2}\n"},
+    "a decay by epochs, as long as steps": {"form": 2},
+    "one below zero, of a cross-entropy": {"classes": 10},
+    "three times slower": {"form": 0},
+}
 NOISE = random.Random(0)
 FAULTS: dict[str, tuple[str, Fault]] = {
     "nan from 60 % on": ("loss_is_finite", changed(
@@ -147,11 +174,18 @@ FAULTS: dict[str, tuple[str, Fault]] = {
         "lr", lambda _, p: 1e-3 * 0.5 ** (200 * p))),
     "the rate begins again": ("rate_continues_after_resume", rate_again),
     "the loss leaps at a resume": ("loss_continues_after_resume", loss_leaps),
+    "samples seen again after one": ("loss_continues_after_resume", seen_again),
+    "a warm-up that stops early": ("rate_follows_one_schedule", changed("lr", stopped)),
+    "a decay by epochs, as long as steps": ("rate_follows_one_schedule", changed("lr", hardly)),
     "a norm of zero": ("logged_norm_is_measured", changed("grad_norm", lambda *_: 0.0)),
     "a norm after clipping": ("logged_norm_is_measured", changed("grad_norm", lambda *_: 1.0)),
     "a validation loss of zero": ("evaluation_measures_something", changed(
         "val_loss", lambda *_: 0.0)),
     "one that never changes": ("validation_follows_training", changed("val_loss", lambda *_: 0.5)),
+    "one below zero, of a cross-entropy": ("validation_loss_is_possible", changed(
+        "val_loss", lambda v, _: -abs(v))),
+    "one that is divided by 32": ("validation_loss_is_possible", changed(
+        "val_loss", lambda v, _: v / 32)),
     "one that rises by 60 %": ("validation_follows_training", changed(
         "val_loss", lambda v, p: v if p < 0.4 else 1.6 * v + p)),
     "two processes, one log": ("steps_are_logged_once", two_writers),
@@ -180,11 +214,10 @@ def table() -> None:
                 false[invariant, rank] += 1
                 print(f"{kind}/{seed}: {invariant} ({rank})", file=sys.stderr)
             for fault, (invariant, plant) in FAULTS.items():
-                form = 0 if fault == "three times slower" else seed % 4
-                told = plant(rows, rng)
-                if told:
+                beside = {"form": seed % 4, **BESIDE.get(fault, {})}
+                if told := plant(rows, rng):
                     planted[fault] += 1
-                    found[fault] += invariant in judge(told, folder, form)
+                    found[fault] += invariant in judge(told, folder, **beside)
     print(f"\n{conditions()}, {logs} healthy logs\n")
     print("| planted | judged by | found |\n|---|---|---|")
     for fault, (invariant, _) in FAULTS.items():

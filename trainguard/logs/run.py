@@ -171,8 +171,8 @@ class _Sorter:
             told = self._known.get(name)
             if told is not None:
                 told.coarse = max(told.coarse, half)
-        if row.total and row.epoch is None:
-            self.run.total = row.total
+        if row.total and (row.epoch is None or self.source.format == "json document"):
+            self.run.total = row.total  # a bar within an epoch tells the epoch's
 
     def pass_on(self) -> None:
         """Give the rows that have been put by to their columns."""

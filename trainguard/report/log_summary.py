@@ -6,6 +6,8 @@ from typing import Any
 
 from trainguard.events.loop import Evaluation, Step
 from trainguard.events.trace import Trace
+from trainguard.invariants.log.rate_shape import name_shape
+from trainguard.invariants.log.wording import rates, unit
 from trainguard.report.run_summary import as_rows as rows_of_run
 from trainguard.report.run_summary import duration_text, finite, summarize_run
 
@@ -32,6 +34,8 @@ def as_rows(trace: Trace[Any]) -> list[tuple[str, str]]:
     named = ", ".join(map(str, columns)) if isinstance(columns, tuple) else ""
     rows = [("columns", named)] if named else []
     rows += [row for row in rows_of_run(summarize_run(trace)) if row[0] != "memory"]
+    if shape := _shape(trace):
+        rows.append(("schedule", shape))
     best = _best(trace)
     if best is not None:
         rows.append(("best", f"{best.module} {best.loss:.4g} at step {best.step}"))
@@ -54,10 +58,16 @@ def as_plain(trace: Trace[Any]) -> dict[str, Any]:
         "rows": told.get("steps"),
         "seconds_per_step": finite(_pace(trace)) or None,
         "steps_left": _left(trace),
+        "schedule": _shape(trace) or None,
         "best": None
         if best is None
         else {"column": best.module, "step": best.step, "value": best.loss},
     }
+
+
+def _shape(trace: Trace[Any]) -> str:
+    """Return the shape of the rates in words; nothing where they are too few."""
+    return name_shape([(row.step, rate) for row, rate in rates(trace)], unit(trace))
 
 
 def _number(value: object) -> float:
@@ -91,7 +101,7 @@ def _left(trace: Trace[Any]) -> int:
 
 def _long_time(seconds: float) -> str:
     """Write a long time in the unit that suits it."""
-    for size, unit in ((_DAY, "days"), (_HOUR, "hours"), (_MINUTE, "minutes")):
+    for size, name in ((_DAY, "days"), (_HOUR, "hours"), (_MINUTE, "minutes")):
         if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
+            return f"{seconds / size:.1f} {name}"
     return f"{seconds:.0f} s"

@@ -1,6 +1,7 @@
-"""Judgement of what is evaluated beside the training loss of a log."""
+"""Judgements of what is evaluated beside the training loss of a log."""
 
 from collections.abc import Iterator
+from math import isfinite
 from typing import Any
 
 from trainguard.core.catalogue import invariant
@@ -19,6 +20,7 @@ _LEARNED = 0.9  # of the training loss at its beginning
 _OVERFITTED = 1.1  # times the best validation loss
 _SAME = 1e-7  # of a value: float32 has no finer digits
 _ALL = 1.0
+_FAR_BELOW = 0.1  # of the training loss: dropout, mixup and smoothing raise it by less
 
 
 @invariant(
@@ -58,6 +60,56 @@ def validation_follows_training(trace: Trace[Event]) -> Iterator[Finding]:
             yield _constant(trace, name, known)
         elif isinstance(values, _LossSeries):
             yield from _overfits(trace, name, known, learned)
+
+
+@invariant("log", evidence=some(Evaluation, "no validation loss was logged"))
+def validation_loss_is_possible(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A validation loss is no better than a loss can be.
+
+    Judges: with promise classes, validation losses below zero: broken, since a cross-entropy has
+        none. Without it, 5 validation losses or more that all lie below 0.1 times (limit) the
+        lowest twentieth of the training loss, in the second half of a log.
+    Allows: losses below zero that nobody calls a cross-entropy, as a density has them; a training
+        loss that dropout and augmentation raise. What lies far below it is a note.
+    Misses: a validation loss that is low because its samples were trained on.
+    Why: a loss that is divided twice, or whose padding counts as right, is chosen as the best.
+    Source: yanx27/Pointnet_Pointnet2_pytorch issue 30 (nll_loss without log_softmax);
+        unslothai/unsloth pull request 11337 (divided by the accumulated batches).
+    """
+    every = {e.module: None for e in events(trace, Evaluation) if isfinite(e.loss)}
+    told = sorted(value for _, value in part_of(losses(trace), 0.5, 1))
+    level = told[len(told) // 20] if len(told) >= _FEW else 0.0
+    most = trace.limit("validation_loss_is_possible", _FAR_BELOW) * level
+    for name in every:
+        own = [e for e in events(trace, Evaluation) if e.module == name and isfinite(e.loss)]
+        below = [e for e in own if e.loss < 0]
+        if below and trace.promise("classes") is not None:
+            yield _impossible(trace, below, len(own), "at least " + number(0), Rank.BROKEN)
+            continue
+        late = own[len(own) // 2 :]
+        if len(late) >= _FEW and level > 0 and all(0 < e.loss < most for e in late):
+            allowed = "at least " + number(most) + ": the training loss has " + number(level)
+            yield _impossible(trace, late, len(late), allowed, Rank.NOTE)
+
+
+def _impossible(
+    trace: Trace[Any], low: list[Evaluation], among: int, allowed: str, rank: Rank
+) -> Finding:
+    """Return the finding about validation losses that are too good."""
+    return Finding(
+        f"the validation loss of `{trace.subject}` is "
+        + ("below zero" if rank is Rank.BROKEN else "far below the training loss"),
+        f"{low[0].module}, " + at_step(low[0].step),
+        number(low[0].loss) + f", and so in {len(low)} of {among} evaluations",
+        allowed,
+        why="a cross-entropy is zero at best: its sign, or what is given as probabilities"
+        if rank is Rank.BROKEN
+        else "perhaps it is divided twice, padding counts as right, or the two are not alike",
+        rank=rank,
+        event=low[0],
+        source=low[0].source,
+    )
 
 
 class _LossSeries(list[tuple[int, float]]):

@@ -28,8 +28,10 @@ _ROUNDING = 1e-3  # of a rate: what logs write has four digits or more
 _FEW = 3
 _LEAP = 1.5  # times the rate before: usual schedules move less within a few rows
 _WINDOW = 20  # rows on either side
+_FAR = 4096  # rows among which another leap is looked for
 _JUMP = 8.0  # times the spread of the losses around it
 _TREND = 2.0  # times what the loss moved by in the rows before
+_DIP = 0.03  # of the loss, where it leaps back later: two windows tell more than one
 _SHARE = 0.1  # of the loss: less is the noise of few rows
 
 
@@ -109,10 +111,14 @@ def loss_continues_after_resume(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A run that is resumed goes on with the loss that it had.
 
-    Judges: the median loss of 20 rows after a resume against that of 20 rows before it.
+    Judges: the median loss of 20 rows after a resume against that of 20 rows before it. Where the
+        loss still falls: whether it lies below the line of the 60 rows before, and leaps back up
+        by half as much or more at once later.
     Allows: 8 times (limit) the spread of such a median, a tenth of the loss, and twice what it
-        moved in as many rows before. What is found is a note.
-    Misses: a leap that is over within ten rows.
+        moved in as many rows before; where it leaps back, 8 times the spread, and 3 % of the loss.
+        A fall like one before, as at the end of each epoch. What is found is a note.
+    Misses: a leap that is over within ten rows; samples that are served again where the log ends
+        before fresh ones come.
     Why: a loss that leaps up was resumed without its weights or its optimizer's state; one that
         leaps down sees the samples of the same epoch again.
     Source: NVIDIA-NeMo/Megatron-Bridge issue 4565; kdexd/virtex issue 18.
@@ -120,27 +126,79 @@ def loss_continues_after_resume(trace: Trace[Event]) -> Iterator[Finding]:
     most = trace.limit("loss_continues_after_resume", _JUMP)
     told = losses(trace)
     for part in parts(trace)[1:]:
-        earlier = [p for p in told if p[0].case < part.case]
-        before, trend = earlier[-_WINDOW:], earlier[-2 * _WINDOW : -_WINDOW]
-        after = [p for p in told if p[0].case >= part.case][:_WINDOW]
-        if min(len(before), len(after)) < _WINDOW // 2:
-            continue
-        was, now = typical(before), typical(after)
-        noise = max(spread(v for _, v in before), spread(v for _, v in after))
-        moved = abs(typical(trend) - was) if trend else 0.0
-        allowed = max(most * noise / len(after) ** 0.5, _SHARE * abs(was), _TREND * moved)
-        if abs(now - was) <= allowed:
-            continue
+        before = [p for p in told if p[0].case < part.case]
+        after = [p for p in told if p[0].case >= part.case]
+        if min(len(before), len(after)) >= _WINDOW // 2:
+            leap = _leap(before, after[:_WINDOW], most) or _dip(before, after, most)
+            yield from _leaps(trace, part, after[0][0], leap)
+
+
+Leap = tuple[float, float, float]  # what the loss is after a resume, was before, and may differ by
+
+
+def _leap(before: Points, after: Points, most: float) -> Leap | None:
+    """Return by how much the loss leaps at a resume, or nothing where it does not."""
+    last, trend = before[-_WINDOW:], before[-2 * _WINDOW : -_WINDOW]
+    was, now = typical(last), typical(after)
+    noise = max(spread(v for _, v in last), spread(v for _, v in after))
+    moved = abs(typical(trend) - was) if trend else 0.0
+    allowed = max(most * noise / len(after) ** 0.5, _SHARE * abs(was), _TREND * moved)
+    alike = now < was and _steepest(before, -1) > (was - now) / 2
+    return (now, was, allowed) if abs(now - was) > allowed and not alike else None
+
+
+def _steepest(told: Points, way: int) -> float:
+    """Return the most that the loss leaps up (1) or down (-1), over and above its course there."""
+    told, most = told[-_FAR:], 0.0
+    for n in range(2 * _WINDOW, len(told) - 2 * _WINDOW + 1):
+        a, b, c, d = (typical(told[n + k * _WINDOW :][:_WINDOW]) for k in (-2, -1, 0, 1))
+        most = max(most, way * (c - b - (b - a + d - c) / 2))
+    return most
+
+
+def _dip(before: Points, after: Points, most: float) -> Leap | None:
+    """Return by how much the loss lies below its course after a resume, and leaps back later."""
+    if len(before) < 2 * _WINDOW or len(after) < 2 * _WINDOW:
+        return None
+    course = _Course(before[-3 * _WINDOW :])
+    noise = spread(value - course.at(row.step) for row, value in before[-3 * _WINDOW :])
+    allowed = max(most * noise / _WINDOW**0.5, _DIP * abs(typical(before[-_WINDOW:])))
+    first = after[:_WINDOW]
+    was, now = course.at(first[_WINDOW // 2][0].step), typical(first)
+    if was - now <= allowed:
+        return None
+    back = _steepest(after[:_FAR], 1)
+    return (now, was, allowed) if back > max(allowed, (was - now) / 2) else None
+
+
+class _Course:
+    """The line that a loss goes along, by the medians of the first and the last third of it."""
+
+    def __init__(self, told: Points) -> None:
+        third = max(1, len(told) // 3)
+        first, last = told[:third], told[-third:]
+        self._from, self._level = first[third // 2][0].step, typical(first)
+        self._slope = (typical(last) - self._level) / (last[third // 2][0].step - self._from or 1)
+
+    def at(self, step: int) -> float:
+        """Return the loss on the line at a step."""
+        return self._level + self._slope * (step - self._from)
+
+
+def _leaps(trace: Trace[Any], part: LogPart, row: Any, leap: Leap | None) -> Iterator[Finding]:
+    """Yield the note of a loss that leaps at a resume."""
+    if leap is not None:
+        now, was, allowed = leap
         up = now > was
         yield Finding(
             f"the loss of `{trace.subject}` leaps {'up' if up else 'down'} at a resume",
-            at(trace, after[0][0]),
+            at(trace, row),
             number(now),
             number(was) + f", give or take {allowed:.4g}",
             why="the weights or the state of the optimizer may not be loaded"
             if up
             else "the samples of this epoch may be served again, so that the loss is falsely low",
             rank=Rank.NOTE,
-            event=after[0][0],
+            event=row,
             source=part.source,
         )

@@ -71,3 +71,17 @@ def spread(values: Iterable[float]) -> float:
 def parts(trace: Trace[Event]) -> tuple[LogPart, ...]:
     """Return the parts of a log, in order."""
     return events(trace, LogPart)
+
+
+def setting(trace: Trace[Any], names: Sequence[str]) -> float | None:
+    """Return the number above zero that the settings beside a log tell by one of some names."""
+    every, told = set[str](), trace.conditions.get("settings")
+    for pair in told if isinstance(told, tuple) else ():
+        if isinstance(pair, tuple) and str(pair[0]).rpartition(".")[2].lower() in names:
+            every.add(str(pair[1]))
+    try:
+        known = {float(value) for value in every}
+    except ValueError:
+        return None
+    above = {value for value in known if value > 0}
+    return above.pop() if len(above) == 1 else None
