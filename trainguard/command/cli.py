@@ -33,6 +33,7 @@ from trainguard.command.output import say
 from trainguard.command.ranks import world
 from trainguard.command.run import launch
 from trainguard.command.run_request import RunRequest
+from trainguard.command.schema import print_schema
 from trainguard.command.torchrun import settle, start_ranks, told_command
 from trainguard.core.catalogue import Invariant, catalogue, check_globs, find_invariants, matches
 from trainguard.core.errors import DeclarationError
@@ -229,6 +230,7 @@ app.command("memory")(show_memory)
 app.command("join")(join_traces)
 app.command("diagnose")(diagnose_logs)
 app.command("mutate")(mutate_training)
+app.command("schema")(print_schema)
 
 
 @app.command("list")
