@@ -5,15 +5,19 @@ python docs/make_catalogue.py            writes the page
 python docs/make_catalogue.py --check    fails where the page is not what would be written
 """
 
+import ast
 import re
 import sys
 from collections.abc import Iterator
+from difflib import SequenceMatcher, unified_diff
+from functools import cache
 from pathlib import Path
 
-from trainguard.core.catalogue import FAMILIES, SECTIONS, Invariant, catalogue
+from trainguard.core.catalogue import FAMILIES, SECTIONS, Invariant, catalogue, has_limit
 
 PAGE = Path(__file__).with_name("catalogue.md")
 FIXTURES = Path(__file__).parents[1] / "fixtures"
+LIKE = 0.7  # of the lines: less is another component, and not the same one mended
 HEAD = """\
 # The catalogue
 
@@ -80,10 +84,58 @@ def invariant_lines(made: Invariant) -> Iterator[str]:
     yield f"# {made.key}\n\n{made.title}\n\nJudged: {condition(made)}.\n"
     yield from entry_lines(made)
     yield f'## Excuse it\n\n```python\nallow={{"{made.name}": "<reason>"}}\n```\n'
-    yield f"`--trainguard-ignore={made.key}` leaves it out. Its limits are what `Allows` says.\n"
-    for broken in broken_fixtures(made)[:1]:
+    yield f"`--trainguard-ignore={made.key}` leaves it out.\n\n## Set its limit\n"
+    if has_limit(made):
+        yield f'```python\nlimits={{"{made.name}": 0.5}}\n```\n'
+        yield "It is in the unit of the message, and replaces the default that `Allows` has.\n"
+    else:
+        yield "It has none that can be set.\n"
+    pairs = [(file, *mended_twin(file)) for file in broken_fixtures(made)]
+    for broken, likeness, mended in sorted(pairs, key=lambda pair: -pair[1])[:1]:
         path = broken.relative_to(FIXTURES.parent).as_posix()
         yield f"## Code that breaks it\n\n`{path}`:\n\n```{{literalinclude}} ../../{path}\n```\n"
+        if likeness >= LIKE:
+            yield from mended_lines(broken, mended)
+
+
+def mended_lines(broken: Path, mended: Path) -> Iterator[str]:
+    """Yield the code that passes, as it differs from the code that breaks."""
+    path = mended.relative_to(FIXTURES.parent).as_posix()
+    diff = unified_diff(_code(broken), _code(mended), n=2, lineterm="")
+    yield f"## Code that passes\n\n`{path}`, as it differs:\n"
+    yield "\n".join(["```diff", *list(diff)[2:], "```", ""])
+
+
+@cache
+def mended_twin(broken: Path) -> tuple[float, Path]:
+    """Return the healthy fixture that is most like a broken one, and how much of it is alike."""
+    files = sorted((FIXTURES / "healthy" / broken.parent.name).glob("guard_*.py"))
+    likeness = (SequenceMatcher(None, _code(broken), _code(file), autojunk=False) for file in files)
+    found = [(matcher.ratio(), file) for matcher, file in zip(likeness, files, strict=True)]
+    return max(found, default=(0.0, broken))
+
+
+@cache
+def _code(file: Path) -> list[str]:
+    """Return the lines of a fixture without what only the tests read: docstring, BREAKS, MET."""
+    text = file.read_text(encoding="utf-8")
+    body = ast.parse(text).body[1:]
+    told = [node for node in body if not _is_for_tests(node)]
+    lines = text.splitlines()
+    parts = ["\n".join(lines[_first(node) - 1 : node.end_lineno]) for node in told]
+    return "\n\n".join(parts).splitlines()
+
+
+def _first(node: ast.stmt) -> int:
+    """Return the first line of a statement, its decorators included."""
+    above = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(each.lineno for each in above)])
+
+
+def _is_for_tests(node: ast.stmt) -> bool:
+    """Say whether a statement names what a fixture breaks, and where somebody met it."""
+    target = getattr(node, "targets", [getattr(node, "target", None)])[0]
+    return getattr(target, "id", "") in ("BREAKS", "UNDECLARED", "MET")
 
 
 def broken_fixtures(made: Invariant) -> list[Path]:

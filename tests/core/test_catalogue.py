@@ -1,5 +1,6 @@
 """The catalogue: every invariant explains itself, and the generated page is up to date."""
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -9,7 +10,14 @@ from textwrap import indent
 
 import pytest
 
-from trainguard.core.catalogue import FAMILIES, SECTIONS, Invariant, catalogue, find_invariants
+from trainguard.core.catalogue import (
+    FAMILIES,
+    SECTIONS,
+    Invariant,
+    catalogue,
+    find_invariants,
+    has_limit,
+)
 
 ROOT = Path(__file__).parents[2]
 # A thread, an address, a page of a known project, a paper or a book, a published weakness.
@@ -89,3 +97,31 @@ def test_the_page_is_up_to_date() -> None:
         [sys.executable, script, "--check"], capture_output=True, text=True, timeout=60, check=False
     )
     assert run.returncode == 0, run.stderr
+
+
+PAGES = {
+    "checkpoint.checkpoint_is_complete": "+        optimizer.load_state_dict(state[",
+    "loss.gradient_is_bounded": 'limits={"gradient_is_bounded": 0.5}',
+    "loop.order_of_samples_does_not_matter": "It has none that can be set.",
+}
+
+
+@pytest.mark.parametrize("key", PAGES)
+def test_a_page_has_code_that_breaks_and_how_to_live_with_it(key: str) -> None:
+    """The page of an invariant has broken code, what mends it, an excuse and a limit."""
+    spec = importlib.util.spec_from_file_location("pages", ROOT / "docs" / "make_catalogue.py")
+    assert spec is not None
+    assert spec.loader is not None
+    pages = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pages)
+    (made,) = find_invariants(key)
+    page = "\n".join(pages.invariant_lines(made))
+    assert PAGES[key] in page
+    assert "## Code that breaks it" in page
+    assert f'allow={{"{made.name}": "<reason>"}}' in page
+
+
+def test_an_explanation_has_the_limit_where_there_is_one() -> None:
+    """What is said of a limit is what the invariant asks for."""
+    assert has_limit(find_invariants("loss.gradient_is_bounded")[0])
+    assert not has_limit(find_invariants("loop.order_of_samples_does_not_matter")[0])

@@ -35,7 +35,14 @@ from trainguard.command.run import launch
 from trainguard.command.run_request import RunRequest
 from trainguard.command.schema import print_schema
 from trainguard.command.torchrun import settle, start_ranks, told_command
-from trainguard.core.catalogue import Invariant, catalogue, check_globs, find_invariants, matches
+from trainguard.core.catalogue import (
+    Invariant,
+    catalogue,
+    check_globs,
+    find_invariants,
+    has_limit,
+    matches,
+)
 from trainguard.core.errors import DeclarationError
 from trainguard.judging.baseline import open_baseline
 from trainguard.subjects.loop import Script
@@ -278,6 +285,7 @@ def _explain(made: Invariant) -> str:
             "",
             f"  Needs: {needs}. Judged once per {made.per}, from the probe `{made.probe}`.",
             f'  Excuse: allow={{"{made.name}": "<reason>"}}.',
+            *([f'  Limit: limits={{"{made.name}": <number>}}.'] * has_limit(made)),
             f"  Leave out: --trainguard-ignore={made.key}.",
             *([f"  In `trainguard run`: --allow {made.name}=REASON, --ignore {made.key}."] * run),
         ]

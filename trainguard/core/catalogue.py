@@ -6,6 +6,7 @@ what is registered here: adding an invariant costs one function and one broken f
 """
 
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -174,6 +175,12 @@ def find_invariants(name: str) -> tuple[Invariant, ...]:
         known = {i.name for i in catalogue()}
         raise DeclarationError(f"No invariant is called {name!r}.{did_you_mean(name, known)}")
     return found
+
+
+def has_limit(made: Invariant) -> bool:
+    """Say whether a subject can set the threshold of an invariant: its module then asks for it."""
+    asked = rf"limit\(\s*{json.dumps(made.name)}"
+    return re.search(asked, inspect.getsource(sys.modules[made.judge.__module__])) is not None
 
 
 def matches(made: Invariant, globs: Iterable[str]) -> bool:
