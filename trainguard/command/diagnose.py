@@ -31,6 +31,7 @@ from trainguard.judging.baseline import Baseline, open_baseline
 from trainguard.judging.judge import judge_run
 from trainguard.judging.verdict import Verdict
 from trainguard.logs.entry import read_logs
+from trainguard.logs.reading import how_far
 from trainguard.report.formats import RunAccount
 from trainguard.report.json import check_apart
 from trainguard.report.progress import showing
@@ -134,7 +135,9 @@ def diagnose(order: DiagnoseRequest) -> int:
     )
     with ExitStack() as stack:
         read = [0]
-        stack.enter_context(showing(lambda seconds: f"{read[0]:,} rows read, {seconds:.0f} s"))
+        stack.enter_context(
+            showing(lambda seconds: f"{how_far()}{read[0]:,} rows, {seconds:.0f} s")
+        )
         traces = read_logs(subject, partial(_count, read))
     judged = [(trace, _judge(order, trace)) for trace in traces]
     runs = [_account(order, trace, tuple(map(held.settle, verdicts))) for trace, verdicts in judged]

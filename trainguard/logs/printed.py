@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from math import nan
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,8 @@ _ODD = re.compile(  # spellings of no number that are no number of Python
 )
 _WORTH = re.compile(r"loss|nll|lr|learning|norm|acc", re.IGNORECASE)
 _FIGURE = re.compile(r"((?<![\w.])[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)")
+# Numbers as they are written; what is none of these is found when it is made a number.
+_KINDS = {"1": r"[-+]?\d+", ".": r"[-+.\deE]+"}
 _MOST_FORMS = 4096
 _COARSE = 0.05  # of a zero: one that is written as 0.0 is meant
 _MEMORY = re.compile(r"out of memory", re.IGNORECASE)
@@ -36,7 +39,11 @@ def rows(file: Path, chosen: dict[str, str]) -> Iterator[Row | Lost]:
     forms = _Forms(chosen)
     epoch: float | None = None
     for number, line in enumerate(lines_of(file), 1):
-        if ("emory" in line or "MEMORY" in line) and _MEMORY.search(line):
+        form = forms.last
+        if form is not None and (alike := form.read(line, epoch)) is not None:
+            epoch = alike.epoch
+            yield alike
+        elif ("emory" in line or "MEMORY" in line) and _MEMORY.search(line):
             yield Lost(line, number)
         elif _WORTH.search(line) or any(name in line for name in wanted):
             row = forms.read(line, epoch)
@@ -57,55 +64,70 @@ class _Forms:
 
     def __init__(self, chosen: dict[str, str]) -> None:
         self._chosen = chosen
-        self._forms: dict[tuple[str, ...], _Form | None] = {}
-        self._last: _Form | None = None
+        self._places: dict[tuple[str, ...], _Places | None] = {}
+        self._known: dict[tuple[str, ...], _Form] = {}
+        self.last: _Form | None = None
 
     def read(self, line: str, epoch: float | None) -> Row:
-        """Return what a line says, under the epoch that was said last."""
-        form = self._last
-        found = form.pattern.fullmatch(line) if form and form.pattern else None
-        if form is not None and found is not None:
-            row = form.read(found.groups(), epoch)
-            if 0.0 not in row.values.values():  # how a zero was rounded is read from its text
-                return row
+        """Return what a line says that is not like the one before."""
         parts = _FIGURE.split(line)
         figures = parts[1::2]
         key = (*parts[::2], "".join([_kind(figure) for figure in figures]))
-        form = self._forms.get(key)
-        if form is not None and form.pattern:
-            self._last = form
-            row = form.read(figures, epoch)
-            if 0.0 not in row.values.values():
-                return row
+        form = self._known.get(key)
+        if form is not None:
+            self.last = form
+            return form.read(line, epoch) or _row_of(line, epoch, self._chosen)
         row = _row_of(line, epoch, self._chosen)
-        if not (form and form.pattern) and len(self._forms) < _MOST_FORMS:
-            learned = _learn(row, figures)
-            agreed = form is not None and learned == form
-            if learned and agreed:
-                learned = self._last = learned._replace(pattern=_compile(parts))
-            self._forms[key] = learned
+        if len(self._places) < _MOST_FORMS:
+            before, learned = self._places.get(key), _learn(row, figures)
+            self._places[key] = learned
+            if learned is not None and learned == before:
+                self.last = self._known[key] = _Form(learned, parts)
         return row
 
 
-class _Form(NamedTuple):
-    """
-    Where the numbers of a line of one form stand; -1 where there is none.
-
-    pattern: what a line of it looks like, once two lines have agreed on the places.
-    """
+class _Places(NamedTuple):
+    """Where among the numbers of a line those that are read stand; -1 where there is none."""
 
     names: tuple[tuple[str, int], ...]
     step: int
     epoch: int
     total: int
-    pattern: re.Pattern[str] | None = None
 
-    def read(self, figures: Sequence[str], epoch: float | None) -> Row:
-        """Return the row of a line of this form."""
-        values = {name: float(figures[at]) for name, at in self.names}
-        step = float(figures[self.step]) if self.step >= 0 else None
-        epoch = float(figures[self.epoch]) if self.epoch >= 0 else epoch
-        return Row(values, step, epoch, total=int(figures[self.total]) if self.total >= 0 else 0)
+
+class _Form:
+    """What lines look like that are alike, with a group for each number that is read."""
+
+    def __init__(self, places: _Places, parts: Sequence[str]) -> None:
+        at = {at for _, at in places.names} | ({*places[1:]} - {-1})
+        order = {place: group for group, place in enumerate(sorted(at))}
+        self._names = [(name, order[place]) for name, place in places.names]
+        self._step, self._epoch, self._total = (order.get(place, -1) for place in places[1:])
+        told = [
+            (f"({_KINDS[_kind(part)]})" if n // 2 in at else _KINDS[_kind(part)])
+            if n % 2
+            else re.escape(part)
+            for n, part in enumerate(parts)
+        ]
+        self._match = re.compile("".join(told)).fullmatch
+
+    def read(self, line: str, epoch: float | None) -> Row | None:
+        """Return the row of a line; nothing where it is not alike, or has a zero."""
+        found = self._match(line)
+        if found is None:
+            return None
+        try:
+            told = [*map(float, found.groups())]
+        except ValueError:  # "1-2" where one number stood
+            return None
+        values = {name: told[at] for name, at in self._names}
+        if 0.0 in values.values():  # how a zero was rounded is read from its text
+            return None
+        step = told[self._step] if self._step >= 0 else None
+        epoch = told[self._epoch] if self._epoch >= 0 else epoch
+        return Row(
+            values, step, epoch, nan, None, int(told[self._total]) if self._total >= 0 else 0
+        )
 
 
 def _kind(figure: str) -> str:
@@ -113,14 +135,7 @@ def _kind(figure: str) -> str:
     return "." if "." in figure or "e" in figure.lower() else "1"
 
 
-def _compile(parts: Sequence[str]) -> re.Pattern[str]:
-    """Return what lines look like that have other numbers in these places, of the same kind."""
-    kinds = {"1": r"([-+]?\d+)", ".": r"([-+]?\d+(?:\.\d*(?:[eE][-+]?\d+)?|[eE][-+]?\d+))"}
-    told = [kinds[_kind(p)] if n % 2 else re.escape(p) for n, p in enumerate(parts)]
-    return re.compile("".join(told))
-
-
-def _learn(row: Row, figures: list[str]) -> _Form | None:
+def _learn(row: Row, figures: list[str]) -> _Places | None:
     """Return where the numbers of a row stand in its line, if that is sure."""
     numbers = [float(figure) for figure in figures]
     asked = [*row.values.values(), *(n for n in (row.step, row.total or None) if n is not None)]
@@ -129,7 +144,7 @@ def _learn(row: Row, figures: list[str]) -> _Form | None:
     epochs = [at for at, number in enumerate(numbers) if number == row.epoch]
     if len(epochs) > 1:
         return None
-    return _Form(
+    return _Places(
         tuple((name, numbers.index(value)) for name, value in row.values.items()),
         -1 if row.step is None else numbers.index(row.step),
         epochs[0] if epochs else -1,

@@ -1,8 +1,10 @@
 """The columns of one run, put together from its rows and files."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from math import isfinite, nan
+from operator import lt
 
 from trainguard.logs.column import LoggedColumn
 from trainguard.logs.find import Source
@@ -114,88 +116,22 @@ def _begin(run: LoggedRun) -> tuple[float, float, str]:
 def _read(source: Source, chosen: dict[str, str], told: Callable[[int], None]) -> LoggedRun:
     """Read one file."""
     run = LoggedRun([source])
-    counter = _Counter()
     sorter = _Sorter(run, source, {name: role for role, name in chosen.items()})
-    for count, row in enumerate(source.reader(chosen)(source.path)):
-        if count % 4096 == 0:
-            told(count)
-        if isinstance(row, Lost):
-            run.lost += [(row, max(counter.step, 0.0))] if len(run.lost) < _LOST else []
-        elif sorter.means_something(row):
-            sorter.add(row, counter.count(row))
-    sorter.pass_on()
+    together, count = list[Row](), 0
+    for row in source.reader(chosen)(source.path):
+        if not isinstance(row, Lost):
+            together.append(row)
+        if len(together) >= _TOGETHER or isinstance(row, Lost):
+            sorter.sort(together)
+            told(count := count + len(together))
+            together = []
+        if isinstance(row, Lost) and len(run.lost) < _LOST:
+            run.lost.append((row, max(sorter.counter.step, 0.0)))
+    sorter.sort(together)
     for column in run.columns.values():
         column.finish()
-    run.unit = counter.unit
+    run.unit = sorter.counter.unit
     return run
-
-
-@dataclass(slots=True)
-class _Sorter:
-    """
-    Sorts the values of rows into columns; what means nothing is only named.
-
-    Rows of the same names, as most are, are sorted as the one before, and passed on together.
-    """
-
-    run: LoggedRun
-    source: Source
-    chosen: dict[str, str]
-    _known: dict[str, LoggedColumn | None] = field(default_factory=dict)
-    _names: tuple[str, ...] = ()
-    _columns: list[LoggedColumn | None] = field(default_factory=list)
-    _meant: bool = False
-    _steps: list[float] = field(default_factory=list)
-    _rows: list[Iterable[float]] = field(default_factory=list)
-    _times: list[float] = field(default_factory=list)
-
-    def means_something(self, row: Row) -> bool:
-        """Say whether a row has a value that means something."""
-        names = tuple(row.values)
-        if names != self._names:
-            self.pass_on()
-            known = self._known
-            self._names = names
-            self._columns = [known[n] if n in known else self._make(n) for n in names]
-            self._meant = any(column is not None for column in self._columns)
-        return self._meant
-
-    def add(self, row: Row, step: float) -> None:
-        """Add the values of the row that was asked for last."""
-        self._steps.append(step)
-        self._rows.append(row.values.values())
-        self._times.append(row.time)
-        if len(self._steps) >= _TOGETHER:
-            self.pass_on()
-        for name, half in row.coarse.items() if row.coarse else ():
-            told = self._known.get(name)
-            if told is not None:
-                told.coarse = max(told.coarse, half)
-        if row.total and (row.epoch is None or self.source.format == "json document"):
-            self.run.total = row.total  # a bar within an epoch tells the epoch's
-
-    def pass_on(self) -> None:
-        """Give the rows that have been put by to their columns."""
-        for column, values in zip(self._columns, zip(*self._rows, strict=True), strict=False):
-            if column is not None:
-                column.add(self._steps, values, self._times)
-        self._steps, self._rows, self._times = [], [], []
-
-    def _make(self, name: str) -> LoggedColumn | None:
-        """Make the column of a name that is met for the first time, if it means something."""
-        full = self.source.prefix + name
-        meaning = Meaning(self.chosen[name]) if name in self.chosen else meaning_of(full)
-        if meaning is not None and name not in self.chosen and meaning.role in self.chosen.values():
-            meaning = None  # another one was named for it
-        column = None
-        if meaning is not None and meaning.role not in _COUNTERS and len(self.run.columns) < _MOST:
-            made = LoggedColumn(full, meaning, str(self.source.path))
-            column = self.run.columns.setdefault(full, made)
-        if len(self._known) < 16 * _MOST:
-            self._known[name] = column
-        if len(self.run.names) < _MOST:
-            self.run.names[full] = None
-        return column
 
 
 @dataclass(slots=True)
@@ -212,12 +148,23 @@ class _Counter:
     _offset: float = 0.0
     _stride: float = 1.0
 
+    def count_on(
+        self, said: Sequence[float | None], epochs: Sequence[float | None]
+    ) -> Sequence[float]:
+        """Return the steps of rows as they say, where all only count on; nothing where not."""
+        steps = [step for step in said if step is not None]
+        whole = len(steps) == len(said) == epochs.count(None) and not self._offset
+        if not whole or not self.step < steps[0] or not all(map(lt, steps, steps[1:])):
+            return ()
+        if steps[-1] >= 1e15:
+            return ()
+        before = steps[-2] if len(steps) > 1 else self.step
+        self._stride, self.step, self.unit = steps[-1] - before, steps[-1], "step"
+        return steps
+
     def count(self, row: Row) -> float:
         """Return the step of a row."""
         said = row.step
-        if said is not None and self.step < said < 1e15 and not self._offset and row.epoch is None:
-            self._stride, self.step, self.unit = said - self.step, said, "step"
-            return said
         if said is None and self.unit != "step":
             said = row.epoch
         if said is None or not isfinite(said) or abs(said) > 1e15:
@@ -237,3 +184,54 @@ class _Counter:
             self._stride = step - self.step
         self.step, self._epoch = step, epoch
         return step
+
+
+@dataclass(slots=True)
+class _Sorter:
+    """Sorts the values of rows into columns; what means nothing is only named."""
+
+    run: LoggedRun
+    source: Source
+    chosen: dict[str, str]
+    counter: _Counter = field(default_factory=_Counter)
+    _known: dict[str, LoggedColumn | None] = field(default_factory=dict)
+
+    def sort(self, rows: Iterable[Row]) -> None:
+        """Sort some rows; those in a row that have the same names, as most have, at once."""
+        known = self._known
+        for names, same in groupby(rows, lambda row: tuple(row.values)):
+            columns = [known[n] if n in known else self._make(n) for n in names]
+            if any(column is not None for column in columns):
+                self._add([*same], columns)
+
+    def _add(self, rows: list[Row], columns: list[LoggedColumn | None]) -> None:
+        """Count rows of the same names, and add their values to the columns of these."""
+        values, said, epochs, times, coarse, totals = zip(*rows, strict=True)
+        steps = self.counter.count_on(said, epochs) or [*map(self.counter.count, rows)]
+        every = zip(*(own.values() for own in values), strict=True)
+        for column, own in zip(columns, every, strict=True):
+            if column is not None:
+                column.add(steps, own, times)
+        for name, half in (pair for zeros in filter(None, coarse) for pair in zeros.items()):
+            told = self._known.get(name)
+            if told is not None:
+                told.coarse = max(told.coarse, half)
+        for row in rows if any(totals) else ():
+            if row.total and (row.epoch is None or self.source.format == "json document"):
+                self.run.total = row.total  # a bar within an epoch tells the epoch's
+
+    def _make(self, name: str) -> LoggedColumn | None:
+        """Make the column of a name that is met for the first time, if it means something."""
+        full = self.source.prefix + name
+        meaning = Meaning(self.chosen[name]) if name in self.chosen else meaning_of(full)
+        if meaning is not None and name not in self.chosen and meaning.role in self.chosen.values():
+            meaning = None  # another one was named for it
+        column = None
+        if meaning is not None and meaning.role not in _COUNTERS and len(self.run.columns) < _MOST:
+            made = LoggedColumn(full, meaning, str(self.source.path))
+            column = self.run.columns.setdefault(full, made)
+        if len(self._known) < 16 * _MOST:
+            self._known[name] = column
+        if len(self.run.names) < _MOST:
+            self.run.names[full] = None
+        return column

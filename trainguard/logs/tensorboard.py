@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from trainguard.logs.reading import open_log
 from trainguard.logs.row import Row
 
 _HEAD = struct.Struct("<QI")
@@ -50,7 +51,7 @@ def scalars(file: Path) -> Iterator[tuple[float, int, str, float]]:
     """
     known: dict[bytes, str] = {}
     size_of, double, single = _HEAD.unpack, _DOUBLE.unpack_from, _FLOAT.unpack_from
-    with file.open("rb") as opened:
+    with open_log(file) as opened:
         read = opened.read
         while len(head := read(_HEAD.size)) == _HEAD.size:
             size = size_of(head)[0]

@@ -1,7 +1,10 @@
 """Lines of a text, whatever its encoding and however long: never more than one of them is held."""
 
 from collections.abc import Iterator
+from io import TextIOWrapper
 from pathlib import Path
+
+from trainguard.logs.reading import open_log
 
 LONGEST = 1 << 16  # characters of a line; the rest of a longer one is another line
 _MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\xef\xbb\xbf": "utf-8-sig"}
@@ -18,9 +21,10 @@ def lines_of(file: Path, *, whole: bool = False) -> Iterator[str]:
 
     With whole, a last line that does not end is left out: half a number is another number.
     """
-    with file.open("rb") as opened:
-        encoding = encoding_of(opened.read(3))
-    with file.open(encoding=encoding, errors="replace", newline=None) as opened:
+    with open_log(file) as raw:
+        encoding = encoding_of(raw.read(3))
+        raw.seek(0)
+        opened = TextIOWrapper(raw, encoding, "replace", newline=None)
         before = ""
         while line := opened.readline(LONGEST):
             if before:

@@ -7,6 +7,7 @@ from typing import Any
 
 from trainguard.core.errors import DeclarationError
 from trainguard.logs.json_lines import row_of
+from trainguard.logs.reading import open_log
 from trainguard.logs.row import Row
 from trainguard.logs.text import encoding_of
 
@@ -35,7 +36,8 @@ def _load(file: Path) -> Any:
         raise DeclarationError(
             f"{file} is one document of more than 1 GiB. Write one JSON object a line instead."
         )
-    content = file.read_bytes()
+    with open_log(file) as opened:
+        content = opened.read()
     try:
         return json.loads(content.decode(encoding_of(content[:3]), "replace"))
     except (ValueError, RecursionError) as error:

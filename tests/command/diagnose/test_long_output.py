@@ -52,4 +52,8 @@ def test_memory_does_not_grow_with_a_log(tmp_path) -> None:
         assert code == 0, sent
         used.append(memory)
     assert used[1] - used[0] < ROOM
-    assert re.search(r"\r\x1b\[Ktrainguard: [\d,]+ rows read, \d+ s", sent)
+    shares = re.findall(
+        r"\r\x1b\[Ktrainguard: \[#*\.*\] (\d+)% of 400000.log, [\d,]+ rows, \d+ s", sent
+    )
+    assert shares
+    assert shares == sorted(shares, key=int)

@@ -57,6 +57,15 @@ def test_a_shape_is_named(shape: str, digits: int) -> None:
     assert name_shape(told).startswith(shape)
 
 
+@pytest.mark.parametrize("shape", ["linear", "cosine"])
+def test_rows_of_a_long_log_lie_closer_at_its_beginning(shape: str) -> None:
+    """There a rate of four digits stands still for many of them, and takes no steps."""
+    steps = [*range(4096), *range(4096, 10**6, 61)]
+    of = half if shape == "cosine" else lambda part: 1 - part
+    told = [(n, float(f"{1e-3 * of(n / 1e6):.4e}")) for n in steps]
+    assert name_shape(told).startswith(f"{shape} to ")
+
+
 def test_a_few_rows_have_no_shape() -> None:
     """Nor have rates below zero."""
     assert name_shape([(n, 0.1) for n in range(4)]) == ""

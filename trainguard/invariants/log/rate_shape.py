@@ -21,6 +21,7 @@ def name_shape(told: Rated, unit: str = "step") -> str:
     """Return the shape of the rates of a run in words, or nothing where they are too few."""
     if len(told) < _LEAST or min(rate for _, rate in told) < 0:
         return ""
+    told = _space(told)
     peak = max(rate for _, rate in told)
     top = next(n for n, (_, rate) in enumerate(told) if rate >= (1 - _SAME) * peak)
     words = []
@@ -30,6 +31,20 @@ def name_shape(told: Rated, unit: str = "step") -> str:
     if len(told) >= _LEAST or not words:
         words.append(_name_rest(told, peak, unit))
     return ", then ".join(words)
+
+
+def _space(told: Rated) -> Rated:
+    """Return the rows without those that lie closer than usual: the first ones of a long log."""
+    usual, spaced = _stride(told), list[tuple[float, float]]()
+    for step, rate in told:
+        if not spaced or step - spaced[-1][0] >= usual / 2:
+            spaced.append((step, rate))
+    return spaced if len(spaced) >= _LEAST else told
+
+
+def _stride(told: Rated) -> float:
+    """Return how far two rows usually lie apart."""
+    return median(b - a for (a, _), (b, _) in pairwise(told))
 
 
 def _name_rest(told: Rated, peak: float, unit: str) -> str:
@@ -46,7 +61,7 @@ def _name_rest(told: Rated, peak: float, unit: str) -> str:
         return f"constant at {peak:.4g}"
     if any(b > (1 + _SAME) * a for (_, a), (_, b) in pairwise(told)):
         return "up and down"
-    levels, stride = _levels(told), told[1][0] - told[0][0]
+    levels, stride = _levels(told), _stride(told)
     apart = [b - a for (a, _), (b, _) in pairwise(levels)]
     if len(levels) == 2 or median(apart[1:]) >= _HELD * stride:
         return _name_levels(levels, apart, stride, unit)

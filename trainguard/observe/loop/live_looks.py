@@ -14,8 +14,8 @@ from trainguard.observe.loop.stopped import Stopped
 if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder
 
-SHARE = 0.005  # of the run's time that looks may take, but for the alarms: half a percent
-_GRACE = 0.3  # seconds that looks may take in a run so short that half a percent is nothing
+SHARE = 0.004  # of the run's time that looks may take, but for the alarms; half a percent in all
+_GRACE = 0.2  # seconds that looks may take in a run so short that half a percent is nothing
 _FIRST = 32  # steps; before them little can be told, see SOON of the catalogue
 _GROWTH = 1.25  # what is certain at step N is told at 1.25 N at the latest, as far as SHARE allows
 _EVERY = 5.0  # seconds after which a look is due however few steps were made since
