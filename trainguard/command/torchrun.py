@@ -13,6 +13,7 @@ from typing import Final
 
 from trainguard.command.exit import CLEAN, FAILED, FOUND, INTERRUPTED, USAGE
 from trainguard.core.errors import DeclarationError
+from trainguard.core.secrets import hide_secrets
 
 # Where each process leaves its exit code: the launcher would make one code of all of them, and a
 # traceback of its own of each finding.
@@ -56,7 +57,8 @@ def settle(code: int) -> int:
 
 
 def told_command(words: Sequence[str]) -> list[str]:
-    """Return the command line that makes the same run again, processes included."""
+    """Return the command line that makes the same run again, processes included, secrets hidden."""
+    words = [*hide_secrets(words)]
     world = os.environ.get("WORLD_SIZE", "1")
     if world == "1" or "RANK" not in os.environ:
         return ["trainguard", *words]

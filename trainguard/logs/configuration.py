@@ -6,11 +6,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from trainguard.core.secrets import is_secret
+from trainguard.logs.training_args import read_arguments
+
 _NAMES: Final = frozenset(
     f"{name}.{ending}"
     for name in ("config", "hparams", "args", "params", "configuration", "training_args", "opt")
     for ending in ("yaml", "yml", "json")
-) | {"wandb-metadata.json", "trainer_state.json"}
+) | {"wandb-metadata.json", "trainer_state.json", "training_args.bin"}
 _WITHIN: Final = ("", ".hydra", "files")  # folders beside a log where tools keep them
 _LARGEST: Final = 1 << 20  # bytes; of a larger state the settings cannot be told from its history
 _MOST: Final = 512
@@ -34,7 +37,7 @@ def settings_beside(files: list[Path]) -> Told:
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             try:
                 for name, value in _read(path):
-                    if len(found) < _MOST:
+                    if len(found) < _MOST and not is_secret(name, value):
                         found.setdefault(name, " ".join(value.split())[:_LONGEST])
             except (OSError, ValueError, RecursionError):
                 continue  # what cannot be read says nothing
@@ -57,6 +60,9 @@ def _read(path: Path) -> Iterator[tuple[str, str]]:
     pinned = path.name == "requirements.txt"
     known = path.name in _NAMES or pinned or path.parent.name == "params"
     if not known or not path.is_file() or path.stat().st_size > _LARGEST:
+        return
+    if path.suffix == ".bin":
+        yield from read_arguments(path)
         return
     text = path.read_text(encoding="utf-8")
     if path.parent.name == "params":

@@ -9,6 +9,7 @@ from typing import Any
 from trainguard.core.errors import DeclarationError
 from trainguard.core.finding import Finding
 from trainguard.core.measure import Measure, Place
+from trainguard.core.secrets import hide_secrets
 from trainguard.judging.verdict import Verdict
 from trainguard.report.run_summary import RunSummary, as_plain, finite
 from trainguard.subjects.loop import Script
@@ -28,7 +29,7 @@ def document(
     `findings` holds what counts, notes included; what is excused stands apart, with its reason, and
     so does what only other processes have found: `others` are rank, invariant and report.
     """
-    head = {"version": VERSION, "script": str(subject.path), "args": list(subject.args)}
+    head = {"version": VERSION, "script": str(subject.path), "args": [*hide_secrets(subject.args)]}
     of_others = [dict(zip(("rank", "invariant", "text"), each, strict=True)) for each in others]
     found = {**findings(list(verdicts)), "others": of_others}
     return render({**head, **found, "trace": as_plain(told)})

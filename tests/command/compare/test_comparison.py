@@ -119,6 +119,14 @@ def test_conditions_that_differ() -> None:
     assert found.differs == (("torch", "2.13.0", "2.9.1"), ("threads", "1", "2"))
 
 
+def test_variables_that_differ_are_told() -> None:
+    """Where both sides know their environment; one that is set in one of them alone too."""
+    a = {"environment": (("OMP_NUM_THREADS", "1"), ("TORCH_LOGS", "all"))}
+    found = compare_sides([run(**a)], [run(environment=(("OMP_NUM_THREADS", "2"),))], {})
+    assert found.differs == (("OMP_NUM_THREADS", "1", "2"), ("TORCH_LOGS", "all", "not set"))
+    assert compare_sides([run(**a)], [run()], {}).differs == ()
+
+
 def test_the_first_step_that_differs() -> None:
     """Runs of other lengths are compared as far as both go."""
     assert compare_sides([run(count=80)], [run(count=40)], {}).parted is None

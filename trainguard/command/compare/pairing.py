@@ -259,6 +259,11 @@ def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[s
     for name in CONDITIONS:
         if a.get(name) != b.get(name):
             yield name, _format_condition(a.get(name)), _format_condition(b.get(name))
+    if "environment" in a and "environment" in b:
+        mine, theirs = dict(a["environment"]), dict(b["environment"])
+        for name in sorted({*mine, *theirs}):
+            if mine.get(name) != theirs.get(name):
+                yield name, mine.get(name, "not set"), theirs.get(name, "not set")
     for group in ("versions", "settings"):
         mine, theirs = (dict(side.get(group, ())) for side in (a, b))
         for name in sorted({*mine, *theirs}) if mine and theirs else ():

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from trainguard.core.secrets import hide_secrets
 from trainguard.report.formats import RunAccount
 from trainguard.report.json import VERSION, document, findings, render
 from trainguard.report.log_summary import as_plain
@@ -15,7 +16,8 @@ def write(accounts: Sequence[RunAccount]) -> str:
     for account in accounts:
         if isinstance(account.subject, Script):
             return document(account.subject, account.verdicts, account.told, account.others)
-    return render({"version": VERSION, "args": sys.argv[1:], "runs": [*map(_of_log, accounts)]})
+    words = [*hide_secrets(sys.argv[1:])]
+    return render({"version": VERSION, "args": words, "runs": [*map(_of_log, accounts)]})
 
 
 def _of_log(account: RunAccount) -> dict[str, Any]:

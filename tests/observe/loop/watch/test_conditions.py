@@ -59,3 +59,15 @@ def test_autocast_is_told() -> None:
 def test_a_run_without_a_step_has_none() -> None:
     """There is nothing that they could be of."""
     assert "device" not in conditions(lambda: None)
+
+
+def test_arguments_and_the_environment_without_secrets(monkeypatch) -> None:
+    """What a script was called with, and the variables that torch computes by."""
+    monkeypatch.setattr("sys.argv", ["train.py", "--lr", "3", "--api-key", "abc"])
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    monkeypatch.setenv("ACCELERATE_TOKEN", "abc")
+    found = conditions(lambda: plain(2))
+    assert found["arguments"] == ("--lr", "3", "--api-key", "***")
+    told = dict(found["environment"])
+    assert told["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert "ACCELERATE_TOKEN" not in told

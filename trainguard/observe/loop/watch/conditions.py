@@ -1,16 +1,22 @@
 """Watches what the numbers of a run depend on beside its code: device, dtype, flags."""
 
+import os
 import platform
 import sys
 from typing import Any
 
 import torch
 
+from trainguard.core.secrets import hide_secrets, is_secret
 from trainguard.events.base import Plain
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.devices import autocast_dtype, module_of
 
+_VARIABLES = (
+    "CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_TF32", "NCCL_", "HIP_", "PYTORCH_", "TORCH_", "OMP_",
+    "MKL_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "PYTHONHASHSEED", "XLA_", "ACCELERATE_",
+)  # fmt: skip
 _LIBRARIES = ("numpy", "transformers", "accelerate", "datasets", "lightning", "deepspeed", "timm")
 
 
@@ -34,12 +40,19 @@ class Conditions(Watcher):
                 "dtype": _with_autocast(device.type, tuple(sorted(dtypes))),
                 "deterministic": _deterministic(),
                 "python": platform.python_version(),
-                "arguments": tuple(map(str, sys.argv[1:])),
+                "arguments": tuple(hide_secrets(map(str, sys.argv[1:]))),
+                "environment": _environment(),
                 "torch_seed": torch.initial_seed(),
                 "versions": _versions(),
                 "trainguard": str(vars(sys.modules["trainguard"])["__version__"]),
             }
         return {}
+
+
+def _environment() -> tuple[tuple[str, str], ...]:
+    """Return the variables that change how torch and its libraries compute, as far as set."""
+    chosen = ((n, v) for n, v in os.environ.items() if n.startswith(_VARIABLES))
+    return tuple(sorted((name, value) for name, value in chosen if not is_secret(name, value)))
 
 
 def _versions() -> tuple[tuple[str, str], ...]:
