@@ -45,6 +45,10 @@ class LiveAccount:
         """Whether anybody is told of a finding: a trace that is kept is not judged meanwhile."""
         return self.prints or self.stops or self.events is not None
 
+    def wants_look(self) -> bool:
+        """Say whether a look would tell anybody, or keep a newer trace."""
+        return self._tells or perf_counter() - self._kept >= _APART
+
     def look(self, steps: int, trace: Trace[Any]) -> str:
         """Tell what is certain by now, and return why the run is to be stopped, or nothing."""
         if self.trace is not None and perf_counter() - self._kept >= _APART:

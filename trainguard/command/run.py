@@ -145,7 +145,7 @@ def _record(
     options: dict[str, Any] = {"steps": run.steps, "probe": run.probe, "promises": run.promises}
     recorder, spawned = Recorder(run.name, **options), SpawnedProcesses(run.name, options)
     if live.is_wanted:
-        recorder.live = LiveLooks(live.look)
+        recorder.live = LiveLooks(live.look, live.wants_look)
     if order.what_if:
         os.environ.update(_NO_ACCELERATOR)
         recorder.watcher(Counterfactuals).wait()

@@ -29,11 +29,11 @@ class LiveLooks:
     Has a recording looked at now and then, within a share of its time.
 
     look: is given the steps made and the trace so far; says why the run is to be stopped, or
-    nothing.
+    nothing. wants: whether it would do anything by now; a look in vain costs as much.
     """
 
-    def __init__(self, look: Look) -> None:
-        self._look = look
+    def __init__(self, look: Look, wants: Callable[[], bool] = lambda: True) -> None:
+        self._look, self._wants = look, wants
         self._next, self._alarms, self._alarmed = _FIRST, _ALARMS, False
         self._began = self._latest = perf_counter()
         self._spent = 0.0
@@ -67,7 +67,7 @@ class LiveLooks:
         now = perf_counter()
         due = steps >= self._next or now - self._latest >= _EVERY
         due &= self._spent <= max(_GRACE, SHARE * (now - self._began))
-        return (due or self._alarmed) and os.getpid() == self._process
+        return (due or self._alarmed) and self._wants() and os.getpid() == self._process
 
 
 def _trace_so_far(recorder: "Recorder") -> Trace[Event]:
