@@ -54,7 +54,8 @@ class Skill(Event):
 
     step: how many optimizer steps had been made. rows: how many samples were evaluated.
     right: for how many the highest score was that of their class; commonest: how many had the
-        commonest class. evaluations: how many there were at that place.
+        commonest class, rarest: the rarest of all classes that there are scores for.
+    evaluations: how many there were at that place.
     """
 
     step: int
@@ -62,6 +63,7 @@ class Skill(Event):
     rows: int = 0
     right: int = 0
     commonest: int = 0
+    rarest: int = 0
     evaluations: int = 0
 
 

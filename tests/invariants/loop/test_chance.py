@@ -78,6 +78,14 @@ def test_samples_that_are_told_apart(more: dict, expected: str | None, judged) -
     assert found == ([expected] if expected else [])
 
 
+@pytest.mark.parametrize(("quiet", "expected"), [(0.1, []), (1.0, ["broken"])])
+def test_a_loss_of_outliers(quiet: float, expected: list, ranks) -> None:
+    """Where few targets lie far off, the other stretches tell whether a model has learned."""
+    pairs = [(642.0, 643.0) if stretch % 4 else (quiet, 1.0) for stretch in range(64)]
+    losses, constants = zip(*pairs, strict=True)
+    assert ranks(BEATS, [fit(losses=losses, constants=constants)]) == expected
+
+
 def skill(right: int, **more) -> Skill:
     """Write the last evaluation of a run of sixty steps, with four classes."""
     return Skill(
@@ -96,6 +104,10 @@ def skill(right: int, **more) -> Skill:
         ([skill(40)], {"loss": 0.5, "learnable": 0.1}, []),
         ([skill(40)], {"loss": 0.5, "only": 0.5}, []),
         ([skill(10, rows=50)], {"loss": 0.5}, []),
+        ([skill(8, rarest=48)], {"loss": 0.5, "learnable": 0.0}, ["broken"]),
+        ([skill(8, rarest=10)], {"loss": 0.5, "learnable": 0.0}, []),
+        ([skill(8, rarest=48), skill(90)], {"loss": 0.5, "learnable": 0.0}, []),
+        ([skill(8, rarest=48)], {"loss": 2.0, "learnable": 0.0}, []),
         ([skill(40, step=10)], {"loss": 0.5}, []),
         ([], {"loss": 0.5}, []),
     ],

@@ -24,7 +24,9 @@ _LEARNABLE = 0.3  # of held-out variance; noise explains less than 0.1 of 256 ex
 _ALONE = 0.9  # of the backward passes
 _LEAST_ENTROPY = 0.05  # below it the targets are all but constant
 _LEARNED = 0.7  # of the constant's loss
+_QUIET = 0.1  # of the constant's loss, in the quarter of the stretches where it is lowest
 _LEAST_ROWS = 64
+_DEVIATIONS = 5.0  # below what naming the rarest class gets: by chance once in 3 million
 _SEVERAL = 3  # classes
 _LEAST_ALIKE = 24  # calls; a last layer that begins at zero takes one step to leave it
 _LEAST_SHARE = 0.25
@@ -43,7 +45,8 @@ def loss_beats_constant_prediction(trace: Trace[Event]) -> Iterator[Finding]:
         not shown, or where the loss ends at twice that of the constant. Else a note.
     Allows: 0.98 (limit) of the constant's loss; a loss that still falls by 3 % from the second
         quarter of the run to the last, by 10 % where it is far above the constant's, unless it is
-        a cross-entropy of ten times as much; rates that still rise; targets that hardly vary; terms
+        a cross-entropy of ten times as much; a loss of outliers, that is below 0.7 of the
+        constant's where there are few; rates that still rise; targets that hardly vary; terms
         beside others, unless they compare with the input itself and never beat it (a note).
     Misses: losses written by hand, and several terms; runs with rollouts; a model that has learned
         less than it could.
@@ -60,7 +63,7 @@ def loss_beats_constant_prediction(trace: Trace[Event]) -> Iterator[Finding]:
         ratio, before = _ratio(fit, 0.75, 1), _ratio(fit, 0.25, 0.5)
         falls = ratio < (_FALLS if ratio < _WORSE else _FALLS_FAR) * before
         absurd = ratio >= _ABSURD and fit.function.startswith(_ENTROPIES)
-        if ratio < beaten or (falls and not absurd):
+        if ratio < beaten or (falls and not absurd) or _is_hidden_by_outliers(fit):
             continue
         alone = fit.only >= _ALONE
         sure = alone and (fit.learnable >= _LEARNABLE or ratio >= _WORSE)
@@ -189,7 +192,8 @@ def evaluation_beats_chance(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: the accuracy of the last evaluations, in the second half of a run whose training loss
         ended below 0.7 of that of a constant, where a small regression on training inputs explains
-        30 % of targets that it was not shown: it is above the share of the commonest class.
+        30 % of targets that it was not shown: it is above the share of the commonest class. Of
+        any inputs: it is not five deviations below the share of the rarest class.
     Allows: chance and two of its standard deviations (limit: their number) in some place, as long
         as another evaluation is better: attacks, prunings and other domains are measured beside.
     Misses: evaluations of fewer than 64 samples; outputs that are no scores of classes.
@@ -202,8 +206,11 @@ def evaluation_beats_chance(trace: Trace[Event]) -> Iterator[Finding]:
     skills = [s for s in events(trace, Skill) if s.rows >= _LEAST_ROWS and s.step >= late]
     if not skills or any(_is_skilled(skill, deviations) for skill in skills):
         return
+    perverse = all(map(_is_perverse, skills))
     learned = [
-        f for f in events(trace, BaselineFit) if _is_conclusive(f) and f.learnable >= _LEARNABLE
+        f
+        for f in events(trace, BaselineFit)
+        if _is_conclusive(f) and (perverse or f.learnable >= _LEARNABLE)
     ]
     for fit in learned[:1]:
         if fit.only >= _ALONE and _ratio(fit, 0.75, 1) <= _LEARNED:
@@ -215,6 +222,12 @@ def _is_skilled(skill: Skill, deviations: float) -> bool:
     chance = min(skill.commonest / skill.rows, 1.0)
     spread = sqrt(chance * (1 - chance) * skill.rows)
     return skill.right > skill.commonest + deviations * spread
+
+
+def _is_perverse(skill: Skill) -> bool:
+    """Say whether an evaluation is right far less often than naming the rarest class."""
+    share = min(skill.rarest / skill.rows, 1.0)
+    return skill.right < skill.rarest - _DEVIATIONS * sqrt(share * (1 - share) * skill.rows)
 
 
 def _describe_skill(trace: Trace[Event], skill: Skill, fit: BaselineFit) -> Finding:
@@ -243,6 +256,15 @@ def _ratio(fit: BaselineFit, low: float, high: float) -> float:
     """Return the loss of one part of the run over that of the constant."""
     constant = _mean(fit.constants, low, high)
     return _mean(fit.losses, low, high) / constant if constant > 0 else 0.0
+
+
+def _is_hidden_by_outliers(fit: BaselineFit) -> bool:
+    """Say whether few targets make most of the loss, and the model beats the constant without."""
+    late = len(fit.losses) - max(len(fit.losses) // 4, 1)
+    pairs = sorted(zip(fit.constants[late:], fit.losses[late:], strict=True))
+    constants, losses = zip(*pairs[: max(len(pairs) // 4, 1)], strict=True)
+    rare = _mean(constants, 0, 1) < _QUIET * _mean(fit.constants, 0.75, 1)
+    return rare and sum(losses) < _LEARNED * sum(constants)
 
 
 def _rates_rise(trace: Trace[Event]) -> bool:

@@ -70,8 +70,8 @@ def clipping_takes_effect(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: what clipping saw, in more than half of the steps that clip: gradients at all, all of
         them, unscaled, and those that the step was then made with.
     Allows: clipping in several calls that cover everything. Clipping of a part where the rest is
-        small or the norm stays within 2 (limit) times what clipping allowed. Scaled gradients
-        whose limit is scaled too.
+        small, has no matrix, or the norm stays within 2 (limit) times what clipping allowed.
+        Scaled gradients whose limit is scaled too.
     Misses: clipping that is skipped for other models or modes than the one that was run; a part
         that is left out and small in the recorded steps; hand-written clipping.
     Why: the order is backward, unscale, clip, step: in any other, clipping does nothing, or takes

@@ -39,10 +39,10 @@ def target_is_not_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The model is not shown what it is to predict.
 
-    Judges: columns of the input that equal the target in every row of the batches looked at; the
-        outputs at earlier positions when a later position of the input is edited; where each token
-        is its own target, the output for an edited one, of a model whose outputs depend on earlier
-        tokens and on no later ones.
+    Judges: columns of the input, or places in windows whose neighbours foretell them, that equal
+        the target in every row of the batches looked at; the outputs at earlier positions when a
+        later position is edited; where each token is its own target, the output for an edited one,
+        of a model whose outputs depend on earlier tokens and on no later ones.
     Allows: a share below 1 (limit) of equal rows; a change of an output within rounding.
     Misses: targets that are scaled, shifted or hidden in several columns.
     Why: the loss falls to nothing and the model is of no use where the target is not known yet.

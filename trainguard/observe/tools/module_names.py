@@ -9,6 +9,7 @@ from torch import nn
 
 _WRAPPED = ("_orig_mod", "module")  # of torch.compile, and of the parallel wrappers
 _WRAPPERS = ("torch", "accelerate")  # the packages whose wrappers those are
+_TABLES = (nn.ParameterList, nn.ParameterDict)  # of the module that has them, and never called
 
 
 class ModuleNames:
@@ -54,11 +55,12 @@ class ModuleNames:
             own = f"{name}.{path}" if path else name
             if not type(module).__module__.startswith("torch."):
                 self._own.add(own)
+            holder = own.rpartition(".")[0] if isinstance(module, _TABLES) and path else own
             if not self._find_name(module):
                 self._modules[id(module)] = (weakref.ref(module), own)
             for key, parameter in module.named_parameters(recurse=False):
                 if not self.knows(parameter):
-                    entry = (weakref.ref(parameter), f"{own}.{key}", own)
+                    entry = (weakref.ref(parameter), f"{own}.{key}", holder)
                     self._parameters[id(parameter)] = entry
 
     def _forget_parts(self, whole: nn.Module) -> None:

@@ -176,6 +176,17 @@ def test_a_column_is_seen_without_a_loader() -> None:
     assert len(target_of(lambda: classify(classes, model))) == 1
 
 
+@pytest.mark.parametrize(("series", "seen"), [(True, 1), (False, 0)])
+def test_a_moment_of_a_window_is_seen_where_its_neighbours_foretell_it(
+    series: bool, seen: int
+) -> None:
+    """What stands in one place alone may be asked for on purpose, as a test of memory."""
+    moments = torch.randn(64, 6)
+    windows = (moments.cumsum(1) if series else moments).unsqueeze(1)
+    loader = DataLoader(TensorDataset(windows, windows[:, :, 4]), batch_size=16)
+    assert len(target_of(lambda: regress(loader, width=6))) == seen
+
+
 @pytest.mark.parametrize(
     ("case", "options"),
     [

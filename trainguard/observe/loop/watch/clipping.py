@@ -18,6 +18,7 @@ from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
 _ROOM = 1.01  # what rounding and epsilon may leave above the limit
+_MATRIX = 2  # dimensions: learned weights of losses and temperatures may stay as they are
 
 
 @dataclass(slots=True)
@@ -58,15 +59,13 @@ class Clipping(Watcher):
             return {"norm_before": _total(window)} if clip is None else _words(clip)
         inside = [id(p) in clip.seen for p, _ in window.gradients()]
         totals = [t.detach().float().reshape(1).to(window.norms.device) for t in clip.totals]
-        name = next(
-            (p for (p, _), seen in zip(window.gradients(), inside, strict=True) if not seen), None
-        )
-        unclipped = self.recorder.names.parameter(name) if name is not None else ""
+        missed = [p for p, _ in window.gradients() if id(p) not in clip.seen and p.dim() >= _MATRIX]
+        unclipped = self.recorder.names.parameter(missed[0]) if missed else ""
         together = torch.cat([window.norms, *totals])
         return _words(clip) | {
             "norm_before": Deferred(together, lambda n: _before(n, inside)),
             "clip_share": Deferred(together, lambda n: _share(n, inside)),
-            "clip": Deferred(together, lambda n: _outcome(clip, n, inside)),
+            "clip": Deferred(together, lambda n: _outcome(clip, n, inside, whole=not missed)),
             "unclipped": unclipped,
         }
 
@@ -173,7 +172,7 @@ def _share(numbers: list[float], inside: list[bool]) -> float:
     return (seen / whole) ** 2 if 0 < whole < inf else 1.0
 
 
-def _outcome(clip: Clip, numbers: list[float], inside: list[bool]) -> str:
+def _outcome(clip: Clip, numbers: list[float], inside: list[bool], *, whole: bool) -> str:
     """Say what clipping did, once it is known what the step was made with."""
     norms, totals = numbers[: len(inside)], numbers[len(inside) :]
     now = global_norm(n for n, seen in zip(norms, inside, strict=True) if seen)
@@ -181,4 +180,4 @@ def _outcome(clip: Clip, numbers: list[float], inside: list[bool]) -> str:
         return clip.word
     if clip.by_norm and len(totals) == 1 and now > clip.limit * _ROOM and now < inf:
         return "undone"
-    return "taken" if all(inside) else "partial"
+    return "taken" if whole else "partial"

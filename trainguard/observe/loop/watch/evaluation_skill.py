@@ -81,6 +81,7 @@ class EvaluationSkill(Watcher):
                     rows=score.rows,
                     right=int(score.right),
                     commonest=int(score.counts.max()),
+                    rarest=int(score.counts.min()),
                     evaluations=score.evaluations,
                 )
 

@@ -26,6 +26,7 @@ _REPEATED = 32  # rows that must have come again before anything is said
 _BATCHES = 8  # batches whose columns are compared with the target
 _LEAST_BATCHES, _LEAST_ROWS = 3, 32
 _WIDEST = 2**20  # elements of such a batch
+_FORETOLD = 0.5  # correlation with another place: neighbours in series and images have more
 _CLASSES = ("cross_entropy", "nll_loss", "multi_margin_loss")
 
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
@@ -48,7 +49,7 @@ class _Row:
 
 @dataclass(slots=True)
 class _Columns:
-    """The columns of an input that have equalled the target so far."""
+    """The columns of an input, or places in its rows, that have equalled the target so far."""
 
     batches: int = 0
     rows: int = 0
@@ -178,7 +179,12 @@ class Labels(Watcher):
         flat = target.detach().reshape(-1, 1).to(device=inputs.device, dtype=inputs.dtype)
         if not bool((flat != flat[0]).any()):
             return
-        equal = set((inputs.detach() == flat).all(0).nonzero().flatten().tolist())
+        rows = inputs.detach().reshape(len(inputs), -1)
+        same = (rows == flat).all(0)
+        equal = set(same.nonzero().flatten().tolist())
+        # A number that is in one place alone may be asked for on purpose, as a test of memory.
+        if equal and inputs.dim() > 2 and not _is_foretold(rows[:, ~same], flat):
+            equal = set()
         columns.equal = equal & columns.equal if columns.batches else equal
         columns.batches += 1
         columns.rows += len(flat)
@@ -226,14 +232,22 @@ def _are_classes(inputs: torch.Tensor, labels: torch.Tensor) -> bool:
     return integral and on_cpu and rows and labels.shape == inputs.shape[:1]
 
 
+def _is_foretold(columns: torch.Tensor, target: torch.Tensor) -> bool:
+    """Say whether a column of (N, K) goes with a target (N, 1), as what is around it does."""
+    centred, goal = columns - columns.mean(0), target - target.mean()
+    sizes = centred.norm(dim=0) * goal.norm()
+    return bool(((centred * goal).sum(0).abs() > _FORETOLD * sizes).any())
+
+
 def _have_columns(inputs: torch.Tensor, target: Any) -> bool:
-    """Say whether an input has several columns of numbers, and the target is one such column."""
+    """Say whether an input has several numbers in each row, and the target one."""
     if not isinstance(target, torch.Tensor) or not inputs.is_floating_point():
         return False
-    if inputs.dim() != 2 or inputs.is_nested or inputs.layout != torch.strided:
+    if inputs.dim() < 2 or inputs.is_nested or inputs.layout != torch.strided:
         return False
     return (
-        min(inputs.shape) > 1
+        len(inputs) > 1
+        and inputs.numel() > len(inputs)
         and inputs.numel() <= _WIDEST
         and target.shape in (inputs.shape[:1], (inputs.shape[0], 1))
     )
