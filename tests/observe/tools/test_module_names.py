@@ -51,6 +51,16 @@ def test_a_part_that_was_tried_out_first_is_named_as_a_part() -> None:
     assert late.parameter(net.part[2].bias) == "Sequential.2.bias"
 
 
+def test_a_table_of_parameters_is_its_owners() -> None:
+    """A list or dict of parameters is never called: the module around it uses them."""
+    names, net = ModuleNames(), Net()
+    net.weights = nn.ParameterDict({"size": nn.Parameter(torch.zeros(()))})
+    names.add(net)
+    assert names.parameter(net.weights["size"]) == "Net.weights.size"
+    assert names.holder(net.weights["size"]) == "Net"
+    assert names.is_own(net.weights["size"])
+
+
 def test_what_is_unknown_is_described() -> None:
     """A parameter of no known module is told by its shape."""
     assert ModuleNames().parameter(nn.Parameter(torch.zeros(2, 3))) == "parameter of shape (2, 3)"

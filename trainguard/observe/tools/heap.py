@@ -261,9 +261,26 @@ def _look_at_frames(frame: FrameType | None, by_id: dict[int, Holders]) -> None:
         if function and foreign(code.co_filename) and not _READS_LOCALS & set(code.co_names):
             entries = frame.f_locals
             _add(dict(entries), "", by_id)
+            for name, value in list(entries.items()):
+                _add_attributes(name, value, by_id)
             if type(entries) is dict:  # before Python 3.13 the frame keeps this dict, and all in it
                 entries.clear()
         frame = frame.f_back
+
+
+def _add_attributes(name: str, value: Any, by_id: dict[int, Holders]) -> None:
+    """Add the name and the class of a variable that has the objects for attributes."""
+    if issubclass(type(value), nn.Module):
+        return  # what they are a part of is known
+    try:
+        attributes = object.__getattribute__(value, "__dict__")  # a lazy proxy stays asleep
+    except AttributeError:
+        return
+    for each in attributes.values():
+        own = by_id.get(id(each))
+        if own is not None:
+            own.names.append(name)
+            own.kinds.append(type(value).__name__)
 
 
 def _add(entries: dict[Any, Any], kind: str, by_id: dict[int, Holders]) -> None:

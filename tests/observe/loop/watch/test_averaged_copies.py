@@ -13,6 +13,7 @@ from tests.observe.loop.averaging import follow, looks, loop
 from tests.observe.loop.trainings import batches, network
 from trainguard.events.loop import Parameter
 from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.tools.heap import Holders, holders
 
 
 def teacher_and_student(decay: float, steps: int = 20, *, rate: float = 1e-2) -> None:
@@ -71,6 +72,26 @@ def test_a_frozen_teacher_does_not_move() -> None:
     assert len(seen) >= 8
     assert not any(look.moved for look in seen)
     assert all(look.student_moved and isnan(look.decay) for look in seen)
+
+
+def test_an_average_is_named_by_the_object_that_has_it() -> None:
+    """The dict of an object, once looked at, does not know the class: its variable does."""
+
+    class ModelEma:
+        """An average that is not a module itself."""
+
+        def __init__(self) -> None:
+            self.model = network()
+
+    def look() -> Holders:
+        """Look from a function that pytest's rewriting, which reads the locals, leaves alone."""
+        kept = ModelEma()
+        kept.__dict__.copy()
+        return holders([kept.model], [], set())[0]
+
+    found = look()
+    assert "kept" in found.names
+    assert "ModelEma" in found.kinds
 
 
 def test_a_student_that_stands_still_is_told() -> None:
