@@ -172,13 +172,13 @@ def references_are_in_evaluation_mode(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A model that is asked, and never learns, is in evaluation mode.
 
-    Judges: outermost modules that most steps call without a graph, on the CPU, with dropout or
-        batch statistics awake in them, and of which no number moves from there to the end: over 50
-        steps or more.
+    Judges: modules, and parts of those that learn, that most steps call without a graph, on the
+        CPU, with dropout or batch statistics awake in them, and of which no number moves from there
+        to the end: over 50 steps or more.
     Allows: averages of the model, target networks that are updated, and rollouts of a policy, since
         they move; modules that are kept awake in a model in evaluation mode.
-    Misses: frozen parts of a model that learns; parameters that move elsewhere than at their
-        beginnings.
+    Misses: frozen parts of a model that are called with a graph; parameters that move
+        elsewhere than at their beginnings.
     Why: `student.train()` on a module that holds its teacher wakes the teacher too: its answers
         become noise, and its batch statistics follow what the student is shown.
     Source: huggingface/transformers' distillation examples, which call teacher.eval(); Stack

@@ -1,6 +1,7 @@
 """Judgements of the order in which samples come, and of the numbers that are drawn for them."""
 
 from collections.abc import Iterator
+from math import inf
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
@@ -16,6 +17,7 @@ _FEW = 2  # passes that repeat an order: two may be one run that was made again
 _OFTEN = 20  # times that each sample reached is drawn in one pass, or that the data are larger
 _DRAWN = 64  # samples of a pass, at least
 _STEPS = 4  # that repeat the numbers of another
+_OPENINGS = 2  # epochs that begin with those of another: three times the same is no accident
 _HELD_OUT = {"val", "valid", "validation", "test", "testing", "dev", "holdout"}
 _PAIRS = 16  # of an evaluation, at least
 _SHARED = 0.1  # of an evaluation: real data have a few percent of samples twice
@@ -132,7 +134,8 @@ def random_numbers_do_not_recur(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: the states of the global generators of torch, numpy and Python at the steps that come
         after a seed was set in the course of a training: those that drew what an earlier step of
-        the same optimizer had drawn.
+        the same optimizer had drawn. Epochs that begin with the draws of another, where
+        the seed was set for an evaluation.
     Allows: half of the steps that draw, and 3. What is drawn for an evaluation, and for the order
         of an epoch; states that are put back, as by fork_rng; a training that begins again with
         another optimizer; a line that seeds by several numbers, as where data are drawn by index.
@@ -143,13 +146,13 @@ def random_numbers_do_not_recur(trace: Trace[Event]) -> Iterator[Finding]:
     Source: huggingface/diffusers issue 7991 and pull request 8223.
     """
     for probe in events(trace, Probe):
-        if probe.probe != "random" or probe.measured < _STEPS:
-            continue
-        if 2 * probe.measured >= probe.reference:
+        least = {"random": _STEPS, "random epochs": _OPENINGS}.get(probe.probe, inf)
+        what = "steps" if probe.probe == "random" else "epochs"
+        if probe.measured >= least and 2 * probe.measured >= probe.reference:
             yield Finding(
-                f"steps of `{trace.subject}` draw the random numbers of earlier steps",
+                f"{what} of `{trace.subject}` draw the random numbers of earlier {what}",
                 f"the global generator of {probe.label}",
-                percent(probe.measured / probe.reference) + f" of {probe.reference:.0f} steps",
+                percent(probe.measured / probe.reference) + f" of {probe.reference:.0f} {what}",
                 "none",
                 why="a seed is set again and again: give evaluations a generator of their own, or"
                 " set the seed once",

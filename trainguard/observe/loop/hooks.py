@@ -50,7 +50,7 @@ def install(recorder: "Recorder") -> None:
 def _calls(recorder: "Recorder", call: Callable[..., Any]) -> Callable[..., Any]:
     """Return a `Module.__call__` that tells of the outermost calls and of what they called."""
     inside = threading.local()
-    called = recorder.called
+    called, graphless, builds = recorder.called, recorder.graphless, torch.is_grad_enabled
     patches = recorder.patches
     compiling, elsewhere = torch.compiler.is_compiling, recorder.thread.is_elsewhere
     bare = recorder.is_bare
@@ -63,6 +63,8 @@ def _calls(recorder: "Recorder", call: Callable[..., Any]) -> Callable[..., Any]
         inner = getattr(inside, "module", None) is not None or recorder.backward  # a checkpoint's
         if inner or not patches.live or elsewhere():
             called.add(id(module))
+            if inner and not builds() and getattr(inside, "builds", False):
+                graphless.add(id(module))
             return call(module, *args, **kwargs)
         if is_abstract():
             return call(module, *args, **kwargs)
@@ -70,6 +72,7 @@ def _calls(recorder: "Recorder", call: Callable[..., Any]) -> Callable[..., Any]
             recorder.nudge.move_module(module)
         if recorder.asks is not None:
             recorder.faults.look(recorder.asks, module, args, kwargs)
+        inside.builds = builds()
         inside.module, recorder.calling = module, not recorder.faults.look(bare, module)
         try:
             output = call(module, *args, **kwargs)

@@ -68,6 +68,7 @@ class Recorder:
         self.names, self.patches = ModuleNames(), Patches()
         self.windows: list[Window] = []
         self.called: set[int] = set()  # ids of modules called, outermost or inside
+        self.graphless: set[int] = set()  # of those called without a graph in a call with one
         self.calling = self.backward = False  # whether an outermost call or a backward is going on
         self.woken = False  # whether something is wrong in a step that would not be watched
         self.thread = TrainingThread()

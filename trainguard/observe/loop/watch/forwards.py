@@ -61,7 +61,7 @@ class Forwards(Watcher):
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Note the mode of a pass, and be told when a backward reaches its output."""
-        sensitive = self._sensitive_parts(module)
+        sensitive = self.sensitive_parts(module)
         forward.asleep = tuple(name for part, name in sensitive if not part.training)
         forward.awake = tuple(name for part, name in sensitive if part.training)
         forward.measured, self._early = self._early, None
@@ -117,7 +117,7 @@ class Forwards(Watcher):
         for event, _ in self._found:
             yield replace(event, routine=often and not event.measures)
 
-    def _sensitive_parts(self, module: nn.Module) -> list[tuple[nn.Module, str]]:
+    def sensitive_parts(self, module: nn.Module) -> list[tuple[nn.Module, str]]:
         """Return the modules whose mode matters, with their names; looked up once."""
         known = self._sensitive.get(id(module))
         if known is None:

@@ -10,6 +10,7 @@ from torch import nn
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.locate_nonfinite import tensors_in
+from trainguard.observe.loop.watch.forwards import Forwards
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.user_line import caller
@@ -41,8 +42,9 @@ class FrozenReferences(Watcher):
     """
     The Probe event "reference": steps that ask a module in training mode which never moves.
 
-    A teacher that is an average moves with its student, and a policy in a rollout is stepped
-    between rollouts: what stays as it is bit for bit to the end is no part of the training.
+    It is an outermost one, or a part that the module around it calls without a graph. A teacher
+    that is an average moves with its student, and a policy in a rollout is stepped between
+    rollouts: what stays as it is bit for bit to the end is no part of the training.
     """
 
     makes = ("Probe:reference",)
@@ -59,8 +61,17 @@ class FrozenReferences(Watcher):
         """Take down a pass that builds no graph of a module with something awake in it."""
         if any(tensor.requires_grad for tensor in tensors_in(output)):
             self._references.pop(id(module), None)
-            return
-        numbers = _numbers_of(module) if forward.training and forward.awake else ()
+            sensitive = self.recorder.watcher(Forwards).sensitive_parts
+            for part in self._graphless_parts(module):
+                awake = [name for each, name in sensitive(part) if each.training]
+                self._ask(part, forward.step, awake[0] if part.training and awake else "")
+        else:
+            awake_first = forward.awake[0] if forward.training and forward.awake else ""
+            self._ask(module, forward.step, awake_first)
+
+    def _ask(self, module: nn.Module, step: int, awake: str) -> None:
+        """Take down that a module was asked in a step; awake: the first part that is, if any."""
+        numbers = _numbers_of(module) if awake else ()
         if not numbers:
             return
         own = self._references.get(id(module))
@@ -68,15 +79,19 @@ class FrozenReferences(Watcher):
             if len(self._references) >= _MOST:
                 return
             own = self._references[id(module)] = _Reference(
-                weakref.ref(module),
-                numbers,
-                forward.step,
-                self._watched,
-                caller(),
-                forward.awake[0],
+                weakref.ref(module), numbers, step, self._watched, caller(), awake
             )
-        own.asked += own.latest != forward.step
-        own.latest = forward.step
+        own.asked += own.latest != step
+        own.latest = step
+
+    def _graphless_parts(self, module: nn.Module) -> Iterable[nn.Module]:
+        """Yield the outermost parts of a module that it calls without a graph."""
+        graphless = self.recorder.graphless
+        for part in module.children() if graphless else ():
+            if id(part) in graphless:
+                yield part
+            else:
+                yield from self._graphless_parts(part)
 
     def before_step(self, window: Window) -> Columns:
         """Count the steps that are watched, once each where several optimizers may make them."""
@@ -92,7 +107,7 @@ class FrozenReferences(Watcher):
             if 2 * own.asked > watched:
                 yield Probe(
                     probe="reference",
-                    measured=float(own.asked),
+                    measured=float(min(own.asked, watched)),
                     reference=float(watched),
                     step=own.since,
                     label=own.label,

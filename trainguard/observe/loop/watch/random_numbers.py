@@ -32,9 +32,12 @@ class RandomNumbers(Watcher):
     where the same state changes into the same other state again, the same numbers were drawn.
     What is drawn around evaluations, and for the order of an epoch, is not counted. Nor is a
     generator that one line seeds by several numbers: data may be drawn by their index.
+
+    The Probe event "random epochs": epochs that begin with the draws of an earlier one, by a
+    generator that was seeded right before a pass that learns nothing, as in an evaluation.
     """
 
-    makes = ("Probe:random",)
+    makes = ("Probe:random", "Probe:random epochs")
     relies_on = ("Batches",)
 
     def __init__(self, recorder: Any) -> None:
@@ -48,6 +51,9 @@ class RandomNumbers(Watcher):
         self._counts: dict[int, tuple[int, int]] = {}  # of each window: steps that drew, repeated
         self._again = ""  # the generator that came back first
         self._pass = 0  # through a loader, that the latest batch belongs to
+        self._fresh: set[str] = set()  # seeded since the last pass of a module
+        self._evaluating: set[str] = set()  # seeded right before a pass that learns nothing
+        self._openings: list[Draw] = []  # what was drawn as epochs began
 
     def install(self, patches: Patches) -> None:
         """Listen to what sets the seeds of the global generators."""
@@ -65,15 +71,21 @@ class RandomNumbers(Watcher):
             served = self._batches.recent[-1] if self._batches.recent else None
             begins = served is not None and served.turn != self._pass
             self._pass = served.turn if served is not None else 0
-            self._look(counts=forward.gradients and not begins)
+            self._evaluating |= set() if forward.gradients else self._fresh
+            self._fresh.clear()
+            drawn = self._look()
+            if forward.gradients and not begins:
+                self._draws |= drawn
+            elif forward.gradients and len(self._openings) < _MOST:
+                self._openings += [draw for draw in drawn if draw[0] in self._evaluating]
 
     def before_step(self, window: Window) -> Columns:
         """See what was drawn since the last look, and whether an earlier step drew the same."""
         if not self._states:
             return {}
         # Of steps that are thinned out it is not known what they drew.
-        self._look(counts=window.index < DENSE)
-        draws, self._draws = self._draws, set()
+        drawn = self._look()
+        draws, self._draws = self._draws | (drawn if window.index < DENSE else set()), set()
         if draws and window.optimizer is not None:
             seen = self._seen.setdefault(id(window), set())
             again = draws & seen
@@ -96,6 +108,17 @@ class RandomNumbers(Watcher):
                 label=self._again,
                 source=self._sources[self._again],
             )
+        for kind in self._evaluating - self._varied:
+            opened = [draw for draw in self._openings if draw[0] == kind]
+            self.looked |= {"random"} if opened else set()
+            if len(opened) > len(set(opened)):
+                yield Probe(
+                    probe="random epochs",
+                    measured=float(len(opened) - len(set(opened))),
+                    reference=float(len(opened)),
+                    label=kind,
+                    source=self._sources[kind],
+                )
 
     def _seeds(self, kind: str, seed: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that sets a seed and tells of it."""
@@ -117,15 +140,18 @@ class RandomNumbers(Watcher):
         if not np.array_equal(self._given.setdefault((kind, source), given), given):
             self._varied.add(kind)
         self._sources.setdefault(kind, source)
+        self._fresh.add(kind)
         self._states[kind] = _state(kind)
 
-    def _look(self, *, counts: bool) -> None:
-        """See which generators have moved since the last look."""
+    def _look(self) -> set[Draw]:
+        """Return how generators have moved since the last look."""
+        moved = set()
         for kind, before in self._states.items():
             now = _state(kind)
-            if counts and before is not None and now is not None and now != before:
-                self._draws.add((kind, before, now))
+            if before is not None and now is not None and now != before:
+                moved.add((kind, before, now))
             self._states[kind] = now
+        return moved
 
 
 def _state(kind: str) -> int | None:
