@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
-from trainguard.core.measure import at_step, integer, portion
+from trainguard.core.measure import at_step, integer, number, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
@@ -119,10 +119,13 @@ def schedule_is_resumed(trace: Trace[Event]) -> Iterator[Finding]:
     Where an optimizer goes on from a file, its schedule does so too.
 
     Judges: schedules in a file that was read: at the next step of an optimizer that was loaded
-        since, whether its schedule of the same settings has been advanced as often.
+        since, whether its schedule of the same settings has been advanced as often. Where no state
+        of one was read: whether the first step is made at the rate that came with the optimizer,
+        and the schedule then goes to one near its own beginning, at least twice as far away.
     Allows: schedules of other settings, as of another stage; files of which no optimizer is loaded;
-        schedules that had hardly begun.
-    Misses: schedules that are functions; states deeper in a file; files not read by torch.load.
+        schedules that had hardly begun, that are made after the optimizer is loaded, or that go on
+        from the rate that they find.
+    Misses: schedules that are functions; files not read by torch.load, but for the rates.
     Why: a schedule that begins again warms up once more, from the rate that it had come down to.
     Source: lightly-ai/lightly-train pull request 301; ultralytics/yolov5 issue 292.
     """
@@ -134,6 +137,19 @@ def schedule_is_resumed(trace: Trace[Event]) -> Iterator[Finding]:
                 "advanced " + integer(probe.measured, "times"),
                 "advanced " + integer(probe.reference, "times") + ", as in the file",
                 why="the file has its state: scheduler.load_state_dict() is missing",
+                event=probe,
+                source=probe.source,
+            )
+    if any(probe.probe == "resumed" for probe in events(trace, Probe)):
+        return
+    for probe in events(trace, Probe):
+        if probe.probe == "resumed rate":
+            yield Finding(
+                f"an optimizer of `{trace.subject}` goes on, and its schedule begins anew",
+                at_step(probe.step) + f", {probe.label}",
+                number(probe.measured),
+                f"near {probe.reference:.4g}, the rate that was loaded and stepped with",
+                why="perhaps its state is not saved: keep it beside the state of the optimizer",
                 event=probe,
                 source=probe.source,
             )

@@ -19,6 +19,9 @@ from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
 _ADVANCED = 2  # advances in the file, at least: a schedule that has hardly begun loses nothing
+_NEAR = 2  # times as far from the rate of the state as from its own beginning: it is a new one
+_SMALL = 0.05  # of the rate: what decays slowly is not told from what begins anew
+_PLANS = ("initial_lr", "max_lr", "min_lr")
 _COUNTERS = {
     "last_epoch",
     "best",
@@ -42,16 +45,35 @@ class _ReadSchedule:
     optimizers: "list[weakref.ref[Optimizer]]" = field(default_factory=list)
 
 
-class ResumedSchedules(Watcher):
-    """The Probe event "resumed": a schedule that begins anew beside an optimizer that goes on."""
+@dataclass(slots=True)
+class _Overtaken:
+    """A schedule that had hardly begun as its optimizer was loaded; rate: that of the state."""
 
-    makes = ("Probe:resumed",)
+    optimizer: "weakref.ref[Optimizer]"
+    scheduler: "weakref.ref[Any]"
+    advanced: int
+    own_rate: float
+    rate: float
+    source: str
+    stepped: bool = False
+
+
+class ResumedSchedules(Watcher):
+    """
+    The Probe event "resumed": a schedule that begins anew beside an optimizer that goes on.
+
+    The Probe event "resumed rate": the first rate of such a schedule, where no state of one is
+    known: as far from the rate that was loaded as its own beginning is.
+    """
+
+    makes = ("Probe:resumed", "Probe:resumed rate")
     relies_on = ("Rates",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._read: list[_ReadSchedule] = []
         self._found: list[Probe] = []
+        self._overtaken: list[_Overtaken] = []
 
     def install(self, patches: Patches) -> None:
         """Listen to files that are read, and to optimizers that are loaded."""
@@ -69,6 +91,14 @@ class ResumedSchedules(Watcher):
                     own = any(ref() is optimizer for ref in one.optimizers)
                     if optimizer is not None and own and one.step == self.recorder.steps:
                         self._compare(one, optimizer)
+        if self._overtaken and window.optimizer is not None:
+            optimizer = window.optimizer()
+            with suppress(Exception):
+                self._overtaken = [
+                    one
+                    for one in self._overtaken
+                    if one.optimizer() is not optimizer or self._waits(one)
+                ]
         return {}
 
     def finish(self) -> Iterable[Event]:
@@ -93,6 +123,31 @@ class ResumedSchedules(Watcher):
                     )
                     self._found.append(probe)
                 return
+
+    def _waits(self, one: _Overtaken) -> bool:
+        """Say whether a schedule has not advanced yet; tell of it once it has."""
+        scheduler, optimizer = one.scheduler(), one.optimizer()
+        if scheduler is None or optimizer is None:
+            return False
+        rate = float(optimizer.param_groups[0]["lr"])
+        ahead = scheduler.last_epoch - one.advanced
+        if ahead == 0:
+            one.stepped |= rate == one.rate
+            return rate == one.rate  # else it was set by hand
+        self.looked.add("resumed")
+        jump = abs(rate - one.rate)
+        near = jump <= _NEAR * abs(rate - one.own_rate) or jump <= _SMALL * max(rate, one.rate)
+        if ahead == 1 and one.stepped and not near:
+            probe = Probe(
+                probe="resumed rate",
+                measured=rate,
+                reference=one.rate,
+                step=self.recorder.steps,
+                label=type(scheduler).__name__,
+                source=one.source,
+            )
+            self._found.append(probe)
+        return False
 
     def _loads(self, load: Callable[..., Any]) -> Callable[..., Any]:
         """Return a `torch.load` that remembers the schedules in what it has read."""
@@ -121,18 +176,33 @@ class ResumedSchedules(Watcher):
         @wraps(restore)
         def wrapper(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
             """Load the state."""
+            own = [_plan(group) for group in optimizer.param_groups]
             result = restore(optimizer, *args, **kwargs)
-            if self.recorder.patches.active and self._read:
-                self._note_optimizer(optimizer)
+            if self.recorder.patches.active:
+                self._note_optimizer(optimizer, own)
             return result
 
         return wrapper
 
     @shielded
-    def _note_optimizer(self, optimizer: Optimizer) -> None:
-        """Take down that an optimizer was loaded after the schedules that were read."""
+    def _note_optimizer(self, optimizer: Optimizer, own: list[dict[str, Any]]) -> None:
+        """Take down that an optimizer was loaded; own: its groups' plans before that."""
         for read in self._read:
             read.optimizers.append(weakref.ref(optimizer))
+        loaded = [_plan(group) for group in optimizer.param_groups]
+        rate = float(optimizer.param_groups[0]["lr"])
+        if not optimizer.state or not rate or not own[0] or own != loaded:
+            return  # nothing goes on, or with another plan
+        for scheduler in self._rates.schedulers(optimizer):
+            if scheduler.last_epoch < _ADVANCED:
+                begins = float(scheduler.get_last_lr()[0])
+                place = weakref.ref(optimizer), weakref.ref(scheduler), scheduler.last_epoch
+                self._overtaken.append(_Overtaken(*place, begins, rate, caller()))
+
+
+def _plan(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what schedulers have written down in a group of parameters, of their own plans."""
+    return {name: group[name] for name in _PLANS if name in group}
 
 
 def _is_schedule(state: Any) -> bool:
