@@ -5,6 +5,7 @@ from trainguard.invariants.loop import loss as loss  # isort: skip
 from trainguard.invariants.loop import gradients as gradients  # isort: skip
 from trainguard.invariants.loop import spending as spending  # isort: skip
 from trainguard.invariants.loop import clipping as clipping  # isort: skip
+from trainguard.invariants.loop import contrast as contrast  # isort: skip
 from trainguard.invariants.loop import rates as rates  # isort: skip
 from trainguard.invariants.loop import schedulers as schedulers  # isort: skip
 from trainguard.invariants.loop import horizons as horizons  # isort: skip

@@ -196,33 +196,6 @@ def loss_inputs_do_not_broadcast(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop", evidence=has_probe("self", "no loss was over a table of all pairs of samples"))
-def samples_are_not_their_own_negatives(trace: Trace[Event]) -> Iterator[Finding]:
-    """
-    A contrastive loss leaves out the comparison of each sample with itself.
-
-    Judges: cross_entropy of a table with a row and a column for each sample: whether its diagonal
-        is the same number in all rows, the highest of each, and never the target, in all of the
-        first 8 calls of a place. So it is where vectors of length 1 are compared with themselves.
-    Allows: a diagonal that is masked, and one that is the target, as between two views.
-    Misses: losses by hand; vectors that are not normalised.
-    Why: the highest score of all is one that can never be right: the loss has a floor, and what is
-        learned is mostly to make up for it.
-    Source: Chen et al. 2020, A Simple Framework for Contrastive Learning, equation 1 (k is not i).
-    """
-    for probe in events(trace, Probe):
-        if probe.probe == "self" and probe.measured == probe.reference:
-            yield Finding(
-                f"a contrastive loss of `{trace.subject}` has each sample among its own negatives",
-                "the diagonal of its scores",
-                "the same, and the highest, " + portion(probe.measured, probe.reference, "times"),
-                "left out",
-                why="fill the diagonal with -inf before the loss",
-                event=probe,
-                source=probe.source,
-            )
-
-
 @invariant("loop", evidence=has_probe("weight", "no log-probability of a choice was in a loss"))
 def advantages_are_constants(trace: Trace[Event]) -> Iterator[Finding]:
     """

@@ -12,7 +12,7 @@ COUNT = 12
 PARTNER = torch.arange(COUNT).roll(1)
 
 
-def probes(loss_of, before: int = 0) -> list[Probe]:
+def probes(loss_of, before: int = 0, kind: str = "self") -> list[Probe]:
     """Record a training on codes of length 1, after some steps of another one."""
     torch.manual_seed(0)
     net, other = nn.Linear(6, 4), nn.Linear(6, 1)
@@ -25,7 +25,7 @@ def probes(loss_of, before: int = 0) -> list[Probe]:
                 loss = loss_of(F.normalize(out, dim=1)) if model is net else out.square().mean()
                 loss.backward()
                 optimizer.step()
-    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "self"]
+    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == kind]
 
 
 @pytest.mark.parametrize("before", [0, 20])
@@ -46,6 +46,15 @@ SOUND = {
     "constant": lambda c: F.cross_entropy(0 * (c @ c.T), PARTNER),
     "probabilities": lambda c: F.cross_entropy(c @ c.T / 0.1, torch.eye(COUNT).roll(1, 0)),
 }
+
+
+@pytest.mark.parametrize(
+    ("right", "count"), [(torch.arange(COUNT), 1), (PARTNER, 0), (torch.zeros(COUNT).long(), 0)]
+)
+def test_a_view_that_is_the_sample_itself(right, count) -> None:
+    """The scores at the targets are told where all are those of a vector with itself."""
+    found = probes(lambda codes: F.cross_entropy(codes @ codes.T / 0.1, right), kind="view")
+    assert len(found) == count
 
 
 @pytest.mark.parametrize("name", SOUND)

@@ -19,14 +19,18 @@ _NEAR = 1e-3  # of the spread of the scores: what rounding and half precision ma
 
 
 class SelfMatches(Watcher):
-    """The Probe event "self": a table of scores whose diagonal is the same and the highest."""
+    """
+    The Probe event "self": a table of scores whose diagonal is the same and the highest.
 
-    makes = ("Probe:self",)
+    The Probe event "view": one in which this is so of the scores at the targets.
+    """
+
+    makes = ("Probe:self", "Probe:view")
     relies_on = ("LossFunctions",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._calls: dict[str, tuple[int, int]] = {}  # by place: tables, and those that are found
+        self._calls: dict[str, list[int]] = {}  # by place: calls, tables, those of each kind
 
     def install(self, patches: Patches) -> None:
         """Ask to be told of the calls of loss functions."""
@@ -34,35 +38,44 @@ class SelfMatches(Watcher):
 
     def finish(self) -> Iterable[Event]:
         """Return the places where each table is one."""
-        for source, (tables, found) in self._calls.items():
-            if found == tables:
-                yield Probe(
-                    probe="self", measured=float(found), reference=float(tables), source=source
-                )
+        for source, (_, *counts) in self._calls.items():
+            for probe, tables, found in zip(
+                ("self", "view"), counts[::2], counts[1::2], strict=True
+            ):
+                if tables and found == tables:
+                    yield Probe(
+                        probe=probe, measured=float(found), reference=float(tables), source=source
+                    )
 
     @shielded
     def _on_loss(
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
     ) -> None:
-        """Look at a table of as many scores as there are samples, in each row."""
-        tables, found = self._calls.get(tally.source, (0, 0))
-        if tables >= _CALLS or tally.function != "cross_entropy":
+        """Look at a table of as many scores as there are samples, or more, in each row."""
+        counts = self._calls.setdefault(tally.source, [0] * 5)
+        if counts[0] >= _CALLS or tally.function != "cross_entropy" or not value.requires_grad:
             return
-        square = scores.dim() == 2 and scores.shape[0] == scores.shape[1]
-        if not square or not _LEAST <= len(scores) <= _MOST or not value.requires_grad:
+        rows, columns = scores.shape if scores.dim() == 2 else (0, 0)
+        if not _LEAST <= rows <= _MOST or not rows - 1 <= columns <= _MOST:
             return
         if target.dim() != 1 or target.is_floating_point():
             return
-        self.looked.add("self")
-        told = _compares_with_itself(scores.detach(), target)
-        self._calls[tally.source] = tables + 1, found + told
+        counts[0] += 1
+        scores = scores.detach()
+        kinds = {"view": scores.gather(1, target[:, None].clamp(0, columns - 1))[:, 0]}
+        order = torch.arange(rows, device=target.device)
+        if rows == columns and not bool((target == order).any()):
+            kinds["self"] = scores.diagonal()
+        for place, kind in ((1, "self"), (3, "view")):
+            if kind in kinds:
+                self.looked.add(kind)
+                counts[place] += 1
+                counts[place + 1] += _is_one_number(scores, kinds[kind])
 
 
-def _compares_with_itself(scores: torch.Tensor, target: torch.Tensor) -> bool:
-    """Say whether the diagonal is one number, the highest of each row, and never the target."""
-    own, order = scores.diagonal(), torch.arange(len(scores), device=target.device)
-    near = _NEAR * float(scores.max() - scores.min())
-    if not 0 < near < float("inf") or bool((target == order).any()):
-        return False
+def _is_one_number(scores: torch.Tensor, own: torch.Tensor) -> bool:
+    """Say whether one score of each row is the same number in all, and the highest."""
+    finite = scores[scores.isfinite()]
+    near = _NEAR * float(finite.max() - finite.min()) if len(finite) else 0.0
     same = float(own.max() - own.min()) <= near
-    return same and bool((scores.max(1).values - own <= near).all())
+    return near > 0 and same and bool((scores.max(1).values - own <= near).all())
