@@ -13,7 +13,7 @@ from trainguard.observe.loop.counterfactual.question import (
     Question,
     is_editable,
 )
-from trainguard.observe.loop.counterfactual.samples import count_samples
+from trainguard.observe.loop.counterfactual.sample_axis import count_samples
 from trainguard.observe.loop.counterfactual.witness import Witness
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.batches import Batches
@@ -114,7 +114,7 @@ def labels_of(call: ModuleCall) -> list[torch.Tensor]:
     """Return what a loader served for each sample, besides what the call is given."""
     rows = count_samples(call)
     recent = call.recorder.watcher(Batches).recent
-    if not rows or not any(recent[-1].has(tensor) for tensor in call.tensors()):
+    if not rows or not recent or not any(recent[-1].has(tensor) for tensor in call.tensors()):
         return []
     given = {tensor.untyped_storage().data_ptr() for tensor in call.tensors()}
     served = [t for t in recent[-1].alive() if t.untyped_storage().data_ptr() not in given]

@@ -20,12 +20,12 @@ from trainguard.observe.loop.counterfactual.question import (
     Question,
     is_editable,
 )
+from trainguard.observe.loop.counterfactual.sample_axis import count_rows
 from trainguard.observe.loop.counterfactual.samples import (
     PERVASIVE,
     Flags,
     RowsWitness,
     SampleEdited,
-    count_rows,
     find_changes,
     is_of_pairs,
     refuse_statistics,

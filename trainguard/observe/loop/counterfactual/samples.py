@@ -12,17 +12,15 @@ from trainguard.observe.loop.counterfactual.question import (
     Contrast,
     ModuleCall,
     Question,
-    is_editable,
 )
+from trainguard.observe.loop.counterfactual.sample_axis import count_rows, windows_of, with_rows
 from trainguard.observe.loop.counterfactual.witness import GivenRows, Numbers, Witness
-from trainguard.observe.loop.watch.batches import Batches
 from trainguard.observe.loop.watch.future_probe import NEXT, token_shares
 from trainguard.observe.loop.watch.loss_calls import LossCalls
-from trainguard.observe.loop.watch.mixing_probe import PLAIN, draws_samples
+from trainguard.observe.loop.window import gradient_of
 
 Flags = np.ndarray[Any, np.dtype[Any]]
 _UNKNOWN_AXIS = "it is not known which axis is that of the samples"
-_LEAST_ROWS = 4
 PERVASIVE = 0.9  # of the others: experts that are full, or a partner that is mixed in, move few
 _LEAST_RUN = 5  # samples in a row that change ever less: what looks at neighbours moves fewer
 _FADED = 0.01  # of the change of the next sample: that of the last one, which a recurrence forgets
@@ -49,13 +47,13 @@ class SampleEdited(Question):
     def fits(self, call: ModuleCall) -> str:
         """Ask where all inputs have a row for each of the samples."""
         rows, self._drawn = count_rows(call)
-        if not rows or not _source_row(_with_rows(call)):
+        if not rows or not _source_row(with_rows(call)):
             return ""
         return f"sample 0 of {rows}"
 
     def edit(self, call: ModuleCall, way_out: Exit) -> None:
         """Copy another sample to the place of the first one."""
-        tensors = _with_rows(call)
+        tensors = with_rows(call)
         other = _source_row(tensors)
         rest = [tensor[1:].clone() for tensor in tensors]
         with torch.no_grad():
@@ -116,7 +114,7 @@ class RowsWitness(Witness):
     def take_over(self) -> None:
         """Look at the buffers before the call, and at the tokens: the step may write to them."""
         self._before = list(self._buffers())
-        self._tokens = [tensor.clone() for tensor in _with_rows(self._call)]
+        self._tokens = [tensor.clone() for tensor in with_rows(self._call)]
         super().take_over()
 
     def on_loss(
@@ -126,11 +124,25 @@ class RowsWitness(Witness):
         super().on_loss(tally, scores, target, value)
         self.follows |= any(_is_followed(each, target) for each in self._tokens)
 
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """Look at the gradients that are left of other losses."""
+        super().before_backward(loss)
+        self._left = self._gradients()
+
     def after_backward(self, loss: torch.Tensor) -> None:
-        """Look at them again, and report."""
+        """Look at all of them again, and report."""
         if self._before != list(self._buffers()):
             self.way_out.void("the model keeps statistics of its batches")
+        if any(old == new for old, new in zip(self._left, self._gradients(), strict=True)):
+            self.way_out.void("a network learns that another one trains against")
         super().after_backward(loss)
+
+    def _gradients(self) -> list[list[tuple[int, int]]]:
+        """Return for each optimizer which gradients there are, and how often each was written."""
+        return [
+            [(id(g), g._version) for p in window.parameters if (g := gradient_of(p)) is not None]  # noqa: SLF001
+            for window in windows_of(self.recorder)
+        ]
 
     def _buffers(self) -> Iterator[tuple[int, int]]:
         """Yield which buffers of numbers there are, and how often each was written to."""
@@ -160,41 +172,6 @@ class _Moved(NamedTuple):
     fades: bool
     targets: bool
     first: str
-
-
-def count_samples(call: ModuleCall) -> int:
-    """Return of how many samples, drawn at random, all inputs have a row; 0 if not for sure."""
-    recent = call.recorder.watcher(Batches).recent
-    sampler = draws_samples(recent[-1].iterator()) if recent else None
-    if sampler is None or not _has_rows_only(call, sampler.batch_size):
-        return 0
-    return sampler.batch_size
-
-
-def count_rows(call: ModuleCall) -> tuple[int, bool]:
-    """Return of how many samples all inputs seem to have a row, and whether a loader drew them."""
-    drawn = count_samples(call)
-    if drawn:
-        return drawn, True
-    tokens = [t for t in call.tensors() if t.dim() == 2 and t.dtype in (torch.int64, torch.int32)]
-    rows = len(tokens[0]) if tokens else 0
-    return (rows, False) if rows and _has_rows_only(call, rows) else (0, False)
-
-
-def _has_rows_only(call: ModuleCall, rows: int) -> bool:
-    """Say whether all inputs have so many rows, and one optimizer makes the steps."""
-    tensors = _with_rows(call)
-    known = {id(p) for p in call.recorder.names.parameters()}
-    windows = [window for window in call.recorder.windows if window.belongs_to(known)]
-    given = (*call.args, *call.kwargs.values())
-    plain = all(isinstance(value, (torch.Tensor, *PLAIN)) for value in given)
-    own = {len(tensor) for tensor in tensors} == {rows} and rows >= _LEAST_ROWS
-    return len(windows) == 1 and plain and own and all(map(is_editable, tensors))
-
-
-def _with_rows(call: ModuleCall) -> list[torch.Tensor]:
-    """Return the tensors among the arguments of a call that have dimensions."""
-    return [tensor for tensor in call.tensors() if tensor.dim()]
 
 
 def _source_row(tensors: list[torch.Tensor]) -> int:

@@ -1,0 +1,160 @@
+"""Tells of how many samples inputs have a row: samples drawn at random, and no steps in time."""
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from trainguard.observe.loop.counterfactual.question import ModuleCall, is_editable
+from trainguard.observe.loop.watch.batches import Batches
+from trainguard.observe.loop.watch.mixing_probe import PLAIN, draws_samples
+from trainguard.observe.loop.window import Window
+from trainguard.observe.tools.user_line import user_frame, variables_of
+
+if TYPE_CHECKING:
+    from trainguard.observe.loop.recorder import Recorder
+
+_LEAST_ROWS = 4
+_FRAMES = 4  # of the user's code whose variables are looked at
+_LOOKED = 12  # rows that are looked for in a pool: ordered by chance once in 479,001,600
+_MOST = 2**24  # numbers in a pool
+_VALUES = 64  # entries of a variable that are looked at
+_PADDED = 4  # one row in so many has padding, at least
+Pool = Any  # a tensor or an array
+
+
+def count_samples(call: ModuleCall) -> int:
+    """Return of how many samples, drawn at random, all inputs have a row; 0 if not for sure."""
+    recent = call.recorder.watcher(Batches).recent
+    sampler = draws_samples(recent[-1].iterator()) if recent else None
+    if sampler is not None:
+        return sampler.batch_size if _has_rows_only(call, sampler.batch_size) else 0
+    tensors = with_rows(call)
+    rows = len(tensors[0]) if tensors else 0
+    known = rows and _has_rows_only(call, rows) and any(map(_are_samples, tensors))
+    return rows if known else 0
+
+
+def count_rows(call: ModuleCall) -> tuple[int, bool]:
+    """Return of how many samples all inputs seem to have a row, and whether a loader drew them."""
+    drawn = count_samples(call)
+    if drawn:
+        return drawn, True
+    tokens = [t for t in call.tensors() if t.dim() == 2 and t.dtype in (torch.int64, torch.int32)]
+    rows = len(tokens[0]) if tokens else 0
+    return (rows, False) if rows and _has_rows_only(call, rows) else (0, False)
+
+
+def _has_rows_only(call: ModuleCall, rows: int) -> bool:
+    """Say whether all inputs have so many rows, and an optimizer makes the steps."""
+    tensors = with_rows(call)
+    given = (*call.args, *call.kwargs.values())
+    plain = all(isinstance(value, (torch.Tensor, *PLAIN)) for value in given)
+    own = {len(tensor) for tensor in tensors} == {rows} and rows >= _LEAST_ROWS
+    return bool(windows_of(call.recorder)) and plain and own and all(map(is_editable, tensors))
+
+
+def with_rows(call: ModuleCall) -> list[torch.Tensor]:
+    """Return the tensors among the arguments of a call that have dimensions."""
+    return [tensor for tensor in call.tensors() if tensor.dim()]
+
+
+def windows_of(recorder: "Recorder") -> list[Window]:
+    """Return the windows of the optimizers that hold parameters of modules that were called."""
+    known = {id(p) for p in recorder.names.parameters()}
+    return [window for window in recorder.windows if window.belongs_to(known)]
+
+
+def _are_samples(tensor: torch.Tensor) -> bool:
+    """Say whether an input shows that its first axis is that of samples."""
+    return _is_padded_by_rows(tensor) or any(
+        _is_drawn_from(tensor, pool) for pool in _pools(tensor)
+    )
+
+
+def _is_padded_by_rows(tokens: torch.Tensor) -> bool:
+    """Say whether each row of a table of tokens ends, or begins, with padding of its own length."""
+    if tokens.dim() != 2 or tokens.is_floating_point() or min(tokens.shape) < 2:
+        return False
+    table = tokens.detach().cpu().numpy()
+    for turned in (table, table[:, ::-1]):
+        pads = turned == _pad_of(turned)
+        lengths = pads.sum(1)
+        has = lengths > 0
+        often = has.sum() * _PADDED >= len(table) and len(np.unique(lengths)) > 1
+        if often and _only_at_the_end(pads) and not _only_at_the_end(pads.T):
+            return True
+    return False
+
+
+def _pad_of(table: Any) -> Any:
+    """Return the token that is most often the last one."""
+    values, counts = np.unique(table[:, -1], return_counts=True)
+    return values[counts.argmax()]
+
+
+def _only_at_the_end(pads: Any) -> bool:
+    """Say whether nothing follows padding in any row."""
+    return bool((pads[:, 1:] >= pads[:, :-1]).all())
+
+
+def _is_drawn_from(tensor: torch.Tensor, pool: Pool) -> bool:
+    """Say whether the first rows stand in a larger table, each once, and in no order."""
+    rows = tensor.detach()[:_LOOKED].reshape(min(len(tensor), _LOOKED), -1).cpu()
+    table = torch.as_tensor(pool).detach().reshape(len(pool), -1)
+    if rows.is_floating_point() != table.is_floating_point():
+        return False
+    table = table.to(rows.dtype)
+    places = []
+    for row in rows:
+        found = (table[:, 0] == row[0]).nonzero()[:, 0]
+        found = found[(table[found] == row).all(1)]
+        if len(found) != 1:
+            return False
+        places.append(int(found))
+    steps = np.diff(places)
+    return bool((steps > 0).any() and (steps < 0).any() and len(set(steps.tolist())) > 2)
+
+
+def _pools(tensor: torch.Tensor) -> Iterator[Pool]:
+    """Yield what the user's variables have with rows of the same shape, and more of them."""
+    seen = {id(tensor)}
+    frame = user_frame(sys._getframe(1))  # noqa: SLF001 the one way to look at callers
+    for _ in range(_FRAMES):
+        if frame is None:
+            return
+        for value in variables_of(frame).values():
+            for each in _tables_in(value):
+                own = tuple(each.shape[1:]) == tuple(tensor.shape[1:]) and each.ndim > 1
+                if own and id(each) not in seen and 2 * len(tensor) <= len(each) and _fits(each):
+                    seen.add(id(each))
+                    yield each
+        frame = user_frame(frame.f_back)
+
+
+def _tables_in(value: Any) -> Iterator[Pool]:
+    """Yield the tensors and arrays in a variable, in a list of them, or in a data set."""
+    if isinstance(value, DataLoader):
+        value = value.dataset
+    if isinstance(value, Dataset):
+        value = vars(value)
+    if type(value) is dict:
+        value = list(value.values())
+    for each in value[:_VALUES] if type(value) in {list, tuple} else [value]:
+        if isinstance(each, (torch.Tensor, np.ndarray)):
+            yield each
+        elif type(each) is tuple and type(value) in {list, tuple}:
+            yield from (
+                own for own in each[:_VALUES] if isinstance(own, (torch.Tensor, np.ndarray))
+            )
+
+
+def _fits(pool: Pool) -> bool:
+    """Say whether a table can be searched at once."""
+    if isinstance(pool, torch.Tensor):
+        plain = pool.is_cpu and pool.layout == torch.strided and type(pool) is torch.Tensor
+        return plain and 0 < pool.numel() <= _MOST
+    return 0 < pool.size <= _MOST and pool.dtype.kind in "iuf"
