@@ -49,12 +49,19 @@ def count_rows(call: ModuleCall) -> tuple[int, bool]:
 
 
 def _has_rows_only(call: ModuleCall, rows: int) -> bool:
-    """Say whether all inputs have so many rows, and an optimizer makes the steps."""
+    """Say whether all inputs have so many rows, none of them one for each pair, as graphs have."""
     tensors = with_rows(call)
     given = (*call.args, *call.kwargs.values())
     plain = all(isinstance(value, (torch.Tensor, *PLAIN)) for value in given)
     own = {len(tensor) for tensor in tensors} == {rows} and rows >= _LEAST_ROWS
-    return bool(windows_of(call.recorder)) and plain and own and all(map(is_editable, tensors))
+    related = any(tuple(tensor.shape[:2]) == (rows, rows) for tensor in tensors)
+    return (
+        bool(windows_of(call.recorder))
+        and not related
+        and plain
+        and own
+        and all(map(is_editable, tensors))
+    )
 
 
 def with_rows(call: ModuleCall) -> list[torch.Tensor]:
