@@ -25,6 +25,7 @@ _ANSWERS = {  # to a question, of a WhatIf
     "states with their graph": "{0.measured:.0f} hand-overs of a state are detached",
     "other noise": "{0.measured:.0f} of loss and gradients change",
     "one batch learned": "its loss falls to {0.measured:.4g}, a constant's is {0.reference:.4g}",
+    "terminal states edited": "the loss changes by {0.measured:.4g}, rounding is {0.reference:.4g}",
     "the same batch again": "its loss is higher after {0.measured:.0f} of {0.reference:.0f} steps",
 }
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")

@@ -249,3 +249,32 @@ def one_batch_can_be_learned(trace: Trace[Event]) -> Iterator[Finding]:
             event=first,
             source=first.source,
         )
+
+
+@invariant("loop", evidence=has_answer("terminal states edited"))
+def terminal_states_end(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Nothing is learned from what comes after the end of an episode.
+
+    Judges: a step that a forked child made again with other states after those that are terminal:
+        whether its loss is another. By name, a variable of zeros and ones marks the terminal
+        states, and another one, which is given to a network, has the next states.
+    Allows: rounding, 1e-5 of the loss; ends that are marked as cut off; next states that are
+        predicted, or learned from.
+    Misses: batches in other variables, or in arrays; targets by the network that learns.
+    Why: the value of a terminal state is zero: a target that looks beyond it learns from the first
+        state of another episode, or from none at all.
+    Source: Mnih et al. 2015, Human-level control through deep reinforcement learning, algorithm 1.
+    """
+    for answer in answers_to(trace, "terminal states edited"):
+        if answer.measured > answer.reference:
+            yield Finding(
+                f"what comes after an episode's end changes the loss of `{trace.subject}`",
+                at_step(answer.step) + f", {answer.label}",
+                "changed by " + number(answer.measured),
+                "at most " + number(answer.reference),
+                why="perhaps the target lacks a factor (1 - done)",
+                event=answer,
+                source=answer.source,
+            )
+            return

@@ -27,6 +27,7 @@ from trainguard.observe.loop.counterfactual.padding import PaddingEdited
 from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall, Question
 from trainguard.observe.loop.counterfactual.replay import BatchAgain
 from trainguard.observe.loop.counterfactual.samples import SampleEdited
+from trainguard.observe.loop.counterfactual.terminal_states import TerminalStatesEdited
 from trainguard.observe.loop.counterfactual.variants import (
     AsItIs,
     CheckpointsBypassed,
@@ -69,6 +70,7 @@ class Counterfactuals(Watcher):
             OtherNoise(),
             BatchLearned(),
             BatchAgain(),
+            TerminalStatesEdited(),
         ]
         self._told: list[WhatIf] = []
         self._waiting: tuple[float, list[WhatIf]] | None = None  # until the parent's loss is known
@@ -90,7 +92,10 @@ class Counterfactuals(Watcher):
     def _ask(self, call: ModuleCall) -> None:
         """Ask what fits a call, at a few steps; in a child, return with it edited."""
         recorder, module = self.recorder, call.module
-        if recorder.steps < self._steps[0] or not torch.is_grad_enabled():
+        if recorder.steps < self._steps[0]:
+            return
+        if not torch.is_grad_enabled():
+            self._ask_before(call)
             return
         if recorder.is_bare(module) or not any(p.requires_grad for p in module.parameters()):
             return
@@ -108,6 +113,13 @@ class Counterfactuals(Watcher):
         if recorder.asks is not None and (trouble or not self._steps or not self._open):
             recorder.asks = None
 
+    def _ask_before(self, call: ModuleCall) -> None:
+        """Ask what is about a call from which nothing is learned, such as one for targets."""
+        able = [question for question in self._open if question.before_learning]
+        fitting = [(q, label) for q in able if (label := q.fits(call))]
+        if fitting and not forking.obstacle() and self._left() >= max(_LEAST, 2 * self._price):
+            self._ask_all(call, fitting)
+
     def _ask_all(self, call: ModuleCall, fitting: list[tuple[Question, str]]) -> None:
         """Ask for the step as it is, then each question; a child returns from here at once."""
         plain = self._fork(call, AsItIs())
@@ -116,6 +128,7 @@ class Counterfactuals(Watcher):
             return
         loss, self._price = plain.report["loss"], plain.seconds
         told = [self._event(_PLAIN, "answered", measured=loss, seconds=plain.seconds)]
+        told = [*(self._waiting[1] if self._waiting else ()), *told]  # of earlier calls of the step
         self._waiting = loss, told
         known: dict[str, Report] = {}  # what the children of this step have reported
         for question, label in fitting:

@@ -54,6 +54,7 @@ class Question:
     asks = 3  # times that it is answered
     waits = False  # whether it stays open where one of several optimizers has not what it is about
     settled_by: tuple[str, ...] = ()  # questions whose child may tell enough: a fork is saved
+    before_learning = False  # whether it may be asked at a call without a graph
     needs_follow_ups = False  # whether an answer means nothing where a follow-up has none
 
     def fits(self, call: ModuleCall) -> str:

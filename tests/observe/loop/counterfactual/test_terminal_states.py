@@ -1,0 +1,106 @@
+"""States after the end of an episode, edited: who may learn from them, and what marks them."""
+
+import copy
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from trainguard.events.counterfactual import WhatIf
+from trainguard.observe.loop.recorder import Recorder
+
+
+class Moves(NamedTuple):
+    """A batch of moves."""
+
+    state: torch.Tensor
+    next_state: torch.Tensor
+    done: torch.Tensor
+
+
+def ask(loss_of) -> list[WhatIf]:
+    """Record a training, and return what it was asked about terminal states."""
+    torch.manual_seed(0)
+    with Recorder("x") as recorder:
+        net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+        target = copy.deepcopy(net)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(6):
+            states = torch.randn(2, 16, 3)
+            optimizer.zero_grad()
+            loss_of(net, target, states[0], states[1], torch.arange(16) % 5 == 0).backward()
+            optimizer.step()
+    asked = (event for event in recorder.trace if isinstance(event, WhatIf))
+    return [event for event in asked if event.question == "terminal states edited"]
+
+
+def ends(net, target, state, next_state, done) -> torch.Tensor:
+    """Stop at the ends."""
+    wanted = (~done).float() * target(next_state)[:, 0].detach()
+    return F.mse_loss(net(state)[:, 0], wanted)
+
+
+def goes_on(net, target, state, next_state, done) -> torch.Tensor:
+    """Go on after the ends, by targets that are computed first."""
+    with torch.no_grad():
+        wanted = target(next_state)
+    return F.mse_loss(net(state), wanted)
+
+
+def turned(net, target, state, obs_next, dones) -> torch.Tensor:
+    """Mark what does not end, and forget it."""
+    not_done = (~dones).float()
+    del dones
+    wanted = target(obs_next)[:, 0].detach() + 0 * not_done
+    return F.mse_loss(net(state)[:, 0], wanted)
+
+
+def named(net, target, first, second, third) -> torch.Tensor:
+    """Keep the batch in fields."""
+    batch = Moves(first, second, third)
+    del first, second, third
+    wanted = target(batch.next_state).detach()
+    return F.mse_loss(net(batch.state), wanted)
+
+
+def predicts(net, target, state, next_state, done) -> torch.Tensor:
+    """Predict what follows."""
+    return F.mse_loss(net(state).expand(-1, 3), next_state)
+
+
+def compares(net, target, state, next_state, done) -> torch.Tensor:
+    """Learn from codes of both."""
+    return F.mse_loss(net(state), 0.9 * net(next_state))
+
+
+def cut_off(net, target, state, next_state, truncated) -> torch.Tensor:
+    """Know only of the clock."""
+    return F.mse_loss(net(state), target(next_state).detach())
+
+
+@pytest.mark.parametrize("loss_of", [goes_on, turned, named])
+def test_what_looks_beyond_the_end(loss_of) -> None:
+    """Its loss changes, however the ends are marked, and whenever the target is computed."""
+    (event,) = ask(loss_of)
+    assert event.outcome == "answered"
+    assert event.measured > 100 * event.reference > 0
+    assert event.label == "what follows 4 of 16 states"
+
+
+def test_what_stops_at_the_end() -> None:
+    """Its loss stays as it is, to the last bit."""
+    (event,) = ask(ends)
+    assert (event.outcome, event.measured) == ("answered", 0.0)
+
+
+@pytest.mark.parametrize("loss_of", [predicts, compares])
+def test_what_learns_from_what_follows(loss_of) -> None:
+    """Models of the world and codes may learn from the last state of an episode too."""
+    assert {event.outcome for event in ask(loss_of)} == {"void"}
+
+
+def test_what_is_cut_off() -> None:
+    """A value goes on where only the clock has run out."""
+    assert ask(cut_off) == []

@@ -1,0 +1,147 @@
+"""What follows the end of an episode, edited: whether a step still learns from it."""
+
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainguard.observe.loop.counterfactual.forking import Exit, Report
+from trainguard.observe.loop.counterfactual.question import (
+    Contrast,
+    ModuleCall,
+    Question,
+    is_editable,
+)
+from trainguard.observe.loop.counterfactual.witness import Witness
+from trainguard.observe.loop.locate_nonfinite import tensors_in
+from trainguard.observe.loop.watch.loss_calls import LossCalls
+from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.user_line import user_frame, variables_of
+
+_FRAMES = 2  # of the user's code whose variables are looked at
+_LEAST_ROWS = 4
+_ENDS = {"done", "dones", "terminal", "terminals", "terminated", "terminations", "d", "dw"}
+_GOES_ON = {"not", "non", "notdone", "nonterminal", "nonterminals"}
+_CUT_OFF = {"truncated", "truncations", "trunc", "timeout", "timeouts", "limit"}
+_NEXT = {"next", "nxt", "new", "s2", "ns", "sp", "sn", "obs2", "o2", "nobs", "prime"}
+
+
+class TerminalStatesEdited(Question):
+    """
+    The states that come after terminal ones become those that come after others.
+
+    measured: how much the loss changes; reference: what rounding may. Void where what comes next is
+    a target itself, as of a model of the world, or is learned from, as where codes are compared.
+    """
+
+    name = "terminal states edited"
+    asks = 3
+    before_learning = True
+
+    def fits(self, call: ModuleCall) -> str:
+        """Ask where a batch has its terminal states marked, and what follows each of its states."""
+        found = _find(call)
+        return f"what follows {int(found[0].sum())} of {len(found[0])} states" if found else ""
+
+    def edit(self, call: ModuleCall, way_out: Exit) -> None:
+        """Copy what follows another state to the places of those that are terminal."""
+        found = _find(call)
+        if found is None:
+            way_out.void("what follows is not there any more")
+        ends, followers = found
+        source = int((~ends).nonzero()[0])
+        with torch.no_grad():
+            for after in followers:
+                after[ends] = 2 * after[source] - after.mean(0)
+
+    def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
+        """Return one that sees who is asked about what follows."""
+        found = _find(call)
+        return _TargetWitness(call, way_out, found[1] if found else [])
+
+    def compare(self, plain: Report, edited: Report) -> Contrast:
+        """Hold the losses against each other."""
+        if plain["streams"] != edited["streams"]:
+            return Contrast(void="the edit changed how many random numbers are drawn")
+        self.asks = 0
+        allowed = plain["rounding"] * abs(plain["loss"])
+        return Contrast(abs(edited["loss"] - plain["loss"]), allowed)
+
+
+class _TargetWitness(Witness):
+    """Gives up unless what follows is only looked at, by networks that do not learn from it."""
+
+    def __init__(self, call: ModuleCall, way_out: Exit, followers: list[torch.Tensor]) -> None:
+        super().__init__(call.recorder, way_out, call.module)
+        self._places = set(map(_place, followers))
+        self._asked = False
+
+    def forward(
+        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
+    ) -> None:
+        """See whether a module is given what follows."""
+        if any(_place(tensor) in self._places for tensor in tensors_in(inputs)):
+            self._asked = True
+            held = {id(p) for window in self.recorder.windows for p in window.parameters}
+            if forward.gradients and any(id(p) in held for p in module.parameters()):
+                self.way_out.void("what follows is learned from too")
+        super().forward(forward, module, inputs, output)
+
+    def on_loss(
+        self, tally: LossCalls, scores: torch.Tensor, target: torch.Tensor, value: torch.Tensor
+    ) -> None:
+        """See whether what follows is to be predicted."""
+        if {_place(scores), _place(target)} & self._places:
+            self.way_out.void("what follows is a target")
+        super().on_loss(tally, scores, target, value)
+
+    def after_backward(self, loss: torch.Tensor) -> None:
+        """Report, where anything was asked about what follows."""
+        if not self._asked:
+            self.way_out.void("no network is asked about what follows")
+        super().after_backward(loss)
+
+
+def _find(call: ModuleCall) -> tuple[torch.Tensor, list[torch.Tensor]] | None:
+    """Return which states of a batch are terminal, and what follows each; nothing if unclear."""
+    given = [t for t in call.tensors() if t.dim() > 1 and len(t) >= _LEAST_ROWS]
+    if not given:
+        return None
+    rows, ends, followers = len(given[0]), [], []
+    for name, tensor in _named_tensors():
+        words = set(re.split(r"[^a-z0-9]+", name.lower()))
+        if len(tensor) != rows or _CUT_OFF & words:
+            continue
+        if tensor.numel() == rows and (_ENDS | _GOES_ON) & words:
+            ends.append(tensor.detach().reshape(-1) == float(not _GOES_ON & words))
+        elif _NEXT & words and any(tensor.shape == each.shape for each in given):
+            followers.append(tensor)
+    learning = torch.is_grad_enabled()  # else it is asked only about what follows
+    asked = learning or {*map(_place, given)} & {*map(_place, followers)}
+    clear = ends and all(torch.equal(ends[0], other) for other in ends)
+    if not (clear and asked and followers and all(map(is_editable, followers))):
+        return None
+    return (ends[0], followers) if 0 < int(ends[0].sum()) <= rows // 2 else None
+
+
+def _place(tensor: torch.Tensor) -> int:
+    """Return where the numbers of a tensor begin: parts of one table are told apart."""
+    return tensor.data_ptr()
+
+
+def _named_tensors() -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors in the variables of the user's code that is running, with their names."""
+    frame = user_frame(sys._getframe(1))  # noqa: SLF001 the one way to look at callers
+    for _ in range(_FRAMES):
+        if frame is None:
+            return
+        for name, value in variables_of(frame).items():
+            entries = value._asdict() if hasattr(value, "_asdict") else value
+            pairs = entries.items() if type(entries) is dict else [(name, value)]
+            for key, each in pairs:
+                if isinstance(key, str) and isinstance(each, torch.Tensor) and each.dim():
+                    yield key, each
+        frame = user_frame(frame.f_back)
