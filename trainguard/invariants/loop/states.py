@@ -148,7 +148,7 @@ def schedule_is_resumed(trace: Trace[Event]) -> Iterator[Finding]:
                 f"an optimizer of `{trace.subject}` goes on, and its schedule begins anew",
                 at_step(probe.step) + f", {probe.label}",
                 number(probe.measured),
-                f"near {probe.reference:.4g}, the rate that was loaded and stepped with",
+                number(probe.reference, "or near it: the rate that was loaded and stepped with"),
                 why="perhaps its state is not saved: keep it beside the state of the optimizer",
                 event=probe,
                 source=probe.source,

@@ -34,6 +34,7 @@ from trainguard.observe.loop.counterfactual.variants import (
     OtherNoise,
 )
 from trainguard.observe.loop.counterfactual.witness import total
+from trainguard.observe.loop.watch.loss_functions import is_batched
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.user_line import caller
@@ -92,7 +93,7 @@ class Counterfactuals(Watcher):
     def _ask(self, call: ModuleCall) -> None:
         """Ask what fits a call, at a few steps; in a child, return with it edited."""
         recorder, module = self.recorder, call.module
-        if recorder.steps < self._steps[0]:
+        if recorder.steps < self._steps[0] or any(map(is_batched, call.tensors())):
             return
         if not torch.is_grad_enabled():
             self._ask_before(call)

@@ -231,7 +231,7 @@ class LossFunctions(Watcher):
     ) -> None:
         """Count a call, leave its mark in the graph, and look at its values now and then."""
         tally.calls += 1
-        if _is_batched(value):  # inside of vmap nothing can be kept, and there is no value to read
+        if is_batched(value):  # inside of vmap nothing can be kept, and there is no value to read
             return
         if value.requires_grad:
             token = tally.token(self._backwards)
@@ -288,7 +288,7 @@ def _capturing(tensor: torch.Tensor) -> bool:
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
-def _is_batched(tensor: torch.Tensor) -> bool:
+def is_batched(tensor: torch.Tensor) -> bool:
     """Say whether a tensor is one of those inside of vmap, at whichever level."""
     while _functorch.is_functorch_wrapped_tensor(tensor):
         if _functorch.is_batchedtensor(tensor):
