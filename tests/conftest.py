@@ -148,6 +148,7 @@ SLOW = (
     "tests/test_reference_curves.py",
     "tests/test_wheel.py",
     "tests/third_party/",
+    "tests/test_how_to.py::test_a_page_is",
 )
 
 

@@ -59,6 +59,10 @@ WRONG = {
         "tg.bins got an empty range: low=1 is not below high=-1. Swap them: tg.bins(..., -1, 1)."
     ),
     "tg.choice()": "tg.choice() has nothing to choose from. Give it a value or more.",
+    "tg.choice('B T', 0.0, 1.0)": (
+        "tg.choice('B T', 0.0, 1.0) would pass the word 'B T' itself. Where it is the shape of a"
+        " tensor, say so: tg.choice(0.0, 1.0, shape='B T')."
+    ),
     "tg.choice('mean', 'sum', shape='B')": (
         "tg.choice('mean', 'sum') with shape='B' would make a tensor of values that are no"
         " numbers. Leave the shape out to pass one of them as it is."

@@ -120,12 +120,24 @@ def choice(*values: object, shape: str | None = None) -> Domain:
     """One of a few values: a flag or a word, or with `shape` a tensor whose elements are drawn."""
     if not values:
         raise DeclarationError("tg.choice() has nothing to choose from. Give it a value or more.")
-    if shape is not None and not all(isinstance(value, int | float) for value in values):
+    first, *others = values
+    dimensions = isinstance(first, str) and re.fullmatch(r"[A-Z]( [A-Z])*", first)
+    if dimensions and others and _are_numbers(others):
+        raise DeclarationError(
+            f"tg.choice{values} would pass the word {first!r} itself. Where it is the shape of a"
+            f" tensor, say so: tg.choice({', '.join(map(repr, others))}, shape={first!r})."
+        )
+    if shape is not None and not _are_numbers(values):
         raise DeclarationError(
             f"tg.choice{values} with shape={shape!r} would make a tensor of values that are no"
             " numbers. Leave the shape out to pass one of them as it is."
         )
     return Domain("choice", None if shape is None else _shape(shape), values=values)
+
+
+def _are_numbers(values: Iterable[object]) -> bool:
+    """Say whether values can be the elements of a tensor."""
+    return all(isinstance(value, int | float) for value in values)
 
 
 def mask(shape: str, *, padding: bool | int | float = False) -> Domain:
