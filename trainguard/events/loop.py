@@ -264,6 +264,7 @@ class Probe(Event):
         (advances of a schedule beside an optimizer that was loaded, against those in the file),
         "detached" (what gets no gradient, edited), "saturated" (what gets no gradient but zero, of
         so many elements), "packed" (places beyond the ends of packed rows that a loss counts),
+        "ended" (steps in which the ends of all rows are the one target that is left out, of all),
         "mirrored" (inputs that came again whose target was mirrored, of all), "in vain" (passes
         whose gradients of a term were cleared unused, against those of which they were used),
         "copies" (rows of a stream that all workers served, of the different ones), "generators"

@@ -48,6 +48,7 @@ def batches_differ(trace: Trace[Event]) -> Iterator[Finding]:
     evidence=either(
         has_probe("padding", "no loss over the tokens of an embedding was seen"),
         has_probe("packed", "-"),
+        has_probe("ended", "-"),
     ),
 )
 def padding_is_no_token(trace: Trace[Event]) -> Iterator[Finding]:
@@ -59,18 +60,24 @@ def padding_is_no_token(trace: Trace[Event]) -> Iterator[Finding]:
         is a target that the loss counts, or leaves out though each target is the token after: in
         most of the steps that were looked at, 3 at least. Sequences that were packed by their
         lengths: whether such a loss counts all places beyond the ends, where the scores are the
-        same, or is made of the last place of each row, wherever it ends.
+        same, or is made of the last place of each row, wherever it ends. Batches of rows, as wide
+        as their longest, in which each place learns the token after: whether all rows, the longest
+        too, end with the token of padding, the one before is learned, and that never is.
     Allows: padding at the ends of rows, and of the parts that rows were joined of; masked tokens.
         Losses without a reduction, which are perhaps masked later.
     Misses: embeddings whose tokens no loss is about; numbers that come in fewer than 4 places.
     Why: the row of padding_idx gets no gradient, and what is ignored is never predicted: the most
         frequent item, with the number 0, is unknown to the model. And what is counted beyond the
-        ends of sequences drowns what is to be learned, in losses and accuracies.
-    Source: torch.nn.Embedding (padding_idx: "it remains as a fixed pad").
+        ends of sequences drowns what is to be learned, in losses and accuracies. A model that
+        never learns the end of a sequence generates without one.
+    Source: torch.nn.Embedding (padding_idx: "it remains as a fixed pad"); transformers#23530
+        (pad_token = eos_token, whose labels are -100).
     """
     for probe in events(trace, Probe):
         if probe.probe == "packed" and probe.step >= _LEAST:
             yield _beyond_the_ends(trace, probe)
+        if probe.probe == "ended" and probe.measured >= _LEAST:
+            yield _never_ends(trace, probe)
         if probe.probe != "padding" or probe.measured < max(_LEAST, probe.reference / 2):
             continue
         name, _, how = probe.label.partition(" ")
@@ -159,6 +166,21 @@ def _beyond_the_ends(trace: Trace[Event], probe: Probe) -> Finding:
         " the layer returns"
         if last
         else "pad the targets with what the loss ignores, as padding_value=-100 does",
+        event=probe,
+        source=probe.source,
+    )
+
+
+def _never_ends(trace: Trace[Event], probe: Probe) -> Finding:
+    """Return the finding about ends of sequences that nothing learns."""
+    return Finding(
+        f"`{trace.subject}` never learns where its sequences end",
+        f"the targets of {probe.label}",
+        portion(probe.measured, probe.reference, "steps")
+        + " have rows that all end with the token of padding, and leave it out",
+        "a target for the end of each row",
+        why="the loss leaves out the token of padding wherever it is: give padding its own number,"
+        " or leave it out by the lengths of the rows",
         event=probe,
         source=probe.source,
     )
