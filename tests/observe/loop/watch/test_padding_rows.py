@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.recorder import Recorder
-from trainguard.observe.loop.watch.padding_rows import _comes_inside, _Ends
+from trainguard.observe.loop.watch.padding_rows import _comes_inside
 
 TOKENS = 10
 
@@ -82,25 +82,3 @@ def test_between_others(row, inside) -> None:
     table = torch.tensor([other, row, other, row, other, row, other])
     assert _comes_inside(table, 0) is inside
     assert _comes_inside(table.T, 0) is inside
-
-
-@pytest.mark.parametrize(
-    ("rows", "labels", "left_out"),
-    [
-        ([[1, 2, 3, 0], [1, 2, 0, 0]], [[1, 2, 3, 9], [1, 2, 9, 9]], 1),
-        ([[1, 2, 3, 0], [1, 2, 0, 0]], [[9, 2, 3, 9], [9, 2, 9, 9]], 1),  # a prompt is left out too
-        ([[1, 2, 3, 0], [1, 2, 0, 0]], [[1, 2, 3, 0], [1, 2, 0, 9]], 0),  # ends are learned
-        ([[1, 2, 3, 4], [1, 2, 0, 0]], [[1, 2, 3, 4], [1, 2, 9, 9]], 0),  # none in the longest
-        ([[1, 2, 3, 0], [1, 2, 3, 0]], [[1, 2, 3, 9], [1, 2, 3, 9]], 0),  # nothing is padded
-        ([[1, 2, 3, 0], [1, 2, 0, 0]], [[1, 9, 9, 9], [1, 9, 9, 9]], 0),  # answers are not learned
-        ([[1, 2, 3, 0], [0, 0, 0, 0]], [[1, 2, 3, 9], [9, 9, 9, 9]], 0),  # an empty row
-    ],
-)
-@pytest.mark.parametrize("is_shifted", [False, True])
-def test_ends(rows, labels, left_out, is_shifted) -> None:
-    """What ends all rows and is never a target counts, whether the last place is cut off or not."""
-    ends = _Ends("x.py:1")
-    after = torch.tensor(labels)[:, 1:]
-    target = after if is_shifted else torch.nn.functional.pad(after, (0, 1), value=9)
-    ends.count(torch.tensor(rows), target.reshape(-1), 9)
-    assert ends.left_out == left_out

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
@@ -15,6 +15,7 @@ from trainguard.observe.loop.watch import autograd_graph
 from trainguard.observe.loop.watch.autograd_graph import Node
 from trainguard.observe.loop.watch.loss_calls import LossCalls
 from trainguard.observe.loop.watch.loss_functions import LossFunctions
+from trainguard.observe.loop.watch.row_ends import RowEnds
 from trainguard.observe.loop.watch.watcher import Watcher, shielded
 from trainguard.observe.tools.patches import Patches
 
@@ -24,8 +25,6 @@ _LARGEST = 2**20  # elements of what is read
 _CLASSES = ("cross_entropy", "nll_loss")
 _LEAST = 4  # places of a batch at which it comes by itself
 _MOST_CALLS = 8  # of losses, between two backward passes
-_SHORTEST = 4  # tokens of a row
-_WIDTHS = 2  # of batches: where all are as wide, rows may be filled up to it, and end anywhere
 
 
 @dataclass(slots=True)
@@ -112,40 +111,6 @@ class _Packed:
             self.beyond += beyond
 
 
-@dataclass(slots=True)
-class _Ends:
-    """
-    The last places of rows, of each of which the next token is learned.
-
-    steps: that were looked at; left_out: those in which all rows, the longest too, end with one
-    token, and the target before is learned, but that never is; widths: of the rows of these.
-    """
-
-    source: str
-    steps: int = 0
-    left_out: int = 0
-    widths: set[int] = field(default_factory=set)
-
-    def count(self, rows: torch.Tensor, target: torch.Tensor, ignored: int) -> None:
-        """Count a step by what was read, and what was to be learned after each place."""
-        many, width = rows.shape
-        if width < _SHORTEST or target.numel() not in (many * width, many * (width - 1)):
-            return
-        after = target.reshape(many, -1)[:, : width - 1]
-        is_learned = after != ignored
-        if not is_learned.any() or (after != rows[:, 1:])[is_learned].any():
-            return
-        self.steps += 1
-        end = rows[0, -1]
-        ends = (rows == end).flip(1).int().cumprod(1).sum(1)  # how often it comes at the end
-        if int(ends.min()) != 1 or int(ends.max()) == 1 or int(ends.max()) > width - 2:
-            return
-        before = is_learned.gather(1, (width - 2 - ends)[:, None])  # the last token before the end
-        if before.all() and not (rows[:, 1:] == end)[is_learned].any():
-            self.left_out += 1
-            self.widths.add(width)
-
-
 class PaddingRows(Watcher):
     """
     The Probe events "padding", "packed" and "ended".
@@ -164,7 +129,7 @@ class PaddingRows(Watcher):
         self._rows: dict[tuple[str, int], _Row] = {}
         self._unpacked: list[torch.Tensor] = []  # how many rows are left at each moment
         self._packed: dict[tuple[str, bool], _Packed] = {}
-        self._ends: dict[str, _Ends] = {}
+        self._ends: dict[str, RowEnds] = {}
 
     def install(self, patches: Patches) -> None:
         """Ask to be told of the calls of loss functions."""
@@ -222,7 +187,7 @@ class PaddingRows(Watcher):
                 )
 
         for name, ends in self._ends.items():
-            if len(ends.widths) >= _WIDTHS and ends.left_out == ends.steps:
+            if ends.are_left_out:
                 yield Probe(
                     probe="ended",
                     measured=float(ends.left_out),
@@ -263,7 +228,7 @@ class PaddingRows(Watcher):
                 if call.classes == len(weight):
                     self.looked.add("ended")
                     name = self.recorder.names.parameter(weight)
-                    self._ends.setdefault(name, _Ends(call.tally.source)).count(
+                    self._ends.setdefault(name, RowEnds(call.tally.source)).count(
                         rows, call.target, call.ignored
                     )
                 for number in {padding, call.ignored} if call.classes == len(weight) else ():
