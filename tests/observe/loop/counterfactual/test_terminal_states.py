@@ -80,6 +80,21 @@ def cut_off(net, target, state, next_state, truncated) -> torch.Tensor:
     return F.mse_loss(net(state), target(next_state).detach())
 
 
+def acts(net, target, state, next_state, done) -> torch.Tensor:
+    """Go on from what follows, as where an environment begins anew by itself."""
+    with torch.no_grad():
+        value = target(next_state)
+    state = next_state
+    return F.mse_loss(net(state.clone()), value)
+
+
+def learns_more(net, target, state, next_state, done) -> torch.Tensor:
+    """Learn from what was played in two moments."""
+    with torch.no_grad():
+        wanted = target(torch.cat([state, next_state])), target(next_state)
+    return F.mse_loss(net(torch.cat([state, state + 1])), torch.cat([wanted[1], wanted[1]]))
+
+
 @pytest.mark.parametrize("loss_of", [goes_on, turned, named])
 def test_what_looks_beyond_the_end(loss_of) -> None:
     """Its loss changes, however the ends are marked, and whenever the target is computed."""
@@ -104,3 +119,9 @@ def test_what_learns_from_what_follows(loss_of) -> None:
 def test_what_is_cut_off() -> None:
     """A value goes on where only the clock has run out."""
     assert ask(cut_off) == []
+
+
+@pytest.mark.parametrize("loss_of", [acts, learns_more])
+def test_what_follows_is_a_state_itself(loss_of) -> None:
+    """Where an agent acts on, what follows an end belongs to the next episode."""
+    assert "answered" not in {event.outcome for event in ask(loss_of)}

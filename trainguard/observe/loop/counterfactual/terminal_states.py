@@ -60,7 +60,7 @@ class TerminalStatesEdited(Question):
     def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
         """Return one that sees who is asked about what follows."""
         found = _find(call)
-        return _TargetWitness(call, way_out, found[1] if found else [])
+        return _TargetWitness(call, way_out, *(found or (torch.empty(0), [])))
 
     def compare(self, plain: Report, edited: Report) -> Contrast:
         """Hold the losses against each other."""
@@ -72,10 +72,18 @@ class TerminalStatesEdited(Question):
 
 
 class _TargetWitness(Witness):
-    """Gives up unless what follows is only looked at, by networks that do not learn from it."""
+    """
+    Gives up unless what follows is only looked at, by networks that do not learn from it.
 
-    def __init__(self, call: ModuleCall, way_out: Exit, followers: list[torch.Tensor]) -> None:
+    While an agent acts, what follows a state is the next one that it acts on, of a new episode too:
+    what is learned from is then another table, or what follows gets the name of a state.
+    """
+
+    def __init__(
+        self, call: ModuleCall, way_out: Exit, ends: torch.Tensor, followers: list[torch.Tensor]
+    ) -> None:
         super().__init__(call.recorder, way_out, call.module)
+        self._rows = len(ends)
         self._places = set(map(_place, followers))
         self._asked = False
 
@@ -83,11 +91,17 @@ class _TargetWitness(Witness):
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """See whether a module is given what follows."""
-        if any(_place(tensor) in self._places for tensor in tensors_in(inputs)):
-            self._asked = True
-            held = {id(p) for window in self.recorder.windows for p in window.parameters}
-            if forward.gradients and any(id(p) in held for p in module.parameters()):
+        given = list(tensors_in(inputs))
+        follows = any(_place(tensor) in self._places for tensor in given)
+        self._asked |= follows
+        if _are_states(self._places):
+            self.way_out.void("what follows is acted on")
+        held = {id(p) for window in self.recorder.windows for p in window.parameters}
+        if forward.gradients and any(id(p) in held for p in module.parameters()):
+            if follows:
                 self.way_out.void("what follows is learned from too")
+            if given and given[0].dim() > 1 and len(given[0]) != self._rows:
+                self.way_out.void("other states are learned from")
         super().forward(forward, module, inputs, output)
 
     def on_loss(
@@ -110,21 +124,37 @@ def _find(call: ModuleCall) -> tuple[torch.Tensor, list[torch.Tensor]] | None:
     given = [t for t in call.tensors() if t.dim() > 1 and len(t) >= _LEAST_ROWS]
     if not given:
         return None
-    rows, ends, followers = len(given[0]), [], []
-    for name, tensor in _named_tensors():
-        words = set(re.split(r"[^a-z0-9]+", name.lower()))
+    rows, ends, followers, states = len(given[0]), [], [], []
+    for _, name, tensor in _named_tensors():
+        words = _words(name)
         if len(tensor) != rows or _CUT_OFF & words:
             continue
         if tensor.numel() == rows and (_ENDS | _GOES_ON) & words:
             ends.append(tensor.detach().reshape(-1) == float(not _GOES_ON & words))
-        elif _NEXT & words and any(tensor.shape == each.shape for each in given):
-            followers.append(tensor)
+        elif any(tensor.shape == each.shape for each in given):
+            (followers if _NEXT & words else states).append(tensor)
     learning = torch.is_grad_enabled()  # else it is asked only about what follows
-    asked = learning or {*map(_place, given)} & {*map(_place, followers)}
+    after = {*map(_place, followers)}
+    asked = learning or {*map(_place, given)} & after
     clear = ends and all(torch.equal(ends[0], other) for other in ends)
-    if not (clear and asked and followers and all(map(is_editable, followers))):
+    clear = clear and {*map(_place, states)} - after and not _are_states(after)
+    if not (clear and asked and all(map(is_editable, followers))):
         return None
     return (ends[0], followers) if 0 < int(ends[0].sum()) <= rows // 2 else None
+
+
+def _are_states(places: set[int]) -> bool:
+    """Say whether one function of the user calls what follows by another name as well."""
+    names: dict[tuple[int, int], set[bool]] = {}
+    for frame, name, tensor in _named_tensors():
+        if _place(tensor) in places:
+            names.setdefault((frame, _place(tensor)), set()).add(bool(_NEXT & _words(name)))
+    return any(len(kinds) > 1 for kinds in names.values())
+
+
+def _words(name: str) -> set[str]:
+    """Return the words of a name."""
+    return set(re.split(r"[^a-z0-9]+", name.lower()))
 
 
 def _place(tensor: torch.Tensor) -> int:
@@ -132,10 +162,10 @@ def _place(tensor: torch.Tensor) -> int:
     return tensor.data_ptr()
 
 
-def _named_tensors() -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors in the variables of the user's code that is running, with their names."""
+def _named_tensors() -> Iterator[tuple[int, str, torch.Tensor]]:
+    """Yield the tensors in the variables of the user's running functions, each with its name."""
     frame = user_frame(sys._getframe(1))  # noqa: SLF001 the one way to look at callers
-    for _ in range(_FRAMES):
+    for number in range(_FRAMES):
         if frame is None:
             return
         for name, value in variables_of(frame).items():
@@ -143,5 +173,5 @@ def _named_tensors() -> Iterator[tuple[str, torch.Tensor]]:
             pairs = entries.items() if type(entries) is dict else [(name, value)]
             for key, each in pairs:
                 if isinstance(key, str) and isinstance(each, torch.Tensor) and each.dim():
-                    yield key, each
+                    yield number, key, each
         frame = user_frame(frame.f_back)
