@@ -277,8 +277,7 @@ class Probe(Event):
         graph, of those that train its distribution), "scale" (the spread of the inputs of an
         evaluation, against that in training; the label has their means, and the loss before and
         after they are brought to one scale), "ignored" (targets of a class with a name that a loss
-        leaves out, of all; step is the number of widths of batches where it is the end of
-        sequences).
+        leaves out, of all).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

@@ -124,7 +124,9 @@ def _find(call: ModuleCall) -> tuple[torch.Tensor, list[torch.Tensor]] | None:
     given = [t for t in call.tensors() if t.dim() > 1 and len(t) >= _LEAST_ROWS]
     if not given:
         return None
-    rows, ends, followers, states = len(given[0]), [], [], []
+    rows, ends = len(given[0]), []
+    followers: list[torch.Tensor] = []
+    states: list[torch.Tensor] = []
     for _, name, tensor in _named_tensors():
         words = _words(name)
         if len(tensor) != rows or _CUT_OFF & words:
@@ -136,9 +138,9 @@ def _find(call: ModuleCall) -> tuple[torch.Tensor, list[torch.Tensor]] | None:
     learning = torch.is_grad_enabled()  # else it is asked only about what follows
     after = {*map(_place, followers)}
     asked = learning or {*map(_place, given)} & after
-    clear = ends and all(torch.equal(ends[0], other) for other in ends)
-    clear = clear and {*map(_place, states)} - after and not _are_states(after)
-    if not (clear and asked and all(map(is_editable, followers))):
+    clear = bool(ends) and all(torch.equal(ends[0], other) for other in ends)
+    distinct = bool({*map(_place, states)} - after) and not _are_states(after)
+    if not (clear and asked and distinct and all(map(is_editable, followers))):
         return None
     return (ends[0], followers) if 0 < int(ends[0].sum()) <= rows // 2 else None
 
