@@ -24,6 +24,7 @@ from trainguard.invariants.wording import number
 _FEW = 3
 _CAPPED = 64  # passes and losses of one step that a trace keeps
 _NEAR = 1e-2
+_TWICE = 3  # micro-batches: a quarter for each of two may be a loss that is halved as well
 
 
 @invariant("loop", evidence=ACCUMULATION)
@@ -32,21 +33,25 @@ def accumulation_equals_full_batch(trace: Trace[Event]) -> Iterator[Finding]:
     Accumulated micro-batches weigh as much as one batch of them all.
 
     Judges: steps made from one mean loss for each micro-batch, what each of them was multiplied by:
-        their sum is 1 in the shorter windows that end an epoch if it is 1 in the others. A note
-        where nothing is divided, so that the sum is their number.
+        their sum is 1 in the shorter windows that end an epoch if it is 1 in the others; three or
+        more of them are not divided by their number twice. A note where nothing is divided, so
+        that the sum is their number.
     Allows: 1e-2 (limit) of the sum. Weights by the number of samples. For the note, runs of one
         optimizer and one loss function only, since the two losses of a discriminator look alike.
     Misses: losses that are sums of several; more than 63 micro-batches; micro-batches of different
-        size that weigh alike; a division by a wrong number.
+        size that weigh alike; a division by another wrong number.
     Why: dividing the last two micro-batches by four makes the last step of each epoch half as
-        large as it should be; dividing nothing multiplies the rate by the number of them.
-    Source: huggingface/transformers issue 38837; Lightning-AI/pytorch-lightning issue 19987.
+        large as it should be; dividing nothing multiplies the rate by the number of them, and
+        dividing what Accelerate or the Trainer divides as well makes it as much smaller.
+    Source: huggingface/transformers issue 38837; Lightning-AI/pytorch-lightning issue 19987;
+        huggingface/accelerate issue 3533.
     """
     near = trace.limit("accumulation_equals_full_batch", _NEAR)
     sources = {(t.function, t.source) for t in events(trace, Term) if not t.evaluation}
     for course in courses(trace):
         windows = [step for step in course.steps if step.weights and _accumulates(step)]
         yield from _light(trace, course, windows, near)
+        yield from _twice_divided(trace, course, windows, near)
         several = [step for step in windows if len(step.weights) > 1]
         heavy = [s for s in several if all(abs(w - 1) <= near for w in s.weights)]
         if course.alone and len(sources) == 1 and count(heavy) > 1 and len(heavy) == len(several):
@@ -96,6 +101,27 @@ def _light(
             " full window",
             event=step,
             source=step.source,
+        )
+
+
+def _twice_divided(
+    trace: Trace[Event], course: Course, windows: Sequence[Step], near: float
+) -> Iterator[Finding]:
+    """Yield a finding where each micro-batch weighs as little as two divisions make of it."""
+    several = [step for step in windows if len(step.weights) >= _TWICE]
+    light = [s for s in several if all(abs(w * len(s.weights) ** 2 - 1) <= near for w in s.weights)]
+    if count(light) > 1 and count(light) > 0.8 * count(several):
+        yield Finding(
+            f"the micro-batches of `{trace.subject}` are divided by their number twice",
+            course.at(light[0]) + f", {len(light[0].weights)} micro-batches",
+            "weights that sum to "
+            + number(sum(light[0].weights))
+            + f", in {tally(light, course.steps)}",
+            "weights that sum to " + integer(1) + f" within {number(near)}",
+            why="Accelerate's backward and the Trainer divide the loss themselves: do not divide it"
+            " again",
+            event=light[0],
+            source=light[0].source,
         )
 
 

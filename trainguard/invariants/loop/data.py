@@ -61,8 +61,9 @@ def padding_is_no_token(trace: Trace[Event]) -> Iterator[Finding]:
         most of the steps that were looked at, 3 at least. Sequences that were packed by their
         lengths: whether such a loss counts all places beyond the ends, where the scores are the
         same, or is made of the last place of each row, wherever it ends. Batches of rows, as wide
-        as their longest, in which each place learns the token after: whether all rows, the longest
-        too, end with the token of padding, the one before is learned, and that never is.
+        as their longest or with a mask of what is real, in which each place learns the token after:
+        whether all rows, the longest too, end with the token of padding, the one before is learned,
+        and that never is.
     Allows: padding at the ends of rows, and of the parts that rows were joined of; masked tokens.
         Losses without a reduction, which are perhaps masked later.
     Misses: embeddings whose tokens no loss is about; numbers that come in fewer than 4 places.
@@ -130,9 +131,9 @@ def each_graph_keeps_its_edges(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The edges of a batch of graphs lie in all of them.
 
-    Judges: passes that learn from features of nodes, pairs of nodes and the graph of each node, on
-        the CPU: those of four graphs or more, with an edge for each second node, whose edges lie in
-        a quarter of the graphs or fewer. Most of these passes, and 3 at least.
+    Judges: passes that learn from features or kinds of nodes, pairs of nodes and the graph of each
+        node, on the CPU: those of four graphs or more, with an edge for each second node, whose
+        edges lie in a quarter of the graphs or fewer. Most of these passes, and 3 at least.
     Allows: a few graphs without edges.
     Misses: batches that are given as one object; edges between the wrong nodes of their own graph.
     Why: where graphs are joined without the number of nodes before each, all edges connect nodes of

@@ -26,3 +26,14 @@ def test_ends(rows, labels, left_out, is_shifted) -> None:
     target = after if is_shifted else torch.nn.functional.pad(after, (0, 1), value=9)
     ends.count(torch.tensor(rows), target.reshape(-1), 9)
     assert ends.left_out == left_out
+
+
+@pytest.mark.parametrize(("mask", "certain"), [([[1] * 4, [1, 1, 1, 0]], True), (None, False)])
+def test_a_mask(mask, certain) -> None:
+    """Where all rows are as wide, it tells which of them have an end."""
+    ends = RowEnds("x.py:1")
+    rows, target = torch.tensor([[1, 2, 3, 0], [1, 2, 0, 0]]), torch.tensor([2, 3, 9, 2, 9, 9])
+    for _ in range(3):
+        ends.count(rows, target, 9, [] if mask is None else [rows, torch.tensor(mask)])
+    assert ends.left_out == 3
+    assert ends.are_left_out is certain

@@ -1,5 +1,6 @@
 """Watches batches of graphs: whether their edges lie in all of them, or in the first ones alone."""
 
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
@@ -26,8 +27,8 @@ class BatchedGraphs(Watcher):
     """
     The Probe event "graphs": passes whose edges lie in the first few graphs of their batch alone.
 
-    A batch of graphs is the features of all nodes, pairs of nodes, and the graph of each node, as
-    PyTorch Geometric has it.
+    A batch of graphs is the features or kinds of all nodes, pairs of nodes, and the graph of each
+    node, as PyTorch Geometric has it.
     """
 
     makes = ("Probe:graphs",)
@@ -47,12 +48,14 @@ class BatchedGraphs(Watcher):
         edges = next((t for t in given if _is_number(t) and t.dim() == 2 and len(t) == 2), None)
         if edges is None or not 0 < edges.numel() <= 2 * _LARGEST:
             return
-        nodes = {len(t) for t in given if t.is_floating_point() and t.dim() == 2}
-        graphs = next(
-            (t for t in given if _is_number(t) and t.dim() == 1 and len(t) in nodes), None
-        )
+        others = [t for t in given if t is not edges and 0 < t.dim() <= 2]
+        of_nodes = {len(t) for t in others if t.is_floating_point() and t.dim() == 2}
+        kinds = [t for t in others if _is_number(t) and t.dim() == 1]  # of nodes, or their graphs
+        of_nodes |= {size for size, many in Counter(map(len, kinds)).items() if many > 1}
+        rising = (t for t in kinds if len(t) in of_nodes and bool((t[1:] >= t[:-1]).all()))
+        graphs = next(rising, None)
         with suppress(RuntimeError, IndexError):  # these were other numbers
-            if graphs is not None and bool((graphs[1:] >= graphs[:-1]).all()):
+            if graphs is not None:
                 self._count(edges, graphs)
 
     def finish(self) -> Iterable[Event]:

@@ -7,16 +7,19 @@ from functools import wraps
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.utils import rnn
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
+from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch import autograd_graph
 from trainguard.observe.loop.watch.autograd_graph import Node
 from trainguard.observe.loop.watch.loss_calls import LossCalls
 from trainguard.observe.loop.watch.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.row_ends import RowEnds
 from trainguard.observe.loop.watch.watcher import Watcher, shielded
+from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.patches import Patches
 
 _STEPS = {0, 1, 2, 4, 8, 16, 32, 64}  # that are looked at
@@ -130,6 +133,7 @@ class PaddingRows(Watcher):
         self._unpacked: list[torch.Tensor] = []  # how many rows are left at each moment
         self._packed: dict[tuple[str, bool], _Packed] = {}
         self._ends: dict[str, RowEnds] = {}
+        self._given: list[torch.Tensor] = []  # whole numbers that modules were given, masks too
 
     def install(self, patches: Patches) -> None:
         """Ask to be told of the calls of loss functions."""
@@ -148,10 +152,19 @@ class PaddingRows(Watcher):
             call = _Call(tally, scores.detach(), target.detach())
             self._calls = [*self._calls[1 - _MOST_CALLS :], call]
 
+    def forward(
+        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
+    ) -> None:
+        """Remember what may be a mask of padding."""
+        if forward.gradients and self.recorder.steps in _STEPS:
+            tables = (t for t in tensors_in(inputs) if t.dim() == 2 and not t.is_floating_point())
+            self._given = [*self._given, *(t for t in tables if t.is_cpu)][-_MOST_CALLS:]
+
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look at what embeddings were read with on the way to a loss."""
         calls, self._calls = self._calls, []
         unpacked, self._unpacked = self._unpacked, []
+        given, self._given = self._given, []
         if not calls or loss.grad_fn is None or self.recorder.steps not in _STEPS:
             return
         for sizes in unpacked:
@@ -159,7 +172,7 @@ class PaddingRows(Watcher):
         nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
         for node in nodes if len(nodes) < _MOST_NODES else ():
             if autograd_graph.kind_of(node) == "EmbeddingBackward":
-                self._look_at(node, calls)
+                self._look_at(node, calls, given)
 
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
@@ -216,7 +229,7 @@ class PaddingRows(Watcher):
                 own = self._packed.setdefault((source, last), _Packed(source))
                 own.count(sizes, call, last)
 
-    def _look_at(self, node: Node, calls: list[_Call]) -> None:
+    def _look_at(self, node: Node, calls: list[_Call], given: list[torch.Tensor]) -> None:
         """Look at one reading of an embedding, beside the losses that are about its tokens."""
         weight = getattr(node.next_functions[0][0], "variable", None)
         with suppress(RuntimeError):  # what was changed since cannot be read
@@ -228,9 +241,9 @@ class PaddingRows(Watcher):
                 if call.classes == len(weight):
                     self.looked.add("ended")
                     name = self.recorder.names.parameter(weight)
-                    self._ends.setdefault(name, RowEnds(call.tally.source)).count(
-                        rows, call.target, call.ignored
-                    )
+                    ends = self._ends.setdefault(name, RowEnds(call.tally.source))
+                    masks = [table for table in given if table.shape == rows.shape]
+                    ends.count(rows, call.target, call.ignored, masks)
                 for number in {padding, call.ignored} if call.classes == len(weight) else ():
                     if 0 <= number < call.classes:
                         self.looked.add("padding")

@@ -1,5 +1,6 @@
 """Counts ends of rows of tokens: whether they are learned, or left out as padding is."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -13,16 +14,24 @@ class RowEnds:
     The last places of rows, of each of which the next token is learned.
 
     steps: that were looked at; left_out: those in which all rows, the longest too, end with one
-    token, and the target before is learned, but that never is; widths: of the rows of these.
+    token, and the target before is learned, but that never is; widths: of the rows of these;
+    marked: those in which a mask says that the first of them is no padding.
     """
 
     source: str
     steps: int = 0
     left_out: int = 0
+    marked: int = 0
     widths: set[int] = field(default_factory=set)
 
-    def count(self, rows: torch.Tensor, target: torch.Tensor, ignored: int) -> None:
-        """Count a step by what was read, and what was to be learned after each place."""
+    def count(
+        self,
+        rows: torch.Tensor,
+        target: torch.Tensor,
+        ignored: int,
+        masks: Iterable[torch.Tensor] = (),
+    ) -> None:
+        """Count a step by what was read, what was to be learned after each place, and masks."""
         many, width = rows.shape
         if width < _SHORTEST or target.numel() not in (many * width, many * (width - 1)):
             return
@@ -39,8 +48,11 @@ class RowEnds:
         if before.all() and not (rows[:, 1:] == end)[is_learned].any():
             self.left_out += 1
             self.widths.add(width)
+            real = torch.arange(width) <= (width - ends)[:, None]
+            self.marked += any(torch.equal(mask.bool(), real) for mask in masks)
 
     @property
     def are_left_out(self) -> bool:
-        """Whether it is so in all steps; where all rows are as wide, they may end anywhere."""
-        return len(self.widths) > 1 and self.left_out == self.steps
+        """Whether it is so in all steps; of rows that are as wide, a mask must tell the ends."""
+        certain = len(self.widths) > 1 or self.marked == self.steps
+        return certain and self.left_out == self.steps > 0
