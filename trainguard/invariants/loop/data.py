@@ -98,6 +98,36 @@ def padding_is_no_token(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
+@invariant("loop", evidence=has_probe("attended", "no attention over padded tokens was seen"))
+def attention_sees_tokens(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Attention over padded sequences sees more than their padding.
+
+    Judges: tables of tokens that an embedding reads, on the CPU, whose rows end or begin with runs
+        of one token, of different lengths, and each attention over as many places: whether exactly
+        the padding has weights above zero, or is what a fused attention is not told to hide. In
+        most of the steps that were looked at, 3 at least.
+    Allows: padding that is seen beside tokens, as where no mask is given.
+    Misses: attention that is neither a softmax nor a fused one of torch; rows of one length.
+    Why: where a mask marks what is real and True means to hide, each token is hidden: what is
+        learned goes around the attention, and the loss falls all the same.
+    Source: torch.nn.MultiheadAttention (key_padding_mask: "True indicates that the corresponding
+        key value will be ignored"), scaled_dot_product_attention (True: "take part in attention").
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "attended" and probe.measured >= max(_LEAST, probe.reference / 2):
+            yield Finding(
+                f"an attention of `{trace.subject}` sees the padding of its tokens alone",
+                f"the tokens of {probe.label}",
+                portion(probe.measured, probe.reference, "steps") + " hide all but the padding",
+                integer(0),
+                why="its mask means the opposite: key_padding_mask is True where a place is to be"
+                " hidden, attn_mask of scaled_dot_product_attention where it is to be seen",
+                event=probe,
+                source=probe.source,
+            )
+
+
 @invariant("loop", evidence=has_probe("blended", "no map of classes was resized"))
 def classes_are_not_blended(trace: Trace[Event]) -> Iterator[Finding]:
     """

@@ -1,6 +1,7 @@
 """The watchers of a recording, in the order in which they are told what happens."""
 
 from trainguard.observe.loop.counterfactual.asking import Counterfactuals
+from trainguard.observe.loop.watch.attended_padding import AttendedPadding
 from trainguard.observe.loop.watch.averaged_copies import AveragedCopies
 from trainguard.observe.loop.watch.batch_statistics import BatchStatistics
 from trainguard.observe.loop.watch.batched_graphs import BatchedGraphs
@@ -92,6 +93,7 @@ _ALL: tuple[type[Watcher], ...] = (
     BlendedClasses,
     BatchedGraphs,
     PaddingRows,
+    AttendedPadding,
     SelfMatches,
     LabelOrder,
     EpochOrders,
