@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+LINKED = [
+    *(*PAGES, *sorted((ROOT / "docs" / "how_to").glob("*.md"))),
+    *(ROOT / f"{name}.md" for name in ("ARCHITECTURE", "CONTRIBUTING", "CHANGELOG", "SECURITY")),
+]
 LONGEST = 180  # lines of a README that a newcomer reads to its end
 SPARKLINE = re.compile(r"  curve +\S+")
 COUNTS = re.compile(r"\d+ of \d+ points")  # they follow the effort of the profile, not the finding
@@ -64,11 +69,55 @@ def test_a_curve_leaves_its_band_as_printed(tmp_path: Path) -> None:
     assert re.search(r"= 1 failed, \d+ passed", printed)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
-    """What a page shows or refers to in the repository is there."""
-    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8"))
-    assert [link for link in links if not (page.parent / link).exists()] == []
+    """What a page refers to in the repository is there, and so is the heading of it."""
+    assert [link for link in links(page) if not leads_somewhere(page, link)] == []
+
+
+def test_a_link_that_leads_nowhere_is_found() -> None:
+    """A file or a heading that is not there is noticed."""
+    readme = PAGES[0]
+    assert leads_somewhere(readme, "docs/script.md#a-codebase-that-is-red-today")
+    assert not leads_somewhere(readme, "docs/script.md#a-codebase-that-is-blue-today")
+    assert not leads_somewhere(readme, "docs/scripts.md")
+    assert not leads_somewhere(readme, "#instal")
+
+
+def links(page: Path) -> list[str]:
+    """Return what a page links to inside of the repository; code is no link."""
+    text = re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    return re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)", text)
+
+
+def leads_somewhere(page: Path, link: str) -> bool:
+    """Say whether the file of a link is there, and its heading under the name that GitHub gives."""
+    name, _, anchor = link.partition("#")
+    file = page.parent / name if name else page
+    if not anchor or not file.is_file():
+        return not anchor and file.exists()
+    return anchor in anchors(file)
+
+
+@cache
+def anchors(file: Path) -> set[str]:
+    """Return what the headings of a page are called in a link to them."""
+    text = re.sub(r"^```.*?^```", "", file.read_text(encoding="utf-8"), flags=re.M | re.S)
+    headings = re.findall(r"^#+ +(.*?) *$", text, re.M)
+    named = (re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)
+    return {*named, *re.findall(r'(?:id|name)="([^"]+)"', text)}
+
+
+def test_every_block_of_the_readme_is_played() -> None:
+    """A block is a file or a report of the tests here, the installation, or a session of CI."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", PAGES[0].read_text("utf-8"), re.M | re.S)
+    files = {"train.py", *(name for row in DECLARATIONS[:1] for name in row[:2])}
+    reports = ("gradient_norm_is_measured_before_zeroing: ", f"{DECLARATIONS[0][2]}: ")
+    for kind, body in blocks:
+        if kind == "python":
+            assert body.partition("\n")[0].removeprefix("# ") in files
+        else:
+            assert body.startswith(reports) or "pip install" in body, body
 
 
 def test_the_readme_is_short() -> None:

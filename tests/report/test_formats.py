@@ -1,10 +1,13 @@
 """The formats of a report hold whatever a script, a path or a message may hold."""
 
 import json
+import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +21,9 @@ from trainguard.report.formats.table import FORMATS, write_accounts
 from trainguard.report.run_summary import summarize_run
 from trainguard.subjects.loop import Script
 
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), ""
+)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 LOSSES = st.lists(st.floats(width=32), max_size=20)
 
@@ -78,3 +84,34 @@ def test_a_long_run_is_drawn_with_its_spikes() -> None:
     assert "from 1 to 7" in page
     assert len(page) < 100_000
     assert ",4.0 " in page  # the spike is at the top
+
+
+@pytest.mark.skipif(not BROWSER, reason="there is no Chromium")
+def test_a_browser_shows_the_page(tmp_path: Path) -> None:
+    """Curves and findings are there, each of them with a size, and the console is empty."""
+    page = write_accounts("html", [account("the loss < 0 & nan", "", [3.0, 2.0, 1.5, 1.0])])
+    counted = """<script>
+      const shown = what => [...document.querySelectorAll(what)].filter(
+        each => each.getBoundingClientRect().width > 100);
+      document.title = ["polyline", ".finding pre", "h1"].map(what => shown(what).length).join(" ");
+    </script>"""
+    seen, console = shown(page.replace("</body>", f"{counted}</body>"), tmp_path)
+    assert "<title>1 1 1</title>" in seen
+    assert "the loss &lt; 0 &amp; nan" in seen
+    assert console == []
+    assert shown(f"{page}<script>lost()</script>", tmp_path)[1] != []
+
+
+def shown(page: str, folder: Path) -> tuple[str, list[str]]:
+    """Return what a browser makes of a page, and the lines of its console."""
+    file = folder / "page.html"
+    file.write_text(page, encoding="utf-8")
+    options = ("--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr")
+    done = subprocess.run(
+        [BROWSER, *options, f"--user-data-dir={folder}/own", "--dump-dom", file.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
