@@ -37,6 +37,16 @@ class Fused(nn.Module):
         return nn.functional.scaled_dot_product_attention(heads, heads, heads, mask)[:, 0]
 
 
+class WithDropout(nn.Module):
+    """Attention that loses some of its weights, which torch does not fuse."""
+
+    def forward(self, states, seen):
+        """Return what is seen."""
+        heads, mask = states[:, None], seen[:, None, None]
+        attend = nn.functional.scaled_dot_product_attention
+        return attend(heads, heads, heads, mask, dropout_p=0.1)[:, 0]
+
+
 class ByHand(nn.Module):
     """Attention of a softmax over scores."""
 
@@ -73,7 +83,7 @@ def attended(kind, hides) -> list[float]:
     return [probe.measured for probe in probes if probe.probe == "attended"]
 
 
-@pytest.mark.parametrize("kind", [Fused, ByHand, Layer])
+@pytest.mark.parametrize("kind", [Fused, WithDropout, ByHand, Layer])
 def test_what_is_seen(kind) -> None:
     """Whoever computes the attention, padding alone is told of, and nothing else."""
     assert attended(kind, lambda ids: ids == 0) == [3.0]

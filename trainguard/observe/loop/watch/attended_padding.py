@@ -108,7 +108,7 @@ def _views(node: Node) -> Iterator[torch.Tensor]:
     """Yield, where a node is an attention, which places it sees: of (..., queries, keys)."""
     kind = autograd_graph.kind_of(node)
     with suppress(RuntimeError):
-        if kind == "SoftmaxBackward":
+        if kind in ("SoftmaxBackward", "SafeSoftmaxBackward"):  # the second where all is hidden
             weights = node._saved_result  # noqa: SLF001
             if weights.is_cpu and weights.dim() > 2 and weights.numel() <= _LARGEST:
                 yield weights > 0
