@@ -33,6 +33,7 @@ from trainguard.observe.loop.watch.loaded_states import LoadedStates
 from trainguard.observe.loop.watch.logged import LoggedValues
 from trainguard.observe.loop.watch.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.losses import Losses
+from trainguard.observe.loop.watch.meters import Meters
 from trainguard.observe.loop.watch.mixing_probe import MixingProbe
 from trainguard.observe.loop.watch.padding_rows import PaddingRows
 from trainguard.observe.loop.watch.parameters import Parameters
@@ -94,6 +95,7 @@ _ALL: tuple[type[Watcher], ...] = (
     BatchedGraphs,
     PaddingRows,
     AttendedPadding,
+    Meters,
     SelfMatches,
     LabelOrder,
     EpochOrders,

@@ -1,7 +1,7 @@
 """Watches what the script says: numbers that it prints, and those that it hands to loggers."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from math import nan
@@ -111,6 +111,14 @@ class LoggedValues(Watcher):
         for event in sorted(said, key=lambda event: event.clock):
             self.recorder.keep(event)
         return ()
+
+    def said_after(self, clock: int) -> Iterator[tuple[float, float, str]]:
+        """Yield the numbers that were said after an instant: value, rounding, source."""
+        for column in self._columns.values():
+            for _, said, value, rounding, source in reversed(column.kept):
+                if said <= clock:
+                    break
+                yield value, rounding, source
 
     def _tee(self, stream: Any, channel: str) -> Any:
         """Return what stands in the place of a stream, if there is one."""
