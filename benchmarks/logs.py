@@ -231,12 +231,13 @@ def table() -> None:
 
 LONG = {
     "metrics.csv": ("step,loss,lr\n", "{},{:.5f},{:.4e}\n"),
+    "log.jsonl": ("", '{{"step": {}, "loss": {:.5f}, "lr": {:.4e}}}\n'),
     "train.log": ("", "step {} | loss {:.5f} | lr {:.4e}\n"),
 }
 
 
 def long() -> None:
-    """Print what diagnosing 1,000,000 steps takes, in a process for each of two formats."""
+    """Print what diagnosing 1,000,000 steps takes, in a process for each of three formats."""
     print(f"{conditions()}\n\n| figure | measured |\n|---|---|", flush=True)
     for name, (head, line) in LONG.items():
         with TemporaryDirectory() as folder:

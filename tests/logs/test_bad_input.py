@@ -101,6 +101,26 @@ def test_odd_tables_are_read_as_far_as_they_go(tmp_path, case) -> None:
     assert losses(tmp_path, text, "log.csv") == rows
 
 
+OBJECTS = {
+    "whole numbers": ('{"step": 1, "loss": 3}\n', [(1, 3.0)]),
+    "a number of no size": ('{"step": 1, "loss": 0.5, "n": 1' + "0" * 400 + "}\n", [(1, 0.5)]),
+    "a truth": ('{"step": 1, "loss": 0.5, "ok": true}\n', [(1, 0.5)]),
+    "a text": ('{"step": "1", "loss": "0.5"}\n', [(1, 0.5)]),
+    "space around": ('  {"step": 1, "loss": 0.5} \r\n', [(1, 0.5)]),
+    "more behind it": (
+        '{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.4} x\n{"step": 3, "loss": 0.3}{}\n',
+        [(1, 0.5)],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OBJECTS)
+def test_odd_objects_are_read_as_far_as_they_go(tmp_path, case) -> None:
+    """One with numbers alone is read faster, and others as ever; half of one is none."""
+    text, rows = OBJECTS[case]
+    assert losses(tmp_path, text, "log.jsonl") == rows
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1"])
 def test_encodings_are_read(tmp_path, encoding) -> None:
     """A mark tells the encoding; bytes that are none are shown as such."""

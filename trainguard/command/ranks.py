@@ -29,6 +29,9 @@ from trainguard.events.trace import Trace
 from trainguard.invariants.ranks.wording import ranks_text
 from trainguard.judging.baseline import Baseline, Entry, entries_of
 
+# The folder of a run by `--ranks`, where each process leaves its exit code too: the launcher would
+# make one code of all of them, and a traceback of its own of each finding.
+FOLDER: Final = "TRAINGUARD_EXIT_CODES"
 _TOLD: Final = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
 _PATIENCE: Final = 60.0  # seconds for those that still work when the first one has ended
 _HURRY: Final = 3.0  # the same where the script has failed: a launcher is about to end all
@@ -255,7 +258,8 @@ def _number(name: str, default: int) -> int:
 def _meeting(number: int | None = None) -> Path:
     """Return the file that all share, or the one that a process leaves its digest in."""
     end = "" if number is None else f".rank{number}"
-    return Path(tempfile.gettempdir(), f"trainguard-{os.getuid()}-{run_name()}{end}")
+    folder = os.environ.get(FOLDER) or tempfile.gettempdir()
+    return Path(folder, f"trainguard-{os.getuid()}-{run_name()}{end}")
 
 
 def _write_private(file: Path, text: str) -> None:

@@ -12,13 +12,13 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from trainguard.command.exit import CLEAN, FAILED, FOUND, INTERRUPTED, USAGE
+from trainguard.command.ranks import FOLDER
 from trainguard.core.errors import DeclarationError
 from trainguard.core.secrets import hide_secrets
 
-# Where each process leaves its exit code: the launcher would make one code of all of them, and a
-# traceback of its own of each finding.
-_CODES: Final = "TRAINGUARD_EXIT_CODES"
 _MOST: Final = 1024
+# Seconds for the launcher to end after Ctrl-C: it gives its processes 30 to write their reports.
+_GRACE: Final = 35
 
 
 def start_ranks(count: int, words: Sequence[str]) -> int:
@@ -28,18 +28,24 @@ def start_ranks(count: int, words: Sequence[str]) -> int:
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise DeclarationError("--ranks starts processes, and a launcher has: leave it out.")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={count}", "-m", "trainguard", *_without_ranks(words)]
+    command += [f"--nproc-per-node={count}"]
     with TemporaryDirectory(prefix="trainguard-") as folder:
-        environment = {"OMP_NUM_THREADS": "1", **os.environ, _CODES: folder}
+        # Where none is named, the launcher makes a folder for logs that it does not take away.
+        command += [f"--log-dir={folder}/logs", "-m", "trainguard", *_without_ranks(words)]
+        environment = {"OMP_NUM_THREADS": "1", **os.environ, FOLDER: folder}
         process = subprocess.Popen(command, env=environment)  # noqa: S603 what was asked for
         with suppress(ValueError):  # not in the main thread
             signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
         try:
             code = process.wait()
-        except KeyboardInterrupt:  # the terminal has told both
-            process.wait()
+        except KeyboardInterrupt:
+            with suppress(subprocess.TimeoutExpired):  # a terminal has told both
+                process.wait(timeout=_GRACE)
+            if process.poll() is None:  # and `kill -INT` only this one
+                process.send_signal(signal.SIGINT)
+                process.wait()
             return INTERRUPTED
-        codes = [json.loads(file.read_text()) for file in Path(folder).iterdir()]
+        codes = [json.loads(file.read_text()) for file in Path(folder).glob("[0-9]*")]
     if code:
         return INTERRUPTED if INTERRUPTED in codes else FAILED
     return next((worst for worst in (FOUND, USAGE) if worst in codes), CLEAN)
@@ -47,7 +53,7 @@ def start_ranks(count: int, words: Sequence[str]) -> int:
 
 def settle(code: int) -> int:
     """Return the exit code for the launcher: what was found is told to whoever started it."""
-    folder = os.environ.get(_CODES)
+    folder = os.environ.get(FOLDER)
     if folder is None or "RANK" not in os.environ:
         return code
     with suppress(OSError):
@@ -62,7 +68,7 @@ def told_command(words: Sequence[str]) -> list[str]:
     world = os.environ.get("WORLD_SIZE", "1")
     if world == "1" or "RANK" not in os.environ:
         return ["trainguard", *words]
-    if _CODES in os.environ:
+    if FOLDER in os.environ:
         return ["trainguard", *words[:1], f"--ranks={world}", *words[1:]]
     return ["torchrun", f"--nproc-per-node={world}", "-m", "trainguard", *words]
 

@@ -10,6 +10,7 @@ points always stay, and those where a value leaps or is no number, with the one 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite, isnan, nan
+from operator import lt
 from typing import NamedTuple
 
 from trainguard.logs.roles import Meaning
@@ -110,6 +111,9 @@ class LoggedColumn:
 
     def add(self, steps: Sequence[float], values: Sequence[float], times: Sequence[float]) -> None:
         """Take in values of rows in a row; most are like the one before, and are only counted."""
+        if self.count >= _FIRST and self._go_on(steps, values):
+            self._add_alike(steps, values, times)
+            return
         last, before, time = self._value, self._step, self._time
         for step, value, when in zip(steps, values, times, strict=True):
             alike = value == last or (last < _LEAP * value and value < _LEAP * last)
@@ -125,6 +129,26 @@ class LoggedColumn:
                 self.count += 1
             last, before, time = value, step, when
         self._step, self._value, self._time = before, last, time
+
+    def _go_on(self, steps: Sequence[float], values: Sequence[float]) -> bool:
+        """Say whether all steps count on, and all values are like each other and the last one."""
+        if not (self._step < steps[0] and all(map(lt, steps, steps[1:]))):
+            return False
+        least, most = min(self._value, *values), max(self._value, *values)
+        # The sum tells of a nan, which the least and the most may pass over.
+        return (least == most or most < _LEAP * least) and isfinite(sum(values) + self._value)
+
+    def _add_alike(
+        self, steps: Sequence[float], values: Sequence[float], times: Sequence[float]
+    ) -> None:
+        """Take in values that go on: those that are drawn are kept, all are counted."""
+        count, part, mask = self.count, max(0, len(self.parts) - 1), self._mask
+        for at, step in enumerate(steps):
+            draw = int(step) * _GOLDEN >> 12
+            if not draw & mask:
+                self._keep(Point(step, values[at], times[at], count + at, part), draw, alike=True)
+        self.count = count + len(steps)
+        self._step, self._value, self._time = steps[-1], values[-1], times[-1]
 
     def _keep(self, point: Point, draw: int, alike: bool) -> None:
         """Keep a point, as far as there is room for one of its kind."""

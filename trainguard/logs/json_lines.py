@@ -13,37 +13,58 @@ from trainguard.logs.text import lines_of
 
 _DEEPEST = 4
 _COUNTERS = (STEP, EPOCH, TIME)
+_NUMBERS = frozenset((float, int))  # and not bool, which is one of int
+_read_object = json.JSONDecoder().raw_decode  # in two thirds of the time of json.loads
 
 
 def rows(file: Path, chosen: dict[str, str]) -> Iterator[Row]:
     """Yield the rows of a file with an object on each line; what is none is passed over."""
+    given = tuple(sorted(chosen.items()))
     for line in lines_of(file):
-        if line.lstrip()[:1] == "{" and (read := parse(line)):
-            yield row_of(read, chosen)
+        text = line.strip()
+        if text[:1] == "{" and (read := parse(text)):
+            yield _row_of_plain(read, given) or row_of(read, chosen)
+
+
+def _row_of_plain(read: Mapping[str, Any], chosen: tuple[tuple[str, str], ...]) -> Row | None:
+    """Return the row of an object that has numbers alone, as most have; nothing of another."""
+    if not _NUMBERS.issuperset(map(type, read.values())):
+        return None
+    names = tuple(read)
+    try:
+        values = dict(zip(names, map(float, read.values()), strict=True))
+    except OverflowError:
+        return None
+    step, epoch, time = (
+        values.pop(name) if name is not None else None for name in _counters(names, chosen)
+    )
+    return Row(values, step, epoch, nan if time is None else time)
 
 
 def parse(text: str) -> dict[str, Any]:
     """Return the object that a text is; an empty one where it is none."""
     try:
-        read = json.loads(text)
+        read, end = _read_object(text)
     except (ValueError, RecursionError):
         return {}
-    return read if isinstance(read, dict) else {}
+    return read if isinstance(read, dict) and not text[end:].strip() else {}
 
 
 def row_of(read: Mapping[str, Any], chosen: dict[str, str]) -> Row:
     """Return the row that an object is."""
     values = dict(flatten(read))
     step, epoch, time = (
-        values.pop(name, None) if name else None
+        values.pop(name) if name is not None else None
         for name in _counters(tuple(values), tuple(sorted(chosen.items())))
     )
     return Row(values, step, epoch, nan if time is None else time)
 
 
 @lru_cache(maxsize=1024)
-def _counters(names: tuple[str, ...], chosen: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
-    """Return the names of the step, the epoch and the time among others; empty where not there."""
+def _counters(
+    names: tuple[str, ...], chosen: tuple[tuple[str, str], ...]
+) -> tuple[str | None, ...]:
+    """Return the names of the step, the epoch and the time among others; None where not there."""
     best: dict[str, tuple[int, str]] = {}
     for name in names:
         meaning = meaning_of(name)
@@ -51,7 +72,7 @@ def _counters(names: tuple[str, ...], chosen: tuple[tuple[str, str], ...]) -> tu
             best[meaning.role] = min(best.get(meaning.role, (99, "")), (meaning.rank, name))
     found = {role: name for role, (_, name) in best.items()}
     found.update((role, name) for role, name in chosen if name in names)
-    return tuple(found.get(role, "") for role in _COUNTERS)
+    return tuple(found.get(role) for role in _COUNTERS)
 
 
 def flatten(

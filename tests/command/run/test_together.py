@@ -1,7 +1,14 @@
 """Whole runs of two processes: the faults that no process sees by itself, and who is missing."""
 
+import os
+import signal
+import threading
+import time
+
 import pytest
 
+from trainguard.command import torchrun
+from trainguard.command.exit import INTERRUPTED
 from trainguard.command.torchrun import told_command
 
 TWO = '''\
@@ -63,15 +70,19 @@ FAULTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_that_no_process_sees_by_itself(folder, fault) -> None:
+def test_a_fault_that_no_process_sees_by_itself(folder, fault, tmp_path, monkeypatch) -> None:
     """Each is found by `--ranks 2`, with one report, and nothing is where there is no fault."""
     folder.write("train.py", TWO)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     done = folder.process("--ranks", "2", "--json", "out.json", "train.py", fault)
     assert set(folder.found()) == FAULTS[fault], done.stdout + done.stderr
     assert done.returncode == (fault not in ("none", "buffers"))
     assert done.stdout.count("= trainguard =") == 1
     assert "all 2 processes were judged together" in done.stdout
     assert "Traceback" not in done.stderr
+    left = [file.name for file in (tmp_path / "temporary").iterdir()]
+    assert not [name for name in left if name.startswith(("trainguard", "torchelastic"))]
 
 
 @pytest.mark.slow
@@ -81,6 +92,33 @@ def test_a_process_that_was_killed(folder) -> None:
     done = folder.process("--ranks", "2", "train.py", "killed", timeout=200)
     assert done.returncode == 3
     assert "rank 1: it ended without a word" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_an_interrupt_of_the_command_alone(folder, monkeypatch) -> None:
+    """`kill -INT`, which unlike Ctrl-C tells no other process, ends the training too."""
+    ready = folder.path / "ready"
+    folder.write("train.py", f"import time\nopen({str(ready)!r}, 'w').close()\ntime.sleep(300)\n")
+    monkeypatch.chdir(folder.path)
+    monkeypatch.setattr(torchrun, "_GRACE", 0.5)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def interrupt() -> None:
+        """Interrupt this process once the training is there."""
+        until = time.monotonic() + 120
+        while not ready.exists() and time.monotonic() < until:
+            time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    begun = time.monotonic()
+    try:
+        assert torchrun.start_ranks(2, ["run", "train.py"]) == INTERRUPTED
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert time.monotonic() - begun < 200
 
 
 def test_the_command_that_makes_it_again(monkeypatch) -> None:

@@ -69,3 +69,40 @@ def test_a_script_that_records_itself(folder) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("10\n")
     assert "10 steps of AdamW" in done.stdout
+
+
+ENSEMBLE = """\
+import copy
+import torch
+from torch import nn
+from torch.func import functional_call, grad, stack_module_state, vmap
+
+torch.manual_seed(0)
+nets = [nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)) for _ in range(4)]
+parameters, _ = stack_module_state(nets)
+base = copy.deepcopy(nets[0]).to("meta")
+points = torch.randn(256, 8)
+
+def loss_of(own, x, y):
+    return nn.functional.mse_loss(functional_call(base, own, (x,)), y)
+
+optimizer = torch.optim.Adam(parameters.values(), lr=0.01)
+for _ in range(40):
+    x = points[torch.randint(0, 256, (32,))]
+    held = {name: value.detach() for name, value in parameters.items()}
+    for name, value in vmap(grad(loss_of), (0, None, None))(held, x, x[:, :1] * 2).items():
+        parameters[name].grad = value
+    optimizer.step()
+print(sum(value.double().sum().item() for value in parameters.values()).hex())
+"""
+
+
+def test_an_ensemble_of_torch_func(folder) -> None:
+    """Its tensors have no storage: nothing is asked of them, and no watcher fails."""
+    script = folder.write("train.py", ENSEMBLE)
+    alone = folder.python(script)
+    done = folder.run("train.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert alone.stdout in done.stdout
+    assert "40 steps of Adam" in done.stdout
+    assert "switched off" not in done.stdout

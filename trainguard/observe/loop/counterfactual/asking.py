@@ -34,7 +34,6 @@ from trainguard.observe.loop.counterfactual.variants import (
     OtherNoise,
 )
 from trainguard.observe.loop.counterfactual.witness import total
-from trainguard.observe.loop.watch.loss_functions import is_batched
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.user_line import caller
@@ -47,6 +46,8 @@ _PAUSE = 5  # steps to wait where time is spent
 _TURNS = 5  # steps after which optimizers that take turns have all stepped once
 _ROUNDING = 1e-4  # of a loss: the child has one thread, and its sums another order
 _PLAIN = "nothing edited"
+# What is called by torch.func has tensors without a storage, that nobody can edit.
+_transformed = torch._C._functorch.peek_interpreter_stack  # noqa: SLF001 no other way to ask
 _REFUSALS = 3  # times that a question is given up before it is dropped
 
 
@@ -93,7 +94,7 @@ class Counterfactuals(Watcher):
     def _ask(self, call: ModuleCall) -> None:
         """Ask what fits a call, at a few steps; in a child, return with it edited."""
         recorder, module = self.recorder, call.module
-        if recorder.steps < self._steps[0] or any(map(is_batched, call.tensors())):
+        if recorder.steps < self._steps[0] or _transformed() is not None:
             return
         if not torch.is_grad_enabled():
             self._ask_before(call)
