@@ -108,11 +108,11 @@ SLOW = (
     "tests/pytest_plugin/test_snapshot_update.py::test_without_syrupy",
     "tests/pytest_plugin/test_snapshot_xdist.py",
     "tests/pytest_plugin/test_trainguard.py::test_unjudged_subjects_are_counted[xdist]",
-    "tests/report/test_formats.py::test_a_browser_shows_the_page",
     "tests/pytest_plugin/test_xdist.py::test_a_subject_stays_on_one_worker",
     "tests/pytest_plugin/test_xdist.py::test_a_wrong_declaration_is_told_once",
     "tests/pytest_plugin/test_xdist.py::test_other_ways_to_distribute_are_left_alone",
     "tests/pytest_plugin/test_xdist.py::test_the_closing_section_is_the_same",
+    "tests/report/test_formats.py::test_a_browser_shows_the_page",
     "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[loader/guard_workers_open_the_archive_each_epoch]",
     # Passes alone; what other tests leave in a worker hides its finding now and then.
     "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[loop/guard_encoder_detached]",

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.forks import command
+from trainguard.events.component import Component
 from trainguard.events.trace import Trace
 from trainguard.report.guard_file import guard_name, render_guard
 from trainguard.report.run_summary import summarize_run
@@ -33,6 +34,42 @@ for step in range(60):
 WORDS = ("init", "--steps", "20", "train.py", "--lr", "0.01")
 
 
+LOSSES = """\
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, width), nn.Tanh(), nn.Linear(width, 3))
+
+    def forward(self, rows):
+        return self.layers(rows)
+
+
+def spectral_loss(prediction, target):
+    return (prediction - target).square().sum(dim=-1).sqrt().mean()
+"""
+MAIN = """\
+import torch
+from losses import Net, spectral_loss
+
+def main():
+    torch.manual_seed(0)
+    net = Net(12)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    for step in range(30):
+        rows = torch.randn(16, 6)
+        loss = spectral_loss(net(rows), rows[:, :3])
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+if __name__ == "__main__":
+    main()
+"""
+
+
 @pytest.fixture
 def project(tmp_path):
     """Write a script that needs an argument."""
@@ -40,11 +77,11 @@ def project(tmp_path):
     return tmp_path
 
 
-def guarded(folder) -> str:
+def guarded(folder, *options: str) -> str:
     """Return what pytest says of the guards in a folder."""
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--trainguard"]
     done = subprocess.run(
-        words, cwd=folder, capture_output=True, text=True, timeout=300, check=False
+        [*words, *options], cwd=folder, capture_output=True, text=True, timeout=300, check=False
     )
     return done.stdout
 
@@ -62,6 +99,68 @@ def test_a_guard_that_passes_and_fails(project) -> None:
     assert "gradients_start_empty" in guarded(project)
 
 
+def test_a_guard_of_a_package(tmp_path) -> None:
+    """The one script of a folder is run, whatever its name; what it is made of is declared."""
+    package = tmp_path / "speech"
+    package.mkdir()
+    (package / "losses.py").write_text(LOSSES)
+    (package / "main.py").write_text(MAIN)
+    done = command(tmp_path, "init", "--steps", "20", "speech")
+    assert done.returncode == 0, done.stderr
+    assert "  loss      spectral_loss (speech/losses.py:" in done.stdout
+    assert "  model     Net (speech/losses.py:" in done.stdout
+    told = guarded(tmp_path, "-k", "spectral or net")
+    assert "1 failed" in told
+    assert "guard_main.py::spectral::gradient_is_finite" in told
+    mended = LOSSES.replace(".sum(dim=-1).sqrt()", ".sum(dim=-1).add(1e-6).sqrt()")
+    (package / "losses.py").write_text(mended)
+    assert "failed" not in guarded(tmp_path, "-k", "spectral or net")
+
+
+def test_a_folder_of_several_scripts(tmp_path) -> None:
+    """They are named, and nothing is run."""
+    for name in ("first.py", "second.py", "test_first.py"):
+        (tmp_path / name).write_text("loss.backward()\n")
+    done = command(tmp_path, "init", ".")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        ". has 2 scripts that may train: first.py, second.py. Give the one that does.\n"
+    )
+
+
+def test_components_become_declarations() -> None:
+    """Names that mean two things are told apart, and inputs called as an option stand apart."""
+    source, loss = "losses.py:3", ("x", "real", "B 2", -1.0, 2.0, True, "")
+    option = ("reduction", "value", "", 0.0, 0.0, False, "'sum'")
+    made = [
+        Component(kind="loss", name="focal_loss", module="losses", source=source, inputs=(loss,)),
+        Component(
+            kind="loss",
+            name="l2",
+            module="losses",
+            source=source,
+            inputs=(loss, option),
+            sizes=(("B", 64, 64), ("T", 7, 7)),
+        ),
+        Component(kind="schedule", name="build", module="train", source=source, rate=0.1),
+        Component(kind="model", name="Net", module="train", source=source, obstacle="it has none"),
+    ]
+    text = render_guard(Script("train.py"), summarize_run(Trace("x", ())), {}, made, "src")
+    compile(text, "guard.py", "exec")
+    for line in (
+        'sys.path.insert(0, str(Path(__file__).parent / "src"))',
+        "from losses import focal_loss, l2",
+        "focal = tg.Loss(",
+        '    x=tg.real("B 2", -1.0, 2.0),  # guess: the range that was seen',
+        "l2_loss = tg.Loss(",
+        """        "reduction": tg.choice('sum'),  # as it was given""",
+        '    sizes={"B": (2, 4), "T": 7},  # guess: fewer samples do, other sizes stay',
+        "    base_rate=0.1,  # the rate that its optimizer had",
+        "# Not declared: model `Net` (losses.py:3), as",
+    ):
+        assert f"{line}\n" in text
+
+
 def test_a_file_that_is_there_is_kept(project) -> None:
     """Nothing is run, and it is one sentence with the way out."""
     (project / "guard_train.py").write_text("mine")
@@ -75,7 +174,7 @@ def test_a_file_that_is_there_is_kept(project) -> None:
     ("name", "text", "code", "told"),
     [
         ("gone.py", None, 2, "There is no script gone.py."),
-        (".", None, 2, ". is a folder."),
+        (".", None, 2, ". has no script that trains."),
         ("failing.py", "raise ValueError('no data')", 3, "ValueError: no data"),
         ("idle.py", "print('hello')", 2, "`idle.py` made no training step"),
     ],

@@ -139,6 +139,7 @@ def run_script(
         int | None, typer.Option(help="Run so many processes, as torchrun does.", metavar="N")
     ] = None,
     record_only: Annotated[bool, typer.Option("--record-only", hidden=True)] = False,
+    components: Annotated[bool, typer.Option("--components", hidden=True)] = False,
 ) -> None:
     """
     Run a script under the recorder, unchanged, and judge the training that it does.
@@ -172,6 +173,7 @@ def run_script(
             trace=check_file("--trace", trace),
             command=shlex.join(told_command(sys.argv[1:])),
             judging=not record_only,
+            components=components,
             verbose=verbose or what_if,
             what_if=what_if,
             formats=split_formats(format),

@@ -1,23 +1,26 @@
 """`trainguard init`: a guard file for a script, of what a few steps of it were seen to do."""
 
 import os
+import re
 import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from trainguard.command.exit import CLEAN, FAILED, USAGE, ending, seconds
-from trainguard.command.options import Words
+from trainguard.command.options import Words, name_only
 from trainguard.command.output import say, write_file
 from trainguard.core.errors import DeclarationError, SubjectError
 from trainguard.core.files import check_writable
 from trainguard.core.settings import Settings
+from trainguard.events.component import Component
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
-from trainguard.judging.judge import Observations, applicable, check_steps
+from trainguard.judging.judge import check_steps
 from trainguard.judging.promises import broken_with, promises_of
-from trainguard.judging.verdict import Config
 from trainguard.report.guard_file import SETTINGS, guard_name, render_guard, render_workflow
 from trainguard.report.progress import showing
 from trainguard.report.run_summary import summarize_run
@@ -26,10 +29,16 @@ from trainguard.subjects.loop import Script
 
 _STEPS: Final = 50  # that are run where nothing else is asked for: most invariants need fewer
 _LEAST_FALL: Final = 0.1  # a smaller share of the loss may be chance, with another seed
+_NAMED: Final = 8  # scripts, where there are several
+_ASIDE: Final = re.compile(r"/(?:\.|tests?[_/.]|guard_|conftest|setup\.py|[^/]*venv|site-packages)")
+_BEGINS: Final = re.compile(r"^if __name__ ==", re.M)
+_TRAINS: Final = re.compile(r"\.backward\(|\.fit\(|Trainer\(")
 
 
 def write_guards(
-    script: Annotated[str, typer.Argument(help="The script that trains.", metavar="SCRIPT")],
+    script: Annotated[
+        str, typer.Argument(help="The script that trains, or a folder with it.", metavar="SCRIPT")
+    ],
     args: Annotated[
         Words, typer.Argument(help="Its own command line, options included.", metavar="ARGS")
     ] = None,
@@ -43,12 +52,14 @@ def write_guards(
     """
     Run a few steps of a script, and write a guard file that declares what was seen.
 
+    That is the script itself, and the losses, models and schedules of your own that it used.
     It writes guard_<script>.py into the working directory and no other file; settings and a
     workflow are printed. Exits with 0, with 2 where it cannot be done, 3 where the script failed,
     4 where trainguard did, and 130 after Ctrl-C.
     """
     with ending():
         seconds(timeout)
+        script = _find_script(Path(script)) if Path(script).is_dir() else script
         subject = _declare(script, tuple(args or ()), steps, timeout)
         file = _guard_file(script)
         try:
@@ -59,21 +70,46 @@ def write_guards(
             parts = f"{fault.sentence}.", fault.remedy, render_cause(fault)
             say("\n".join(filter(None, parts)), sys.stderr)
             raise typer.Exit(FAILED if fault.__cause__ is not None else USAGE) from None
-        text = render_guard(subject, summarize_run(trace), _kept(subject, trace))
+        seen = [
+            replace(event, source=os.path.relpath(event.source).replace(os.sep, "/"))
+            for event in trace
+            if isinstance(event, Component)
+        ]
+        kept, folder = _kept(subject, trace), _import_folder(script, seen)
+        text = render_guard(subject, summarize_run(trace), kept, seen, folder)
         if not write_file(file, lambda: text, sys.stderr):
             raise typer.Exit(USAGE)
-        raise typer.Exit(CLEAN if say(_account(file, subject), sys.stdout, sys.stderr) else USAGE)
+        raise typer.Exit(
+            CLEAN if say(_account(file, subject, seen), sys.stdout, sys.stderr) else USAGE
+        )
+
+
+def _find_script(folder: Path) -> str:
+    """Return the one script in a folder that trains; raises where there is none, or several."""
+    files = [
+        file
+        for file in sorted(folder.rglob("*.py"))
+        if not _ASIDE.search(f"/{file.relative_to(folder).as_posix()}")
+    ]
+    texts = {file: file.read_text(encoding="utf-8", errors="replace") for file in files}
+    begun = [file for file, text in texts.items() if _BEGINS.search(text)]
+    found = [file for file in begun if _TRAINS.search(texts[file])] or begun
+    found = found or [file for file, text in texts.items() if _TRAINS.search(text)]
+    if len(found) == 1:
+        return str(found[0])
+    named = ", ".join(str(file) for file in found[:_NAMED])
+    told = f"{len(found)} scripts that may train: {named}" if found else "no script that trains"
+    raise DeclarationError(f"{folder} has {told}. Give the one that does.")
 
 
 def _declare(script: str, args: tuple[str, ...], steps: int, timeout: float) -> Script:
     """Return the script as its guard will declare it; raises for what is none."""
     path = Path(script)
-    if path.is_dir():
-        raise DeclarationError(f"{script} is a folder. Give a script that trains.")
     if not path.is_file():
         raise DeclarationError(f"There is no script {script}. Give the path of one.")
     shown = os.path.relpath(path).replace(os.sep, "/") if path.is_absolute() else script
-    return Script(shown, args=args, steps=steps, timeout=timeout, name=path.name)
+    # Not looked for beside the file that seems to declare it, which is one of a library.
+    return name_only(Script(shown, args=args, steps=steps, timeout=timeout, name=path.name))
 
 
 def _guard_file(script: str) -> Path:
@@ -84,11 +120,20 @@ def _guard_file(script: str) -> Path:
     return file
 
 
+def _import_folder(script: str, seen: Sequence[Component]) -> str:
+    """Return the script's folder, where what it imports is not found from this one."""
+    tops = {each.module.partition(".")[0] for each in seen if not each.obstacle}
+    parent = Path(os.path.relpath(script)).parent
+    beside = any((parent / top).is_dir() or (parent / f"{top}.py").is_file() for top in tops)
+    return parent.as_posix() if parent != Path() and beside else ""
+
+
 def _observe(subject: Script) -> Trace[Any]:
-    """Run a script as its guard will, and return what was recorded."""
-    settings = Settings()
-    first = next(m for m, _ in applicable(subject, settings, ()) if m.probe == "run")
-    return Observations(settings).trace(subject, Config(), first)
+    """Run a script as its guard will, and return what was recorded, its components too."""
+    from trainguard.observe.loop.run_processes import observe_script  # late: torch
+
+    # Without probes: what they would call with other inputs is not what the training does.
+    return observe_script(subject, Settings(), probe=False, components=True)
 
 
 def _kept(subject: Script, trace: Trace[Any]) -> dict[str, Any]:
@@ -102,11 +147,19 @@ def _kept(subject: Script, trace: Trace[Any]) -> dict[str, Any]:
     return kept
 
 
-def _account(file: Path, subject: Script) -> str:
+def _tell_components(seen: Sequence[Component]) -> Iterator[str]:
+    """Yield what is declared beside the script, and what is not."""
+    for made in seen:
+        told = f"not declared: {made.obstacle}" if made.obstacle else "declared, with guesses"
+        yield f"  {made.kind:<9} {made.name} ({made.source}): {told}"
+
+
+def _account(file: Path, subject: Script, seen: Sequence[Component]) -> str:
     """Say what was written, and what may be put elsewhere."""
     return "\n".join(
         [
             f"{file.name} is written: run `pytest --trainguard {file.name}`.",
+            *_tell_components(seen),
             "",
             "For pyproject.toml, where other settings are wanted (docs/adopt.md has them all):",
             "",

@@ -143,7 +143,8 @@ def _record(
 
     run, owner, raised = order.subject, os.getpid(), None
     options: dict[str, Any] = {"steps": run.steps, "probe": run.probe, "promises": run.promises}
-    recorder, spawned = Recorder(run.name, **options), SpawnedProcesses(run.name, options)
+    recorder = Recorder(run.name, components=order.components, **options)
+    spawned = SpawnedProcesses(run.name, options)
     if live.is_wanted:
         recorder.live = LiveLooks(live.look, live.wants_look)
     if order.what_if:

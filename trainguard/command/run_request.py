@@ -15,6 +15,7 @@ class RunRequest:
 
     module: whether the subject's path is the name of a module. command: the whole command line.
     judging: whether to judge what was recorded, and to report it.
+    components: whether to tell the losses, models and schedules of the user's own in the trace.
     verbose: whether to print what steps were asked, and what they answered.
     what_if: whether it is run for these questions alone: without accelerators, however long they
         take.
@@ -31,6 +32,7 @@ class RunRequest:
     trace: Path | None = None
     command: str = ""
     judging: bool = True
+    components: bool = False
     verbose: bool = False
     what_if: bool = False
     formats: tuple[tuple[str, Path | None], ...] = ()

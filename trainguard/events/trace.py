@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar, cast, get_args, get_origin, get_type_h
 
 from trainguard.events.base import Event, Plain
 from trainguard.events.checkpoint import CHECKPOINT_EVENTS
+from trainguard.events.component import Component
 from trainguard.events.counterfactual import WhatIf
 from trainguard.events.curve import Kept
 from trainguard.events.loader import LOADER_EVENTS
@@ -137,6 +138,7 @@ _RUN_EVENTS = (
     *LOG_EVENTS,
     *RANK_EVENTS,
     WhatIf,
+    Component,
 )
 _KINDS = (Sample, Tick, Pass, Usage, Kept, *_RUN_EVENTS)
 EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in _KINDS}

@@ -2,14 +2,25 @@
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from inspect import signature
 from keyword import iskeyword
 from pathlib import PurePath
 from typing import Any, Final
 
+from trainguard.events.component import Component
 from trainguard.report.run_summary import RunSummary, headline
 from trainguard.subjects.loop import Script
+from trainguard.subjects.loss import Loss
+from trainguard.subjects.model import Model
 
+_BATCH: Final = "B"
+_FEWEST: Final = 2  # samples: what is measured over a batch needs more than one
+_SAMPLES: Final = 4  # enough for all that is judged between samples
+_OPTIONS: Final = {
+    "loss": signature(Loss.__init__).parameters.keys(),
+    "model": signature(Model.__init__).parameters.keys(),
+}
 _GUESSES: Final = {
     "batch": "seen in each of these steps",
     "trainable": "guess: nothing is frozen, as each parameter has moved",
@@ -21,13 +32,24 @@ files = ["guard_*.py"]  # the default
 """
 
 
-def render_guard(script: Script, told: RunSummary, promises: Mapping[str, Any]) -> str:
-    """Return a guard file that declares a script, with the promises that it was seen to keep."""
+def render_guard(
+    script: Script,
+    told: RunSummary,
+    promises: Mapping[str, Any],
+    components: Sequence[Component] = (),
+    folder: str = "",
+) -> str:
+    """
+    Return a guard file that declares a script, with the promises that it was seen to keep.
+
+    components: of the script, that are declared too. folder: where Python has to look for them.
+    """
     path = PurePath(script.path).as_posix()
     lines = [f"args={_code(list(script.args))},"] if script.args else []
     lines += [f"steps={script.steps},"]
     lines += [f"{name}={_code(value)},  # {_GUESSES[name]}" for name, value in promises.items()]
     rates = {rate for ends in told.rates.values() for end in ends for rate in end}
+    named = zip(components, _names(components, guard_name(path)), strict=True)
     shown = ", ".join(f"{rate:.3g}" for rate in sorted(rates)[:4])
     return "\n".join(
         [
@@ -37,7 +59,7 @@ def render_guard(script: Script, told: RunSummary, promises: Mapping[str, Any]) 
             "Judged by `pytest --trainguard`. Lines with a guess are yours to confirm or delete.",
             '"""',
             "",
-            "import trainguard as tg",
+            *_render_imports(components, folder),
             "",
             f"# Seen: {_plain(headline(told, script.name))}",
             *([f"# Rates: {shown}"] if shown else []),
@@ -46,8 +68,95 @@ def render_guard(script: Script, told: RunSummary, promises: Mapping[str, Any]) 
             *(f"    {line}" for line in lines),
             ")",
             "",
+            *(line for pair in named for line in _render_component(*pair)),
         ]
     )
+
+
+def _render_imports(components: Sequence[Component], folder: str) -> Iterator[str]:
+    """Yield the lines that import what is declared."""
+    declared = [each for each in components if not each.obstacle]
+    if not declared or not folder:
+        yield "import trainguard as tg"
+    else:
+        yield from ("import sys", "from pathlib import Path", "", "import trainguard as tg", "")
+        yield "# What the script imports is found beside it."
+        yield f"sys.path.insert(0, str(Path(__file__).parent / {_code(folder)}))"
+    modules: dict[str, set[str]] = {}
+    for each in declared:
+        for module, name in ((each.module, each.name), *each.imports):
+            modules.setdefault(module, set()).add(name)
+    for module in sorted(modules):
+        yield f"from {module} import {', '.join(sorted(modules[module]))}"
+
+
+def _render_component(made: Component, name: str) -> Iterator[str]:
+    """Yield the lines that declare a component under a name, or say why it is not declared."""
+    if made.obstacle:
+        yield f"# Not declared: {made.kind} `{_plain(made.name)}` ({_plain(made.source)}), as"
+        yield f"# {_plain(made.obstacle)}."
+    else:
+        yield f"# Seen: {_plain(made.source)}"
+        yield f"{name} = tg.{made.kind.capitalize()}("
+        yield from (f"    {line}" for line in _declare(made))
+        yield ")"
+    yield ""
+
+
+def _declare(made: Component) -> Iterator[str]:
+    """Yield what stands in the declaration of a component."""
+    given = ", ".join(f"{name}={code}" for name, code in made.arguments)
+    builds = made.kind == "loss" and made.built
+    yield f"{made.name}({given})," if builds else f"{made.name},"
+    if given and not builds:
+        yield f"arguments=dict({given}),"
+    if made.rate:
+        yield f"base_rate={made.rate!r},  # the rate that its optimizer had"
+    drawn = {each[0]: _render_input(*each[1:]) for each in made.inputs}
+    if drawn.keys() & _OPTIONS.get(made.kind, set()):
+        yield from ("inputs={", *(f'    "{name}": {line}' for name, line in drawn.items()), "},")
+    else:
+        yield from (f"{name}={line}" for name, line in drawn.items())
+    if made.sizes:
+        yield f"sizes={{{', '.join(_sizes(made))}}},  # guess: fewer samples do, other sizes stay"
+
+
+def _render_input(kind: str, shape: str, low: float, high: float, grad: bool, values: str) -> str:
+    """Return the domain of an input as code, marked as far as it is a guess."""
+    if kind == "value":
+        return f"tg.choice({values}),  # as it was given"
+    if kind == "choice":
+        return f'tg.choice({values}, shape="{shape}"),  # guess: no other values were seen'
+    if kind == "mask":
+        padding = values.partition(", ")[0]
+        return f'tg.mask("{shape}", padding={padding}),  # guess: ones, and then zeros'
+    if kind == "integer":
+        return f'tg.integer("{shape}", {low:.0f}, {high:.0f}),  # guess: the range that was seen'
+    fixed = "" if grad else ", grad=False"
+    return f'tg.real("{shape}", {low!r}, {high!r}{fixed}),  # guess: the range that was seen'
+
+
+def _sizes(made: Component) -> Iterator[str]:
+    """Yield the sizes of the named dimensions as code; a batch that others depend on stays."""
+    fixed = {word for each in made.inputs for word in each[2].split() if word.isdigit()}
+    for name, least, most in made.sizes:
+        if name == _BATCH and not (least == most and str(most) in fixed):
+            least, most = min(least, _FEWEST), min(most, _SAMPLES)
+        yield f'"{name}": {most}' if least == most else f'"{name}": ({least}, {most})'
+
+
+def _names(components: Sequence[Component], taken: str) -> list[str]:
+    """Return a name for each component: its own and its kind, and none that means another thing."""
+    used, names = {taken, "tg", *(c.name for c in components)}, []
+    for made in components:
+        own = re.sub("(?<=[a-z0-9])(?=[A-Z])", "_", made.name).lower()
+        short = own.removesuffix(f"_{made.kind}")
+        name = next(
+            n for n in (f"{short}_{made.kind}", short, f"{own}_{made.kind}") if n not in used
+        )
+        used.add(name)
+        names.append(name)
+    return names
 
 
 def render_workflow(script: Script) -> str:

@@ -49,6 +49,7 @@ class Recorder:
     probe: whether watchers may copy live objects and try them out.
     nudge: what moves the parameters a little before the first step, for a run of curves alone.
     relations: what a team has declared of its steps.
+    components: whether to see how the user's own losses, models and schedules are called.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Recorder:
         promises: Mapping[str, Plain] | None = None,
         nudge: UlpPerturbation | None = None,
         relations: Sequence[Relation] = (),
+        components: bool = False,
     ) -> None:
         self.name, self.limit, self.probe, self.nudge = name, steps, probe, nudge
         self.relations = relations
@@ -78,7 +80,9 @@ class Recorder:
         self.live: LiveLooks | None = None  # what looks at the trace so far, now and then
         self.leave: Callable[[BaseException | None], NoReturn] | None = None  # ends a child
         self.trace: Trace[Event] = Trace(name)
-        self.watchers: list[Watcher] = [make(self) for make in watchers(nudge is not None)]
+        self.watchers: list[Watcher] = [
+            make(self) for make in watchers(nudge is not None, components)
+        ]
         self.scaling = self.watcher(Scaling)
         self.faults = Faults(self.watchers, self.patches)
         self._told = listeners(self.watchers)

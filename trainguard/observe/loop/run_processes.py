@@ -136,12 +136,17 @@ def _fail(text: str, code: int) -> int:
 
 
 def observe_script(
-    script: Script, _settings: Settings, steps: int | None = None, probe: bool | None = None
+    script: Script,
+    _settings: Settings,
+    steps: int | None = None,
+    probe: bool | None = None,
+    components: bool = False,
 ) -> Trace[Event]:
     """
     Run a script under the recorder in a process of its own, and return what was recorded.
 
-    steps, probe: as declared, where they are not given. Raises SubjectError where there is no such
+    steps, probe: as declared, where they are not given. components: whether the trace tells of the
+    losses, models and schedules that it has of its own. Raises SubjectError where there is no such
     script, where it fails, takes too long or makes no training step.
     """
     wanted = script.steps if steps is None else steps
@@ -153,6 +158,7 @@ def observe_script(
             *(sys.executable, "-m", "trainguard", "run", "--record-only", "--trace", str(file)),
             *(["--steps", str(wanted)] if wanted is not None else []),
             *([] if probed else ["--no-probes"]),
+            *(["--components"] if components else []),
             *_promise_options(script),
             *("--", str(path), *script.args),
         ]

@@ -10,6 +10,7 @@ from trainguard.observe.loop.watch.blended_classes import BlendedClasses
 from trainguard.observe.loop.watch.broadcast_losses import BroadcastLosses
 from trainguard.observe.loop.watch.chosen_models import ChosenModels
 from trainguard.observe.loop.watch.clipping import Clipping
+from trainguard.observe.loop.watch.components import Components
 from trainguard.observe.loop.watch.conditions import Conditions
 from trainguard.observe.loop.watch.constant_predictions import ConstantPredictions
 from trainguard.observe.loop.watch.detached_probe import DetachedProbe
@@ -127,6 +128,7 @@ _ALL: tuple[type[Watcher], ...] = (
 _OF_CURVES = {Conditions, Scaling, Gradients, Losses, Rates, UpdateNorms, TimeAndMemory}
 
 
-def watchers(of_curves: bool = False) -> list[type[Watcher]]:
+def watchers(of_curves: bool = False, components: bool = False) -> list[type[Watcher]]:
     """Return the classes of watchers, in the order in which they are told: all, or a few."""
-    return [kind for kind in _ALL if not of_curves or kind in _OF_CURVES]
+    chosen = [kind for kind in _ALL if not of_curves or kind in _OF_CURVES]
+    return [*chosen, Components] if components else chosen
