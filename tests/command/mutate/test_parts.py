@@ -1,15 +1,18 @@
 """What `trainguard mutate` is made of: copies, results that are kept, and what is told."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.forks import command
-from trainguard.command.mutate.command import parse_time
+from trainguard.command.mutate.command import exit_code, parse_time
 from trainguard.command.mutate.project import find_project
-from trainguard.command.mutate.trial import HUNG, Trial
+from trainguard.command.mutate.trial import HUNG, Trial, scratch_folder
 from trainguard.command.mutate.unchanged import check_judged, check_repeats, is_same
 from trainguard.core.errors import DeclarationError
 from trainguard.events.loop import Step
@@ -181,3 +184,27 @@ def test_a_project_is_where_the_script_is(tmp_path, monkeypatch) -> None:
     assert find_project("../far/train.py", (), ()).root == tmp_path / "far"
     with pytest.raises(DeclarationError, match="is not in .*far, which is what is copied"):
         find_project("train.py", (), ("../guard_x.py",))
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "code"),
+    [("", 0), ("killed", 0), ("killed left", 0), ("left left", 1), ("killed survived", 1)],
+)
+def test_what_was_not_tried_is_no_pass(outcomes, code) -> None:
+    """Where the budget was spent before the first mutant, nothing is known of the guards."""
+    made = mutants(SOURCE, "train.py", operators(()))
+    results = tuple(result_of(m, o) for m, o in zip(made, outcomes.split(), strict=False))
+    assert exit_code(Survey(script="train.py", results=results, seconds=1.0)) == code
+
+
+def test_copies_of_a_killed_command_go(tmp_path, monkeypatch) -> None:
+    """The next one removes them, and leaves alone those of commands that run."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait(timeout=60)
+    gone, kept = (tmp_path / f"trainguard-mutate-{n}-x" for n in (ended.pid, os.getppid()))
+    for folder in (gone, kept):
+        (folder / "copy").mkdir(parents=True)
+    with scratch_folder() as own:
+        assert sorted(tmp_path.iterdir()) == sorted((kept, tmp_path / own))
+    assert [*tmp_path.iterdir()] == [kept]

@@ -87,8 +87,8 @@ def mutate_training(
     Plant mistakes in a copy of a training, and see which its guards notice.
 
     The same command, interrupted or out of time, goes on where it was. Exits with 0 where each
-    mistake is noticed, 1 where some are not, 2 for what cannot be mutated, 3 where the script fails
-    as it is, 4 where trainguard failed, and 130 after Ctrl-C.
+    mistake is noticed, 1 where some are not or none was run in time, 2 for what cannot be mutated,
+    3 where the script fails as it is, 4 where trainguard failed, and 130 after Ctrl-C.
     """
     with ending():
         chosen = split_globs(operator)
@@ -135,7 +135,13 @@ def mutate(order: MutateRequest) -> int:
     if order.json is not None:
         written = write_file(order.json, lambda: survey_as_json(survey), sys.stderr)
     written &= say(render_survey(survey), sys.stdout, sys.stderr) or order.json is not None
-    return FOUND if survey.of_outcome("survived") else CLEAN if written else USAGE
+    return exit_code(survey) or (CLEAN if written else USAGE)
+
+
+def exit_code(survey: Survey) -> int:
+    """Return that of some mistakes that were not noticed, or of which none was tried in time."""
+    untried = survey.results and len(survey.of_outcome("left")) == len(survey.results)
+    return FOUND if survey.of_outcome("survived") or untried else CLEAN
 
 
 def prepare(order: MutateRequest) -> Work:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import runpy
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from time import monotonic
 from typing import Any, Final
 from xml.etree import ElementTree
@@ -19,12 +20,14 @@ from xml.etree import ElementTree
 from trainguard.command.exit import CLEAN, FAILED, FOUND, OURS
 from trainguard.command.mutate.project import Project
 from trainguard.core.errors import SubjectError
+from trainguard.core.files import is_running
 from trainguard.core.finding import Rank
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
 from trainguard.report.text import WIDTH
 
 HUNG: Final = -1  # in place of an exit code
+_SCRATCH: Final = "trainguard-mutate-"  # and the number of the process
 _REPORT: Final = " trainguard ".center(WIDTH, "=")
 # What a step computes: not what it is called, in which mode or order, and how long it takes.
 _COMPARED: Final = ("loss", "losses", "batch", "norm", "rates", "update", "weight")
@@ -78,11 +81,19 @@ class Trial:
         return self.printed.partition(_REPORT)[0].rstrip().splitlines()
 
 
+def scratch_folder() -> TemporaryDirectory[str]:
+    """Return a folder that is removed after use; those of commands that were killed go now."""
+    for left in Path(gettempdir()).glob(f"{_SCRATCH}*"):
+        if not is_running(left.name.removeprefix(_SCRATCH).partition("-")[0]):
+            shutil.rmtree(left, ignore_errors=True)
+    return TemporaryDirectory(prefix=f"{_SCRATCH}{os.getpid()}-")
+
+
 def try_training(
     project: Project, changes: dict[str, bytes], steps: int | None, seconds: float
 ) -> Trial:
     """Run a version of a project under `trainguard run`, in a copy of its own."""
-    with TemporaryDirectory(prefix="trainguard-") as scratch:
+    with scratch_folder() as scratch:
         found, trace = Path(scratch, "found.json"), Path(scratch, "trace")
         words = ["trainguard", "run", "--json", str(found), "--trace", str(trace)]
         words += [] if steps is None else ["--steps", str(steps)]
@@ -106,7 +117,7 @@ def try_training(
 
 def try_guards(project: Project, changes: dict[str, bytes], seconds: float) -> Trial:
     """Run the team's own guards on a version of a project, in a copy of its own."""
-    with TemporaryDirectory(prefix="trainguard-") as scratch:
+    with scratch_folder() as scratch:
         report = Path(scratch, "junit.xml")
         words = ["pytest", "--trainguard", "-q", "-p", "no:cacheprovider", _SILENT]
         words += ["-o", "junit_family=xunit1", f"--junitxml={report}", *project.guards]
