@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TUTORIAL = ROOT / "docs" / "tutorial.md"  # it has a train.py of its own, and test_how_to.py
+PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").glob("*.md")} - {TUTORIAL})]
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 LINKED = [
-    *(*PAGES, *sorted((ROOT / "docs" / "how_to").glob("*.md"))),
+    *(*PAGES, TUTORIAL, *sorted((ROOT / "docs" / "how_to").glob("*.md"))),
     *(ROOT / f"{name}.md" for name in ("ARCHITECTURE", "CONTRIBUTING", "CHANGELOG", "SECURITY")),
 ]
 LONGEST = 180  # lines of a README that a newcomer reads to its end
