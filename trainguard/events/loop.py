@@ -265,19 +265,19 @@ class Probe(Event):
         "detached" (what gets no gradient, edited), "saturated" (what gets no gradient but zero, of
         so many elements), "packed" (places beyond the ends of packed rows that a loss counts),
         "ended" (steps without a target for any row's end), "attended" (those in which attention saw
-        padding alone), "mirrored" (inputs that came again whose target was mirrored, of all), "in
-        vain" (passes whose gradients of a term were cleared unused, against those of which they
-        were used), "copies" (rows of a stream that all workers served, of the different ones),
-        "generators" (workers that begin with the same state of a generator, and draw from it
-        alike), "shifted" (places that a target stands after its token), "self" (tables of scores in
-        which each sample is compared with itself, of all), "stored" (values of a data set that
-        change whenever six of its samples are served; reference is the number of tries in which
-        some did), "leaked" (steps with gradients of another optimizer's loss, of all that were
-        made), "weight" (losses that train what they weight log-probabilities by, of those with
-        log-probabilities), "sample" (losses that depend on a sample without a graph, of those that
-        train its distribution), "scale" (the spread of the inputs of an evaluation, against that in
-        training; the label has their means, and the loss before and after they are brought to one
-        scale), "ignored" (targets of a class with a name that a loss leaves out, of all).
+        padding alone), "moves" (states that stay), "mirrored" (inputs that came again whose target
+        was mirrored, of all), "in vain" (passes whose gradients of a term were cleared unused,
+        against those of which they were used), "copies" (rows of a stream that all workers served,
+        of the different ones), "generators" (workers that begin with the same state of a generator,
+        and draw from it alike), "shifted" (places that a target stands after its token), "self"
+        (tables of scores in which each sample is compared with itself, of all), "stored" (values of
+        a data set that change whenever six of its samples are served; reference is the number of
+        tries in which some did), "leaked" (steps with gradients of another optimizer's loss, of all
+        that were made), "weight" (losses that train what they weight log-probabilities by, of those
+        with log-probabilities), "sample" (losses that depend on a sample without a graph, of those
+        that train its distribution), "scale" (the spread of the inputs of an evaluation, against
+        that in training; the label has their means, and the loss before and after they are brought
+        to one scale), "ignored" (targets of a class with a name that a loss leaves out, of all).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

@@ -27,8 +27,8 @@ def meters_begin_anew(trace: Trace[Event]) -> Iterator[Finding]:
     Misses: sums over batches; meters inside of other objects; means that are not said.
     Why: a metric that goes on from one evaluation to the next lags behind, so that schedules,
         early stopping and the choice of the best model follow the past.
-    Source: torchmetrics ("reset ... automatically at the end of each epoch" holds in Lightning
-        alone); pytorch/examples (imagenet makes an AverageMeter in each epoch).
+    Source: torchmetrics (outside of Lightning, reset() is the user's to call); pytorch/examples
+        (imagenet/main.py makes its AverageMeter anew in each epoch).
     """
     for probe in events(trace, Probe):
         if probe.probe == "meter" and probe.step >= _LEAST:

@@ -15,6 +15,8 @@ from trainguard.invariants.loop.wording import events, percent
 
 _FEW = 2  # passes that repeat an order: two may be one run that was made again
 _OFTEN = 20  # times that each sample reached is drawn in one pass, or that the data are larger
+_MOVES = 3  # steps whose batches of moves agree
+_STAY = 0.97  # of states: an environment moves more often, and resets put others in their place
 _DRAWN = 64  # samples of a pass, at least
 _STEPS = 4  # that repeat the numbers of another
 _OPENINGS = 2  # epochs that begin with those of another: three times the same is no accident
@@ -222,3 +224,37 @@ def _not_held_out(trace: Trace[Event], name: str, probe: Probe) -> Finding:
 def _is_held_out(name: str) -> bool:
     """Say whether a name is that of something measured on samples kept apart."""
     return not _HELD_OUT.isdisjoint(words_of(name))
+
+
+@invariant("loop", evidence=has_probe("moves", "no batch of states and what follows them was seen"))
+def states_move_on(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What follows the states of a batch is not these states themselves.
+
+    Judges: batches with rewards, states and, by its name, what follows each, which is given to a
+        network: whether 97 % of the rows are the same in both, though they differ from each other,
+        over all steps that were looked at, 3 at least.
+    Allows: states that stay where they are more often than not.
+    Misses: tables with other names, or not on the CPU; batches that are one object.
+    Why: an environment that changes the array which it has handed out changes what was stored: each
+        state of the memory is the one that came later.
+    Source: google-deepmind/dm_control issue 34; openai/baselines pull request 418;
+        Farama-Foundation/SuperSuit pull request 116.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "moves" and probe.step >= _MOVES and _all_stay(probe):
+            yield Finding(
+                f"what follows the states of `{trace.subject}` is the states themselves",
+                "batches of moves",
+                portion(probe.measured, probe.reference, "states") + " are followed by themselves",
+                "some of them, where nothing can move",
+                why="perhaps the environment changes the array that it has returned: store copies",
+                event=probe,
+                source=probe.source,
+            )
+            return
+
+
+def _all_stay(probe: Probe) -> bool:
+    """Say whether hardly any state is followed by another one."""
+    return probe.measured >= _STAY * probe.reference

@@ -57,6 +57,7 @@ from trainguard.observe.loop.watch.spent_gradients import SpentGradients
 from trainguard.observe.loop.watch.stored_samples import StoredSamples
 from trainguard.observe.loop.watch.term_gradients import TermGradients
 from trainguard.observe.loop.watch.time_memory import TimeAndMemory
+from trainguard.observe.loop.watch.transitions import Transitions
 from trainguard.observe.loop.watch.update_norms import UpdateNorms
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.watch.worker_copies import WorkerCopies
@@ -97,6 +98,7 @@ _ALL: tuple[type[Watcher], ...] = (
     PaddingRows,
     AttendedPadding,
     Meters,
+    Transitions,
     SelfMatches,
     LabelOrder,
     EpochOrders,

@@ -1,8 +1,5 @@
 """What follows the end of an episode, edited: whether a step still learns from it."""
 
-import re
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -19,14 +16,12 @@ from trainguard.observe.loop.counterfactual.witness import Witness
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.loss_calls import LossCalls
 from trainguard.observe.loop.window import Forward
-from trainguard.observe.tools.user_line import user_frame, variables_of
+from trainguard.observe.tools.named_tensors import NEXT, named_tensors, words_in
 
-_FRAMES = 2  # of the user's code whose variables are looked at
 _LEAST_ROWS = 4
 _ENDS = {"done", "dones", "terminal", "terminals", "terminated", "terminations", "d", "dw"}
 _GOES_ON = {"not", "non", "notdone", "nonterminal", "nonterminals"}
 _CUT_OFF = {"truncated", "truncations", "trunc", "timeout", "timeouts", "limit"}
-_NEXT = {"next", "nxt", "new", "s2", "ns", "sp", "sn", "obs2", "o2", "nobs", "prime"}
 
 
 class TerminalStatesEdited(Question):
@@ -127,14 +122,14 @@ def _find(call: ModuleCall) -> tuple[torch.Tensor, list[torch.Tensor]] | None:
     rows, ends = len(given[0]), []
     followers: list[torch.Tensor] = []
     states: list[torch.Tensor] = []
-    for _, name, tensor in _named_tensors():
-        words = _words(name)
+    for _, name, tensor in named_tensors():
+        words = words_in(name)
         if len(tensor) != rows or _CUT_OFF & words:
             continue
         if tensor.numel() == rows and (_ENDS | _GOES_ON) & words:
             ends.append(tensor.detach().reshape(-1) == float(not _GOES_ON & words))
         elif any(tensor.shape == each.shape for each in given):
-            (followers if _NEXT & words else states).append(tensor)
+            (followers if NEXT & words else states).append(tensor)
     learning = torch.is_grad_enabled()  # else it is asked only about what follows
     after = {*map(_place, followers)}
     asked = learning or {*map(_place, given)} & after
@@ -148,32 +143,12 @@ def _find(call: ModuleCall) -> tuple[torch.Tensor, list[torch.Tensor]] | None:
 def _are_states(places: set[int]) -> bool:
     """Say whether one function of the user calls what follows by another name as well."""
     names: dict[tuple[int, int], set[bool]] = {}
-    for frame, name, tensor in _named_tensors():
+    for frame, name, tensor in named_tensors():
         if _place(tensor) in places:
-            names.setdefault((frame, _place(tensor)), set()).add(bool(_NEXT & _words(name)))
+            names.setdefault((frame, _place(tensor)), set()).add(bool(NEXT & words_in(name)))
     return any(len(kinds) > 1 for kinds in names.values())
-
-
-def _words(name: str) -> set[str]:
-    """Return the words of a name."""
-    return set(re.split(r"[^a-z0-9]+", name.lower()))
 
 
 def _place(tensor: torch.Tensor) -> int:
     """Return where the numbers of a tensor begin: parts of one table are told apart."""
     return tensor.data_ptr()
-
-
-def _named_tensors() -> Iterator[tuple[int, str, torch.Tensor]]:
-    """Yield the tensors in the variables of the user's running functions, each with its name."""
-    frame = user_frame(sys._getframe(1))  # noqa: SLF001 the one way to look at callers
-    for number in range(_FRAMES):
-        if frame is None:
-            return
-        for name, value in variables_of(frame).items():
-            entries = value._asdict() if hasattr(value, "_asdict") else value
-            pairs = entries.items() if type(entries) is dict else [(name, value)]
-            for key, each in pairs:
-                if isinstance(key, str) and isinstance(each, torch.Tensor) and each.dim():
-                    yield number, key, each
-        frame = user_frame(frame.f_back)

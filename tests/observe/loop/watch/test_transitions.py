@@ -1,0 +1,68 @@
+"""Moves of an agent: what tells that nothing moved."""
+
+import pytest
+import torch
+from torch import nn
+
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.recorder import Recorder
+
+
+def found(moves) -> list[tuple[float, float]]:
+    """Learn from batches of moves, and return how many states stayed, of how many."""
+    torch.manual_seed(0)
+    with Recorder("x") as recorder:
+        net = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for _ in range(3):
+            optimizer.zero_grad()
+            moves(net, torch.randn(8, 2)).backward()
+            optimizer.step()
+    probes = (event for event in recorder.trace if isinstance(event, Probe))
+    return [(probe.measured, probe.reference) for probe in probes if probe.probe == "moves"]
+
+
+def stays(net, obs) -> torch.Tensor:
+    """Learn of states that are followed by themselves."""
+    next_obs, reward = obs.clone(), torch.randn(8)
+    with torch.no_grad():
+        wanted = reward + net(next_obs)[:, 0]
+    return nn.functional.mse_loss(net(obs)[:, 0], wanted)
+
+
+def moves_a_little(net, obs) -> torch.Tensor:
+    """Learn of states of which some stay."""
+    next_obs, reward = obs.clone(), torch.randn(8)
+    next_obs[:6] += 1
+    with torch.no_grad():
+        wanted = reward + net(next_obs)[:, 0]
+    return nn.functional.mse_loss(net(obs)[:, 0], wanted)
+
+
+def without_rewards(net, obs) -> torch.Tensor:
+    """Compare two codes of the same."""
+    new_obs = obs.clone()
+    with torch.no_grad():
+        wanted = net(new_obs)
+    return nn.functional.mse_loss(net(obs), wanted + 1)
+
+
+def of_one_state(net, obs) -> torch.Tensor:
+    """Learn of a world with one state."""
+    obs = torch.ones_like(obs)
+    next_obs, reward = obs.clone(), torch.randn(8)
+    with torch.no_grad():
+        wanted = reward + net(next_obs)[:, 0]
+    return nn.functional.mse_loss(net(obs)[:, 0], wanted)
+
+
+@pytest.mark.parametrize("moves", [without_rewards, of_one_state])
+def test_what_is_no_move(moves) -> None:
+    """Without rewards it is another kind of batch, and worlds of one state have nothing to move."""
+    assert found(moves) == []
+
+
+def test_what_stays() -> None:
+    """States that are followed by themselves are counted."""
+    assert found(stays) == [(24.0, 24.0)]
+    assert found(moves_a_little) == [(6.0, 24.0)]

@@ -1,0 +1,81 @@
+"""Watches the moves that an agent learns from: whether what follows a state is another one."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.locate_nonfinite import tensors_in
+from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.named_tensors import NEXT, named_tensors, words_in
+from trainguard.observe.tools.user_line import caller
+
+_STEPS = {0, 1, 2, 4, 8, 16, 32, 64}  # that are looked at
+_LEAST_ROWS = 4
+_REWARDS = {"r", "rew", "rews", "reward", "rewards"}
+
+
+class Transitions(Watcher):
+    """
+    The Probe event "moves": how many states are followed by themselves, of all that were looked at.
+
+    A batch of moves is a table of states and one, by its name, of what follows, both of which are
+    given to networks, and a reward for each.
+    """
+
+    makes = ("Probe:moves",)
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._steps: dict[int, tuple[int, int]] = {}  # states that stayed, and all, by step
+        self._source = ""
+
+    def forward(
+        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
+    ) -> None:
+        """Compare states with what follows them, where a network is given what follows."""
+        step = self.recorder.steps
+        if step not in _STEPS or step in self._steps:
+            return
+        given = [t for t in tensors_in(inputs) if _is_table(t)]
+        named = list(named_tensors()) if given else []
+        after = [t for _, name, t in named if NEXT & words_in(name) and t.shape == given[0].shape]
+        follows = [t for t in after if t.data_ptr() == given[0].data_ptr()]
+        rewards = any(_REWARDS & words_in(n) and t.numel() == len(given[0]) for _, n, t in named)
+        if not follows or not rewards or bool((follows[0] == follows[0][0]).all()):
+            return
+        states = [
+            tensor
+            for _, name, tensor in named
+            if not NEXT & words_in(name) and tensor.shape == follows[0].shape
+        ]
+        others = [state for state in states if state.data_ptr() != follows[0].data_ptr()]
+        if others:
+            stayed = max(int((state == follows[0]).flatten(1).all(1).sum()) for state in others)
+            self._steps[step] = stayed, len(follows[0])
+            self._source = self._source or caller()
+
+    def finish(self) -> Iterable[Event]:
+        """Return what was found."""
+        self.looked |= {"moves"} if self._steps else set()
+        if not self._steps:
+            return
+        stayed, every = (sum(counts) for counts in zip(*self._steps.values(), strict=True))
+        if stayed:
+            yield Probe(
+                probe="moves",
+                measured=float(stayed),
+                reference=float(every),
+                step=len(self._steps),
+                source=self._source,
+            )
+
+
+def _is_table(tensor: torch.Tensor) -> bool:
+    """Say whether a tensor has a row for each of some states."""
+    rows = tensor.dim() > 1 and len(tensor) >= _LEAST_ROWS
+    return rows and tensor.is_cpu and tensor.is_floating_point()

@@ -1,0 +1,33 @@
+"""Tensors by the names that the user's running functions have for them."""
+
+import re
+import sys
+from collections.abc import Iterator
+
+import torch
+
+from trainguard.observe.tools.user_line import user_frame, variables_of
+
+_FRAMES = 2  # of the user's code whose variables are looked at
+# Words in the names of what comes after a state.
+NEXT = {"next", "nxt", "new", "s2", "ns", "sp", "sn", "obs2", "o2", "nobs", "prime"}
+
+
+def words_in(name: str) -> set[str]:
+    """Return the words of a name."""
+    return set(re.split(r"[^a-z0-9]+", name.lower()))
+
+
+def named_tensors() -> Iterator[tuple[int, str, torch.Tensor]]:
+    """Yield the tensors in the variables of the user's running functions, each with its name."""
+    frame = user_frame(sys._getframe(1))  # noqa: SLF001 the one way to look at callers
+    for number in range(_FRAMES):
+        if frame is None:
+            return
+        for name, value in variables_of(frame).items():
+            entries = value._asdict() if hasattr(value, "_asdict") else value
+            pairs = entries.items() if type(entries) is dict else [(name, value)]
+            for key, each in pairs:
+                if isinstance(key, str) and isinstance(each, torch.Tensor) and each.dim():
+                    yield number, key, each
+        frame = user_frame(frame.f_back)
