@@ -29,6 +29,7 @@ from trainguard.events.trace import Pass
 from trainguard.observe.model.comparison import apart, largest
 from trainguard.observe.model.model_case import ModelCase, call_guarded, describe_error
 from trainguard.observe.model.outputs import Outputs
+from trainguard.observe.tools.places import start_of, storage_of
 
 State = dict[str, Any]
 _RUNS = 2
@@ -180,7 +181,7 @@ def tied_groups(model: nn.Module) -> set[tuple[str, ...]]:
     groups: dict[tuple[int, torch.Size], list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if parameter.numel():
-            groups.setdefault((parameter.data_ptr(), parameter.shape), []).append(name)
+            groups.setdefault((start_of(parameter), parameter.shape), []).append(name)
     return {tuple(sorted(names)) for names in groups.values() if len(names) > 1}
 
 
@@ -223,11 +224,9 @@ def _copy(model: nn.Module) -> nn.Module:
 
 def _memory(network: ModelCase, model: nn.Module, twin: nn.Module) -> Iterator[Pass]:
     """Yield what a copy shares with its original, and what it no longer shares within itself."""
-    theirs = {
-        tensor.untyped_storage().data_ptr() for tensor in _collect_tensors(model).values()
-    } - {0}
+    theirs = {storage_of(tensor) for tensor in _collect_tensors(model).values()}
     for name, tensor in _collect_tensors(twin).items():
-        if tensor.untyped_storage().data_ptr() in theirs:
+        if storage_of(tensor) in theirs:
             yield network.make_event("shared", place=name, measured=1.0)
     for names in tied_groups(model) - tied_groups(twin):
         yield network.make_event("copy untied", place=", ".join(names), measured=1.0)

@@ -11,6 +11,7 @@ from trainguard.observe.loop.counterfactual.labels import LabelWitness, differ, 
 from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall, Question
 from trainguard.observe.loop.counterfactual.witness import Witness
 from trainguard.observe.loop.locate_nonfinite import tensors_in
+from trainguard.observe.tools.places import storage_of
 
 # What keeps labels what they are, so that its result is followed too.
 _NEUTRAL = {
@@ -109,7 +110,7 @@ class _Follow(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self._void, self._constant = void, constant
-        self._places = {labels.untyped_storage().data_ptr()}
+        self._places = {storage_of(labels)}
         self._alive = [labels]  # a place that is freed may be taken by something else
 
     def __torch_function__(
@@ -118,13 +119,13 @@ class _Follow(TorchFunctionMode):
         """Call a function of torch; what stays a label is followed."""
         result = func(*args, **(kwargs or {}))
         given = tensors_in((args, kwargs or {}))
-        if any(tensor.untyped_storage().data_ptr() in self._places for tensor in given):
+        if any(storage_of(tensor) in self._places for tensor in given):
             name = getattr(func, "__name__", "").strip("_")
             skips = name in {"cross_entropy", "nll_loss"} and self._skips(args, kwargs or {})
             if name in _FINDS or skips:
                 self._void(f"the step itself looks at the labels ({name})")
             if name in _NEUTRAL and isinstance(result, torch.Tensor):
-                self._places.add(result.untyped_storage().data_ptr())
+                self._places.add(storage_of(result))
                 self._alive.append(result)
         return result
 

@@ -18,6 +18,7 @@ from trainguard.observe.loop.counterfactual.witness import Witness
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.batches import Batches
 from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.places import storage_of
 
 ROUNDING = 10.0  # times that of a loss: sums over samples are made in another order
 _UNUSED = "the step depends on none of them"
@@ -97,15 +98,13 @@ class LabelWitness(Witness):
         self, recorder: Any, way_out: Exit, module: nn.Module, labels: list[torch.Tensor]
     ) -> None:
         super().__init__(recorder, way_out, module)
-        self._places = {label.untyped_storage().data_ptr() for label in labels}
+        self._places = {storage_of(label) for label in labels}
 
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Look at what a module was given."""
-        if any(
-            tensor.untyped_storage().data_ptr() in self._places for tensor in tensors_in(inputs)
-        ):
+        if any(storage_of(tensor) in self._places for tensor in tensors_in(inputs)):
             self.way_out.void("a module is given what would be exchanged")
         super().forward(forward, module, inputs, output)
 
@@ -116,8 +115,8 @@ def labels_of(call: ModuleCall) -> list[torch.Tensor]:
     recent = call.recorder.watcher(Batches).recent
     if not rows or not recent or not any(recent[-1].has(tensor) for tensor in call.tensors()):
         return []
-    given = {tensor.untyped_storage().data_ptr() for tensor in call.tensors()}
-    served = [t for t in recent[-1].alive() if t.untyped_storage().data_ptr() not in given]
+    given = {storage_of(tensor) for tensor in call.tensors()}
+    served = [t for t in recent[-1].alive() if storage_of(t) not in given]
     able = all(t.dim() and len(t) == rows and is_editable(t) for t in served)
     return served if able else []
 

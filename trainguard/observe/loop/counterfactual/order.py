@@ -33,6 +33,7 @@ from trainguard.observe.loop.counterfactual.samples import (
 from trainguard.observe.loop.counterfactual.witness import GivenRows, Witness
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.batches import Batches
+from trainguard.observe.tools.places import storage_of
 from trainguard.observe.tools.user_line import user_frame, variables_of
 
 _FRAMES = 8  # of the user's code whose variables are looked at
@@ -132,14 +133,14 @@ class BatchPermuted(Question):
         found = {id(t): t for t in given if t.dim() and len(t) == rows}
         known = {id(own) for ref in self._before if (own := ref()) is not None}
         known |= {id(parameter) for parameter in call.module.parameters()}
-        places = {tensor.untyped_storage().data_ptr() for tensor in found.values()}
+        places = {storage_of(tensor) for tensor in found.values()}
         seen: set[int] = set()
         for value in _reach(seen):
             if not _dim(value) or len(value) != rows:
                 continue
             if not torch.is_tensor(value):  # a list or an array that nobody can follow
                 return []
-            if id(value) not in known or value.untyped_storage().data_ptr() in places:
+            if id(value) not in known or storage_of(value) in places:
                 found[id(value)] = value
         editable = len(seen) <= _MOST and all(map(is_editable, found.values()))
         return list(found.values()) if editable else []

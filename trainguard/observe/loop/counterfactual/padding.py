@@ -17,6 +17,7 @@ from trainguard.observe.loop.counterfactual.question import (
 from trainguard.observe.loop.counterfactual.witness import Witness
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.loss_calls import LossCalls
+from trainguard.observe.tools.places import storage_of
 
 if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder
@@ -143,7 +144,7 @@ class _Follow(TorchFunctionMode):
     def __init__(self, ids: torch.Tensor, void: Callable[[str], NoReturn]) -> None:
         super().__init__()
         self._void = void
-        self._places = {ids.untyped_storage().data_ptr()}
+        self._places = {storage_of(ids)}
         self._alive = [ids]  # a place that is freed may be taken by something else
 
     def __torch_function__(
@@ -157,13 +158,13 @@ class _Follow(TorchFunctionMode):
                 self._void(f"the step itself looks at the tokens ({name})")
             fresh = name.startswith("new_") or name.endswith("_like")
             if isinstance(result, torch.Tensor) and result.dtype in _WHOLE and not fresh:
-                self._places.add(result.untyped_storage().data_ptr())
+                self._places.add(storage_of(result))
                 self._alive.append(result)
         return result
 
     def _holds(self, tensor: torch.Tensor) -> bool:
         """Say whether a tensor is the tokens, or was made of them."""
-        return tensor.dtype in _WHOLE and tensor.untyped_storage().data_ptr() in self._places
+        return tensor.dtype in _WHOLE and storage_of(tensor) in self._places
 
 
 def _padded(call: ModuleCall) -> tuple[torch.Tensor, torch.Tensor] | None:

@@ -17,6 +17,7 @@ from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.loss_calls import LossCalls
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.named_tensors import NEXT, named_tensors, words_in
+from trainguard.observe.tools.places import start_of
 
 _LEAST_ROWS = 4
 _ENDS = {"done", "dones", "terminal", "terminals", "terminated", "terminations", "d", "dw"}
@@ -79,7 +80,7 @@ class _TargetWitness(Witness):
     ) -> None:
         super().__init__(call.recorder, way_out, call.module)
         self._rows = len(ends)
-        self._places = set(map(_place, followers))
+        self._places = set(map(start_of, followers))
         self._asked = False
 
     def forward(
@@ -87,7 +88,7 @@ class _TargetWitness(Witness):
     ) -> None:
         """See whether a module is given what follows."""
         given = list(tensors_in(inputs))
-        follows = any(_place(tensor) in self._places for tensor in given)
+        follows = any(start_of(tensor) in self._places for tensor in given)
         self._asked |= follows
         if _are_states(self._places):
             self.way_out.void("what follows is acted on")
@@ -103,7 +104,7 @@ class _TargetWitness(Witness):
         self, tally: LossCalls, scores: torch.Tensor, target: torch.Tensor, value: torch.Tensor
     ) -> None:
         """See whether what follows is to be predicted."""
-        if {_place(scores), _place(target)} & self._places:
+        if {start_of(scores), start_of(target)} & self._places:
             self.way_out.void("what follows is a target")
         super().on_loss(tally, scores, target, value)
 
@@ -131,10 +132,10 @@ def _find(call: ModuleCall) -> tuple[torch.Tensor, list[torch.Tensor]] | None:
         elif any(tensor.shape == each.shape for each in given):
             (followers if NEXT & words else states).append(tensor)
     learning = torch.is_grad_enabled()  # else it is asked only about what follows
-    after = {*map(_place, followers)}
-    asked = learning or {*map(_place, given)} & after
+    after = {*map(start_of, followers)}
+    asked = learning or {*map(start_of, given)} & after
     clear = bool(ends) and all(torch.equal(ends[0], other) for other in ends)
-    distinct = bool({*map(_place, states)} - after) and not _are_states(after)
+    distinct = bool({*map(start_of, states)} - after) and not _are_states(after)
     if not (clear and asked and distinct and all(map(is_editable, followers))):
         return None
     return (ends[0], followers) if 0 < int(ends[0].sum()) <= rows // 2 else None
@@ -144,11 +145,6 @@ def _are_states(places: set[int]) -> bool:
     """Say whether one function of the user calls what follows by another name as well."""
     names: dict[tuple[int, int], set[bool]] = {}
     for frame, name, tensor in named_tensors():
-        if _place(tensor) in places:
-            names.setdefault((frame, _place(tensor)), set()).add(bool(NEXT & words_in(name)))
+        if start_of(tensor) in places:
+            names.setdefault((frame, start_of(tensor)), set()).add(bool(NEXT & words_in(name)))
     return any(len(kinds) > 1 for kinds in names.values())
-
-
-def _place(tensor: torch.Tensor) -> int:
-    """Return where the numbers of a tensor begin: parts of one table are told apart."""
-    return tensor.data_ptr()

@@ -23,6 +23,7 @@ from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.fingerprint import fingerprint
 from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.places import start_of
 from trainguard.observe.tools.user_line import caller
 
 _HASHED = 512  # steps whose batches all get a fingerprint; of later ones those that are surveyed
@@ -226,7 +227,7 @@ def _same_view(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Say whether two tensors show the same place of a larger one."""
     base = one._base  # noqa: SLF001
     same_base = base is not None and base is other._base  # noqa: SLF001
-    return same_base and one.data_ptr() == other.data_ptr()
+    return same_base and start_of(one) == start_of(other)
 
 
 def tensors_of(batch: Any) -> list[torch.Tensor]:

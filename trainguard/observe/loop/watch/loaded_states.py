@@ -15,6 +15,7 @@ from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.watcher import Watcher, shielded
 from trainguard.observe.tools.local_values import has_memory
 from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.places import start_of
 from trainguard.observe.tools.user_line import caller
 
 _KEPT = 64  # states that somebody still has; more of them at once are hardly kept to be loaded
@@ -187,7 +188,7 @@ def _is_live(module: nn.Module, state: Any) -> bool:
         return False
     own = {name: p for name, p in module.named_parameters() if p.numel()}
     return bool(own) and all(
-        (found := given.get(name)) is not None and found.data_ptr() == p.data_ptr()
+        (found := given.get(name)) is not None and start_of(found) == start_of(p)
         for name, p in own.items()
     )
 

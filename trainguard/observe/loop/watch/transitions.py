@@ -12,6 +12,7 @@ from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.named_tensors import NEXT, named_tensors, words_in
+from trainguard.observe.tools.places import start_of
 from trainguard.observe.tools.user_line import caller
 
 _STEPS = {0, 1, 2, 4, 8, 16, 32, 64}  # that are looked at
@@ -44,7 +45,7 @@ class Transitions(Watcher):
         given = [t for t in tensors_in(inputs) if _is_table(t)]
         named = list(named_tensors()) if given else []
         after = [t for _, name, t in named if NEXT & words_in(name) and t.shape == given[0].shape]
-        follows = [t for t in after if t.data_ptr() == given[0].data_ptr()]
+        follows = [t for t in after if start_of(t) == start_of(given[0])]
         rewards = any(_REWARDS & words_in(n) and t.numel() == len(given[0]) for _, n, t in named)
         if not follows or not rewards or bool((follows[0] == follows[0][0]).all()):
             return
@@ -53,7 +54,7 @@ class Transitions(Watcher):
             for _, name, tensor in named
             if not NEXT & words_in(name) and tensor.shape == follows[0].shape
         ]
-        others = [state for state in states if state.data_ptr() != follows[0].data_ptr()]
+        others = [state for state in states if start_of(state) != start_of(follows[0])]
         if others:
             stayed = max(int((state == follows[0]).flatten(1).all(1).sum()) for state in others)
             self._steps[step] = stayed, len(follows[0])
