@@ -1,120 +1,119 @@
 """
 Thousands of processes judged together: seconds and memory, by digests of a size that is real.
 
-4,096 processes of 10,000 steps each, of which a recorder keeps 865, tell the first one what a trace
-of theirs tells: it is read, joined and judged by the whole family, once in health, and once with a
-rate, a seed and a step of a few processes that are not those of the others:
-`python -m benchmarks.ranks`.
+Up to 4,096 processes of 10,000 steps each, of which a recorder keeps 865, leave what they leave for
+the first one, which takes it in and judges it as at the end of a run: in health, with a rate and
+the inputs of three of them that are not those of the others, and where no two of them agree on
+anything, in a loss and a gradient of each one's own. `python -m benchmarks.ranks`. What a real run
+of two and of four processes pays is measured by `python -m benchmarks.ranks_live`.
 """
 
-import resource
+import json
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from multiprocessing import get_context
+from resource import RUSAGE_SELF, getrusage
 from time import process_time
 from typing import Any
 
 from benchmarks.report import conditions, row
+from trainguard.command.ranks import Others
 from trainguard.core.catalogue import catalogue
 from trainguard.events.joined import join
 from trainguard.events.ranks import RankCourse, RankRun
 from trainguard.events.trace import Trace
+from trainguard.judging.baseline import open_baseline
 
-RANKS = 4096
+WORLDS = (256, 1024, 4096)
 STEPS = 10_000
 DENSE, STRIDE = 256, 16  # of a recorder: all steps, then every so many
 HASHED = 512  # steps whose inputs it takes fingerprints of
 PARAMETERS = 64
+STATES = ("healthy", "three of them odd", "each another")
 SECONDS, MEMORY = 60.0, 1024.0  # allowed; MiB
 
-
-def watched() -> tuple[int, ...]:
-    """Return the steps that a recorder keeps of so many."""
-    return (*range(DENSE), *range(DENSE, STEPS, STRIDE))
+WATCHED = (*range(DENSE), *range(DENSE, STEPS, STRIDE))
+LOOKS = (-1, *(i for i in WATCHED if i < 8 or not i & (i - 1) or i % 256 == 0))
 
 
-def looks() -> tuple[int, ...]:
-    """Return the steps after which it sums up the parameters."""
-    return (-1, *(i for i in watched() if i < 8 or not i & (i - 1) or i % 256 == 0))
-
-
-def digest(rank: int) -> Trace[Any]:
-    """Return what one healthy process tells."""
-    steps = watched()
-    prints = ((rank << 20 | step,) if step < HASHED else () for step in steps)
-    course = RankCourse(
-        rank=rank,
+def course(world: int) -> RankCourse:
+    """Return the steps of one healthy process."""
+    return RankCourse(
+        rank=0,
         optimizer="AdamW",
         source="train.py:12",
         made=STEPS,
-        steps=steps,
-        rates=tuple((1e-3 / (1 + step), 1e-3) for step in steps),
-        norms=tuple(1 / (1 + step) for step in steps),
-        updates=tuple(0.01 / (1 + step) for step in steps),
-        scales=(1.0,) * len(steps),
-        fingerprints=tuple(prints),
-        waits=tuple(1e-3 + 1e-7 * (rank + step) for step in steps),
-        seconds=tuple(0.1 + 1e-7 * (rank + step) for step in steps),
+        steps=WATCHED,
+        rates=tuple((1e-3 / (1 + step), 1e-3) for step in WATCHED),
+        norms=tuple(1 / (1 + step) for step in WATCHED),
+        updates=tuple(0.01 / (1 + step) for step in WATCHED),
+        scales=(1.0,) * len(WATCHED),
         names=tuple(f"GPT.blocks.{i}.weight" for i in range(PARAMETERS)),
-        replicas=f"0:{RANKS}:1",
-        exchanged=len(steps) - 1,
-        looks=looks(),
-        sums=tuple(tuple(look * i for i in range(PARAMETERS)) for look in looks()),
+        replicas=f"0:{world}:1",
+        exchanged=len(WATCHED) - 1,
+        looks=LOOKS,
+        sums=tuple(tuple(look * i << 40 for i in range(PARAMETERS)) for look in LOOKS),
     )
-    return Trace("train.py", (RankRun(rank=rank, world=RANKS, steps=STEPS), course))
 
 
-def texts(sick: bool) -> Iterator[str]:
-    """Yield what each process leaves in the store, made one at a time."""
-    pattern = digest(0)
-    run, course = pattern.events
-    for rank in range(RANKS):
-        own = digest(rank).events[1] if rank < 2 else course
-        steps = watched()
-        own = replace(
-            own,
-            rank=rank,
-            fingerprints=tuple((rank << 20 | i,) if i < HASHED else () for i in steps),
-            waits=tuple(1e-3 + 1e-7 * (rank + i) for i in steps),
-            seconds=tuple(0.1 + 1e-7 * (rank + i) for i in steps),
-        )
-        if sick and rank == 7:
-            own = replace(own, rates=tuple((1e-4, 1e-3) for _ in steps))
-        if sick and rank in (100, 101):
-            own = replace(own, fingerprints=course.fingerprints)
-        yield replace(pattern, events=(replace(run, rank=rank), own)).to_text()
+def make_own(pattern: RankCourse, rank: int, state: str) -> RankCourse:
+    """Return the steps of one process, which is sick or not."""
+    odd = state == STATES[1]
+    first = 100 if odd and rank == 101 else rank
+    own = replace(
+        pattern,
+        rank=rank,
+        fingerprints=tuple((first << 40 | i,) if i < HASHED else () for i in WATCHED),
+        waiting=0.01 + 1e-7 * rank,
+    )
+    if odd and rank == 7:
+        own = replace(own, rates=tuple((1e-4, 1e-3) for _ in WATCHED))
+    if state == STATES[2]:
+        sums = tuple(tuple(each + rank for each in row) for row in own.sums)
+        norms = tuple(norm * (1 + rank) for norm in own.norms)
+        own = replace(own, sums=sums, norms=norms)
+    return own
 
 
-def measure(sick: bool) -> tuple[float, float, int]:
-    """Return the seconds to read and to judge, and how many invariants found something."""
-    reading = judging = 0.0
+def texts(world: int, state: str) -> Iterator[tuple[int, str]]:
+    """Yield what each process leaves for the first one, made one at a time."""
+    pattern, known = course(world), open_baseline(None, False).seen_text()
+    for rank in range(world):
+        run = RankRun(rank=rank, world=world, steps=STEPS)
+        digest = Trace("train.py", (run, make_own(pattern, rank, state)))
+        yield rank, json.dumps({"found": {}, "digest": digest.to_text(), "known": known})
 
-    def read() -> Iterator[Trace[Any]]:
-        """Yield the digests, and count the time that reading takes alone."""
-        nonlocal reading
-        for text in texts(sick):
-            began = process_time()
-            trace: Trace[Any] = Trace.from_text(text)
-            reading += process_time() - began
-            yield trace
 
-    joined = join(read())
+def measure(world: int, state: str) -> tuple[float, float, float, int]:
+    """Return the seconds to take in and to judge, the peak in MiB, and how many found something."""
+    others, taking = Others(), 0.0
+    for rank, text in texts(world, state):
+        began = process_time()
+        others.take(rank, text)
+        taking += process_time() - began
     began = process_time()
+    joined = join(others.digests.values())
     found = sum(bool(list(made.judge(joined))) for made in catalogue("ranks"))
     judging = process_time() - began
-    return reading, judging, found
+    assert len(others.digests) == world
+    return taking, judging, getrusage(RUSAGE_SELF).ru_maxrss / 1024, found
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the table; each row is measured in a process of its own, which begins with little."""
     print(conditions())
-    for sick in (False, True):
-        reading, judging, found = measure(sick)
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        of = f"{RANKS:,} ranks of {STEPS:,} steps, {'three of them odd' if sick else 'healthy'}"
-        told = f"read in {reading:.1f} s, judged in {judging:.1f} s, at most {memory:.0f} MiB"
-        row(of, f"{told}; found by {found}")
-        assert reading + judging < SECONDS
-        assert memory < MEMORY
+    print("| processes | state | taken in, s | judged, s | peak, MiB | invariants that found |")
+    print("|---|---|---|---|---|---|")
+    for state in STATES:
+        for world in WORLDS:
+            with get_context("spawn").Pool(1) as pool:
+                taking, judging, memory, found = pool.apply(measure, (world, state))
+            told = f"{taking:.1f} | {judging:.1f} | {memory:.0f} | {found}"
+            row(f"{world:,} | {state}", told)
+            sys.stdout.flush()
+            assert taking + judging < SECONDS
+            assert memory < MEMORY
 
 
 if __name__ == "__main__":

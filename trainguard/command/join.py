@@ -21,7 +21,7 @@ from trainguard.command.options import (
 from trainguard.command.output import Audience, write_baseline
 from trainguard.command.ranks import Others, as_rows
 from trainguard.core.errors import DeclarationError
-from trainguard.events.joined import digest, join
+from trainguard.events.joined import digest, join, share_columns
 from trainguard.events.trace import Trace
 from trainguard.judging.baseline import open_baseline
 from trainguard.judging.judge import judge_run
@@ -41,6 +41,7 @@ class Found:
     files: dict[int, str] = field(default_factory=dict)
     of: tuple[str, int] | None = None
     unread: list[str] = field(default_factory=list)
+    columns: dict[Any, Any] = field(default_factory=dict)
 
 
 def join_traces(
@@ -135,4 +136,4 @@ def _take(found: Found, name: str, trace: Trace[Any]) -> None:
         )
     found.of = of
     found.files[rank] = name
-    found.digests[rank] = digest(trace, rank, world)
+    found.digests[rank] = share_columns(digest(trace, rank, world), found.columns)

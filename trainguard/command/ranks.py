@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from trainguard.core.files import is_running
 from trainguard.events.base import Plain
+from trainguard.events.joined import share_columns
 from trainguard.events.trace import Trace
 from trainguard.invariants.ranks.wording import ranks_text
 from trainguard.judging.baseline import Baseline, Entry, entries_of
@@ -45,13 +46,29 @@ class Others:
     """
     What the other processes have left: findings and digests by rank, and who left nothing.
 
-    known: what any of them has found of what a baseline holds, or is to hold.
+    known: what any of them has found of what a baseline holds, or is to hold. columns: those of
+    the digests, each once.
     """
 
     found: dict[int, Found] = field(default_factory=dict)
     digests: dict[int, Trace[Any]] = field(default_factory=dict)
     missing: dict[int, str] = field(default_factory=dict)
     known: list[Entry] = field(default_factory=list)
+    columns: dict[Any, Any] = field(default_factory=dict)
+
+    def take(self, number: int, told: str) -> None:
+        """Take what a process has left; one of another version may have left what nobody can read."""
+        try:
+            left = json.loads(told)
+            self.known += entries_of(left["known"])
+            self.add(number, Trace.from_text(left["digest"]))
+            self.found[number] = {str(name): str(text) for name, text in left["found"].items()}
+        except (AttributeError, KeyError, TypeError, ValueError):
+            self.missing[number] = "what it left cannot be read: is it of another version?"
+
+    def add(self, number: int, digest: Trace[Any]) -> None:
+        """Keep the digest of a process, and of its columns those that no other one has."""
+        self.digests[number] = share_columns(digest, self.columns)
 
 
 def rank() -> int:
@@ -145,12 +162,14 @@ def gather(*, failed: bool) -> Others:
         why = f"it could not be asked: {type(error).__name__}. Give --trace, and `trainguard join`"
         return Others(missing=dict.fromkeys(waiting, why))
     while waiting:
-        here, gone = _processes() if store is None else (waiting, set())
+        here, gone, over = _processes() if store is None else (waiting, set(), waiting)
         late = monotonic() - began
         for each in sorted(waiting):
-            told = _read_left(each) if store is None else store.take(each)
+            told = None
+            if each in over:
+                told = _read_left(each) if store is None else store.take(each)
             if told is not None:
-                _take(others, each, told)
+                others.take(each, told)
                 waiting.discard(each)
             elif each in gone:
                 others.missing[each] = "it ended without a word"
@@ -209,32 +228,23 @@ def as_rows(others: Others, size: int) -> list[tuple[str, str]]:
     return [("ranks", f"{every} processes were judged together"), *missing]
 
 
-def _take(others: Others, number: int, told: str) -> None:
-    """Take what a process has left; one of another version may have left what nobody can read."""
-    try:
-        left = json.loads(told)
-        others.known += entries_of(left["known"])
-        others.digests[number] = Trace.from_text(left["digest"])
-        others.found[number] = {str(name): str(text) for name, text in left["found"].items()}
-    except (AttributeError, KeyError, TypeError, ValueError):
-        others.missing[number] = "what it left cannot be read: is it of another version?"
-
-
 def _read_left(number: int) -> str | None:
-    """Return what a process on this machine has left, once it will not fail for it itself."""
-    with suppress(OSError), _share_state() as state:
-        over = {t["rank"] for each, t in state.items() if "found" in t or not is_running(each)}
-        if number in over:
-            return _meeting(number).read_text(encoding="utf-8")
+    """Return what a process on this machine has left."""
+    with suppress(OSError):
+        return _meeting(number).read_text(encoding="utf-8")
     return None
 
 
-def _processes() -> tuple[set[int], set[int]]:
-    """Return the processes that have begun on this machine, and those of them that have ended."""
+def _processes() -> tuple[set[int], set[int], set[int]]:
+    """
+    Return the processes that have begun on this machine, those of them that have ended, and those
+    that will not fail for what they found themselves: it can be read.
+    """
     with suppress(OSError), _share_state() as state:
         gone = {told["rank"] for each, told in state.items() if not is_running(each)}
-        return {told["rank"] for told in state.values()}, gone
-    return set(), set()
+        over = {told["rank"] for told in state.values() if "found" in told} | gone
+        return {told["rank"] for told in state.values()}, gone, over
+    return set(), set(), set()
 
 
 def _on_one_machine() -> bool:

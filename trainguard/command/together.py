@@ -7,7 +7,7 @@ from typing import Any
 from trainguard.command import ranks
 from trainguard.command.options import SILENCE
 from trainguard.command.run_request import RunRequest
-from trainguard.events.joined import digest, join
+from trainguard.events.joined import digest, join, share_columns
 from trainguard.events.trace import Trace
 from trainguard.judging.judge import judge_run
 from trainguard.judging.verdict import Verdict
@@ -61,7 +61,7 @@ def _judge_spawned(
         trace = spawned.traces[each]
         alone = judge_run(order.subject, trace, order.settings, order.command, SILENCE)
         others.found[each] = reports_of(tuple(map(order.baseline.hold, alone)))
-        others.digests[each] = digest(trace, each, spawned.count)
+        others.add(each, digest(trace, each, spawned.count))
     gone = set(range(spawned.count)) - set(spawned.traces)
     others.missing |= dict.fromkeys(gone, "it left no trace")
     own = digest(spawned.traces[first], first, spawned.count)
@@ -70,6 +70,7 @@ def _judge_spawned(
 
 def _judge_joined(order: RunRequest, own: Trace[Any], others: ranks.Others) -> tuple[Verdict, ...]:
     """Judge what one process and the others have left."""
+    own = share_columns(own, others.columns)
     joined = join([own, *others.digests.values()], others.missing)
     more = judge_run(order.subject, joined, order.settings, order.command, SILENCE, joined=True)
     return tuple(map(order.baseline.hold, more))

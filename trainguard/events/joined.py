@@ -1,7 +1,9 @@
 """Several processes of one run: what each tells of itself, and all of it brought together."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from math import isnan
+from statistics import median
 from types import MappingProxyType
 from typing import Any
 
@@ -29,20 +31,24 @@ def digest(trace: Trace[Any], rank: int, world: int) -> Trace[Any]:
     return Trace(trace.subject, (run, *courses, *saved), trace.conditions, trace.promises)
 
 
+def share_columns(digest: Trace[Any], known: dict[Any, Any]) -> Trace[Any]:
+    """
+    Return a digest whose columns are those of an earlier one where they are equal.
+
+    So thousands of replicas take hardly more memory than one, if each is shared as it arrives.
+    """
+    return replace(digest, events=tuple(_share(event, known) for event in digest))
+
+
 def join(
     digests: Iterable[Trace[Any]], missing: Mapping[int, str] = MappingProxyType({})
 ) -> Trace[Any]:
-    """
-    Return one trace of what several processes told; those that told nothing are named.
-
-    Columns that are alike are kept once: thousands of replicas take hardly more than one.
-    """
-    known: dict[Any, Any] = {}
+    """Return one trace of what several processes told; those that told nothing are named."""
     events: list[Any] = []
     first: Trace[Any] | None = None
     for each in digests:
         first = first or each
-        events += [_share(event, known) for event in each]
+        events += each
     world = max((event.world for event in events if isinstance(event, RankRun)), default=1)
     events += [RankRun(rank=rank, world=world, missing=why) for rank, why in missing.items()]
     events.sort(key=lambda event: event.rank)
@@ -67,8 +73,7 @@ def _course(
         updates=tuple(step.update for step in steps),
         scales=tuple(step.scale for step in steps),
         fingerprints=tuple(step.fingerprints for step in steps),
-        waits=tuple(step.wait for step in steps),
-        seconds=tuple(step.seconds for step in steps),
+        waiting=_waiting(steps[1:]),
         metrics=tuple(metric for _, metric in told.metrics) if told is not None else (),
         metric=told.expression if told is not None else "",
     )
@@ -76,6 +81,12 @@ def _course(
         return course
     shared = {name: getattr(summed, name) for name in _SHARED}
     return replace(course, looks=summed.steps, **shared)
+
+
+def _waiting(steps: Sequence[Step]) -> float:
+    """Return the share of the time that steps wait for data, in the median."""
+    shares = [s.wait / s.seconds for s in steps if s.seconds and not isnan(s.wait)]
+    return median(shares) if shares else 0.0
 
 
 def _share(event: Any, known: dict[Any, Any]) -> Any:

@@ -71,6 +71,7 @@ class RankCourse(Event):
 
     rank, optimizer, source: of whom, and where its steps were made. made: how many there were.
     metrics: what a scheduler was told of it (ReduceLROnPlateau); metric: what the line calls that.
+    waiting: the share of its time that a step waits for data, in the median, without the first.
     names ... buffers: as in ReplicaSums, whose steps are called looks here; empty without a group.
     """
 
@@ -84,8 +85,7 @@ class RankCourse(Event):
     updates: tuple[float, ...] = ()
     scales: tuple[float, ...] = ()
     fingerprints: tuple[tuple[int, ...], ...] = ()
-    waits: tuple[float, ...] = ()
-    seconds: tuple[float, ...] = ()
+    waiting: float = 0.0
     metrics: tuple[float, ...] = ()
     metric: str = ""
     names: tuple[str, ...] = ()

@@ -7,7 +7,8 @@ import pytest
 
 from trainguard.core.catalogue import catalogue, find_invariants
 from trainguard.core.finding import Finding, Rank
-from trainguard.events.joined import join
+from trainguard.events.joined import digest, join, share_columns
+from trainguard.events.loop import Step
 from trainguard.events.ranks import RankCourse, RankRun, SavedFile
 from trainguard.events.trace import Trace
 
@@ -28,8 +29,7 @@ def course(rank: int, world: int = 2, **more) -> RankCourse:
         updates=(0.01,) * count,
         scales=(1.0,) * count,
         fingerprints=tuple((1000 * (rank + 1) + i,) for i in range(count)),
-        waits=(0.001,) * count,
-        seconds=(0.1,) * count,
+        waiting=0.01,
         names=("Net.fc1.weight", "Net.fc2.weight"),
         replicas=f"0:{world}:1",
         exchanged=count - 1,
@@ -235,7 +235,7 @@ def test_buffers_that_nobody_broadcasts() -> None:
 
 def test_one_that_others_wait_for() -> None:
     """A process that waits for data in most of a step, where the others do not."""
-    late = course(1, 3, waits=(0.08,) * 24)
+    late = course(1, 3, waiting=0.8)
     (found,) = judge("stragglers_are_rare", course(0, 3), late, course(2, 3))
     assert (found.rank, found.at.rank) == (Rank.NOTE, 1)
     assert judge("stragglers_are_rare", late, replace(late, rank=2)) == []
@@ -243,8 +243,19 @@ def test_one_that_others_wait_for() -> None:
 
 def test_a_digest_can_be_written_and_read() -> None:
     """What a process tells crosses a store as text; equal columns of two are one object then."""
-    read = [Trace.from_text(joined(course(rank)).to_text()) for rank in range(2)]
+    known = {}
+    texts = [joined(course(rank)).to_text() for rank in range(2)]
+    read = [share_columns(Trace.from_text(text), known) for text in texts]
     first, second = [e for e in join(read) if isinstance(e, RankCourse)]
     assert first == course(0)
     assert first.sums is second.sums
     assert first.fingerprints != second.fingerprints
+
+
+def test_the_share_of_the_time_that_is_waited() -> None:
+    """The first step, and those whose wait nobody knows, are left out."""
+    waits = ((9.0, 10.0), (0.2, 1.0), (nan, 1.0), (0.4, 1.0), (0.0, 0.0))
+    steps = tuple(Step(step=i, wait=w, seconds=s) for i, (w, s) in enumerate(waits))
+    _, told = digest(Trace("train", steps), 0, 2)
+    assert told.waiting == pytest.approx(0.3)
+    assert digest(Trace("train", steps[:1]), 0, 2).events[1].waiting == 0

@@ -1,7 +1,7 @@
 """Judgements of how processes keep up with each other: as many steps, and nobody is waited for."""
 
 from collections.abc import Iterator
-from statistics import median, median_low
+from statistics import median_low
 from typing import Any
 
 from trainguard.core.catalogue import invariant
@@ -71,7 +71,7 @@ def stragglers_are_rare(trace: Trace[Any]) -> Iterator[Finding]:
     Source: Megatron-LM, megatron/core/utils.py (StragglerDetector).
     """
     for group in replicas(trace, lone=True):
-        shares = [_waiting(c.waits[1:], c.seconds[1:]) for c in group.courses]
+        shares = [course.waiting for course in group.courses]
         late = [c for c, part in zip(group.courses, shares, strict=True) if part > _LATE]
         if late and median_low(shares) < _PROMPT and min(c.made for c in group.courses) >= _LEAST:
             yield Finding(
@@ -83,8 +83,3 @@ def stragglers_are_rare(trace: Trace[Any]) -> Iterator[Finding]:
                 rank=Rank.NOTE,
                 source=late[0].source,
             )
-
-
-def _waiting(waits: tuple[float, ...], seconds: tuple[float, ...]) -> float:
-    """Return the share of the time that steps wait for data, in the median."""
-    return median(w / s if s else 0.0 for w, s in zip(waits, seconds, strict=True)) if waits else 0
