@@ -4,8 +4,7 @@ Thousands of processes judged together: seconds and memory, by digests of a size
 Up to 4,096 processes of 10,000 steps each, of which a recorder keeps 865, leave what they leave for
 the first one, which takes it in and judges it as at the end of a run: in health, with a rate and
 the inputs of three of them that are not those of the others, and where no two of them agree on
-anything, in a loss and a gradient of each one's own. `python -m benchmarks.ranks`. What a real run
-of two and of four processes pays is measured by `python -m benchmarks.ranks_live`.
+anything, in a loss and a gradient of each one's own. `python -m benchmarks.ranks`.
 """
 
 import json
@@ -15,13 +14,12 @@ from dataclasses import replace
 from multiprocessing import get_context
 from resource import RUSAGE_SELF, getrusage
 from time import process_time
-from typing import Any
 
 from benchmarks.report import conditions, row
 from trainguard.command.ranks import Others
 from trainguard.core.catalogue import catalogue
 from trainguard.events.joined import join
-from trainguard.events.ranks import RankCourse, RankRun
+from trainguard.events.ranks import RankCourse, RankRun, write_sums
 from trainguard.events.trace import Trace
 from trainguard.judging.baseline import open_baseline
 
@@ -53,8 +51,13 @@ def course(world: int) -> RankCourse:
         replicas=f"0:{world}:1",
         exchanged=len(WATCHED) - 1,
         looks=LOOKS,
-        sums=tuple(tuple(look * i << 40 for i in range(PARAMETERS)) for look in LOOKS),
+        sums=write_looks(0),
     )
+
+
+def write_looks(rank: int) -> tuple[str, ...]:
+    """Return the sums of all looks, which are those of one process."""
+    return tuple(write_sums((look * i << 40) + rank for i in range(PARAMETERS)) for look in LOOKS)
 
 
 def make_own(pattern: RankCourse, rank: int, state: str) -> RankCourse:
@@ -70,7 +73,7 @@ def make_own(pattern: RankCourse, rank: int, state: str) -> RankCourse:
     if odd and rank == 7:
         own = replace(own, rates=tuple((1e-4, 1e-3) for _ in WATCHED))
     if state == STATES[2]:
-        sums = tuple(tuple(each + rank for each in row) for row in own.sums)
+        sums = write_looks(rank)
         norms = tuple(norm * (1 + rank) for norm in own.norms)
         own = replace(own, sums=sums, norms=norms)
     return own

@@ -57,7 +57,7 @@ class Others:
     columns: dict[Any, Any] = field(default_factory=dict)
 
     def take(self, number: int, told: str) -> None:
-        """Take what a process has left; one of another version may have left what nobody can read."""
+        """Take what a process has left, if it is not of another version."""
         try:
             left = json.loads(told)
             self.known += entries_of(left["known"])
@@ -236,10 +236,7 @@ def _read_left(number: int) -> str | None:
 
 
 def _processes() -> tuple[set[int], set[int], set[int]]:
-    """
-    Return the processes that have begun on this machine, those of them that have ended, and those
-    that will not fail for what they found themselves: it can be read.
-    """
+    """Return who has begun on this machine, who has ended, and whose findings can be read."""
     with suppress(OSError), _share_state() as state:
         gone = {told["rank"] for each, told in state.items() if not is_running(each)}
         over = {told["rank"] for told in state.values() if "found" in told} | gone

@@ -8,11 +8,11 @@ from types import MappingProxyType
 from typing import Any
 
 from trainguard.events.loop import Step
-from trainguard.events.ranks import RankCourse, RankRun, ReplicaSums, SavedFile
+from trainguard.events.ranks import RankCourse, RankRun, ReplicaSums, SavedFile, write_sums
 from trainguard.events.scheduler import Scheduler
 from trainguard.events.trace import Trace
 
-_SHARED = ("names", "replicas", "sharded", "lone", "exchanged", "begun", "sums", "buffers")
+_SHARED = ("names", "replicas", "sharded", "lone", "exchanged", "begun", "buffers")
 
 
 def digest(trace: Trace[Any], rank: int, world: int) -> Trace[Any]:
@@ -80,7 +80,8 @@ def _course(
     if summed is None:
         return course
     shared = {name: getattr(summed, name) for name in _SHARED}
-    return replace(course, looks=summed.steps, **shared)
+    sums = tuple(map(write_sums, summed.sums))
+    return replace(course, looks=summed.steps, sums=sums, **shared)
 
 
 def _waiting(steps: Sequence[Step]) -> float:

@@ -9,7 +9,7 @@ from trainguard.core.catalogue import catalogue, find_invariants
 from trainguard.core.finding import Finding, Rank
 from trainguard.events.joined import digest, join, share_columns
 from trainguard.events.loop import Step
-from trainguard.events.ranks import RankCourse, RankRun, SavedFile
+from trainguard.events.ranks import RankCourse, RankRun, SavedFile, write_sums
 from trainguard.events.trace import Trace
 
 LOOKS = (-1, 0, 1, 2, 3, 4, 8)
@@ -34,9 +34,9 @@ def course(rank: int, world: int = 2, **more) -> RankCourse:
         replicas=f"0:{world}:1",
         exchanged=count - 1,
         looks=LOOKS,
-        sums=tuple((7 * look, 11 * look) for look in LOOKS),
     )
-    return replace(healthy, **more)
+    sums = more.pop("sums", tuple((7 * look, 11 * look) for look in LOOKS))
+    return replace(healthy, sums=tuple(map(write_sums, sums)), **more)
 
 
 def joined(*courses: RankCourse, missing: dict[int, str] | None = None) -> Trace:
@@ -222,7 +222,7 @@ def test_processes_that_train_apart() -> None:
     assert found.measured == "0 exchanges between 24 steps of 2 processes"
     other = replace(pair[1], exchanged=1)
     assert judge("processes_exchange_gradients", pair[0], other) == []
-    ensemble = replace(pair[1], sums=tuple((look, look - 1) for look in LOOKS))
+    ensemble = replace(pair[1], sums=tuple(write_sums((look, look - 1)) for look in LOOKS))
     assert judge("processes_exchange_gradients", pair[0], ensemble) == []
 
 

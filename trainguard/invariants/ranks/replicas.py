@@ -7,6 +7,7 @@ from typing import Any
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import at_step, integer, number, portion
+from trainguard.events.ranks import SUM_DIGITS
 from trainguard.events.trace import Trace
 from trainguard.invariants.ranks.wording import (
     ROUNDING,
@@ -171,7 +172,8 @@ def _name(group: Replicas, place: int) -> str:
     """Return the name of the first parameter that differs at a look."""
     first = group.courses[0]
     for i, name in enumerate(first.names):
-        if len({course.sums[place][i : i + 1] for course in group.courses}) > 1:
+        its = slice(i * SUM_DIGITS, (i + 1) * SUM_DIGITS)
+        if len({course.sums[place][its] for course in group.courses}) > 1:
             return name
     return ""
 
