@@ -82,6 +82,7 @@ SLOW = (
     "tests/observe/loop/watch/test_time_memory.py::test_the_peak_is_that_of_this_process",
     "tests/observe/memory/test_growth",
     "tests/observe/memory/test_run_steps.py",
+    "tests/observe/parallel/test_observer.py::test_ranks_that_hang",
     "tests/observe/tools/test_child_process.py::test_a_step_is_predicted_whatever_came_before",
     "tests/pytest_plugin/test_budget_fixture.py::test_with_workers",
     "tests/pytest_plugin/test_curve_pictures.py",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trainguard.subjects.loop import Loop, Script
     from trainguard.subjects.loss import Loss
     from trainguard.subjects.model import Model
+    from trainguard.subjects.parallel import Parallel
     from trainguard.subjects.relation import Relation
     from trainguard.subjects.schedule import Schedule
     from trainguard.subjects.subject import guard
@@ -43,6 +44,7 @@ __all__ = [
     "Loss",
     "Measure",
     "Model",
+    "Parallel",
     "Place",
     "Rank",
     "Relation",
@@ -83,6 +85,7 @@ _HOMES = {
     "subjects.loop": ("Loop", "Script"),
     "subjects.loss": ("Loss",),
     "subjects.model": ("Model",),
+    "subjects.parallel": ("Parallel",),
     "subjects.relation": ("Relation",),
     "subjects.schedule": ("Schedule",),
     "subjects.subject": ("guard",),

@@ -27,7 +27,10 @@ Per = Literal["dtype", "low precision", "device", "subject"]
 J = TypeVar("J", bound=Judge)
 
 SOON = 32  # steps after which what most of them break is told at once; half a usual warm-up
-FAMILIES = ("loss", "schedule", "model", "loader", "loop", "ranks", "checkpoint", "memory", "log")
+FAMILIES = (
+    *("loss", "schedule", "model", "loader", "loop", "ranks", "parallel", "checkpoint", "memory"),
+    "log",
+)
 SECTIONS = ("Judges", "Allows", "Misses", "Why", "Source")
 _DEFAULT_PROBE = {
     "loss": "sweep",
@@ -36,6 +39,7 @@ _DEFAULT_PROBE = {
     "loader": "scan",
     "loop": "run",
     "ranks": "run",
+    "parallel": "step",
     "checkpoint": "resume",
     "memory": "step",
     "log": "run",

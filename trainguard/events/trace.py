@@ -22,6 +22,7 @@ from trainguard.events.curve import Kept
 from trainguard.events.loader import LOADER_EVENTS
 from trainguard.events.log import LOG_EVENTS
 from trainguard.events.loop import LOOP_EVENTS
+from trainguard.events.parallel import Likeness
 from trainguard.events.ranks import RANK_EVENTS
 
 
@@ -137,6 +138,7 @@ _RUN_EVENTS = (
     *CHECKPOINT_EVENTS,
     *LOG_EVENTS,
     *RANK_EVENTS,
+    Likeness,
     WhatIf,
     Component,
 )

@@ -14,6 +14,7 @@ _ON_NO_DEVICE = (
     "loader",
     "loop",
     "ranks",
+    "parallel",
     "checkpoint",
     "log",
 )  # families that are observed in one way only

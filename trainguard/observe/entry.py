@@ -38,6 +38,10 @@ def _observer(family: str) -> Any:
             from trainguard.observe.ranks import observer as ranks
 
             return ranks
+        case "parallel":
+            from trainguard.observe.parallel import observer as parallel
+
+            return parallel
         case "checkpoint":
             from trainguard.observe.checkpoint import observer as checkpoint
 

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Callable
 from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,66 +37,78 @@ def observe_processes(run: Run, seed: int) -> tuple[Trace[Event], ...]:
         raise Unjudged(f"a script: `trainguard run --ranks {run.ranks}` judges it")
     if not forks():
         raise Unjudged("no process that trains can be forked here: `trainguard run --ranks` can")
+    told = call_in_ranks(partial(_record, run, seed), run.ranks or 1, run.timeout)
+    return tuple(Trace.from_text(each.decode()) for each in told)
+
+
+def call_in_ranks(work: Callable[[], bytes], world: int, timeout: float) -> list[bytes]:
+    """
+    Return what the function returns in each of several forked processes that can find each other.
+
+    Raises SubjectError where one of them fails or hangs, with its rank.
+    """
     with TemporaryDirectory(prefix="trainguard-") as scratch:
-        files = [Path(scratch, str(rank)) for rank in range(run.ranks or 1)]
+        files = [Path(scratch, str(rank)) for rank in range(world)]
         with socket.socket() as free:
             free.bind((_PLACE, 0))
             port = free.getsockname()[1]
         children = {
-            rank: fork_child(partial(_be, run, seed, rank, port, file))
+            rank: fork_child(partial(_be, work, rank, world, port, file))
             for rank, file in enumerate(files)
         }
         try:
-            _wait(run, children, files)
+            _wait(children, files, timeout)
         finally:
             for child in children.values():
                 end_child(child)
-        return tuple(Trace.from_text(file.read_text(encoding="utf-8")) for file in files)
+        return [file.read_bytes() for file in files]
 
 
-def _wait(run: Run, children: dict[int, int], files: list[Path]) -> None:
+def _wait(children: dict[int, int], files: list[Path], timeout: float) -> None:
     """Wait until all processes have ended; raises for the first that failed, or for time."""
-    waiting, until = set(children), monotonic() + run.timeout
+    waiting, until = set(children), monotonic() + timeout
     while waiting:
-        for rank in sorted(waiting):
-            ended, status = os.waitpid(children[rank], os.WNOHANG)
-            if ended and status:
-                said = files[rank].read_text(encoding="utf-8") if files[rank].exists() else ""
-                raise SubjectError(
-                    f"rank {rank} of {run.ranks} {said or 'ended without a word'}",
-                    "make it run by itself first, under torchrun",
-                )
-            waiting -= {rank} if ended else set()
+        looks = {rank: os.waitpid(children[rank], os.WNOHANG) for rank in sorted(waiting)}
+        waiting -= {rank for rank, (ended, _) in looks.items() if ended}
+        failed = [files[rank] for rank, (_, status) in looks.items() if status]
+        if failed:
+            # The first one: what the others say is often that they have lost it.
+            first = min(failed, key=lambda file: file.stat().st_mtime if file.exists() else 0.0)
+            said = first.read_text(encoding="utf-8") if first.exists() else ""
+            raise SubjectError(
+                f"rank {first.name} of {len(files)} {said or 'ended without a word'}",
+                "make it run by itself first, under torchrun",
+            )
         if waiting and monotonic() > until:
             named = ", ".join(map(str, sorted(waiting)))
             raise SubjectError(
-                f"rank {named} of {run.ranks} was still running after {run.timeout:g} seconds",
+                f"rank {named} of {len(files)} was still running after {timeout:g} seconds",
                 "make it return, or give it more time with timeout=<seconds>",
             )
         sleep(_POLL)
 
 
-def _be(run: Run, seed: int, rank: int, port: int, file: Path) -> int:
-    """Be one of the processes: record the run, and write its trace, or what went wrong."""
-    told = {
-        "RANK": rank,
-        "LOCAL_RANK": rank,
-        "WORLD_SIZE": run.ranks,
-        "LOCAL_WORLD_SIZE": run.ranks,
-    }
+def _be(work: Callable[[], bytes], rank: int, world: int, port: int, file: Path) -> int:
+    """Be one of the processes: do the work, and write what it returns, or what went wrong."""
+    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
     os.environ.update({name: str(value) for name, value in told.items()})
     os.environ.update(MASTER_ADDR=_PLACE, MASTER_PORT=str(port))
     torch.set_num_threads(1)
     _keep_groups()
     try:
         with quiet():
-            text = record_run(run, seed, run.steps).to_text()
+            result = work()
     except BaseException as error:  # noqa: BLE001 whatever it is, the parent tells of it
         cause = error.__cause__ or error
         file.write_text(f"raised {type(cause).__name__}: {cause}", encoding="utf-8")
         return 1
-    file.write_text(text, encoding="utf-8")
+    file.write_bytes(result)
     return 0
+
+
+def _record(run: Run, seed: int) -> bytes:
+    """Return the trace of a run that is recorded in this process."""
+    return record_run(run, seed, run.steps).to_text().encode()
 
 
 def _keep_groups() -> None:

@@ -1,0 +1,105 @@
+"""Steps of real processes: what is compared, what cannot be, and who fails or hangs."""
+
+import os
+import time
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from torch import nn
+
+import trainguard as tg
+from trainguard.core.errors import SubjectError, Unjudged
+from trainguard.core.settings import Settings
+from trainguard.events.trace import Trace
+from trainguard.observe.parallel.observer import observe
+
+INPUTS = {"inputs": tg.real("B 8", -1, 1), "targets": tg.real("B 1", -1, 1)}
+
+
+def watch(build: Any, **options: Any) -> Trace[Any]:
+    """Return the trace of a step with one batch."""
+    if "step" not in options:
+        options["loss"] = loss
+    renamed = {"input": INPUTS["inputs"], "target": INPUTS["targets"]}
+    subject = tg.Parallel(build, inputs=renamed, **options)
+    return observe(subject, "cpu", "float32", Settings(profile="quick")).trace("step")
+
+
+def loss(output: Any, target: Any) -> Any:
+    """Return the mean square."""
+    return nn.functional.mse_loss(output, target)
+
+
+def build() -> nn.Module:
+    """Return a layer."""
+    return nn.Sequential(nn.Linear(8, 1))
+
+
+def test_two_processes_are_as_one() -> None:
+    """A loss, two gradients and two updates, alike to rounding; the names are those of the team."""
+    events = list(watch(build))
+    assert [e.quantity for e in events] == ["loss", *["gradient"] * 2, *["update"] * 2]
+    assert [e.place for e in events[1:3]] == ["0.weight", "0.bias"]
+    assert all(e.apart < 1e-5 for e in events)
+
+
+def test_dropout_is_not_compared() -> None:
+    """Each rank draws masks of its own."""
+    with pytest.raises(Unjudged, match="draws random numbers"):
+        watch(lambda: nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 1)))
+
+
+def test_statistics_of_each_rank_are_seen() -> None:
+    """BatchNorm under DDP takes those of its own rows."""
+    events = list(watch(lambda: nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 1))))
+    assert all(e.lone_statistics for e in events[1:])
+
+
+def test_a_step_that_goes_nowhere() -> None:
+    """Without a gradient on one process there is nothing to compare."""
+    with pytest.raises(SubjectError, match="has no gradient on one process"):
+        watch(build, wrap=None, step=lambda model, batch: model(batch["input"]).mean().detach())
+
+
+def fail_on_second(model: Any, batch: Any) -> Any:
+    """Raise on rank 1 alone."""
+    if dist.get_rank() == 1:
+        raise ValueError("too short")
+    value = loss(model(batch["input"]), batch["target"])
+    value.backward()
+    return value
+
+
+def die_on_second(model: Any, batch: Any) -> Any:
+    """End rank 1 without a word, and let the others wait."""
+    if dist.get_rank() == 1:
+        os._exit(7)
+    time.sleep(30 * (dist.get_world_size() - 1))
+    return fail_on_second(model, batch)
+
+
+def hang_on_second(model: Any, batch: Any) -> Any:
+    """Keep rank 1 busy, and let the others be done."""
+    if dist.get_rank() == 1:
+        time.sleep(30)
+    return fail_on_second(model, batch)
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        (fail_on_second, "rank 1 of 2 raised ValueError: too short"),
+        (die_on_second, "rank 1 of 2 ended without a word"),
+    ],
+)
+def test_a_rank_that_fails_is_named(step: Any, told: str) -> None:
+    """By the first one that has ended."""
+    with pytest.raises(SubjectError, match=told):
+        watch(build, step=step)
+
+
+def test_ranks_that_hang_are_named() -> None:
+    """All that were still running: who waits cannot be told from who is waited for."""
+    with pytest.raises(SubjectError, match=r"rank .*1 of 2 was still running after 3 seconds"):
+        watch(build, step=hang_on_second, timeout=3.0)

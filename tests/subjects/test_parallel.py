@@ -1,0 +1,50 @@
+"""What a declared parallel step refuses, and how it cuts its batch."""
+
+from typing import Any
+
+import pytest
+
+import trainguard as tg
+
+X = tg.real("B 8", -1, 1)
+
+
+def build() -> None:
+    """Stand for a function that builds a module."""
+
+
+def loss(output: Any, target: Any) -> None:
+    """Stand for a loss."""
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"x": X}, "needs either a loss or a step"),
+        ({"x": X, "loss": loss, "step": loss}, "needs either a loss or a step"),
+        ({"x": X, "loss": 3}, "which cannot be called"),
+        ({"x": X, "loss": loss, "wrap": "dpp"}, "Did you mean 'ddp'"),
+        ({"x": X, "loss": loss, "ranks": (1,)}, "has no several processes"),
+        ({"x": X, "loss": loss, "ranks": (2, 0)}, "has no several processes"),
+        ({"x": 3, "loss": loss}, "is no domain"),
+        ({"x": tg.real("8", -1, 1), "loss": loss}, "no input with the dimension 'B'"),
+        ({"x": X, "loss": loss, "sizes": {"T": 3}}, "sizes has 'T'"),
+        ({"x": X, "loss": loss, "sizes": {"B": 3}}, "cannot cut a batch of 3 for 2 processes"),
+        ({"x": X, "loss": loss, "sizes": {"B": 2}, "uneven": True}, "cannot cut a batch of 2"),
+    ],
+)
+def test_what_cannot_be_meant(options: Any, told: str) -> None:
+    """Each is refused when it is declared, with the way out."""
+    with pytest.raises(tg.DeclarationError, match=told):
+        tg.Parallel(build, **options)
+
+
+@pytest.mark.parametrize(
+    ("uneven", "parts"), [(False, [(0, 4), (4, 8), (8, 12)]), (True, [(0, 5), (5, 9), (9, 12)])]
+)
+def test_the_batch_is_cut(uneven: bool, parts: list[tuple[int, int]]) -> None:
+    """Evenly, or with a row more for the first and one less for the last."""
+    subject = tg.Parallel(build, loss=loss, ranks=(1, 2, 3), uneven=uneven, sizes={"B": 12}, x=X)
+    assert subject.worlds == (2, 3)
+    assert [(r.start, r.stop) for r in (subject.rows(i, 3) for i in range(3))] == parts
+    assert subject.rows(0, 1) == range(12)

@@ -1,0 +1,111 @@
+"""One process of several, or of one: its part of a batch, its step, and what came of it."""
+
+import io
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
+
+from trainguard.observe.tools.isolation import seed_everything
+from trainguard.subjects.domain import BATCH
+from trainguard.subjects.model_inputs import forward_inputs
+from trainguard.subjects.parallel import Parallel
+from trainguard.subjects.subject import parameters
+
+Batch = dict[str, Any]
+Outcome = dict[str, Any]
+_RATE = 0.1  # of the optimizer where none is declared; what SGD does with a gradient is linear
+_BUILT = 0  # the seed that all are built with
+
+
+def step_in_group(subject: Parallel, batches: list[Batch], seed: int) -> bytes:
+    """Join the group, make one step of a new model with each batch, and return what came of it."""
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    outcomes = [_make(subject, _part(subject, b, rank, world), seed) for b in batches]
+    dist.barrier()  # nobody leaves while another one may wait for it
+    file = io.BytesIO()
+    torch.save(outcomes, file)
+    return file.getvalue()
+
+
+def _part(subject: Parallel, batch: Batch, rank: int, world: int) -> Batch:
+    """Return the rows of the batch that are for one process."""
+    rows, own = subject.rows(rank, world), dict(batch)
+    for name, domain in subject.tensors.items():
+        if BATCH in domain.names:
+            along = (domain.shape or ()).index(BATCH)
+            own[name] = batch[name].narrow(along, rows.start, len(rows)).clone()
+    return own
+
+
+def _make(subject: Parallel, batch: Batch, seed: int) -> Outcome:
+    """Build, wrap and train for one step."""
+    seed_everything(_BUILT)
+    module = subject.build().train()
+    model = _wrap(subject, module)
+    optimizer = (subject.optimizer or _usual)(model.parameters())
+    named = dict(model.named_parameters())
+    before = {name: _whole(parameter) for name, parameter in named.items()}
+    fed = forward_inputs(module, subject.loss, batch)
+    seed_everything(seed)
+    if subject.step is not None:
+        loss = subject.step(model, batch)
+    else:
+        assert subject.loss is not None, "the declaration is refused without both"
+        output = model(**{name: batch[name] for name in batch if name in fed})
+        taken = parameters(subject.loss)
+        loss = subject.loss(output, **{n: batch[n] for n in batch if taken is None or n in taken})
+        loss.backward()
+    gradients = {name: _gradient(parameter) for name, parameter in named.items()}
+    optimizer.step()
+    return {
+        "loss": float(loss),
+        "gradients": gradients,
+        "updates": {name: _whole(named[name]) - before[name] for name in named},
+        "lone_statistics": any(map(_takes_own_statistics, model.modules())),
+    }
+
+
+def _wrap(subject: Parallel, module: nn.Module) -> nn.Module:
+    """Return what is trained."""
+    if subject.wrap == "ddp":
+        return DistributedDataParallel(module)
+    if subject.wrap == "fully_shard":
+        from torch.distributed.fsdp import fully_shard  # late: torch before 2.6 has none
+
+        for child in module.children():
+            if not isinstance(child, nn.ModuleList | nn.ModuleDict) and [*child.parameters()]:
+                fully_shard(child)
+        fully_shard(module)
+        return module
+    wrapped: nn.Module = subject.wrap(module) if callable(subject.wrap) else module
+    return wrapped
+
+
+def _usual(parameters: Any) -> torch.optim.Optimizer:
+    """Return the optimizer where none is declared."""
+    return torch.optim.SGD(parameters, lr=_RATE)
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    """Return the gradient of a parameter; zeros where it has none."""
+    if parameter.grad is None:
+        return torch.zeros_like(_whole(parameter))
+    return _whole(parameter.grad)
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """Return a copy of a tensor in double precision, put together from the parts of all ranks."""
+    full = getattr(tensor, "full_tensor", None)
+    whole: Tensor = tensor if full is None else full()
+    return whole.detach().cpu().to(torch.float64, copy=True)
+
+
+def _takes_own_statistics(module: nn.Module) -> bool:
+    """Say whether a module normalises by statistics of the rows that its process has."""
+    alone = isinstance(module, _BatchNorm) and not isinstance(module, nn.SyncBatchNorm)
+    return alone and module.training

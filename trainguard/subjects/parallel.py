@@ -1,0 +1,163 @@
+"""The subject `Parallel`: one training step, which is the same on one process and on several."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from trainguard.core.errors import DeclarationError
+from trainguard.subjects.domain import BATCH, Domain, bounds_of, check_possible
+from trainguard.subjects.subject import Subject, check_callable, check_word
+
+WRAPPERS = ("ddp", "fully_shard")
+_SIZE = 4  # of a dimension of which nothing is said; of the batch, on each of the most processes
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class Parallel(Subject):
+    """
+    One training step, made with the same batch on one process and on several.
+
+    Every further keyword declares the input of that name, a domain. The batch is cut along the
+    dimension `B`, a part for each process; what has no such dimension is given to all. The step of
+    one process is made in a group of one, wrapped alike, so that the code is the same.
+
+    build: returns the module, the same in each process.
+    loss: `loss(output, **inputs)`, called with those of the inputs that it takes.
+    step: `step(model, batch)` in place of a loss: goes forward and backward and returns the loss,
+        where more is done: accumulation, reductions by hand, clipping.
+    wrap: `wrap(module)` returns what is trained; "ddp" and "fully_shard" are those of torch, None
+        leaves it as it is.
+    ranks: how many processes; more than one are held against one.
+    optimizer: `optimizer(parameters)`; SGD where not given.
+    uneven: whether the first process gets a row more than its share, and the last one a row less.
+    """
+
+    family: ClassVar[str] = "parallel"
+
+    build: Callable[[], Any] = field(default=lambda: None)
+    loss: Callable[..., Any] | None = None
+    step: Callable[[Any, dict[str, Any]], Any] | None = None
+    wrap: Callable[[Any], Any] | str | None = "ddp"
+    ranks: tuple[int, ...] = (1, 2)
+    optimizer: Callable[[Any], Any] | None = None
+    uneven: bool = False
+    inputs: Mapping[str, Domain] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    def __init__(
+        self,
+        build: Callable[[], Any],
+        *,
+        loss: Callable[..., Any] | None = None,
+        step: Callable[[Any, dict[str, Any]], Any] | None = None,
+        wrap: Callable[[Any], Any] | str | None = "ddp",
+        ranks: Iterable[int] = (1, 2),
+        optimizer: Callable[[Any], Any] | None = None,
+        uneven: bool = False,
+        inputs: Mapping[str, Domain] | None = None,
+        sizes: Mapping[str, int] | None = None,
+        allow: Mapping[str, str] | None = None,
+        limits: Mapping[str, float] | None = None,
+        timeout: float = 60.0,
+        name: str = "",
+        **domains: Domain,
+    ) -> None:
+        """Declare a step; raises DeclarationError for what cannot be meant."""
+        __tracebackhide__ = True
+        counts = (ranks,) if isinstance(ranks, int) else tuple(ranks)
+        own = {
+            "build": build,
+            "loss": loss,
+            "step": step,
+            "wrap": wrap,
+            "ranks": counts,
+            "optimizer": optimizer,
+            "uneven": uneven,
+            "inputs": {**(inputs or {}), **domains},
+            "sizes": dict(sizes or {}),
+            "allow": dict(allow or {}),
+            "limits": dict(limits or {}),
+            "timeout": timeout,
+            "name": name or getattr(build, "__name__", type(build).__name__),
+        }
+        for key, value in own.items():
+            object.__setattr__(self, key, value)
+        _check_functions(self)
+        _check_ranks(self)
+        _check_batch(self)
+        self.__post_init__()
+
+    @property
+    def worlds(self) -> tuple[int, ...]:
+        """The numbers of processes that are held against one, the smallest first."""
+        return tuple(sorted({count for count in self.ranks if count > 1}))
+
+    @property
+    def tensors(self) -> dict[str, Domain]:
+        """The inputs that are tensors."""
+        return {n: domain for n, domain in self.inputs.items() if domain.shape is not None}
+
+    @property
+    def all_sizes(self) -> dict[str, int]:
+        """The size of every dimension, those of bounds included."""
+        used = {name for domain in self.tensors.values() for name in domain.names}
+        usual = dict.fromkeys(used | bounds_of(self.tensors), _SIZE)
+        return {**usual, BATCH: _SIZE * max(self.worlds), **self.sizes}
+
+    def rows(self, rank: int, world: int) -> range:
+        """Return which rows of the batch a process of several gets."""
+        count = self.all_sizes[BATCH]
+        ends = [count * each // world for each in range(world + 1)]
+        if self.uneven and world > 1:
+            ends[1:-1] = [end + 1 for end in ends[1:-1]]
+        return range(ends[rank], ends[rank + 1])
+
+
+def _check_functions(subject: Parallel) -> None:
+    """Raise for functions that cannot be called, and for a step that is not said or said twice."""
+    check_callable("Parallel", subject.build)
+    for function in (subject.loss, subject.step, subject.optimizer):
+        if function is not None:
+            check_callable("Parallel", function)
+    if (subject.loss is None) == (subject.step is None):
+        raise DeclarationError(
+            f"tg.Parallel({subject.name}) needs either a loss or a step."
+            " Give loss=function(output, ...), or step=function(model, batch) that goes backward."
+        )
+    if isinstance(subject.wrap, str):
+        check_word("wrap", [subject.wrap], WRAPPERS)
+    elif subject.wrap is not None:
+        check_callable("Parallel", subject.wrap)
+
+
+def _check_ranks(subject: Parallel) -> None:
+    """Raise where there are not several processes to be held against one."""
+    counts = subject.ranks
+    if not subject.worlds or not all(type(count) is int and count > 0 for count in counts):
+        raise DeclarationError(
+            f"tg.Parallel(ranks={counts!r}) has no several processes. Give counts such as (1, 2)."
+        )
+
+
+def _check_batch(subject: Parallel) -> None:
+    """Raise for inputs that are no domains, or that cannot be cut into a part for each process."""
+    for name, domain in subject.inputs.items():
+        if not isinstance(domain, Domain):
+            raise DeclarationError(
+                f"tg.Parallel({name}={domain!r}) is no domain. Write tg.choice(...) to fix a value."
+            )
+    used = {name for domain in subject.tensors.values() for name in domain.names}
+    check_word("sizes", subject.sizes, used | bounds_of(subject.tensors))
+    check_possible("Parallel", subject.sizes)
+    if BATCH not in used:
+        raise DeclarationError(
+            f"tg.Parallel({subject.name}) has no input with the dimension {BATCH!r}, so that no"
+            f" batch can be cut. Call the batch dimension {BATCH}."
+        )
+    count = subject.all_sizes[BATCH]
+    for world in subject.worlds:
+        if count % world or (subject.uneven and count < 2 * world):
+            raise DeclarationError(
+                f"tg.Parallel cannot cut a batch of {count} for {world} processes."
+                f" Give sizes={{{BATCH!r}: {_SIZE * world}}}."
+            )
