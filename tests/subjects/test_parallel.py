@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from torch import nn
 
 import trainguard as tg
 
@@ -48,3 +49,14 @@ def test_the_batch_is_cut(uneven: bool, parts: list[tuple[int, int]]) -> None:
     assert subject.worlds == (2, 3)
     assert [(r.start, r.stop) for r in (subject.rows(i, 3) for i in range(3))] == parts
     assert subject.rows(0, 1) == range(12)
+
+
+def test_the_batch_may_stay_whole() -> None:
+    """Under tensor parallelism each rank gets all of it."""
+    assert tg.Parallel(build, loss=loss, cut=False, x=X).rows(1, 2) == range(8)
+
+
+def test_a_module_is_no_way_to_build_one() -> None:
+    """Each process needs one of its own."""
+    with pytest.raises(tg.DeclarationError, match="Pass its class"):
+        tg.Parallel(nn.Linear(8, 1), loss=loss, x=X)

@@ -18,6 +18,9 @@ class Likeness(Event):
         the mean and the sum over all ranks are.
     ratio, stray: the factor that explains most of the difference, and how far off it still is then,
         as a share of what is explained.
+    precision: the spacing of numbers near one in the coarsest dtype that was computed in.
+    rounding: how far off an update may be because parameters are rounded.
+    shards: the factor of what each rank holds of all parameters, where these explain a difference.
     lone_statistics: whether normalisation takes its statistics from the rows of each rank.
     """
 
@@ -34,4 +37,7 @@ class Likeness(Event):
     sum: float = 0.0
     ratio: float = 1.0
     stray: float = 0.0
+    precision: float = 0.0
+    rounding: float = 0.0
+    shards: tuple[float, ...] = ()
     lone_statistics: bool = False

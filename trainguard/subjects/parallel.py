@@ -29,6 +29,7 @@ class Parallel(Subject):
         leaves it as it is.
     ranks: how many processes; more than one are held against one.
     optimizer: `optimizer(parameters)`; SGD where not given.
+    cut: False where each process gets the whole batch, as under tensor parallelism.
     uneven: whether the first process gets a row more than its share, and the last one a row less.
     """
 
@@ -40,6 +41,7 @@ class Parallel(Subject):
     wrap: Callable[[Any], Any] | str | None = "ddp"
     ranks: tuple[int, ...] = (1, 2)
     optimizer: Callable[[Any], Any] | None = None
+    cut: bool = True
     uneven: bool = False
     inputs: Mapping[str, Domain] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -53,6 +55,7 @@ class Parallel(Subject):
         wrap: Callable[[Any], Any] | str | None = "ddp",
         ranks: Iterable[int] = (1, 2),
         optimizer: Callable[[Any], Any] | None = None,
+        cut: bool = True,
         uneven: bool = False,
         inputs: Mapping[str, Domain] | None = None,
         sizes: Mapping[str, int] | None = None,
@@ -72,6 +75,7 @@ class Parallel(Subject):
             "wrap": wrap,
             "ranks": counts,
             "optimizer": optimizer,
+            "cut": cut,
             "uneven": uneven,
             "inputs": {**(inputs or {}), **domains},
             "sizes": dict(sizes or {}),
@@ -107,6 +111,8 @@ class Parallel(Subject):
     def rows(self, rank: int, world: int) -> range:
         """Return which rows of the batch a process of several gets."""
         count = self.all_sizes[BATCH]
+        if not self.cut:
+            return range(count)
         ends = [count * each // world for each in range(world + 1)]
         if self.uneven and world > 1:
             ends[1:-1] = [end + 1 for end in ends[1:-1]]
@@ -116,6 +122,11 @@ class Parallel(Subject):
 def _check_functions(subject: Parallel) -> None:
     """Raise for functions that cannot be called, and for a step that is not said or said twice."""
     check_callable("Parallel", subject.build)
+    if hasattr(subject.build, "named_parameters") and not isinstance(subject.build, type):
+        raise DeclarationError(
+            f"tg.Parallel({subject.name}) is a module, and each process needs one of its own."
+            " Pass its class, or a function that builds it."
+        )
     for function in (subject.loss, subject.step, subject.optimizer):
         if function is not None:
             check_callable("Parallel", function)

@@ -1,6 +1,7 @@
 """Judgements of steps on several processes, over numbers written by hand."""
 
 from math import nan, sqrt
+from typing import Any
 
 import pytest
 
@@ -14,12 +15,19 @@ LOSS, GRADIENTS, UPDATE = (
 )
 
 
-def scaled(ratio: float, quantity: str = "gradient", world: int = 4, **more: float) -> Likeness:
+def scaled(ratio: float, quantity: str = "gradient", world: int = 4, **more: Any) -> Likeness:
     """Write what all ranks have as so many times what one process has."""
     gap = abs(ratio - 1)
-    numbers = {"apart": gap, "mean": gap, "sum": abs(world * ratio - 1), "ratio": ratio, **more}
+    numbers = {
+        "whole": 1.0,
+        "apart": gap,
+        "mean": gap,
+        "sum": abs(world * ratio - 1),
+        "ratio": ratio,
+        **more,
+    }
     return Likeness(
-        quantity=quantity, world=world, value=ratio, reference=1.0, whole=1.0,
+        quantity=quantity, world=world, value=ratio, reference=1.0,
         **{"place": "fc.weight", **numbers},
     )  # fmt: skip
 
@@ -66,6 +74,22 @@ def test_rounding_is_allowed() -> None:
     assert judge(GRADIENTS, scaled(1.0005), scaled(3.0, apart=9e-6)) == []
     assert judge(GRADIENTS, scaled(1.02), **{f"limit:{GRADIENTS}": 0.05}) == []
     assert len(judge(GRADIENTS, scaled(nan))) == 1
+
+
+def test_coarse_numbers_are_rounded() -> None:
+    """What is computed in bfloat16 may be off by some parts in a hundred, and no more."""
+    coarse = {"precision": 2**-7, "whole": 0.0}
+    assert judge(GRADIENTS, scaled(1.03, **coarse)) == []
+    assert len(judge(GRADIENTS, scaled(1.05, **coarse))) == 1
+    assert judge(UPDATE, scaled(1.05, "update", rounding=0.06)) == []
+
+
+def test_shards_with_factors_of_their_own() -> None:
+    """Each rank has clipped what it holds by the norm of that."""
+    (finding,) = judge(GRADIENTS, scaled(1.4, stray=0.1, shards=(1.6, 1.3)))
+    assert "clipped by the norm of that" in finding.why
+    (finding,) = judge(GRADIENTS, scaled(4.0, shards=(4.0, 4.0)))
+    assert "it is N times" in finding.why
 
 
 def test_the_fewest_processes_are_told() -> None:

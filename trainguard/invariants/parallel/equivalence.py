@@ -13,6 +13,7 @@ SHARE = 1e-3  # of the quantity: float32 adds up a batch in another order to som
 # Of all parameters together: gradients that cancel, such as that of a bias before a normalisation,
 # are nothing but rounding.
 ROUNDING = 1e-5
+COARSE = 4  # of the spacing of numbers, where more than float32 is rounded
 PROPORTIONAL = 1e-2  # what may be left of a difference that is said to be a factor
 STATISTICS = (
     "BatchNorm takes its statistics from the rows of each rank: SyncBatchNorm shares them,"
@@ -57,7 +58,8 @@ def gradients_equal_one_process(trace: Trace[Likeness]) -> Iterator[Finding]:
 
     Judges: the gradient of each parameter on each rank after the step has gone backward, put
         together where it is sharded.
-    Allows: 0.1 % of its norm (limit) and 1e-5 of the norm over all parameters. Where BatchNorm
+    Allows: 0.1 % of its norm (limit) and 1e-5 of the norm over all parameters; more in
+        bfloat16 and float16. Where BatchNorm
         takes its statistics from each rank's rows, a difference is a note.
     Misses: parameters whose parts cannot be put together (FSDP1, ZeRO), stages of a pipeline, and
         anything that differs only after the first step.
@@ -80,7 +82,8 @@ def update_equals_one_process(trace: Trace[Likeness]) -> Iterator[Finding]:
     Where the gradients agree, the optimizer moves each parameter as it does on one process.
 
     Judges: the elements whose gradients agree, where those of all parameters do.
-    Allows: 0.1 % of the update's norm (limit) and 1e-5 of the norm over all parameters. A rate that
+    Allows: 0.1 % of the update's norm (limit) and 1e-5 of the norm over all parameters; more in
+        bfloat16 and float16. A rate that
         grows with the number of processes is a note.
     Misses: what differs only after the first step.
     Why: an optimizer that was made before the model was sharded moves what nobody trains any more.
@@ -105,7 +108,8 @@ def _judge(trace: Trace[Likeness], quantity: str, name: str) -> Iterator[Finding
         f"the {quantity} of `{trace.subject}` is another one on several processes",
         _place(worst),
         number(worst.value) + f", {number(worst.ratio)} times that of one process",
-        number(worst.reference) + f" on one process, to {number(100 * share)} %",
+        number(worst.reference)
+        + f" on one process, to {number(100 * max(share, COARSE * worst.precision))} %",
         why=_explain_gradient(worst, share) if quantity == "gradient" else _explain_update(worst),
         rank=Rank.NOTE if worst.lone_statistics or scaled else Rank.BROKEN,
         event=worst,
@@ -120,7 +124,9 @@ def _place(event: Likeness) -> Place:
 
 def _allowed(event: Likeness, share: float) -> float:
     """Return how far off a quantity may be."""
-    return share * abs(event.reference) + ROUNDING * event.whole
+    relative = max(share, COARSE * event.precision)
+    rounding = max(ROUNDING, event.precision) * event.whole + event.rounding
+    return relative * abs(event.reference) + rounding
 
 
 def _differs(event: Likeness, share: float) -> bool:
@@ -169,6 +175,8 @@ def _explain_gradient(event: Likeness, share: float) -> str:
         "sqrt(N)": "it may be clipped or scaled by the norm of each rank's part",
         "1/sqrt(N)": "it may be clipped or scaled by a norm that counts each rank's part again",
     }
+    if event.shards and max(event.shards) > (1 + PROPORTIONAL) * min(event.shards):
+        return "what each rank holds has a factor of its own: it is clipped by the norm of that"
     factor = _factor(event)
     if factor:
         return f"it is {factor} times as large: {reasons[factor]}"

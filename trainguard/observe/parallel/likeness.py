@@ -1,6 +1,7 @@
 """How alike a step of several processes is to that of one process, in numbers."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import sqrt
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from trainguard.events.parallel import Likeness
 from trainguard.observe.parallel.one_step import Outcome
 
+_SHARD = 1e-2  # what may be left of what each rank holds, after its factor
 _SAME = (
     1e-3  # of a gradient's element: what an optimizer makes of elements farther apart may differ
 )
@@ -16,8 +18,11 @@ _SAME = (
 
 def compare(one: Outcome, several: Sequence[Outcome], case: int) -> Iterator[Likeness]:
     """Yield how alike the loss, each gradient and each update are."""
-    yield _compare_losses(one["loss"], [each["loss"] for each in several], case)
     alone = any(each["lone_statistics"] for each in several)
+    known = {"precision": max(each["precision"] for each in (one, *several))}
+    losses = _compare_losses(one["loss"], [each["loss"] for each in several], case)
+    yield replace(losses, lone_statistics=alone, **known)
+    shards = _explain_by_shards(one, several[0], len(several)) if several[0]["sharded"] else ()
     for quantity in ("gradient", "update"):
         wanted = one[f"{quantity}s"]
         whole = sqrt(sum(float(t.square().sum()) for t in wanted.values()))
@@ -27,7 +32,29 @@ def compare(one: Outcome, several: Sequence[Outcome], case: int) -> Iterator[Lik
                 continue  # cut up in a way that it cannot be put together from
             near = _near(one, several, name) if quantity == "update" else 1.0
             tensors = [wanted[name] * near, *(t * near for t in found)]
-            yield _compare_tensors(quantity, name, tensors, whole, case, alone)
+            likeness = _compare_tensors(quantity, name, tensors, whole, case)
+            held = _norm(one["parameters"][name] * near) if quantity == "update" else 0.0
+            rounding = known["precision"] * held
+            yield replace(
+                likeness, rounding=rounding, shards=shards, lone_statistics=alone, **known
+            )
+
+
+def _explain_by_shards(one: Outcome, first: Outcome, world: int) -> tuple[float, ...]:
+    """Return one factor for what each rank holds of all gradients, where that is the difference."""
+    pairs = [(first["gradients"][n], wanted) for n, wanted in one["gradients"].items()]
+    factors = []
+    for rank in range(world):
+        own = [(g.chunk(world)[rank:], w.chunk(world)[rank:]) for g, w in pairs if w.dim()]
+        held = [(g[0].flatten(), w[0].flatten()) for g, w in own if g]
+        if not held:
+            return ()
+        given, wanted = (torch.cat([pair[i] for pair in held]) for i in (0, 1))
+        factor = float((given * wanted).sum() / wanted.square().sum())
+        if not _norm(given - factor * wanted) <= _SHARD * _norm(given):
+            return ()
+        factors.append(factor)
+    return tuple(factors)
 
 
 def _near(one: Outcome, several: Sequence[Outcome], name: str) -> Tensor:
@@ -39,7 +66,7 @@ def _near(one: Outcome, several: Sequence[Outcome], name: str) -> Tensor:
 
 
 def _compare_tensors(
-    quantity: str, name: str, tensors: Sequence[Tensor], whole: float, case: int, alone: bool
+    quantity: str, name: str, tensors: Sequence[Tensor], whole: float, case: int
 ) -> Likeness:
     """Compare a tensor of one process, the first one, with those of several."""
     wanted, *found = tensors
@@ -65,7 +92,6 @@ def _compare_tensors(
         sum=_norm(total - wanted),
         ratio=ratio,
         stray=_norm(own - ratio * wanted) / explained if explained else 0.0,
-        lone_statistics=alone,
     )
 
 

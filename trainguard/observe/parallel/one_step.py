@@ -45,12 +45,15 @@ def _part(subject: Parallel, batch: Batch, rank: int, world: int) -> Batch:
 def _make(subject: Parallel, batch: Batch, seed: int) -> Outcome:
     """Build, wrap and train for one step."""
     seed_everything(_BUILT)
-    module = subject.build().train()
+    module = subject.build()
     model = _wrap(subject, module)
     optimizer = (subject.optimizer or _usual)(model.parameters())
     named = dict(model.named_parameters())
     before = {name: _whole(parameter) for name, parameter in named.items()}
     fed = forward_inputs(module, subject.loss, batch)
+    dtypes = {parameter.dtype for parameter in named.values()}
+    for each in module.modules():
+        each.register_forward_hook(lambda _module, _inputs, output: _add_dtype(output, dtypes))
     seed_everything(seed)
     if subject.step is not None:
         loss = subject.step(model, batch)
@@ -66,6 +69,9 @@ def _make(subject: Parallel, batch: Batch, seed: int) -> Outcome:
         "loss": float(loss),
         "gradients": gradients,
         "updates": {name: _whole(named[name]) - before[name] for name in named},
+        "parameters": before,
+        "precision": max(torch.finfo(d).eps for d in dtypes if d.is_floating_point),
+        "sharded": any(hasattr(parameter, "full_tensor") for parameter in named.values()),
         "lone_statistics": any(map(_takes_own_statistics, model.modules())),
     }
 
@@ -102,7 +108,13 @@ def _whole(tensor: Tensor) -> Tensor:
     """Return a copy of a tensor in double precision, put together from the parts of all ranks."""
     full = getattr(tensor, "full_tensor", None)
     whole: Tensor = tensor if full is None else full()
-    return whole.detach().cpu().to(torch.float64, copy=True)
+    return whole.detach().to_dense().cpu().to(torch.float64, copy=True)
+
+
+def _add_dtype(output: object, dtypes: set[torch.dtype]) -> None:
+    """Add the dtype that a module computes in: that of its output, under autocast as well."""
+    if isinstance(output, Tensor) and output.is_floating_point():
+        dtypes.add(output.dtype)
 
 
 def _takes_own_statistics(module: nn.Module) -> bool:
