@@ -61,8 +61,8 @@ def gradients_equal_one_process(trace: Trace[Likeness]) -> Iterator[Finding]:
     Allows: 0.1 % of its norm (limit) and 1e-5 of the norm over all parameters; more in
         bfloat16 and float16. Where BatchNorm
         takes its statistics from each rank's rows, a difference is a note.
-    Misses: parameters whose parts cannot be put together (FSDP1, ZeRO), stages of a pipeline, and
-        anything that differs only after the first step.
+    Misses: parameters whose parts cannot be put together (FSDP1, ZeRO), stages of a pipeline,
+        what differs only after the first step, and what a group of one gets wrong as well.
     Why: a sum in place of a mean trains at another rate with each number of GPUs, a reduction that
         is missing lets the replicas drift apart; the loss falls all the same.
     Source: modelscope/FunASR issue 3472 (no_sync on the wrong micro-batch); pytorch/pytorch issue
@@ -166,7 +166,8 @@ def _explain_gradient(event: Likeness, share: float) -> str:
         if event.mean <= allowed or event.sum <= allowed:
             return (
                 "each rank keeps the gradient of its own rows: nothing reduces it, as where"
-                " model.module(x) is called, or the last micro-batch is under no_sync"
+                " model.module(x) is called, the last micro-batch is under no_sync, or a parameter"
+                " without a gradient holds up DistributedDataParallel"
             )
         return "the ranks have different gradients: a part of them may not be reduced"
     reasons = {
@@ -184,7 +185,7 @@ def _explain_gradient(event: Likeness, share: float) -> str:
         return "it is the same but for a factor: perhaps of clipping, or of a count of tokens"
     return (
         "the rows of the ranks have unequal weights: perhaps a mean of each rank's mean, over"
-        " unequal counts of rows or tokens"
+        " unequal counts of rows or tokens; or those of other ranks are left out"
     )
 
 

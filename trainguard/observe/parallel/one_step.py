@@ -1,6 +1,7 @@
 """One process of several, or of one: its part of a batch, its step, and what came of it."""
 
 import io
+from collections import Counter
 from typing import Any
 
 import torch
@@ -83,9 +84,11 @@ def _wrap(subject: Parallel, module: nn.Module) -> nn.Module:
     if subject.wrap == "fully_shard":
         from torch.distributed.fsdp import fully_shard  # late: torch before 2.6 has none
 
+        holders = Counter(p for child in module.children() for p in child.parameters())
         for child in module.children():
-            if not isinstance(child, nn.ModuleList | nn.ModuleDict) and [*child.parameters()]:
-                fully_shard(child)
+            own = [holders[p] for p in child.parameters()]
+            if own and max(own) == 1 and not isinstance(child, nn.ModuleList | nn.ModuleDict):
+                fully_shard(child)  # what is tied to another one is for the outermost
         fully_shard(module)
         return module
     wrapped: nn.Module = subject.wrap(module) if callable(subject.wrap) else module
