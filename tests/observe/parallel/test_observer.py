@@ -1,6 +1,7 @@
 """Steps of real processes: what is compared, what cannot be, and who fails or hangs."""
 
 import os
+import signal
 import time
 from typing import Any
 
@@ -79,6 +80,13 @@ def die_on_second(model: Any, batch: Any) -> Any:
     return fail_on_second(model, batch)
 
 
+def kill_second(model: Any, batch: Any) -> Any:
+    """Kill rank 1, as a machine without memory does."""
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return fail_on_second(model, batch)
+
+
 def hang_on_second(model: Any, batch: Any) -> Any:
     """Keep rank 1 busy, and let the others be done."""
     if dist.get_rank() == 1:
@@ -91,6 +99,7 @@ def hang_on_second(model: Any, batch: Any) -> Any:
     [
         (fail_on_second, "rank 1 of 2 raised ValueError: too short"),
         (die_on_second, "rank 1 of 2 ended without a word"),
+        (kill_second, "rank 1 of 2 was ended by SIGKILL"),
     ],
 )
 def test_a_rank_that_fails_is_named(step: Any, told: str) -> None:

@@ -1,6 +1,7 @@
 """The processes of a declared run, each recorded by itself: forked ones, or torchrun's."""
 
 import os
+import signal
 import socket
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -70,11 +71,13 @@ def _wait(children: dict[int, int], files: list[Path], timeout: float) -> None:
     while waiting:
         looks = {rank: os.waitpid(children[rank], os.WNOHANG) for rank in sorted(waiting)}
         waiting -= {rank for rank, (ended, _) in looks.items() if ended}
-        failed = [files[rank] for rank, (_, status) in looks.items() if status]
+        failed = {files[rank]: status for rank, (_, status) in looks.items() if status}
         if failed:
             # The first one: what the others say is often that they have lost it.
             first = min(failed, key=lambda file: file.stat().st_mtime if file.exists() else 0.0)
-            said = first.read_text(encoding="utf-8") if first.exists() else ""
+            code = os.waitstatus_to_exitcode(failed[first])
+            died = f"was ended by {signal.Signals(-code).name}" if code < 0 else ""
+            said = first.read_text(encoding="utf-8") if first.exists() else died
             raise SubjectError(
                 f"rank {first.name} of {len(files)} {said or 'ended without a word'}",
                 "make it run by itself first, under torchrun",
