@@ -76,6 +76,14 @@ def test_rounding_is_allowed() -> None:
     assert len(judge(GRADIENTS, scaled(nan))) == 1
 
 
+def test_gradients_in_parts() -> None:
+    """Where none can be put together, as under FSDP1, nothing has passed."""
+    for name in (GRADIENTS, UPDATE):
+        (made,) = find_invariants(f"parallel.{name}")
+        assert "put together" in made.evidence(Trace("step", (scaled(1.0, "loss"),)))
+        assert made.evidence(Trace("step", (scaled(1.0),))) == ""
+
+
 def test_coarse_numbers_are_rounded() -> None:
     """What is computed in bfloat16 may be off by some parts in a hundred, and no more."""
     coarse = {"precision": 2**-7, "whole": 0.0}

@@ -51,7 +51,13 @@ def loss_equals_one_process(trace: Trace[Likeness]) -> Iterator[Finding]:
         )
 
 
-@invariant("parallel")
+def _lacks_gradients(trace: Trace[Likeness]) -> str:
+    """Return why no gradient can be held against that of one process, or nothing."""
+    compared = any(event.quantity == "gradient" for event in trace)
+    return "" if compared else "no gradient can be put together from what the ranks hold"
+
+
+@invariant("parallel", evidence=_lacks_gradients)
 def gradients_equal_one_process(trace: Trace[Likeness]) -> Iterator[Finding]:
     """
     Each gradient that the optimizer gets is that of one process with the same batch.
@@ -73,7 +79,7 @@ def gradients_equal_one_process(trace: Trace[Likeness]) -> Iterator[Finding]:
 
 def _lacks_agreement(trace: Trace[Likeness]) -> str:
     """Return why no update can be held against that of one process, or nothing."""
-    return "" if _agreed(trace) else "the gradients differ already"
+    return _lacks_gradients(trace) or ("" if _agreed(trace) else "the gradients differ already")
 
 
 @invariant("parallel", evidence=_lacks_agreement)
