@@ -38,7 +38,7 @@ def loss_equals_one_process(trace: Trace[Likeness]) -> Iterator[Finding]:
     share = trace.limit("loss_equals_one_process", SHARE)
     wrong = [e for e in trace if e.quantity == "loss" and _differs(e, share)]
     for event in wrong[:1]:
-        apart = _apart(trace, "gradient", event.world, event.case)
+        apart = _list_differing(trace, "gradient", event.world, event.case)
         alone = any(each.lone_statistics for each in trace)
         yield Finding(
             f"the loss of `{trace.subject}` is another one on several processes",
@@ -79,7 +79,9 @@ def gradients_equal_one_process(trace: Trace[Likeness]) -> Iterator[Finding]:
 
 def _lacks_agreement(trace: Trace[Likeness]) -> str:
     """Return why no update can be held against that of one process, or nothing."""
-    return _lacks_gradients(trace) or ("" if _agreed(trace) else "the gradients differ already")
+    return _lacks_gradients(trace) or (
+        "" if _find_agreement(trace) else "the gradients differ already"
+    )
 
 
 @invariant("parallel", evidence=_lacks_agreement)
@@ -95,7 +97,7 @@ def update_equals_one_process(trace: Trace[Likeness]) -> Iterator[Finding]:
     Why: an optimizer that was made before the model was sharded moves what nobody trains any more.
     Source: PyTorch, the tutorial of FSDP2 (the optimizer is made after fully_shard).
     """
-    agreed = _agreed(trace)
+    agreed = _find_agreement(trace)
     events = tuple(e for e in trace if (e.world, e.case) in agreed)
     kept = Trace(trace.subject, events, trace.conditions, trace.promises)
     yield from _judge(kept, "update", "update_equals_one_process")
@@ -112,23 +114,23 @@ def _judge(trace: Trace[Likeness], quantity: str, name: str) -> Iterator[Finding
     scaled = quantity == "update" and "that grows" in _explain_update(worst)
     yield Finding(
         f"the {quantity} of `{trace.subject}` is another one on several processes",
-        _place(worst),
+        _locate(worst),
         number(worst.value) + f", {number(worst.ratio)} times that of one process",
         number(worst.reference)
         + f" on one process, to {number(100 * max(share, COARSE * worst.precision))} %",
         why=_explain_gradient(worst, share) if quantity == "gradient" else _explain_update(worst),
         rank=Rank.NOTE if worst.lone_statistics or scaled else Rank.BROKEN,
         event=worst,
-        elsewhere=tuple(_place(e) for e in first if e is not worst),
+        elsewhere=tuple(_locate(e) for e in first if e is not worst),
     )
 
 
-def _place(event: Likeness) -> Place:
+def _locate(event: Likeness) -> Place:
     """Return where it differs: how many ranks, the parameter, and on which rank."""
     return Place(f"{event.place}, rank {event.rank} of {event.world}", rank=event.rank)
 
 
-def _allowed(event: Likeness, share: float) -> float:
+def _allow(event: Likeness, share: float) -> float:
     """Return how far off a quantity may be."""
     relative = max(share, COARSE * event.precision)
     rounding = max(ROUNDING, event.precision) * event.whole + event.rounding
@@ -137,27 +139,31 @@ def _allowed(event: Likeness, share: float) -> float:
 
 def _differs(event: Likeness, share: float) -> bool:
     """Say whether a quantity is not that of one process; nor is what is no number."""
-    return not event.apart <= _allowed(event, share)
+    return not event.apart <= _allow(event, share)
 
 
-def _apart(trace: Trace[Likeness], quantity: str, world: int, case: int) -> list[Likeness]:
+def _list_differing(trace: Trace[Likeness], quantity: str, world: int, case: int) -> list[Likeness]:
     """Return what of a quantity differs with one batch on so many processes."""
     share = trace.limit(f"{quantity}s_equal_one_process", SHARE)
     own = (e for e in trace if (e.quantity, e.world, e.case) == (quantity, world, case))
     return [event for event in own if _differs(event, share)]
 
 
-def _agreed(trace: Trace[Likeness]) -> set[tuple[int, int]]:
+def _find_agreement(trace: Trace[Likeness]) -> set[tuple[int, int]]:
     """Return for how many processes, and with which batch, all gradients agree."""
     every = {(e.world, e.case) for e in trace}
-    return {(world, case) for world, case in every if not _apart(trace, "gradient", world, case)}
+    return {
+        (world, case)
+        for world, case in every
+        if not _list_differing(trace, "gradient", world, case)
+    }
 
 
 def _explain_loss(event: Likeness, apart: bool) -> str:
     """Guess why the loss differs."""
     if not apart:
         return "the gradients agree: it may be only what is reported"
-    factor = _factor(event)
+    factor = _name_factor(event)
     if factor:
         return f"it is {factor} times as large: a sum may stand where a mean does, or the reverse"
     return "it may be the mean of each rank's mean, over unequal counts of rows or tokens"
@@ -165,7 +171,7 @@ def _explain_loss(event: Likeness, apart: bool) -> str:
 
 def _explain_gradient(event: Likeness, share: float) -> str:
     """Guess why a gradient differs."""
-    allowed = _allowed(event, share)
+    allowed = _allow(event, share)
     if event.lone_statistics:
         return STATISTICS
     if event.between > allowed:
@@ -184,7 +190,7 @@ def _explain_gradient(event: Likeness, share: float) -> str:
     }
     if event.shards and max(event.shards) > (1 + PROPORTIONAL) * min(event.shards):
         return "what each rank holds has a factor of its own: it is clipped by the norm of that"
-    factor = _factor(event)
+    factor = _name_factor(event)
     if factor:
         return f"it is {factor} times as large: {reasons[factor]}"
     if event.stray <= PROPORTIONAL:
@@ -201,12 +207,12 @@ def _explain_update(event: Likeness) -> str:
         return STATISTICS
     if event.value == 0:
         return "the optimizer of this rank may not hold it, or hold it from before it was wrapped"
-    if _factor(event) in ("N", "sqrt(N)"):
+    if _name_factor(event) in ("N", "sqrt(N)"):
         return "a rate that grows with the number of processes is meant for a batch that does too"
     return "the optimizer may have another rate, or other groups, on several processes"
 
 
-def _factor(event: Likeness) -> str:
+def _name_factor(event: Likeness) -> str:
     """Return by which factor of the number of processes, N, a quantity is off; "" by none."""
     n = float(event.world)
     known = {"N": n, "1/N": 1 / n, "sqrt(N)": sqrt(n), "1/sqrt(N)": 1 / sqrt(n)}

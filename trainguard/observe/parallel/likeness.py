@@ -30,7 +30,7 @@ def compare(one: Outcome, several: Sequence[Outcome], case: int) -> Iterator[Lik
             found = [each[f"{quantity}s"].get(name) for each in several]
             if any(t is None or t.shape != wanted[name].shape for t in found):
                 continue  # cut up in a way that it cannot be put together from
-            near = _near(one, several, name) if quantity == "update" else 1.0
+            near = _mark_near(one, several, name) if quantity == "update" else 1.0
             tensors = [wanted[name] * near, *(t * near for t in found)]
             likeness = _compare_tensors(quantity, name, tensors, whole, case)
             held = _norm(one["parameters"][name] * near) if quantity == "update" else 0.0
@@ -57,7 +57,7 @@ def _explain_by_shards(one: Outcome, first: Outcome, world: int) -> tuple[float,
     return tuple(factors)
 
 
-def _near(one: Outcome, several: Sequence[Outcome], name: str) -> Tensor:
+def _mark_near(one: Outcome, several: Sequence[Outcome], name: str) -> Tensor:
     """Return where the gradients of all processes are those of one, as ones among zeros."""
     wanted = one["gradients"][name]
     slack = _SAME * wanted.abs()

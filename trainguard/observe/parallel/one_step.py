@@ -26,14 +26,14 @@ def step_in_group(subject: Parallel, batches: list[Batch], seed: int) -> bytes:
     """Join the group, make one step of a new model with each batch, and return what came of it."""
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
-    outcomes = [_make(subject, _part(subject, b, rank, world), seed) for b in batches]
+    outcomes = [_make(subject, _cut(subject, b, rank, world), seed) for b in batches]
     dist.barrier()  # nobody leaves while another one may wait for it
     file = io.BytesIO()
     torch.save(outcomes, file)
     return file.getvalue()
 
 
-def _part(subject: Parallel, batch: Batch, rank: int, world: int) -> Batch:
+def _cut(subject: Parallel, batch: Batch, rank: int, world: int) -> Batch:
     """Return the rows of the batch that are for one process."""
     rows, own = subject.rows(rank, world), dict(batch)
     for name, domain in subject.tensors.items():
@@ -48,9 +48,9 @@ def _make(subject: Parallel, batch: Batch, seed: int) -> Outcome:
     seed_everything(_BUILT)
     module = subject.build()
     model = _wrap(subject, module)
-    optimizer = (subject.optimizer or _usual)(model.parameters())
+    optimizer = (subject.optimizer or _make_usual)(model.parameters())
     named = dict(model.named_parameters())
-    before = {name: _whole(parameter) for name, parameter in named.items()}
+    before = {name: _assemble(parameter) for name, parameter in named.items()}
     fed = forward_inputs(module, subject.loss, batch)
     dtypes = {parameter.dtype for parameter in named.values()}
     for each in module.modules():
@@ -64,12 +64,12 @@ def _make(subject: Parallel, batch: Batch, seed: int) -> Outcome:
         taken = parameters(subject.loss)
         loss = subject.loss(output, **{n: batch[n] for n in batch if taken is None or n in taken})
         loss.backward()
-    gradients = {name: _gradient(parameter) for name, parameter in named.items()}
+    gradients = {name: _read_gradient(parameter) for name, parameter in named.items()}
     optimizer.step()
     return {
         "loss": float(loss),
         "gradients": gradients,
-        "updates": {name: _whole(named[name]) - before[name] for name in named},
+        "updates": {name: _assemble(named[name]) - before[name] for name in named},
         "parameters": before,
         "precision": max(torch.finfo(d).eps for d in dtypes if d.is_floating_point),
         "sharded": any(hasattr(parameter, "full_tensor") for parameter in named.values()),
@@ -95,19 +95,19 @@ def _wrap(subject: Parallel, module: nn.Module) -> nn.Module:
     return wrapped
 
 
-def _usual(parameters: Any) -> torch.optim.Optimizer:
+def _make_usual(parameters: Any) -> torch.optim.Optimizer:
     """Return the optimizer where none is declared."""
     return torch.optim.SGD(parameters, lr=_RATE)
 
 
-def _gradient(parameter: Tensor) -> Tensor:
+def _read_gradient(parameter: Tensor) -> Tensor:
     """Return the gradient of a parameter; zeros where it has none."""
     if parameter.grad is None:
-        return torch.zeros_like(_whole(parameter))
-    return _whole(parameter.grad)
+        return torch.zeros_like(_assemble(parameter))
+    return _assemble(parameter.grad)
 
 
-def _whole(tensor: Tensor) -> Tensor:
+def _assemble(tensor: Tensor) -> Tensor:
     """Return a copy of a tensor in double precision, put together from the parts of all ranks."""
     full = getattr(tensor, "full_tensor", None)
     whole: Tensor = tensor if full is None else full()
