@@ -98,4 +98,21 @@ class Score(Event):
     commonest: float = nan
 
 
-FITS = (BaselineFit, Skill, Score)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics(Event):
+    """
+    What an evaluation scored at one place, by metrics that are no means over samples.
+
+    step: how many optimizer steps had been made. clock: of the last of its batches.
+    values: a metric ("rmse"), how it was computed ("true": by one of its conventions, or a known
+        mistake: "batches", "decisions", "exchanged", "squared"), and its value.
+    """
+
+    step: int
+    source: str = ""
+    clock: int = 0
+    batches: int = 0
+    values: tuple[tuple[str, str, float], ...] = ()
+
+
+FITS = (BaselineFit, Skill, Score, Metrics)

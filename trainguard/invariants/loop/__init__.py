@@ -30,6 +30,7 @@ from trainguard.invariants.loop import chance as chance  # isort: skip
 from trainguard.invariants.loop import logged as logged  # isort: skip
 from trainguard.invariants.loop import logged_accuracies as logged_accuracies  # isort: skip
 from trainguard.invariants.loop import logged_averages as logged_averages  # isort: skip
+from trainguard.invariants.loop import logged_metrics as logged_metrics  # isort: skip
 from trainguard.invariants.loop import meters as meters  # isort: skip
 from trainguard.invariants.loop import probes as probes  # isort: skip
 from trainguard.invariants.loop import counterfactuals as counterfactuals  # isort: skip

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from trainguard.core.catalogue import Evidence
 from trainguard.events.base import Event
 from trainguard.events.counterfactual import WhatIf
-from trainguard.events.fit import BaselineFit, Skill
+from trainguard.events.fit import BaselineFit, Metrics, Skill
 from trainguard.events.loop import (
     Average,
     Evaluation,
@@ -142,3 +142,4 @@ HELD_OUT = either(
 )
 SERVED = some(Probe, "no loader of several batches was seen", lambda p: p.probe == "batches")
 SKILLS = some(Skill, "no evaluation of classes was seen")
+METRICS = some(Metrics, "no evaluation whose targets are known was seen")

@@ -16,6 +16,7 @@ from trainguard.observe.loop.watch.constant_predictions import ConstantPredictio
 from trainguard.observe.loop.watch.detached_probe import DetachedProbe
 from trainguard.observe.loop.watch.epoch_orders import EpochOrders
 from trainguard.observe.loop.watch.epoch_pairs import EpochPairs
+from trainguard.observe.loop.watch.evaluation_metrics import EvaluationMetrics
 from trainguard.observe.loop.watch.evaluation_skill import EvaluationSkill
 from trainguard.observe.loop.watch.forwards import Forwards
 from trainguard.observe.loop.watch.frozen_references import FrozenReferences
@@ -87,6 +88,7 @@ _ALL: tuple[type[Watcher], ...] = (
     SharedLayers,
     Batches,
     Scores,
+    EvaluationMetrics,
     Labels,
     SamplePairs,
     EpochPairs,

@@ -112,6 +112,10 @@ class LoggedValues(Watcher):
             self.recorder.keep(event)
         return ()
 
+    def names(self) -> list[str]:
+        """Return the names under which numbers were said."""
+        return [name for _, name in self._columns]
+
     def said_after(self, clock: int) -> Iterator[tuple[float, float, str]]:
         """Yield the numbers that were said after an instant: value, rounding, source."""
         for column in self._columns.values():

@@ -1,0 +1,115 @@
+"""Judgement of the metrics that a script says of its evaluations: AUC, F1, R2, perplexity."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.core.names import metric_of
+from trainguard.events.base import Event
+from trainguard.events.fit import Metrics
+from trainguard.events.loop import Logged
+from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import METRICS
+from trainguard.invariants.loop.wording import events, place_of_log
+from trainguard.invariants.wording import number
+
+_FEW = 2  # evaluations that agree on a mistake; one alone is a note
+_NEAR = 2e-4  # of the value: what float32 and another order of adding up change
+_FAR = 0.01  # of the truth: a mistake that is nearer to it makes no difference
+_COARSE = 0.002  # of the value: what is rounded more than that may be anything
+_FAULTS = {
+    "batches": (
+        "is the mean of what was computed for each batch",
+        "collect the outputs and targets of all batches, and compute it once",
+    ),
+    "decisions": (
+        "was computed of decisions, not of scores",
+        "give it the probabilities: of zeros and ones it is the mean of two recalls",
+    ),
+    "exchanged": (
+        "was computed with outputs and targets exchanged",
+        "give the targets where the function wants them: scikit-learn's take them first",
+    ),
+    "squared": ("is the mean square itself", "take its root"),
+}
+
+
+@invariant("loop", evidence=METRICS)
+def logged_metrics_are_true(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    An AUC, F1, precision, recall, R2, RMSE, correlation or perplexity is that of the evaluation.
+
+    Judges: numbers under such a name ("val_auc", "f1"), said after an evaluation of which outputs
+        and targets are known from a loss function or a loader: all of them match a known mistake,
+        none the truth, and both are 1 % apart. The mistakes: the mean of the metrics of single
+        batches; an AUC of decisions; outputs and targets exchanged; an RMSE without its root. In
+        one evaluation alone that is a note.
+    Allows: each convention in use: of either class, macro, micro, weighted; over all columns or the
+        mean of them; ROC or precision and recall; 2e-4 (limit) of the value and what was rounded.
+    Misses: metrics at k; targets that were scaled back; thresholds of one's own; outputs that are
+        no single tensor; evaluations of more than a million numbers.
+    Why: an AUC over 16 samples at a time is that of another question; models are chosen by it.
+    Source: Lightning-AI/torchmetrics documentation, "avoid averaging over batches".
+    """
+    near = trace.limit("logged_metrics_are_true", _NEAR)
+    measured = events(trace, Metrics)
+    series: dict[tuple[str, str], list[_Look]] = defaultdict(list)
+    for said in events(trace, Logged):
+        metric = metric_of(said.name)
+        if metric and said.rounding <= _COARSE * abs(said.value):
+            own = [m for m in measured if m.step == said.step and m.clock < said.clock]
+            if own:
+                series[said.channel, said.name].append(_look(said, metric, own, near))
+    for looks in series.values():
+        told = [look for look in looks if look.is_far()]
+        alike = frozenset.intersection(*(look.faults for look in looks))
+        if told and alike and not any(look.true for look in told):
+            yield _finding(trace, looks, told[0], min(alike))
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A number that was said, the nearest truth, and the mistakes that it may be."""
+
+    said: Logged
+    truth: float
+    true: bool
+    faults: frozenset[str]
+
+    def is_far(self) -> bool:
+        """Say whether it is so far from the truth that it makes a difference."""
+        unit = 100 if abs(self.said.value) > 1 and abs(self.truth) <= 1 else 1
+        return abs(self.said.value / unit - self.truth) > _FAR * abs(self.truth)
+
+
+def _look(said: Logged, metric: str, measured: list[Metrics], near: float) -> _Look:
+    """Hold a number against the evaluations of its step."""
+    values = [(way, value) for own in measured for name, way, value in own.values if name == metric]
+    truths = [value for way, value in values if way == "true"]
+    nearest = min(truths, key=lambda value: abs(value - said.value), default=said.value)
+    met = {way for way, value in values if _is(said, value, near)}
+    return _Look(said, nearest, "true" in met, frozenset(met - {"true"}))
+
+
+def _is(said: Logged, value: float, near: float) -> bool:
+    """Say whether what was said is this value, or that in percent, but for rounding."""
+    allowed = near * abs(value)
+    return any(abs(said.value / u - value) <= allowed + said.rounding / u for u in (1, 100))
+
+
+def _finding(trace: Trace[Event], looks: list[_Look], first: _Look, fault: str) -> Finding:
+    """Return the finding about what is said under one name."""
+    summary, why = _FAULTS[fault]
+    said = first.said
+    return Finding(
+        f"a metric that `{trace.subject}` logs {summary}",
+        place_of_log(said.name, said.channel, said.step),
+        number(said.value) + f" ({len(looks)} of {len(looks)} times)",
+        number(first.truth) + ", of all samples at once",
+        why=why,
+        rank=Rank.BROKEN if len(looks) >= _FEW else Rank.NOTE,
+        event=said,
+        source=said.source,
+    )

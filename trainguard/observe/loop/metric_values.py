@@ -1,0 +1,179 @@
+"""
+Metrics that are no means over samples, of all batches of an evaluation at once, and mistaken.
+
+Each is computed by all conventions in use, and by the known mistakes: as the mean of the metrics of
+the batches, of decisions where scores are meant, without its root, with arguments exchanged.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from math import nan
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Batch = tuple[Array, Array]  # scores and targets
+Value = tuple[str, str, float]  # a metric, a way to compute it ("true" or a mistake), its value
+
+_MOST_CLASSES = 64
+
+
+def values_of(batches: Sequence[Batch]) -> Iterator[Value]:
+    """
+    Yield the metrics of an evaluation.
+
+    The scores are (N,) or (N, classes) and the targets (N,) and integral; or both are of one shape.
+    """
+    scores, targets = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    if targets.dtype.kind in "iub" and scores.ndim == targets.ndim + 1 == 2:
+        yield from _of_classes(batches, scores, targets)
+    elif scores.shape == targets.shape:
+        hard = bool(np.isin(targets, (0, 1)).all())
+        if hard:
+            yield from _of_probabilities(batches, scores)
+        else:
+            yield from _of_numbers(batches, scores, targets)
+
+
+def _of_classes(batches: Sequence[Batch], scores: Array, targets: Array) -> Iterator[Value]:
+    """Yield metrics of the classes with the highest scores."""
+    classes = scores.shape[1]
+    if not 1 < classes <= _MOST_CLASSES or not 0 <= targets.min() <= targets.max() < classes:
+        return
+    named = [(own.argmax(1), target) for own, target in batches]
+    yield from _of_decisions(named, classes)
+    if classes == 2:
+        yield from _of_ranks([(own[:, 1] - own[:, 0], target) for own, target in batches], 0.0)
+
+
+def _of_probabilities(batches: Sequence[Batch], scores: Array) -> Iterator[Value]:
+    """Yield metrics of the scores of one class, or of several that exclude no other."""
+    flat = [(own.ravel(), target.ravel().astype(int)) for own, target in batches]
+    are_probabilities = scores.min() >= 0 and scores.max() <= 1
+    limit = 0.5 if are_probabilities else 0.0
+    yield from _of_decisions([((own > limit).astype(int), target) for own, target in flat], 2)
+    yield from _of_ranks(flat, limit)
+
+
+def _of_decisions(batches: Sequence[Batch], classes: int) -> Iterator[Value]:
+    """Yield precision, recall and F1, of one class, and as means over classes."""
+    tables = [_confusions(named, target, classes) for named, target in batches]
+    whole = _rates(np.sum(tables, axis=0))
+    each = [_rates(table) for table in tables]
+    sizes = [len(target) for _, target in batches]
+    for place, name in enumerate(("precision", "recall", "f1")):
+        for kind in range(whole.shape[1]):
+            yield name, "true", float(whole[place, kind])
+            yield from _of_batches(name, [rates[place, kind] for rates in each], sizes)
+    for place, name in enumerate(("recall", "precision")):
+        yield from ((name, "exchanged", float(value)) for value in whole[place])
+
+
+def _confusions(named: Array, target: Array, classes: int) -> Array:
+    """Return how often each class (rows) was taken for each (columns)."""
+    return np.bincount(target * classes + named, minlength=classes**2).reshape(classes, classes)
+
+
+def _rates(table: Array) -> Array:
+    """Return precision, recall and F1 (rows): by class if there are two, then the usual means."""
+    hits, named, came = np.diag(table).astype(float), table.sum(0), table.sum(1)
+    every = (named, came, (named + came) / 2)
+    rates = np.stack([hits / np.maximum(of, 0.5) for of in every])
+    there = every[2] > 0
+    means = [rates[:, there].mean(1), rates.mean(1), rates @ (came / max(1, came.sum()))]
+    means.append(np.full(3, hits.sum() / max(1, came.sum())))
+    # F1 of the means of precision and recall, as some compute it.
+    both = [(p, r, 2 * p * r / (p + r) if p + r else 0.0) for p, r, _ in means]
+    own = [*rates.T] if len(table) == 2 else []
+    return np.stack([*own, *means, *map(np.array, both)], axis=1)
+
+
+def _of_ranks(batches: Sequence[Batch], limit: float) -> Iterator[Value]:
+    """Yield the area under the curve of true positives, and the average precision."""
+    scores, targets = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    sizes = [len(target) for _, target in batches]
+    for area in (_area, _average_precision):
+        yield "auc", "true", area(scores, targets)
+        yield from _of_batches("auc", [area(*batch) for batch in batches], sizes)
+    yield "auc", "decisions", _area((scores > limit).astype(float), targets)
+
+
+def _area(scores: Array, targets: Array) -> float:
+    """Return the share of pairs of a positive and a negative in which the former scores higher."""
+    positive = int(targets.sum())
+    negative = len(targets) - positive
+    if not positive or not negative:
+        return nan
+    _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(count) - (count - 1) / 2)[place.ravel()]  # of ties the mean
+    return float((ranks[targets == 1].sum() - positive * (positive + 1) / 2) / positive / negative)
+
+
+def _average_precision(scores: Array, targets: Array) -> float:
+    """Return the mean precision at each positive, of the samples in falling order of scores."""
+    hits = targets[np.argsort(-scores, kind="stable")]
+    places = np.flatnonzero(hits) + 1
+    return float((np.arange(1, len(places) + 1) / places).mean()) if len(places) else nan
+
+
+def _of_numbers(batches: Sequence[Batch], scores: Array, targets: Array) -> Iterator[Value]:
+    """Yield metrics of numbers that are to be met."""
+    sizes = [len(target) for _, target in batches]
+    for name, metric in _NUMBERS.items():
+        whole, each = metric(scores, targets), [metric(*batch) for batch in batches]
+        for kind, value in enumerate(whole):
+            yield name, "true", value
+            yield from _of_batches(name, [values[kind] for values in each], sizes)
+    yield "rmse", "squared", float(((scores - targets) ** 2).mean())
+    yield from (("r2", "exchanged", value) for value in _explained(targets, scores))
+
+
+def _root(scores: Array, targets: Array) -> list[float]:
+    """Return the root of the mean square error, and the mean of those of the columns."""
+    squares = (scores - targets).reshape(len(targets), -1) ** 2
+    return [float(squares.mean() ** 0.5), float((squares.mean(0) ** 0.5).mean())]
+
+
+def _explained(scores: Array, targets: Array) -> list[float]:
+    """Return the share of the variance that is explained: mean over columns, and of all at once."""
+    wanted = targets.reshape(len(targets), -1)
+    missed = ((scores.reshape(wanted.shape) - wanted) ** 2).sum(0)
+    spread = ((wanted - wanted.mean(0)) ** 2).sum(0)
+    whole = ((wanted - wanted.mean()) ** 2).sum()
+    with np.errstate(all="ignore"):
+        total = missed.sum() / np.array([spread.sum(), whole])
+        return [float((1 - missed / spread).mean()), *(1 - total).tolist()]
+
+
+def _correlation(scores: Array, targets: Array) -> list[float]:
+    """Return Pearson's correlation of all numbers."""
+    one, other = scores.ravel() - scores.mean(), targets.ravel() - targets.mean()
+    with np.errstate(all="ignore"):
+        return [float((one * other).sum() / np.sqrt((one**2).sum() * (other**2).sum()))]
+
+
+_NUMBERS: dict[str, Callable[[Array, Array], list[float]]] = {
+    "rmse": _root,
+    "r2": _explained,
+    "correlation": _correlation,
+}
+
+
+def perplexities(losses: Sequence[tuple[float, int]]) -> Iterator[Value]:
+    """Yield the perplexity of mean losses of so many targets each: exp of their mean."""
+    values, counts = np.array(losses, float).reshape(-1, 2).T
+    if counts.sum():
+        with np.errstate(over="ignore"):
+            yield "perplexity", "true", float(np.exp((values * counts).sum() / counts.sum()))
+            yield "perplexity", "true", float(np.exp(values.mean()))
+            yield from _of_batches("perplexity", np.exp(values), counts)
+
+
+def _of_batches(name: str, values: Any, sizes: Any) -> Iterator[Value]:
+    """Yield the means of what was computed for each batch, of those for which it is defined."""
+    known = np.isfinite(values)
+    if len(values) > 1 and known.any():
+        own, weights = np.array(values)[known], np.array(sizes)[known]
+        yield name, "batches", float(own.mean())
+        yield name, "batches", float((own * weights).sum() / weights.sum())
