@@ -12,14 +12,14 @@ from trainguard.core.errors import DeclarationError
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import Place
 from trainguard.core.settings import Settings
-from trainguard.judging.baseline import Baseline, Entry, entries_of, read_baseline, still
+from trainguard.judging.baseline import Baseline, BaselineEntry, entries_of, read_baseline, still
 from trainguard.judging.judge import applicable
 from trainguard.judging.verdict import Config, Verdict
 from trainguard.subjects.loop import Run
 
 SOURCE = "class Net:\n    def fit(self):\n        loss.backward( )\n\n\nstep()\n"
 WORDS = st.text(min_size=1)
-ENTRIES = st.builds(Entry, WORDS, WORDS, *[st.text()] * 6)
+ENTRIES = st.builds(BaselineEntry, WORDS, WORDS, *[st.text()] * 6)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: (

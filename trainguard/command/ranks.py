@@ -28,7 +28,7 @@ from trainguard.events.base import Plain
 from trainguard.events.joined import share_columns
 from trainguard.events.trace import Trace
 from trainguard.invariants.ranks.wording import ranks_text
-from trainguard.judging.baseline import Baseline, Entry, entries_of
+from trainguard.judging.baseline import Baseline, BaselineEntry, entries_of
 
 # The folder of a run by `--ranks`, where each process leaves its exit code too: the launcher would
 # make one code of all of them, and a traceback of its own of each finding.
@@ -53,7 +53,7 @@ class Others:
     found: dict[int, Found] = field(default_factory=dict)
     digests: dict[int, Trace[Any]] = field(default_factory=dict)
     missing: dict[int, str] = field(default_factory=dict)
-    known: list[Entry] = field(default_factory=list)
+    known: list[BaselineEntry] = field(default_factory=list)
     columns: dict[Any, Any] = field(default_factory=dict)
 
     def take(self, number: int, told: str) -> None:

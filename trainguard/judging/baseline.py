@@ -27,7 +27,7 @@ _PLURAL: Final = re.compile(r"\bN (\w+?)s\b")
 
 
 @dataclass(frozen=True, order=True, slots=True)
-class Entry:
+class BaselineEntry:
     """
     What a finding is known by, whatever lines and numbers move.
 
@@ -67,11 +67,12 @@ class Baseline:
     """
 
     path: Path | None = None
-    entries: frozenset[Entry] = frozenset()
+    entries: frozenset[BaselineEntry] = frozenset()
     writes: bool = False
     prefix: str = "--"
     judged: set[tuple[str, str, str]] = field(default_factory=set)
-    seen: dict[Entry, Entry] = field(default_factory=dict)  # the first of those that are alike
+    # The first of those that are alike.
+    seen: dict[BaselineEntry, BaselineEntry] = field(default_factory=dict)
     root: Path = field(default_factory=Path.cwd)  # before the script goes elsewhere
 
     def hold(self, verdict: Verdict, subject: str = "") -> Verdict:
@@ -91,7 +92,7 @@ class Baseline:
         told = replace(verdict, findings=tuple(others), known=tuple(known))
         return told if told.breaches else replace(told, outcome="known")
 
-    def see(self, found: Iterable[Entry]) -> None:
+    def see(self, found: Iterable[BaselineEntry]) -> None:
         """Note what was found, here or in another process."""
         self.seen.update((entry, self.seen.get(entry, entry)) for entry in found)
 
@@ -112,7 +113,7 @@ class Baseline:
         """The name of the file."""
         return "" if self.path is None else self.path.name
 
-    def renewed(self) -> list[Entry]:
+    def renewed(self) -> list[BaselineEntry]:
         """Return what is known from now on: what was found, and what was not judged this time."""
         kept = [entry for entry in self.entries if entry.judged not in self.judged]
         return sorted({*self.seen.values(), *kept})
@@ -125,7 +126,7 @@ class Baseline:
         """Return what this process has seen, for another one."""
         return _to_text(self.seen.values())
 
-    def _entries(self, judged: tuple[str, str, str], finding: Finding) -> Iterator[Entry]:
+    def _entries(self, judged: tuple[str, str, str], finding: Finding) -> Iterator[BaselineEntry]:
         """Yield what a finding is known by, at each of its places; nothing for a note."""
         if finding.rank is Rank.NOTE or self.path is None:
             return
@@ -133,7 +134,7 @@ class Baseline:
             path = self.root / place.file if place.file else None
             file = _seen_from(self.path.parent, path)
             code = _read_code(path, place.line)
-            yield Entry(*judged, file, *code, still(place), finding.summary)
+            yield BaselineEntry(*judged, file, *code, still(place), finding.summary)
 
 
 def _judged(verdict: Verdict, subject: str) -> tuple[str, str, str]:
@@ -172,7 +173,7 @@ def read_baseline(path: Path, *, update: bool = False, prefix: str = "--") -> Ba
     return Baseline(path, entries, writes=update, prefix=prefix)
 
 
-def entries_of(text: str) -> list[Entry]:
+def entries_of(text: str) -> list[BaselineEntry]:
     """Return the entries of the text of a baseline; raises ValueError where it is none."""
     told = json.loads(text)
     if not isinstance(told, dict) or _MARK not in told:
@@ -185,7 +186,7 @@ def entries_of(text: str) -> list[Entry]:
     return [_entry(number, plain) for number, plain in enumerate(listed, 1)]
 
 
-def _to_text(entries: Iterable[Entry]) -> str:
+def _to_text(entries: Iterable[BaselineEntry]) -> str:
     """Return entries as the text of a file."""
     plain = [{name: text for name, text in asdict(e).items() if text} for e in entries]
     told = {_MARK: VERSION, "findings": plain}
@@ -198,15 +199,15 @@ def still(place: Place) -> str:
     return _PLURAL.sub(r"N \1", words)
 
 
-def _entry(number: int, plain: Any) -> Entry:
+def _entry(number: int, plain: Any) -> BaselineEntry:
     """Return one entry of a file; raises ValueError for anything else."""
-    names = [column.name for column in fields(Entry)]
+    names = [column.name for column in fields(BaselineEntry)]
     if not isinstance(plain, dict) or not set(plain) <= set(names):
         raise ValueError(f"its finding {number} is none")
     values = [plain.get(name, "") for name in names]
     if not all(isinstance(value, str) for value in values) or not all(values[:2]):
         raise ValueError(f"its finding {number} is none")
-    return Entry(*values)
+    return BaselineEntry(*values)
 
 
 def _seen_from(folder: Path, path: Path | None) -> str:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import trainguard as tg
 from trainguard.core.errors import SubjectError
-from trainguard.observe.loss.call import Component
+from trainguard.observe.loss.call import LossCase
 from trainguard.observe.tools.structure import Structure
 
 Parts = namedtuple("Parts", ["kl", "pixels"])
@@ -16,12 +16,10 @@ X = tg.real("B", -1, 1)
 POINT = {"x": torch.tensor([1.0, 2.0])}
 
 
-def component(
-    function: object, structure: Structure | None = None, **declared: object
-) -> Component:
+def component(function: object, structure: Structure | None = None, **declared: object) -> LossCase:
     """Return the component of a loss of one input."""
     subject = tg.Loss(function, x=X, **declared)
-    return Component(subject, structure or Structure(), "cpu", torch.float32)
+    return LossCase(subject, structure or Structure(), "cpu", torch.float32)
 
 
 TWO = {"components": ("kl", "pixels")}
@@ -154,7 +152,7 @@ def test_a_module_is_copied() -> None:
     """A module is brought to the dtype of the inputs as a copy: the team's own stays as it is."""
     module = Scaled()
     subject = tg.Loss(module, x=X)
-    made = Component(subject, Structure(), "cpu", torch.float64)
+    made = LossCase(subject, Structure(), "cpu", torch.float64)
     assert made.total({"x": torch.ones(2, dtype=torch.float64)}).dtype is torch.float64
     assert (module.weight.dtype, module.calls) == (torch.float32, 0)
 
@@ -166,7 +164,7 @@ def test_a_function_of_positions_is_called_in_order() -> None:
         return (a - 2 * b).sum()
 
     subject = tg.Loss(by_position, a=tg.real("B", 0, 1), b=tg.choice(3))
-    made = Component(subject, Structure(arguments={"b": 3}), "cpu", torch.float32)
+    made = LossCase(subject, Structure(arguments={"b": 3}), "cpu", torch.float32)
     assert float(made.total({"a": torch.ones(1)})) == -5.0
 
 

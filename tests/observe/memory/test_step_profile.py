@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainguard.observe.memory.allocation_log import AllocationChange, AllocationLog, Entry
+from trainguard.observe.memory.allocation_log import AllocationChange, AllocationLog, StorageEntry
 from trainguard.observe.memory.step_profile import course
 from trainguard.observe.memory.timeline import Timeline, exact
 
@@ -28,8 +28,8 @@ def test_the_peak_is_kept(made, most) -> None:
 def step(made: list[tuple[str, int]]) -> Timeline:
     """Return a step that holds ever more and lets it go again, and is taken down at the end."""
     ledger = AllocationLog()
-    ledger.entries = [Entry(size, "forward", 1, "", "", "", kind) for kind, size in made]
-    ledger.entries.append(Entry(7, "build", 0, "", "", "", "parameters"))
+    ledger.entries = [StorageEntry(size, "forward", 1, "", "", "", kind) for kind, size in made]
+    ledger.entries.append(StorageEntry(7, "build", 0, "", "", "", "parameters"))
     ledger.changes = [AllocationChange(len(made), 7, "build", 0)]
     ledger.changes += [AllocationChange(n, size, "forward", 1) for n, (_, size) in enumerate(made)]
     ledger.changes += [

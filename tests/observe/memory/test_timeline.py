@@ -10,7 +10,7 @@ from trainguard.observe.memory.allocation_log import (
     RECOMPUTE,
     AllocationChange,
     AllocationLog,
-    Entry,
+    StorageEntry,
 )
 from trainguard.observe.memory.timeline import Timeline, in_blocks
 
@@ -30,7 +30,7 @@ def ledgers(draw: st.DrawFn) -> AllocationLog:
         else:
             number, size = len(ledger.entries), draw(st.integers(1, 5000))
             category = draw(st.sampled_from(CATEGORIES))
-            ledger.entries.append(Entry(size, phase, step, "", "", "", category))
+            ledger.entries.append(StorageEntry(size, phase, step, "", "", "", category))
             alive.append(number)
         ledger.changes.append(AllocationChange(number, size, phase, step))
     return ledger
@@ -89,7 +89,10 @@ def test_blocks_are_never_smaller(ledger: AllocationLog) -> None:
 def test_what_the_forward_pass_keeps_is_an_activation() -> None:
     """Freed in the backward pass it is an activation, freed in the forward pass a temporary."""
     ledger = AllocationLog()
-    ledger.entries = [Entry(8, FORWARD, 1, "", "", ""), Entry(8, FORWARD, 1, "", "", "")]
+    ledger.entries = [
+        StorageEntry(8, FORWARD, 1, "", "", ""),
+        StorageEntry(8, FORWARD, 1, "", "", ""),
+    ]
     ledger.changes = [
         AllocationChange(0, 8, FORWARD, 1),
         AllocationChange(1, 8, FORWARD, 1),

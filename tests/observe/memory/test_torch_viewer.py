@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.cuda import _memory_viz
 
-from trainguard.observe.memory.allocation_log import AllocationChange, AllocationLog, Entry
+from trainguard.observe.memory.allocation_log import AllocationChange, AllocationLog, StorageEntry
 from trainguard.observe.memory.timeline import Space, Timeline, in_blocks, pickle_snapshot, snapshot
 
 # What MemoryViz.js can read of a pickle; it raises for any other operation.
@@ -25,9 +25,9 @@ def step(sizes: list[int]) -> Timeline:
     """Return a step that holds storages, lets every other one go, and then all but the first."""
     ledger = AllocationLog()
     ledger.entries = [
-        Entry(size, "forward", 1, "Net.0", "mm", "net.py:3", "activations") for size in sizes
+        StorageEntry(size, "forward", 1, "Net.0", "mm", "net.py:3", "activations") for size in sizes
     ]
-    ledger.entries[0] = Entry(sizes[0], "build", 0, "", "", "", "parameters")
+    ledger.entries[0] = StorageEntry(sizes[0], "build", 0, "", "", "", "parameters")
     odd = [place for place in range(1, len(sizes)) if place % 2]
     even = [place for place in range(1, len(sizes)) if not place % 2]
     ledger.changes = [

@@ -58,7 +58,7 @@ def validation_follows_training(trace: Trace[Event]) -> Iterator[Finding]:
         numbers = [value for _, value in known]
         if learned and max(numbers) - min(numbers) <= _SAME * abs(numbers[0]) and any(numbers):
             yield _constant(trace, name, known)
-        elif isinstance(values, _LossSeries):
+        elif isinstance(values, _LoggedLosses):
             yield from _overfits(trace, name, known, learned)
 
 
@@ -112,7 +112,7 @@ def _impossible(
     )
 
 
-class _LossSeries(list[tuple[int, float]]):
+class _LoggedLosses(list[tuple[int, float]]):
     """The steps and values of a validation loss; those of a metric are a plain list."""
 
 
@@ -120,7 +120,7 @@ def _series(trace: Trace[Any]) -> dict[str, list[tuple[int, float]]]:
     """Return what was evaluated, by name."""
     series: dict[str, list[tuple[int, float]]] = {}
     for one in events(trace, Evaluation):
-        series.setdefault(one.module, _LossSeries()).append((one.step, one.loss))
+        series.setdefault(one.module, _LoggedLosses()).append((one.step, one.loss))
     for said in events(trace, Logged):
         series.setdefault(said.name, []).append((said.step, said.value))
     return series

@@ -55,7 +55,7 @@ def logged_metrics_are_true(trace: Trace[Event]) -> Iterator[Finding]:
     """
     near = trace.limit("logged_metrics_are_true", _NEAR)
     measured = events(trace, Metrics)
-    series: dict[tuple[str, str], list[_Look]] = defaultdict(list)
+    series: dict[tuple[str, str], list[_SaidMetric]] = defaultdict(list)
     for said in events(trace, Logged):
         metric = metric_of(said.name)
         if metric and said.rounding <= _COARSE * abs(said.value):
@@ -70,7 +70,7 @@ def logged_metrics_are_true(trace: Trace[Event]) -> Iterator[Finding]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _SaidMetric:
     """A number that was said, the nearest truth, and the mistakes that it may be."""
 
     said: Logged
@@ -84,13 +84,13 @@ class _Look:
         return abs(self.said.value / unit - self.truth) > _FAR * abs(self.truth)
 
 
-def _look(said: Logged, metric: str, measured: list[Metrics], near: float) -> _Look:
+def _look(said: Logged, metric: str, measured: list[Metrics], near: float) -> _SaidMetric:
     """Hold a number against the evaluations of its step."""
     values = [(way, value) for own in measured for name, way, value in own.values if name == metric]
     truths = [value for way, value in values if way == "true"]
     nearest = min(truths, key=lambda value: abs(value - said.value), default=said.value)
     met = {way for way, value in values if _is(said, value, near)}
-    return _Look(said, nearest, "true" in met, frozenset(met - {"true"}))
+    return _SaidMetric(said, nearest, "true" in met, frozenset(met - {"true"}))
 
 
 def _is(said: Logged, value: float, near: float) -> bool:
@@ -99,7 +99,9 @@ def _is(said: Logged, value: float, near: float) -> bool:
     return any(abs(said.value / u - value) <= allowed + said.rounding / u for u in (1, 100))
 
 
-def _finding(trace: Trace[Event], looks: list[_Look], first: _Look, fault: str) -> Finding:
+def _finding(
+    trace: Trace[Event], looks: list[_SaidMetric], first: _SaidMetric, fault: str
+) -> Finding:
     """Return the finding about what is said under one name."""
     summary, why = _FAULTS[fault]
     said = first.said

@@ -11,7 +11,7 @@ from trainguard.events.ranks import RankCourse
 from trainguard.events.trace import Trace
 from trainguard.invariants.ranks.wording import (
     ROUNDING,
-    Replicas,
+    ReplicaGroup,
     evidence,
     odd_ones,
     partings,
@@ -122,7 +122,7 @@ def decisions_are_shared(trace: Trace[Any]) -> Iterator[Finding]:
 
 def _compare(
     trace: Trace[Any],
-    group: Replicas,
+    group: ReplicaGroup,
     column: Callable[[RankCourse], Any],
     verb: str,
     text: Callable[[Any], str],
@@ -145,7 +145,7 @@ def _compare(
         )
 
 
-def _metrics(group: Replicas) -> list[tuple[float, ...]]:
+def _metrics(group: ReplicaGroup) -> list[tuple[float, ...]]:
     """Return what each of some replicas has told its scheduler."""
     return [course.metrics for course in group.courses]
 

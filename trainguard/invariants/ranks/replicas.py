@@ -11,7 +11,7 @@ from trainguard.events.ranks import SUM_DIGITS
 from trainguard.events.trace import Trace
 from trainguard.invariants.ranks.wording import (
     ROUNDING,
-    Replicas,
+    ReplicaGroup,
     evidence,
     odd_ones,
     optimizers,
@@ -168,7 +168,7 @@ def buffers_agree(trace: Trace[Any]) -> Iterator[Finding]:
         )
 
 
-def _name(group: Replicas, place: int) -> str:
+def _name(group: ReplicaGroup, place: int) -> str:
     """Return the name of the first parameter that differs at a look."""
     first = group.courses[0]
     for i, name in enumerate(first.names):
@@ -178,7 +178,7 @@ def _name(group: Replicas, place: int) -> str:
     return ""
 
 
-def _differs(group: Replicas) -> bool:
+def _differs(group: ReplicaGroup) -> bool:
     """Say whether replicas are further apart than roundings can bring them."""
     apart = [
         spread([getattr(course, column)[i] for course in group.courses])
@@ -188,7 +188,7 @@ def _differs(group: Replicas) -> bool:
     return max(apart, default=0.0) > ROUNDING
 
 
-def _why(group: Replicas, step: int) -> str:
+def _why(group: ReplicaGroup, step: int) -> str:
     """Guess what has brought replicas apart, from what else differs."""
     if step < 0:
         return "they begin with different parameters: nobody broadcast those of one process"

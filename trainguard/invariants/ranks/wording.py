@@ -17,7 +17,7 @@ _SHOWN = 4  # processes that are named
 
 
 @dataclass(frozen=True, slots=True)
-class Replicas:
+class ReplicaGroup:
     """
     The steps of one optimizer in processes that are replicas of each other, by their ranks.
 
@@ -53,7 +53,7 @@ def optimizers(trace: Trace[Any]) -> list[list[RankCourse]]:
     return list(found.values())
 
 
-def replicas(trace: Trace[Any], *, lone: bool = False) -> Iterator[Replicas]:
+def replicas(trace: Trace[Any], *, lone: bool = False) -> Iterator[ReplicaGroup]:
     """
     Yield the processes that are to hold the same parameters, two or more at a time.
 
@@ -67,7 +67,7 @@ def replicas(trace: Trace[Any], *, lone: bool = False) -> Iterator[Replicas]:
             groups.setdefault((course.replicas, course.names), []).append(course)
         for (declared, _), own in groups.items():
             if len(own) > 1 and (declared or _agreed(own)):
-                yield Replicas(own[0].optimizer, tuple(own), bool(declared))
+                yield ReplicaGroup(own[0].optimizer, tuple(own), bool(declared))
 
 
 def _agreed(courses: Sequence[RankCourse]) -> bool:

@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from trainguard.core.errors import SubjectError, Unjudged
-from trainguard.observe.loss.call import Component
+from trainguard.observe.loss.call import LossCase
 from trainguard.observe.loss.evaluate import Evaluator, Mode
 from trainguard.observe.loss.search import Key, Measured
 from trainguard.observe.tools.points import Box, Points, draw, uniform
@@ -55,7 +55,7 @@ def _make(
     loss: Loss, structure: Structure, device: str, dtype: torch.dtype, protect: bool
 ) -> Evaluator:
     """Make an evaluator with no mode chosen yet."""
-    component = Component(loss, structure, device, dtype, protect)
+    component = LossCase(loss, structure, device, dtype, protect)
     box = Box(loss.tensors, structure.sizes, dtype, device)
     return Evaluator(component, box, Mode.VMAP, vectorises=False)
 

@@ -18,7 +18,7 @@ Tensors = dict[str, Tensor]
 
 
 @dataclass
-class Component:
+class LossCase:
     """
     One loss at one structure, on one device, in one dtype.
 

@@ -12,7 +12,7 @@ from enum import Enum
 import torch
 from torch import Tensor
 
-from trainguard.observe.loss.call import Component, check_attached
+from trainguard.observe.loss.call import LossCase, check_attached
 from trainguard.observe.tools.points import Box, Points
 from trainguard.subjects.domain import BATCH
 from trainguard.subjects.loss import Loss
@@ -37,7 +37,7 @@ class Mode(Enum):
 class Evaluator:
     """One component over the box of its inputs, with the cheapest sound way to evaluate it."""
 
-    component: Component
+    component: LossCase
     box: Box
     mode: Mode
     vectorises: bool

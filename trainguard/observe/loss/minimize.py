@@ -12,7 +12,7 @@ from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.core.finding import Finding
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Sample, Trace
-from trainguard.observe.loss.call import Component, check_attached
+from trainguard.observe.loss.call import LossCase, check_attached
 from trainguard.observe.loss.evaluate import Evaluator
 from trainguard.observe.loss.probes import EFFORTS, INSTRUMENTS, Instrument
 from trainguard.observe.loss.search import Effort, Key, explore, measure, tensors
@@ -223,7 +223,7 @@ class _Search:
     def _alike(self, structure: Structure, point: Points) -> bool:
         """Say whether one call raises the same kind of exception, or none where there was none."""
         try:
-            component = Component(self.loss, structure, self.device, self.dtype)
+            component = LossCase(self.loss, structure, self.device, self.dtype)
             check_attached(component.total(make_copies(self.loss, point)))
         except SubjectError as fault:
             return type(fault.__cause__) is type(self.fault.__cause__)

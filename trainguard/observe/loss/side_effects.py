@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trainguard.core.errors import SubjectError
 from trainguard.events.trace import Sample
-from trainguard.observe.loss.call import Component, Tensors, check_attached
+from trainguard.observe.loss.call import LossCase, Tensors, check_attached
 from trainguard.observe.tools import call_code
 from trainguard.observe.tools.isolation import Expired, checksum_streams
 from trainguard.observe.tools.points import Box, plain
@@ -47,7 +47,7 @@ def conduct(
         point = plain(Box(loss.tensors, structure.sizes, dtype, device))
         calls.append(call_code.call(loss, structure, point))
         try:
-            component = Component(loss, structure, device, dtype)
+            component = LossCase(loss, structure, device, dtype)
             for sample in _watch_calls(component, point, case):
                 seen.setdefault((sample.quantity, sample.input), sample)
         except (SubjectError, Expired) as fault:
@@ -65,7 +65,7 @@ def make_copies(loss: Loss, point: Tensors) -> Tensors:
     }
 
 
-def _watch_calls(component: Component, point: Tensors, case: int) -> Iterator[Sample]:
+def _watch_calls(component: LossCase, point: Tensors, case: int) -> Iterator[Sample]:
     """Call a loss three times at one point, the last time with another seed."""
     given, printed = make_copies(component.loss, point), io.StringIO()
     versions = {name: t._version for name, t in given.items()}  # noqa: SLF001 there is no other way

@@ -39,7 +39,7 @@ TEMPORARIES = "temporaries"  # the category of what lives within a pass only
 
 
 @dataclass(slots=True)
-class Entry:
+class StorageEntry:
     """One storage: its bytes, and the phase, step, module, operation and line that made it."""
 
     size: int
@@ -76,7 +76,7 @@ class AllocationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, most: float = float("inf")) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.entries: list[Entry] = []
+        self.entries: list[StorageEntry] = []
         self.changes: list[AllocationChange] = []
         self.phase = BUILD
         self.step = 0
@@ -161,14 +161,14 @@ class AllocationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The storages that are alive, as {number: bytes}."""
         return {number: self.entries[number].size for _, number in self._live.values()}
 
-    def _entry(self, size: int, phase: str, func: Any) -> Entry:
+    def _entry(self, size: int, phase: str, func: Any) -> StorageEntry:
         """Describe a new storage by what is going on."""
         frame = user_frame(sys._getframe(2))  # noqa: SLF001 the one way to look at callers cheaply
         line = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
         source = "" if line == self._beyond else line
         module = self.scopes.now(backward=phase == BACKWARD)
         name = str(getattr(func, "overloadpacket", "")).removeprefix("aten.")
-        return Entry(size, phase, self.step, module, name, source)
+        return StorageEntry(size, phase, self.step, module, name, source)
 
     def _change(self, number: int, size: int, phase: str) -> None:
         """Write down that a storage grew or shrank."""

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from trainguard.core.settings import Settings
 from trainguard.events.base import Plain
-from trainguard.observe.loss.call import Component
+from trainguard.observe.loss.call import LossCase
 from trainguard.observe.memory.fake import active_mode, without_values
 from trainguard.observe.memory.training import Training
 from trainguard.observe.model import cases
@@ -126,7 +126,7 @@ class DeclaredStep:
         """Return one call of a loss, forward and backward; nothing is stepped."""
         structure, dtype = self.structure, getattr(torch, self.dtype)
         box = Box(loss.tensors, structure.sizes, dtype, self.device)
-        component = Component(loss, structure, self.device, dtype)
+        component = LossCase(loss, structure, self.device, dtype)
 
         def feed() -> dict[str, Tensor]:
             """Draw the inputs of one call, those with a gradient as leaves."""

@@ -9,7 +9,7 @@ import torch
 from trainguard.core.errors import SubjectError
 from trainguard.events.base import Plain
 from trainguard.events.trace import Usage
-from trainguard.observe.memory.allocation_log import Entry, MemoryExceeded
+from trainguard.observe.memory.allocation_log import MemoryExceeded, StorageEntry
 from trainguard.observe.memory.timeline import Peak, Timeline
 
 # torch's allocators say in words how much they were asked for.
@@ -105,7 +105,7 @@ def events(
         yield tell("line", line, "", held, line)
 
 
-def moment(entry: Entry | None) -> str:
+def moment(entry: StorageEntry | None) -> str:
     """Say in words when a storage was made."""
     if entry is None:
         return ""

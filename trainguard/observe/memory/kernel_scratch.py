@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._pytree import tree_map
 
-from trainguard.observe.memory.allocation_log import AllocationChange, Entry
+from trainguard.observe.memory.allocation_log import AllocationChange, StorageEntry
 
 MOST = 1 << 28  # bytes of inputs and outputs of one convolution that is tried out
 
@@ -68,7 +68,9 @@ class Kernel:
 
 
 def fill(
-    entries: list[Entry], changes: list[AllocationChange], kernels: Mapping[Kernel, list[int]]
+    entries: list[StorageEntry],
+    changes: list[AllocationChange],
+    kernels: Mapping[Kernel, list[int]],
 ) -> list[Kernel]:
     """
     Enter the scratch space of kernels into a ledger, where room was left for it.

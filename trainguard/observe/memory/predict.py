@@ -14,7 +14,7 @@ from pathlib import Path
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trainguard.core.errors import SubjectError
-from trainguard.observe.memory.allocation_log import AllocationChange, AllocationLog, Entry
+from trainguard.observe.memory.allocation_log import AllocationChange, AllocationLog, StorageEntry
 from trainguard.observe.memory.events import Stop, stop_of
 from trainguard.observe.memory.fake import FakeAllocationLog, fake_tensors
 from trainguard.observe.memory.kernel_scratch import fill
@@ -75,7 +75,7 @@ def predict_step(training: Callable[[], Training], target: str) -> FollowedStep:
 
 def _follow_fake(
     training: Callable[[], Training], target: str
-) -> tuple[list[Entry], list[AllocationChange], str]:
+) -> tuple[list[StorageEntry], list[AllocationChange], str]:
     """Make the step on fake tensors; what is returned crosses from one process to another."""
     ledger = FakeAllocationLog()
     with warnings.catch_warnings():

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset, dataloader
 
 from trainguard.core.errors import SubjectError
 from trainguard.observe.loop.locate_nonfinite import tensors_in
-from trainguard.observe.memory.allocation_log import AllocationChange, AllocationLog, Entry
+from trainguard.observe.memory.allocation_log import AllocationChange, AllocationLog, StorageEntry
 from trainguard.observe.memory.events import Stop, stop_of
 from trainguard.observe.memory.fake import FakeAllocationLog, fake_tensors, fake_twin
 from trainguard.observe.memory.kernel_scratch import fill
@@ -36,7 +36,7 @@ from trainguard.observe.tools.child_process import call_in_child
 from trainguard.observe.tools.patches import Patches
 from trainguard.subjects.loop import Run
 
-Made = tuple[list[Entry], list[AllocationChange], str, Stop | None]
+Made = tuple[list[StorageEntry], list[AllocationChange], str, Stop | None]
 _OWN = ("_parameters", "_buffers")
 
 

@@ -14,7 +14,7 @@ from trainguard.observe.memory.allocation_log import (
     TEMPORARIES,
     AllocationChange,
     AllocationLog,
-    Entry,
+    StorageEntry,
 )
 
 ACTIVATIONS = "activations"
@@ -48,7 +48,7 @@ class Peak:
     """
 
     total: int = 0
-    entry: Entry | None = None
+    entry: StorageEntry | None = None
     change: int = -1
     categories: Counter[str] = field(default_factory=Counter)
     modules: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -141,7 +141,7 @@ class Timeline:
                 entry.category = ACTIVATIONS if kept else TEMPORARIES
 
 
-def _is_kept(entry: Entry, freed: AllocationChange | None) -> bool:
+def _is_kept(entry: StorageEntry, freed: AllocationChange | None) -> bool:
     """Say whether a storage of the forward pass was still held when the backward pass began."""
     if entry.phase != FORWARD:
         return False
@@ -255,7 +255,7 @@ def _block(address: int, size: int, raw: int, frames: list[dict[str, Any]]) -> d
     }  # fmt: skip
 
 
-def _frames(entry: Entry) -> list[dict[str, Any]]:
+def _frames(entry: StorageEntry) -> list[dict[str, Any]]:
     """Return what the viewer shows as a stack: the operation, the module, and the user's line."""
     file, _, line = entry.source.rpartition(":")
     what = f"{entry.operation or entry.category} ({entry.category}, {entry.phase}, {entry.step})"

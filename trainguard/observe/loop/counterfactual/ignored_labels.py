@@ -62,7 +62,7 @@ class IgnoredLabelsEdited(Question):
                 labels[ignored] = occurring[torch.arange(count) % len(occurring)]
             else:
                 labels[~ignored] = occurring.roll(1)
-        _Follow(labels, constant, way_out.void).__enter__()  # type: ignore[no-untyped-call]
+        _FollowLabels(labels, constant, way_out.void).__enter__()  # type: ignore[no-untyped-call]
 
     def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
         """Return one that gives up where a module is given a label."""
@@ -102,7 +102,7 @@ class _KeptLabelsEdited(IgnoredLabelsEdited):
     edits_ignored = False
 
 
-class _Follow(TorchFunctionMode):
+class _FollowLabels(TorchFunctionMode):
     """Follows labels through torch, and ends where the step finds out which are left out."""
 
     def __init__(

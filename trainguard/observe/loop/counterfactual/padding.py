@@ -80,7 +80,7 @@ class PaddingEdited(Question):
                 )
                 others = others[self.place]
             ids[where] = others
-        _Follow(ids, way_out.void).__enter__()  # type: ignore[no-untyped-call]
+        _FollowIds(ids, way_out.void).__enter__()  # type: ignore[no-untyped-call]
 
     def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
         """Return one that looks at what is to be predicted there."""
@@ -138,7 +138,7 @@ class _TargetWitness(Witness):
         super().on_loss(tally, scores, target, value)
 
 
-class _Follow(TorchFunctionMode):
+class _FollowIds(TorchFunctionMode):
     """Follows the edited tokens through torch, and ends where a conclusion is drawn from them."""
 
     def __init__(self, ids: torch.Tensor, void: Callable[[str], NoReturn]) -> None:

@@ -56,7 +56,7 @@ class TerminalStatesEdited(Question):
     def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
         """Return one that sees who is asked about what follows."""
         found = _find(call)
-        return _TargetWitness(call, way_out, *(found or (torch.empty(0), [])))
+        return _FollowerWitness(call, way_out, *(found or (torch.empty(0), [])))
 
     def compare(self, plain: Report, edited: Report) -> Contrast:
         """Hold the losses against each other."""
@@ -67,7 +67,7 @@ class TerminalStatesEdited(Question):
         return Contrast(abs(edited["loss"] - plain["loss"]), allowed)
 
 
-class _TargetWitness(Witness):
+class _FollowerWitness(Witness):
     """
     Gives up unless what follows is only looked at, by networks that do not learn from it.
 

@@ -62,7 +62,7 @@ class _Seen:
 
 
 @dataclass(slots=True)
-class _Call:
+class _OpenCall:
     """A call that has not returned yet."""
 
     frame: FrameType
@@ -81,7 +81,7 @@ class Components(Watcher):
         super().__init__(recorder)
         self._roles: dict[CodeType, str] = {}
         self._fruitless: dict[CodeType, int] = {}
-        self._calls: list[_Call] = []
+        self._calls: list[_OpenCall] = []
         self._made: weakref.WeakKeyDictionary[nn.Module, _Made] = weakref.WeakKeyDictionary()
         self._seen: dict[tuple[str, str, str], _Seen] = {}
         self._rates: set[float] = set()
@@ -131,7 +131,7 @@ class Components(Watcher):
         module = given.pop("self", None) if role != "function" else None
         if role != "function" and not isinstance(module, nn.Module):
             return
-        call = _Call(frame, role, given, module)
+        call = _OpenCall(frame, role, given, module)
         call.outermost = not any(other.role == "forward" for other in self._calls)
         self._calls.append(call)
         if role == "function" and _may_be_loss(given):
@@ -139,7 +139,7 @@ class Components(Watcher):
         elif role == "forward":
             self._enter_forward(call)
 
-    def _enter_forward(self, call: _Call) -> None:
+    def _enter_forward(self, call: _OpenCall) -> None:
         """Look at the inputs of the model, and of a loss that is a module."""
         module, code = call.module, call.frame.f_code
         if module is None or not torch.is_grad_enabled():
@@ -168,7 +168,7 @@ class Components(Watcher):
                 seen.inputs.add(given)
 
     @shielded
-    def _leave(self, call: _Call, result: Any) -> None:
+    def _leave(self, call: _OpenCall, result: Any) -> None:
         """Look at what a call has returned."""
         if call.role == "init" and call.module is not None:
             made: type[nn.Module] = type(call.module)
@@ -180,7 +180,7 @@ class Components(Watcher):
         else:
             self._leave_function(call, result)
 
-    def _leave_function(self, call: _Call, result: Any) -> None:
+    def _leave_function(self, call: _OpenCall, result: Any) -> None:
         """Look at what a function of the user's has returned: a loss, a rate, what it has built."""
         place, code = _place(call.frame), call.frame.f_code
         parts = result if isinstance(result, tuple | list) else (result,)

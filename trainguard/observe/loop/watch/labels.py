@@ -33,7 +33,7 @@ Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 @dataclass(slots=True)
-class _Row:
+class _LabelledRow:
     """
     A row of an input: the label it came with last, and in which pass through the loader.
 
@@ -76,7 +76,7 @@ class Labels(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._rows: dict[int, _Row] = {}
+        self._rows: dict[int, _LabelledRow] = {}
         self._left = _ROWS
         self._source = ""  # of the labels
         self._first = 0  # the first pass through a loader that was looked at
@@ -162,7 +162,7 @@ class Labels(Watcher):
             known = self._rows.get(row)
             if known is None:
                 if len(self._rows) < _KEPT:
-                    self._rows[row] = _Row(label, served.turn)
+                    self._rows[row] = _LabelledRow(label, served.turn)
             elif known.turn == served.turn:
                 known.ambiguous |= known.label != label
             else:

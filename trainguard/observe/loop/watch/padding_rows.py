@@ -31,7 +31,7 @@ _MOST_CALLS = 8  # of losses, between two backward passes
 
 
 @dataclass(slots=True)
-class _Row:
+class _PaddingRow:
     """
     A row of an embedding that stands for padding; source: where its loss is computed.
 
@@ -61,7 +61,7 @@ class _Row:
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _PaddedLoss:
     """A call of a loss of classes: its scores and target as they were given."""
 
     tally: LossCalls
@@ -94,7 +94,7 @@ class _Packed:
     scores: int = 0
     beyond: int = 0
 
-    def count(self, sizes: torch.Tensor, call: _Call, last: bool) -> None:
+    def count(self, sizes: torch.Tensor, call: _PaddedLoss, last: bool) -> None:
         """Count a step, by how many rows were left at each moment."""
         rows, moments = int(sizes[0]), len(sizes)
         scores = rows if last else rows * moments
@@ -128,8 +128,8 @@ class PaddingRows(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._calls: list[_Call] = []
-        self._rows: dict[tuple[str, int], _Row] = {}
+        self._calls: list[_PaddedLoss] = []
+        self._rows: dict[tuple[str, int], _PaddingRow] = {}
         self._unpacked: list[torch.Tensor] = []  # how many rows are left at each moment
         self._packed: dict[tuple[str, bool], _Packed] = {}
         self._ends: dict[str, RowEnds] = {}
@@ -149,7 +149,7 @@ class PaddingRows(Watcher):
             return
         fits = target.is_cpu and not target.is_floating_point() and target.numel() <= _LARGEST
         if fits and value.requires_grad and scores.dim() > 1:
-            call = _Call(tally, scores.detach(), target.detach())
+            call = _PaddedLoss(tally, scores.detach(), target.detach())
             self._calls = [*self._calls[1 - _MOST_CALLS :], call]
 
     def forward(
@@ -221,7 +221,7 @@ class PaddingRows(Watcher):
 
         return wrapper
 
-    def _look_at_packed(self, sizes: torch.Tensor, calls: list[_Call]) -> None:
+    def _look_at_packed(self, sizes: torch.Tensor, calls: list[_PaddedLoss]) -> None:
         """Look at sequences that were packed, beside the losses over all their places."""
         for call in calls:
             for last in (False, True) if len(sizes) > 1 else ():
@@ -229,7 +229,7 @@ class PaddingRows(Watcher):
                 own = self._packed.setdefault((source, last), _Packed(source))
                 own.count(sizes, call, last)
 
-    def _look_at(self, node: Node, calls: list[_Call], given: list[torch.Tensor]) -> None:
+    def _look_at(self, node: Node, calls: list[_PaddedLoss], given: list[torch.Tensor]) -> None:
         """Look at one reading of an embedding, beside the losses that are about its tokens."""
         weight = getattr(node.next_functions[0][0], "variable", None)
         with suppress(RuntimeError):  # what was changed since cannot be read
@@ -248,7 +248,7 @@ class PaddingRows(Watcher):
                     if 0 <= number < call.classes:
                         self.looked.add("padding")
                         key = self.recorder.names.parameter(weight), number
-                        row = self._rows.setdefault(key, _Row(call.tally.source))
+                        row = self._rows.setdefault(key, _PaddingRow(call.tally.source))
                         row.count(rows, call.target, number, is_ignored=number == call.ignored)
 
 

@@ -97,7 +97,7 @@ class Epochs:
 
 
 @dataclass(slots=True)
-class _Evaluated:
+class _EvaluatedPairs:
     """The pairs of the evaluations from one line: all of them, and those trained on before."""
 
     pairs: set[tuple[int, int]] = field(default_factory=set)
@@ -116,7 +116,7 @@ class SamplePairs(Watcher):
         self._epochs: dict[str, Epochs] = {}
         self._mirrored: dict[str, MirroredTargets] = {}
         self._trained: set[tuple[int, int]] = set()
-        self._evaluated: dict[str, _Evaluated] = {}
+        self._evaluated: dict[str, _EvaluatedPairs] = {}
         self._unknown = False  # whether there was an evaluation of which the rows are not known
         self._windows = 1  # that have stepped
         self._rich: set[str] = set()  # modules whose inputs have many values
@@ -194,7 +194,7 @@ class SamplePairs(Watcher):
         elif learns:
             self._train(tally.source, *pairs)
         else:
-            own = self._evaluated.setdefault(tally.source, _Evaluated())
+            own = self._evaluated.setdefault(tally.source, _EvaluatedPairs())
             both = set(zip(*pairs, strict=True))
             own.pairs |= both
             own.known |= both & self._trained

@@ -29,7 +29,7 @@ _STEADY = 0.5  # of the largest share: that of a set whose rows are trained on o
 
 
 @dataclass(slots=True)
-class _Evaluated:
+class _EvaluatedRows:
     """
     The passes of one evaluation: between two steps, without a gradient.
 
@@ -61,8 +61,8 @@ class _Rows:
     learned: set[int] = field(default_factory=set)
     again: bool = False
     blurred: bool = False
-    now: _Evaluated = field(default_factory=_Evaluated)
-    done: list[_Evaluated] = field(default_factory=list)
+    now: _EvaluatedRows = field(default_factory=_EvaluatedRows)
+    done: list[_EvaluatedRows] = field(default_factory=list)
     windows: OverlappingWindows = field(default_factory=OverlappingWindows)
     source: str = ""
 
@@ -88,9 +88,9 @@ class _Rows:
         """End an evaluation."""
         if self.now.rows:
             self.done.append(self.now)
-            self.now = _Evaluated()
+            self.now = _EvaluatedRows()
 
-    def find_shared(self) -> _Evaluated | None:
+    def find_shared(self) -> _EvaluatedRows | None:
         """Return the last whole evaluation, where all were of both kinds of rows throughout."""
         passes = sum(each.passes for each in self.done)
         if self.blurred or not passes or sum(e.mixed for e in self.done) < _MIXED * passes:
