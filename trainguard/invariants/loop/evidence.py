@@ -133,7 +133,9 @@ TARGETS = either(
     has_probe("present", "-"),
 )
 MIXING = either(
-    has_probe("mix", "no pass could be tried with another sample"), has_answer("a sample edited")
+    has_probe("mix", "no pass could be tried with another sample"),
+    has_probe("mix along time", "-"),
+    has_answer("a sample edited"),
 )
 HELD_OUT = either(
     has_probe("held out", "no evaluation was seen whose samples could be told apart"),

@@ -1,6 +1,7 @@
 """Watches for samples that mix: the output for one depends on the others of its batch."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any
 
@@ -18,6 +19,7 @@ _LEAST_ROWS = 4
 _PERVASIVE = 0.9  # of the samples; experts that are full drop a few
 PLAIN = (bool, int, float, str, type(None))
 _RANDOM = (data.RandomSampler, data.SubsetRandomSampler, data.WeightedRandomSampler)
+_SEQUENCE_LAYERS = (nn.RNNBase, nn.MultiheadAttention)
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm  # noqa: SLF001 what all of them derive from
 
 
@@ -26,11 +28,12 @@ class MixingProbe(ModuleProbe):
     The Probe event "mix": every other sample is exchanged for one of the rest, which must not care.
 
     Only where rows are samples for sure: the batch comes from a loader that shuffles single samples
-    and puts them together itself. A batch norm without running statistics mixes on purpose; a table
-    of all pairs of samples, as contrastive models return, is no output of one sample.
+    and puts them together itself. Or, as "mix along time", where a layer that takes time along the
+    first axis is given one like the input. A batch norm without running statistics mixes on
+    purpose; a table of all pairs of samples, as contrastive models return, is no output of one.
     """
 
-    makes = ("Probe:mix",)
+    makes = ("Probe:mix", "Probe:mix along time")
     relies_on = ("Forwards",)
 
     probe = "mix"
@@ -38,6 +41,7 @@ class MixingProbe(ModuleProbe):
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._batch: list[torch.Tensor] = []  # that a loader handed out last
+        self._axis = 0  # of samples, in the call that is looked at
 
     def install(self, patches: Patches) -> None:
         """Be told of what loaders hand out."""
@@ -46,32 +50,41 @@ class MixingProbe(ModuleProbe):
             patches.replace(iterator, "__next__", self._next)
 
     def fits(self, call: CopyableCall) -> bool:
-        """Say whether all inputs have as many rows, which are samples, one for each sample."""
+        """Say whether all inputs have as many samples, along the axis that is that of samples."""
         batch, self._batch = self._batch, []
         tensors = [entry for entry in call.inputs if isinstance(entry, torch.Tensor)]
         plain = all(isinstance(entry, (torch.Tensor, *PLAIN)) for entry in call.inputs)
         if not plain or not tensors or not all(tensor.dim() for tensor in tensors):
             return False
-        rows = {len(tensor) for tensor in tensors}
-        if len(rows) > 1 or min(rows) < _LEAST_ROWS or _mixes_on_purpose(call.module):
+        loaded = any(_same(tensors[0], each) for each in batch)
+        if not loaded and not (_counts_time_first(call.module) and _is_sequence(tensors)):
             return False
-        return any(_same(tensors[0], loaded) for loaded in batch)
+        self._axis = 0 if loaded else 1
+        self.probe = "mix" if loaded else "mix along time"
+        rows = {tensor.shape[self._axis] for tensor in tensors}
+        return len(rows) == 1 and min(rows) >= _LEAST_ROWS and not _mixes_on_purpose(call.module)
 
     def look(self, call: CopyableCall, run: Run) -> Seen | None:
         """Exchange every other sample, and see how much the outputs for the rest change."""
-        rows = next(len(entry) for entry in call.inputs if isinstance(entry, torch.Tensor))
-        first = _others(run(call.inputs), rows)
-        if first is None:
+        shape = next(entry.shape for entry in call.inputs if isinstance(entry, torch.Tensor))
+        axis = self._axis
+        with _watch_sequences(shape[:2]) as sequences:
+            first = _others(run(call.inputs), shape, axis)
+        if axis and not sequences:
             return None
-        reference = self.reference(call, first)
-        if not steady(first, _others(run(call.inputs), rows), reference):
+        again = _others(run(call.inputs), shape, axis)
+        after = _others(run(tuple(_edit(entry, axis) for entry in call.inputs)), shape, axis)
+        if not [t.shape for t in first] == [t.shape for t in again] == [t.shape for t in after]:
             return None
-        after = _others(run(tuple(_edit(entry) for entry in call.inputs)), rows)
-        if after is None or after.shape != first.shape:
-            return None
-        each = [difference([a], [b]) for a, b in zip(after, first, strict=True)]
-        typical = sorted(each, reverse=True)[int(_PERVASIVE * len(each)) - 1]
-        return Seen(typical, reference) if typical > reference else None
+        for before, second, edited in zip(first, again, after, strict=True):
+            reference = self.reference(call, before)
+            if not steady(before, second, reference):
+                return None
+            each = [difference([a], [b]) for a, b in zip(edited, before, strict=True)]
+            typical = sorted(each, reverse=True)[int(_PERVASIVE * len(each)) - 1]
+            if typical > reference:
+                return Seen(typical, reference)
+        return None
 
     def _next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return a `__next__` of loaders that remembers the batch while it is wanted."""
@@ -117,23 +130,66 @@ def _same(given: torch.Tensor, loaded: torch.Tensor) -> bool:
     return rows.shape == own.shape and torch.equal(rows.cpu(), own.cpu().to(rows.dtype))
 
 
-def _edit(entry: Any) -> Any:
-    """Return an input with its rows 0, 2, 4, ... exchanged for row 1."""
+def _edit(entry: Any, axis: int) -> Any:
+    """Return an input with its samples 0, 2, 4, ... exchanged for sample 1."""
     if not isinstance(entry, torch.Tensor):
         return entry
     edited = entry.detach().clone()
-    edited[::2] = entry.detach()[1]
+    samples = edited.movedim(axis, 0)  # a view
+    samples[::2] = entry.detach().movedim(axis, 0)[1]
     return edited
 
 
-def _others(output: list[torch.Tensor], rows: int) -> torch.Tensor | None:
+def _others(output: list[torch.Tensor], shape: torch.Size, axis: int) -> list[torch.Tensor]:
     """
-    Return the rows 1, 3, 5, ... of an output, whose samples stay as they are.
+    Return the samples 1, 3, 5, ... of each output, first axis first: those that stay as they are.
 
-    It is the first tensor with one row for each sample, and none for each pair of them.
+    Only of outputs with one entry for each sample, and none for each pair of them.
     """
-    able = (t for t in output if t.dim() and len(t) == rows and rows not in t.shape[1:])
-    return next((tensor[1::2].clone() for tensor in able if tensor.numel()), None)
+    able = (
+        t
+        for t in output
+        if t.shape[: axis + 1] == shape[: axis + 1] and shape[axis] not in t.shape[axis + 1 :]
+    )
+    return [t.movedim(axis, 0)[1::2].clone() for t in able if t.numel()]
+
+
+def _is_sequence(tensors: list[torch.Tensor]) -> bool:
+    """Say whether inputs have two axes that cannot be taken for one another, the same in all."""
+    shapes = {tuple(tensor.shape[:2]) for tensor in tensors}
+    return len(shapes) == 1 and len(set(*shapes)) == 2
+
+
+def _counts_time_first(module: nn.Module) -> bool:
+    """Say whether a module has a layer whose second axis is that of samples."""
+    return any(_takes_time_first(part) for part in module.modules())
+
+
+def _takes_time_first(layer: nn.Module) -> bool:
+    """Say whether a layer of torch takes time along the first axis, samples along the second."""
+    return isinstance(layer, _SEQUENCE_LAYERS) and not getattr(layer, "batch_first", True)
+
+
+@contextlib.contextmanager
+def _watch_sequences(shape: torch.Size) -> Iterator[list[str]]:
+    """Collect the layers that are given time and samples along these two axes, in this order."""
+    seen: list[str] = []
+
+    def note(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+        """Remember a layer that is given a sequence of this shape."""
+        given = inputs[0] if inputs else None
+        if (
+            _takes_time_first(layer)
+            and isinstance(given, torch.Tensor)
+            and given.shape[:2] == shape
+        ):
+            seen.append(type(layer).__name__)
+
+    handle = nn.modules.module.register_module_forward_pre_hook(note)
+    try:
+        yield seen
+    finally:
+        handle.remove()
 
 
 def _mixes_on_purpose(module: nn.Module) -> bool:
