@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 TABLE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 TREES = ("trainguard", "tests", "fixtures", "benchmarks", "docs")
 SOURCES = [file for tree in TREES for file in sorted((ROOT / tree).rglob("*.py"))]
-LONGEST = 300
+LONGEST = 400
 # Components and scripts stand as their authors wrote them.
 AS_WRITTEN = {ROOT / "fixtures", *(ROOT / "tests").glob("*/scripts")}
 OWN = [file for file in SOURCES if not AS_WRITTEN & set(file.parents)]

@@ -115,9 +115,8 @@ def samples_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
     The output for a sample does not depend on the other samples of its batch.
 
     Judges: in evaluation mode, the outputs of the other samples when one of them is edited; in a
-        step that a forked child made again, what loss functions of torch are given for them. Where
-        a layer of torch takes time along the first axis, samples lie along the second: a note, as
-        these may be the neighbours of a scene.
+        step that a forked child made again, what loss functions of torch are given for them. A note
+        along the second axis, where a layer takes time along the first: these may be a scene.
     Allows: changes within rounding; of a step, what changes less than 90 % of the other samples,
         unless it goes on from each sample to the next, and fades.
     Misses: mixing inside of a loss; steps with batch statistics, tables of all pairs, several
@@ -125,8 +124,8 @@ def samples_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
     Why: a softmax or a mean over the batch dimension makes predictions depend on the company.
     Source: DeepReinforcementLearningInAction issue 32; perone/euclidesdb issue 2 (softmax, dim=0).
     """
-    kinds = ("mix", "mix along time")
-    found = [p for kind in kinds for p in _of(trace, kind) if p.measured > p.reference]
+    tried = [*_of(trace, "mix"), *_of(trace, "mix along time")]
+    found = [probe for probe in tried if probe.measured > probe.reference]
     for probe in found:
         yield Finding(
             f"samples of a batch mix in a model of `{trace.subject}`",
