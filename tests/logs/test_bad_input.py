@@ -12,6 +12,7 @@ from trainguard.events.loop import Step
 from trainguard.logs import json_lines, mlflow, printed, tables, tensorboard
 from trainguard.logs.entry import read_log, read_logs
 from trainguard.logs.row import Lost, figure
+from trainguard.report.log_summary import as_rows
 from trainguard.subjects.log import Log
 
 REFUSED = {
@@ -25,7 +26,10 @@ REFUSED = {
     "empty.json": (b'{"log_history": []}', "no number by name"),
     "trace.txt": (b'{"subject": 3}\n', "no whole trace"),
     "header.csv": (b"step,loss,lr\n", "loss"),
-    "null.csv": (b"step,loss\n1,0.5\n2,\x00\n", "neither"),
+    "nulls.log": (bytes(9000), "no number by name"),
+    "names.csv": (b"t,ce\n1,0.5\n2,0.4\n", "Columns: t, ce. Say which"),
+    "more.json": (b'[{"loss": 1.0},\n{"loss": 0.5}] x', "there is more behind its end"),
+    "deep.json": (b'{"log_history": [' + b"[" * 5000, "no whole JSON document"),
 }
 
 
@@ -86,6 +90,8 @@ ODD = {
     "epochs only": ("epoch,loss\n3,0.5\n4,0.4\n", [(3, 0.5), (4, 0.4)]),
     "two runs": ("step,loss\n1,0.9\n2,0.8\n3,0.7\n1,0.6\n2,0.5\n", [(1, 0.6), (2, 0.5)]),
     "filled with nan": ("step,loss\n1,0.5\n2,nan\n3,nan\n4,nan\n5,0.4\n", [(1, 0.5), (5, 0.4)]),
+    "a null": ("step,loss\n1,0.5\n2,\0\n3,0.4\n", [(1, 0.5), (3, 0.4)]),
+    "a loss alone": ("loss\n0.5\n0.4\n", [(0, 0.5), (1, 0.4)]),
     "a header again": ("step,loss\n1,0.5\nstep,loss\n2,0.4\n", [(1, 0.5), (2, 0.4)]),
     "a clock that goes back": (
         "step,loss,timestamp\n1,0.5,900\n2,0.4,100\n3,0.3,50\n",
@@ -128,12 +134,24 @@ def test_encodings_are_read(tmp_path, encoding) -> None:
     assert losses(tmp_path, text.encode(encoding), "log.csv") == [(1, 0.5), (2, 0.4)]
 
 
-def test_encodings_that_are_mixed_are_read(tmp_path) -> None:
+LINES = [f"step {n} | loss 0.{n} | \u00e9\n" for n in (1, 2, 3)]
+A, B, C = (line.encode() for line in LINES)
+LITTLE, BIG = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
+MIXED = {
+    "Latin": A + LINES[1].encode("latin-1") + b"step 3 | loss 0.3 | \xff\xfe\n",
+    "UTF-16 in UTF-8": A + LINES[1].encode("utf-16-le") + C,
+    "with its mark, and returns": A + LITTLE + "\r\n".join(LINES[1:]).encode("utf-16-le"),
+    "the other one": A + LINES[1].encode("utf-16-be") + C,
+    "UTF-8 in UTF-16": LITTLE + LINES[0].encode("utf-16-le") + B + LINES[2].encode("utf-16-le"),
+    "UTF-8 in the other one": BIG + LINES[0].encode("utf-16-be") + B + C,
+    "nulls where a log was cut": bytes(100_000) + A + B + bytes(30) + C,
+}
+
+
+@pytest.mark.parametrize("case", MIXED)
+def test_encodings_that_are_mixed_are_read(tmp_path, case) -> None:
     """As where two processes with other settings write into one file."""
-    mixed = (
-        b"step 1 | loss 0.5 | \xc3\xa9\nstep 2 | loss 0.4 | \xe9\nstep 3 | loss 0.3 | \xff\xfe\n"
-    )
-    assert losses(tmp_path, mixed) == [(1, 0.5), (2, 0.4), (3, 0.3)]
+    assert losses(tmp_path, MIXED[case]) == [(1, 0.1), (2, 0.2), (3, 0.3)]
 
 
 def test_bars_and_colours_are_no_matter(tmp_path) -> None:
@@ -199,9 +217,46 @@ def test_no_reader_raises(tmp_path_factory, content) -> None:
         read_logs(Log(file))
 
 
-def test_the_marks_of_encodings_are_those_of_python() -> None:
-    """The table of marks is not mistyped."""
-    from trainguard.logs.text import encoding_of
+DOCUMENTS = {
+    "the number of all steps behind the rows": (
+        '{"log_history": [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.4}], "max_steps": 9}',
+        9,
+    ),
+    "objects in its rows": (
+        '[\n{"step": 1, "loss": 0.5, "x": {"y": {}}}, {"step": 2, "loss": 0.4, "x": {}}, 7]', 0),
+    "lists of its own": ('{"loss": [0.5, 0.4],\n"step": [1, 2], "name": "x"}', 0),
+    "a list of its own in one line": ('{"step": [1, 2], "loss": [0.5, 0.4]}', 0),
+    "more than is read at once": (
+        '{"x": "' + "y" * 200_000 + '",\n"history": [{"step": 1, "loss": 0.5}, '
+        + '{"loss": "no"}, ' * 9000 + '{"step": 2, "loss": 0.4}]}', 0),
+}  # fmt: skip
 
-    assert encoding_of(codecs.BOM_UTF16_LE) == encoding_of(codecs.BOM_UTF16_BE) == "utf-16"
-    assert encoding_of(codecs.BOM_UTF8) == "utf-8-sig"
+
+@pytest.mark.parametrize("case", DOCUMENTS)
+def test_documents_are_read_value_by_value(tmp_path, case) -> None:
+    """The rows of a document are found wherever they are in it, and what follows them too."""
+    text, total = DOCUMENTS[case]
+    assert losses(tmp_path, text, "history.json") == [(1, 0.5), (2, 0.4)]
+    assert read_log(Log(tmp_path / "history.json")).conditions["total"] == total
+
+
+CLOCKS = {
+    "back once": (lambda n: n - 50 * (n > 20), (21, 1, 59), True),
+    "always back": (lambda n: -n, (1, 59, 59), False),
+    "durations": (lambda n: 0.3 + n * 7 % 5 / 100, (3, 23, 59), False),
+    "never": (lambda n: n, (), True),
+}
+
+
+@pytest.mark.parametrize("case", CLOCKS)
+@pytest.mark.parametrize("form", ["{},{},{}\n", "step {} | loss {:.4f} | time {:.3f}\n"])
+def test_a_clock_that_goes_back_is_told(tmp_path, form, case) -> None:
+    """Once is a clock that was set; what goes back every few rows is none, and tells no pace."""
+    clock, told, paces = CLOCKS[case]
+    rows = [form.format(n, 2 * 0.97**n, 900 + clock(n)) for n in range(60)]
+    (tmp_path / "log").write_text("step,loss,timestamp\n" * (form[0] == "{") + "".join(rows))
+    trace = read_log(Log(tmp_path / "log"))
+    assert trace.conditions["clock goes back"] == told
+    assert any(e.seconds > 0 for e in trace if isinstance(e, Step)) is paces
+    words = dict(as_rows(trace)).get("clock", "")
+    assert words.startswith(f"goes back at {told[1]} of 59 rows" if told else "")

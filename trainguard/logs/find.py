@@ -11,7 +11,7 @@ from trainguard.core.errors import DeclarationError
 from trainguard.core.names import EVALUATION, TRAINING
 from trainguard.logs import json_lines, mlflow, printed, tables, tensorboard, trainer_state
 from trainguard.logs.row import Lost, Row
-from trainguard.logs.text import encoding_of
+from trainguard.logs.text import encoding_of, is_text, text_of
 
 Reader = Callable[[Path], Iterator[Row | Lost]]
 _TRACE: Final = b'{"subject"'
@@ -144,17 +144,18 @@ def format_of(path: Path) -> str:
 
 def _format_of_text(start: bytes) -> str:
     """Return the format of a text by its first lines; nothing where it is no text."""
-    encoding = encoding_of(start)
-    if b"\0" in start and encoding != "utf-16":
+    if b"\0" in start and not is_text(start):
         return ""
-    text = start.decode(encoding, "replace")
+    text = text_of(start, encoding_of(start))
     lines = [line for line in text.splitlines() if line.strip()]
     lines = lines[:-1] if len(start) == _START and len(lines) > 1 else lines
-    if not lines:
-        return ""
+    if not lines:  # a log that was cut at its beginning while it was written begins with nulls
+        return "" if start.strip(b"\0") else "output"
     first = lines[0].lstrip()
-    if first[:1] == "{" and json_lines.parse(first):
-        return "JSON lines" if len(lines) > 1 or "log_history" not in first else "json document"
+    if first[:1] == "{" and (read := json_lines.parse(first)):
+        kinds = {*map(type, read.values())}
+        whole = "log_history" in read or (list in kinds and not kinds & {int, float})
+        return "json document" if len(lines) == 1 and whole else "JSON lines"
     if first[:1] in ("{", "[") and (len(first) == 1 or first[1:].lstrip()[:1] in ("{", '"', "")):
         return "json document"
     if mlflow.is_metric(lines[:20]):

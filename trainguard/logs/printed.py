@@ -98,6 +98,7 @@ class _Places(NamedTuple):
     step: int
     epoch: int
     total: int
+    time: int
 
 
 class _Form:
@@ -107,7 +108,7 @@ class _Form:
         at = {at for _, at in places.names} | ({*places[1:]} - {-1})
         order = {place: group for group, place in enumerate(sorted(at))}
         self._names = [(name, order[place]) for name, place in places.names]
-        self._step, self._epoch, self._total = (order.get(place, -1) for place in places[1:])
+        self._step, self._epoch, self._total, self._time = (order.get(p, -1) for p in places[1:])
         told = [
             (f"({_KINDS[_kind(part)]})" if n // 2 in at else _KINDS[_kind(part)])
             if n % 2
@@ -130,9 +131,9 @@ class _Form:
             return None
         step = told[self._step] if self._step >= 0 else None
         epoch = told[self._epoch] if self._epoch >= 0 else epoch
-        return Row(
-            values, step, epoch, nan, None, int(told[self._total]) if self._total >= 0 else 0
-        )
+        time = told[self._time] if self._time >= 0 else nan
+        total = int(told[self._total]) if self._total >= 0 else 0
+        return Row(values, step, epoch, time, None, total)
 
 
 def _kind(figure: str) -> str:
@@ -143,7 +144,9 @@ def _kind(figure: str) -> str:
 def _learn(row: Row, figures: list[str]) -> _Places | None:
     """Return where the numbers of a row stand in its line, if that is sure."""
     numbers = [float(figure) for figure in figures]
-    asked = [*row.values.values(), *(n for n in (row.step, row.total or None) if n is not None)]
+    time = row.time if row.time == row.time else None
+    counters = [n for n in (row.step, row.total or None, time) if n is not None]
+    asked = [*row.values.values(), *counters]
     if row.coarse or any(numbers.count(value) != 1 for value in asked) or not row.values:
         return None
     epochs = [at for at, number in enumerate(numbers) if number == row.epoch]
@@ -154,6 +157,7 @@ def _learn(row: Row, figures: list[str]) -> _Places | None:
         -1 if row.step is None else numbers.index(row.step),
         epochs[0] if epochs else -1,
         numbers.index(row.total) if row.total else -1,
+        -1 if time is None else numbers.index(time),
     )
 
 

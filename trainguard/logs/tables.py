@@ -13,6 +13,8 @@ from trainguard.logs.text import lines_of
 _DELIMITERS = ",\t;|"
 _TAG = re.compile(r"tag-(.+)\.csv$")
 _PAIR = re.compile(r"[:=]\s*[-+.\d]")  # a name with its number: no header, but printed output
+_SURE = 2  # rows of numbers under a name that says nothing
+_NAMED = 64  # rows of which all columns are read
 _COUNTERS = (STEP, EPOCH, TIME)
 
 
@@ -24,16 +26,19 @@ def delimiter_of(header: str) -> str:
 
 def is_table(lines: Sequence[str]) -> bool:
     """Say whether some first lines of a file are a header of names, and rows under it."""
-    delimiter = delimiter_of(lines[0]) if lines else ""
-    if not delimiter or lines[0].lstrip()[:1] in "{[":
+    if not lines or lines[0].lstrip()[:1] in ("{", "["):
         return False
+    delimiter = delimiter_of(lines[0]) or ","
     names = _cells(lines[0], delimiter)
     if not all(figure(name) is None and len(name) < 200 for name in names if name):
         return False
     under = [cells for line in lines[1:] if len(cells := _cells(line, delimiter)) == len(names)]
     meant = [at for at, name in enumerate(names) if meaning_of(name) and not _PAIR.search(name)]
+    if not meant or len(names) == 1:  # one of names that say nothing, or none but for its numbers
+        figures = [at for at in range(len(names)) if all(figure(c[at]) is not None for c in under)]
+        return len(under) == len(lines) - 1 >= _SURE and bool(figures)
     told = [cells for cells in under if any(_is_figure(cells[at]) for at in meant)]
-    return bool(meant) and 2 * len(told) >= len(lines) - 1
+    return 2 * len(told) >= len(lines) - 1
 
 
 def _is_figure(text: str) -> bool:
@@ -50,8 +55,11 @@ def rows(file: Path, chosen: dict[str, str]) -> Iterator[Row]:
     places = _places(names, chosen)
     kept = [(i, name) for i, name in enumerate(names) if name and i not in places.values()]
     step, epoch, time = (places.get(counter, -1) for counter in _COUNTERS)
+    meant = [(i, name) for i, name in kept if name in chosen.values() or meaning_of(name)]
     width = len(names)
-    for cells in _read(lines, delimiter):
+    for number, cells in enumerate(_read(lines, delimiter)):
+        if number == _NAMED:  # what means nothing is named by now, and need not be read
+            kept = meant
         if len(cells) < width:
             cells += [""] * (width - len(cells))
         coarse = None

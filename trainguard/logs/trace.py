@@ -18,6 +18,7 @@ from trainguard.logs.roles import EVALUATED, FAR, LOSS, METRIC, NORM, RATE, SECO
 from trainguard.logs.run import LoggedRun
 
 ORDER: Final = ("forward", "backward")  # what each row of a training stands for
+_NO_CLOCK = 0.1  # of the rows: a clock that is set goes back once or twice
 _EDGE = 64  # steps of a part that are held against those said again
 
 
@@ -27,8 +28,11 @@ def trace_of(run: LoggedRun, name: str, promises: dict[str, Plain]) -> Trace[Any
     columns = {role: column for role, column in chosen.items() if column is not None}
     main = run.main
     parts = list[LogPart]()
-    left_out = 0
+    left_out, clock = 0, (0, 0, 0)
     if main is not None:
+        clock = _watch_clock(main)
+        if clock[1] >= _NO_CLOCK * clock[2]:
+            _forget_times(run)
         for column in {id(c): c for c in run.columns.values()}.values():
             left = settle(column)
             left_out = left if column is main else left_out
@@ -49,6 +53,7 @@ def trace_of(run: LoggedRun, name: str, promises: dict[str, Plain]) -> Trace[Any
             "unit": run.unit,
             "steps": main.count if main is not None else 0,
             "seconds": _seconds(told),
+            "clock goes back": clock if clock[1] else (),
             "columns": tuple(column.name for column in columns.values()),
             "total": run.total,
             "rows left out": left_out,
@@ -57,6 +62,21 @@ def trace_of(run: LoggedRun, name: str, promises: dict[str, Plain]) -> Trace[Any
         },
         promises=promises,
     )
+
+
+def _watch_clock(main: LoggedColumn) -> tuple[int, int, int]:
+    """Return the first step at which the clock goes back, how often it does, and of how many."""
+    pairs = [(a, b) for a, b in pairwise(main.points) if a.part == b.part and b.time == b.time]
+    back = [int(b.step) for a, b in pairs if b.time < a.time]
+    return (back[0] if back else 0), len(back), len(pairs)
+
+
+def _forget_times(run: LoggedRun) -> None:
+    """Forget the times of a run: what goes back so often is no clock, but perhaps a duration."""
+    for column in run.columns.values():
+        column.points = [p._replace(time=nan) for p in column.points]
+        for part in column.parts:
+            part.time = part.until = nan
 
 
 def _settle_parts(main: LoggedColumn, columns: dict[str, LoggedColumn]) -> list[LogPart]:

@@ -1,46 +1,141 @@
 """The trainer_state.json of Hugging Face's Trainer, and other files that are one JSON document."""
 
 import json
+import re
 from collections.abc import Iterator
+from io import TextIOWrapper
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from trainguard.core.errors import DeclarationError
-from trainguard.logs.json_lines import row_of
+from trainguard.logs.json_lines import row_of_object
 from trainguard.logs.reading import open_log
 from trainguard.logs.row import Row
 from trainguard.logs.text import encoding_of
 
-_LARGEST = 1 << 30  # bytes: a state of a million steps has 150 MB
 _LISTS = ("log_history", "history", "logs", "metrics")
+_BLOCK = 1 << 16  # characters that are read at once
+_LONGEST = 1 << 24  # characters of a value that is no row
+_SIGN = re.compile(r"[^\s,:\ufeff]")
+_decode = json.JSONDecoder().raw_decode
 
 
 def rows(file: Path, chosen: dict[str, str]) -> Iterator[Row]:
-    """Yield the rows of a document: its `log_history`, or the list that it is."""
-    document = _load(file)
-    entries: Any = document
-    total = 0
-    if isinstance(document, dict):
-        entries = next((document[n] for n in _LISTS if isinstance(document.get(n), list)), [])
-        most = document.get("max_steps")
-        total = most if isinstance(most, int) and 0 < most < 1 << 62 else 0
-    for entry in entries if isinstance(entries, list) else []:
-        if isinstance(entry, dict):
-            row = row_of(entry, chosen)
-            yield row._replace(total=total) if total else row
+    """Yield the rows of a document: its `log_history`, the list that it is, or its own lists."""
+    given, total = tuple(sorted(chosen.items())), 0
+    last: Row | None = None
+    columns = dict[str, list[Any]]()
+    for name, value in _entries(file):
+        if not name and isinstance(value, dict):
+            if last is not None:
+                yield last
+            last = row_of_object(value, given)
+        elif name == "max_steps" and isinstance(value, int) and 0 < value < 1 << 62:
+            total = value
+        elif name and isinstance(value, list):
+            columns[name] = value
+    if last is not None:  # how many steps there are to be may stand behind the rows
+        yield last._replace(total=total)
+        return
+    for each in zip_longest(*columns.values()):  # {"loss": [2.3, 2.1], "val_loss": [2.4, 2.2]}
+        yield row_of_object(dict(zip(columns, each, strict=True)), given)
 
 
-def _load(file: Path) -> Any:
-    """Return the document of a file; raises for one that is none."""
-    if file.stat().st_size > _LARGEST:
-        raise DeclarationError(
-            f"{file} is one document of more than 1 GiB. Write one JSON object a line instead."
-        )
-    with open_log(file) as opened:
-        content = opened.read()
-    try:
-        return json.loads(content.decode(encoding_of(content[:3]), "replace"))
-    except (ValueError, RecursionError) as error:
-        raise DeclarationError(
-            f"{file} is no whole JSON document ({str(error)[:60]}). Give another log of the run."
-        ) from None
+def _entries(file: Path) -> Iterator[tuple[str, Any]]:
+    """Yield what a document has in it; raises for one that is none, or is cut off."""
+    with open_log(file) as raw:
+        encoding = encoding_of(raw.read(3))
+        raw.seek(0)
+        try:
+            with TextIOWrapper(raw, encoding, "replace") as opened:
+                yield from _Document(opened).entries()
+        except (ValueError, RecursionError) as error:
+            told = getattr(error, "msg", str(error))  # without a place in what was read last
+            raise DeclarationError(
+                f"{file} is no whole JSON document ({told[:60]}). Give another log of the run."
+            ) from None
+
+
+class _Document:
+    """A JSON document that is read value by value: a million rows take no room."""
+
+    def __init__(self, file: TextIOWrapper) -> None:
+        self._file, self._text, self._at, self._plain = file, "", 0, True
+
+    def entries(self) -> Iterator[tuple[str, Any]]:
+        """Yield each member of an object by its name, and by "" each of a list of rows."""
+        if self._take("["):
+            yield from self._members()
+        elif self._take("{"):
+            found = False
+            while not self._take("}"):
+                name = self._value()
+                if not found and name in _LISTS and self._take("["):
+                    found = True
+                    yield from self._members()
+                else:
+                    yield str(name), self._value()
+        else:
+            raise ValueError("it is neither a list nor an object")
+        if self._next():
+            raise ValueError("there is more behind its end")
+
+    def _members(self) -> Iterator[tuple[str, Any]]:
+        """Yield the members of a list."""
+        while not self._take("]"):
+            for value in self._objects() or [self._value()]:
+                yield "", value
+
+    def _objects(self) -> list[Any]:
+        """Return the members of a list that were read whole, if they are plain objects."""
+        end = self._text.rfind("}", self._at) + 1
+        if not (self._plain and end):
+            return []
+        try:
+            members: list[Any] = json.loads(f"[{self._text[self._at : end]}]")
+        except (ValueError, RecursionError):  # the last brace is within one, or behind the list
+            self._plain = False
+            return []
+        self._at = end
+        return members
+
+    def _next(self) -> str:
+        """Return the next character that is no space, comma or colon; nothing at the end."""
+        while True:
+            found = _SIGN.search(self._text, self._at)
+            self._at = found.start() if found else len(self._text)
+            if found:
+                return found[0]
+            if not self._read(_BLOCK):
+                return ""
+
+    def _take(self, mark: str) -> bool:
+        """Pass over a mark, if it comes next."""
+        taken = self._next() == mark
+        self._at += taken
+        return taken
+
+    def _value(self) -> Any:
+        """Return the value that comes next; raises ValueError where the document ends before."""
+        self._next()
+        while True:
+            try:
+                value, end = _decode(self._text, self._at)
+            except ValueError:
+                if not self._read(max(_BLOCK, len(self._text) - self._at)):
+                    raise
+                continue
+            # A number at the very end of what was read may go on.
+            if end < len(self._text) or not self._read(_BLOCK):
+                self._at = end
+                return value
+
+    def _read(self, count: int) -> bool:
+        """Read on, and forget what was passed; say whether there was more."""
+        more = self._file.read(count)
+        if more:
+            self._text, self._at = self._text[self._at :] + more, 0
+            if len(self._text) > _LONGEST:
+                raise ValueError(f"a value in it has more than {_LONGEST:,} characters")
+        return bool(more)

@@ -34,6 +34,8 @@ def as_rows(trace: Trace[Any]) -> list[tuple[str, str]]:
     named = ", ".join(map(str, columns)) if isinstance(columns, tuple) else ""
     rows = [("columns", named)] if named else []
     rows += [row for row in rows_of_run(summarize_run(trace)) if row[0] != "memory"]
+    if clock := _clock(trace):
+        rows.append(("clock", clock))
     if shape := _shape(trace):
         rows.append(("schedule", shape))
     best = _best(trace)
@@ -58,6 +60,7 @@ def as_plain(trace: Trace[Any]) -> dict[str, Any]:
         "rows": told.get("steps"),
         "seconds_per_step": finite(_pace(trace)) or None,
         "steps_left": _left(trace),
+        "clock": _clock(trace) or None,
         "schedule": _shape(trace) or None,
         "best": None
         if best is None
@@ -68,6 +71,17 @@ def as_plain(trace: Trace[Any]) -> dict[str, Any]:
 def _shape(trace: Trace[Any]) -> str:
     """Return the shape of the rates in words; nothing where they are too few."""
     return name_shape([(row.step, rate) for row, rate in rates(trace)], unit(trace))
+
+
+def _clock(trace: Trace[Any]) -> str:
+    """Say where the clock of a log goes back; nothing where it does not."""
+    told = trace.conditions.get("clock goes back")
+    if not isinstance(told, tuple) or not told:
+        return ""
+    first, times, of = (int(_number(each)) for each in told)
+    where = f"goes back at {times:,} of {of:,} rows, first at {unit(trace)} {first:,}"
+    known = any(isinstance(e, Step) and e.seconds > 0 for e in trace)
+    return where + (": these are left out of the pace" if known else ": no pace is told by it")
 
 
 def _number(value: object) -> float:
