@@ -26,6 +26,11 @@ REFUSED = {
     "empty.json": (b'{"log_history": []}', "no number by name"),
     "trace.txt": (b'{"subject": 3}\n', "no whole trace"),
     "header.csv": (b"step,loss,lr\n", "loss"),
+    "train.log.gz": (b"\x1f\x8b\x08\0 step 1 loss 0.5", "Unpack it"),
+    "idle.json": (
+        b'{"subject": "x", "conditions": {}, "promises": {}}\n',
+        "a trace without a training step",
+    ),
     "nulls.log": (bytes(9000), "no number by name"),
     "names.csv": (b"t,ce\n1,0.5\n2,0.4\n", "Columns: t, ce. Say which"),
     "more.json": (b'[{"loss": 1.0},\n{"loss": 0.5}] x', "there is more behind its end"),
@@ -49,7 +54,8 @@ def test_paths_that_lead_nowhere_are_refused(tmp_path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "folder" / "up").symlink_to(tmp_path / "folder")
-    for name, reason in (("none", "not there"), ("folder", "without logs"), ("loop", "not there")):
+    where = (("none", "not there"), ("folder", "without logs"), ("loop", "not there"))
+    for name, reason in (*where, ("x" * 5000, "not there"), ("a\0b", "not there")):
         with pytest.raises(DeclarationError, match=reason):
             read_logs(Log(tmp_path / name))
 
@@ -91,6 +97,17 @@ ODD = {
     "two runs": ("step,loss\n1,0.9\n2,0.8\n3,0.7\n1,0.6\n2,0.5\n", [(1, 0.6), (2, 0.5)]),
     "filled with nan": ("step,loss\n1,0.5\n2,nan\n3,nan\n4,nan\n5,0.4\n", [(1, 0.5), (5, 0.4)]),
     "a null": ("step,loss\n1,0.5\n2,\0\n3,0.4\n", [(1, 0.5), (3, 0.4)]),
+    "decimal commas": ("step;loss\n1;0,5\n2;0,4\n", [(1, 0.5), (2, 0.4)]),
+    "a quote that stays open": ('step,loss\n1,"0.5\n2,0.4\n', [(1, 0.5), (2, 0.4)]),
+    "rows of any length": ("step,loss,lr\n1,0.5\n2,0.4,1,2,3\n", [(1, 0.5), (2, 0.4)]),
+    "returns alone": ("step,loss\r1,0.5\r2,0.4\r", [(1, 0.5), (2, 0.4)]),
+    "spaces between": ("# step  loss\n  1  0.5\n  2  0.4\n", [(1, 0.5), (2, 0.4)]),
+    "words before printed lines": (
+        "step loss\nstep 1 loss 0.5\nstep 2 loss 0.4\n",
+        [(1, 0.5), (2, 0.4)],
+    ),
+    "thousands": ("step 1,001 loss: 0.5\nstep 1,002 loss: 0.4\n", [(1001, 0.5), (1002, 0.4)]),
+    "names with what no terminal shows": ("step,\x1b/loss\n1,0.5\n2,0.4\n", [(1, 0.5), (2, 0.4)]),
     "a loss alone": ("loss\n0.5\n0.4\n", [(0, 0.5), (1, 0.4)]),
     "a header again": ("step,loss\n1,0.5\nstep,loss\n2,0.4\n", [(1, 0.5), (2, 0.4)]),
     "a clock that goes back": (
@@ -183,8 +200,9 @@ def test_a_column_that_is_named_goes_before_all_others(tmp_path) -> None:
     file.write_text("step,loss,train/nat\n1,9,0.5\n2,9,0.4\n")
     trace = read_log(Log(file, columns={"loss": "train/nat"}))
     assert [e.loss for e in trace if isinstance(e, Step)] == [0.5, 0.4]
-    with pytest.raises(DeclarationError, match="Columns: loss, train/nat"):
-        read_logs(Log(file, columns={"loss": "nll"}))
+    for role in ("loss", "step"):
+        with pytest.raises(DeclarationError, match="Columns:.* loss, train/nat"):
+            read_logs(Log(file, columns={role: "nll"}))
 
 
 TEXTS = st.one_of(

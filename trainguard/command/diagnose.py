@@ -31,6 +31,7 @@ from trainguard.judging.baseline import Baseline, open_baseline
 from trainguard.judging.judge import judge_run
 from trainguard.judging.verdict import Verdict
 from trainguard.logs.entry import read_logs
+from trainguard.logs.find import is_there
 from trainguard.logs.reading import how_far
 from trainguard.report.formats import RunAccount
 from trainguard.report.json import check_apart
@@ -131,7 +132,7 @@ def diagnose(order: DiagnoseRequest) -> int:
     held = order.baseline
     check_apart(
         [*(path for _, path in order.formats), held.path],
-        [path for path in map(Path, paths) if path.exists()],
+        [path for path in map(Path, paths) if is_there(path)],
     )
     with ExitStack() as stack:
         read = [0]

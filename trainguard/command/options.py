@@ -54,11 +54,15 @@ def split_globs(words: Words) -> tuple[str, ...]:
 
 def split_columns(words: Words) -> dict[str, str]:
     """Return what columns were said to be."""
-    columns = {}
+    columns = dict[str, str]()
     for word in words or ():
         role, equals, name = word.partition("=")
         if not equals or not name:
             raise DeclarationError(f"--column {word} names no column. Write ROLE=NAME: loss=nll.")
+        if role in columns or name in columns.values():
+            raise DeclarationError(
+                f"--column {word} names a column twice. Give each role one column of its own."
+            )
         columns[role] = name
     return columns
 

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from trainguard.core.errors import DeclarationError, SubjectError
+from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
-from trainguard.logs.find import Source, find_sources
+from trainguard.logs.find import Source, find_sources, is_there
 from trainguard.logs.run import LoggedRun, read_runs
 from trainguard.logs.trace import trace_of
 from trainguard.subjects.log import Log
@@ -21,6 +22,7 @@ def read_logs(subject: Log, told: Callable[[int], None] = lambda _: None) -> lis
     chosen = dict(subject.columns)
     traces = [_read_trace(s.path) for s in sources if s.format == "trace"]
     logs = [source for source in sources if source.format != "trace"]
+    traces = _with_steps(traces, sources, logs)
     try:
         runs = list(read_runs(logs, chosen, told))
     except OSError as error:
@@ -55,7 +57,7 @@ def _paths(subject: Log) -> tuple[str | Path, ...]:
 def _resolve(path: str | Path, subject: Log) -> Path:
     """Return where a path leads: from here, or else from the folder of the declaration."""
     here, there = Path(path), Path(subject.file).parent / path
-    return there if not here.exists() and subject.file and there.exists() else here
+    return there if subject.file and not is_there(here) and is_there(there) else here
 
 
 def _read_trace(path: Path) -> Trace[Any]:
@@ -68,11 +70,28 @@ def _read_trace(path: Path) -> Trace[Any]:
         ) from None
 
 
+def _with_steps(
+    traces: list[Trace[Any]], sources: list[Source], logs: list[Source]
+) -> list[Trace[Any]]:
+    """Return the traces that have a step; raises where there is nothing else to be judged."""
+    told = [trace for trace in traces if any(isinstance(event, Step) for event in trace)]
+    if traces and not told and not logs:
+        raise DeclarationError(
+            f"{sources[0].path} is a trace without a training step. Give one of a run that made"
+            " some steps."
+        )
+    return told
+
+
 def _check_columns(chosen: dict[str, str], runs: list[LoggedRun]) -> None:
     """Raise for a column that was named and is not there."""
-    counters = {"step", "epoch", "time"}
     for role, name in chosen.items():
-        if role not in counters and not any(name in run.names for run in runs):
+        if role in ("step", "epoch"):
+            told = any(run.unit in (role, "step") for run in runs)
+        else:
+            full = {each for run in runs for each in run.names}
+            told = role == "time" or any(f"/{each}".endswith(f"/{name}") for each in full)
+        if not told:
             raise DeclarationError(f"No log has a column {name!r}.{_list_names(runs)}")
 
 

@@ -15,6 +15,7 @@ from trainguard.logs.text import encoding_of, is_text, text_of
 
 Reader = Callable[[Path], Iterator[Row | Lost]]
 _TRACE: Final = b'{"subject"'
+_PACKED: Final = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")  # gzip, bzip2, xz, zstd
 _START = 8192  # bytes by which a format is known
 _MOST = 10_000  # files of a folder
 _LOGS = (".log", ".txt", ".out", ".err", ".stdout", ".csv", ".tsv", ".jsonl", ".ndjson", ".json")
@@ -56,7 +57,8 @@ def find_sources(paths: Iterable[str | Path]) -> list[Source]:
     """Return the logs that some paths are or hold; raises where one is or holds none."""
     found: dict[Path, Source] = {}
     for path in map(Path, paths):
-        sources = [*_in_folder(path)] if path.is_dir() else [_of_file(path)]
+        folder = is_there(path) and path.is_dir()
+        sources = [*_in_folder(path)] if folder else [_of_file(path)]
         if not sources:
             raise DeclarationError(
                 f"{path} is a folder without logs that can be read. Give the files, or the folder"
@@ -118,9 +120,17 @@ def _place(path: Path, format_: str) -> Source:
     return Source(path, format_, str(folder), prefix)
 
 
+def is_there(path: Path) -> bool:
+    """Say whether a path leads to anything; one that is too long does not."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
 def format_of(path: Path) -> str:
     """Return the format of a file, one of `_OURS`, or a sentence that says why it is no log."""
-    if not path.exists():
+    if not is_there(path):
         return "is not there. Give the log of a run, or the folder with it."
     if not path.is_file():
         return "is no file. Give the log of a run, or the folder with it."
@@ -133,6 +143,8 @@ def format_of(path: Path) -> str:
             "is W&B's own format, which nothing but wandb reads. Export it:"
             " `wandb.Api().run(...).history().to_csv(...)`, or `wandb sync` and then the site."
         )
+    if start.startswith(_PACKED):
+        return "is compressed. Unpack it, and give what was in it."
     if start.startswith(_TRACE):
         return "trace"
     if tensorboard.is_event_file(start) or ("tfevents" in path.name and len(start) > 12):

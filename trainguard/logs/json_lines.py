@@ -75,8 +75,8 @@ def _counters(
         meaning = meaning_of(name)
         if meaning is not None and meaning.role in _COUNTERS:
             best[meaning.role] = min(best.get(meaning.role, (99, "")), (meaning.rank, name))
-    found = {role: name for role, (_, name) in best.items()}
-    found.update((role, name) for role, name in chosen if name in names)
+    found: dict[str, str | None] = {role: name for role, (_, name) in best.items()}
+    found.update((role, name if name in names else None) for role, name in chosen)
     return tuple(found.get(role) for role in _COUNTERS)
 
 

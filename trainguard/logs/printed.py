@@ -28,6 +28,7 @@ _ODD = re.compile(  # spellings of no number that are no number of Python
 _WORTH = ("loss", "nll", "lr", "learning", "norm", "acc")  # in lower case
 _FIGURE = re.compile(r"((?<![\w.])[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)")
 # Numbers as they are written; what is none of these is found when it is made a number.
+_THOUSANDS = re.compile(r"(?<![\w.,+-])\d{1,3}(?:,\d{3})+(?![\d,])")  # 1,234 and not 0,5
 _KINDS = {"1": r"[-+]?\d+", ".": r"[-+.\deE]+"}
 _MOST_FORMS = 4096
 _make_row = partial(tuple.__new__, Row)  # as Row(...), in half the time: there are millions
@@ -49,6 +50,8 @@ def rows(file: Path, chosen: dict[str, str]) -> Iterator[Row | Lost]:
         if ("emory" in line or "MEMORY" in line) and _MEMORY.search(line):
             yield Lost(line, number)
             continue
+        if "," in line:
+            line = _THOUSANDS.sub(lambda number: number[0].replace(",", ""), line)
         small = line.lower()  # words in it are looked for ten times as fast as by a pattern
         if any(word in small for word in _WORTH) or any(name in line for name in wanted):
             row = forms.read(line, epoch)

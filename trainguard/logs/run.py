@@ -1,5 +1,6 @@
 """The columns of one run, put together from its rows and files."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -14,6 +15,7 @@ from trainguard.logs.row import Lost, Row
 _MOST = 256  # columns that are kept
 _LOST = 16
 _TOGETHER = 512  # rows that are passed on together: a million one by one take half as long again
+_HIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # in names, what no terminal shows
 _COUNTERS = (STEP, EPOCH, TIME)
 
 
@@ -222,7 +224,7 @@ class _Sorter:
 
     def _make(self, name: str) -> LoggedColumn | None:
         """Make the column of a name that is met for the first time, if it means something."""
-        full = self.source.prefix + name
+        full = _HIDDEN.sub("?", self.source.prefix + name)
         meaning = Meaning(self.chosen[name]) if name in self.chosen else meaning_of(full)
         if meaning is not None and name not in self.chosen and meaning.role in self.chosen.values():
             meaning = None  # another one was named for it

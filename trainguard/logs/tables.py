@@ -18,27 +18,30 @@ _NAMED = 64  # rows of which all columns are read
 _COUNTERS = (STEP, EPOCH, TIME)
 
 
-def delimiter_of(header: str) -> str:
-    """Return what stands between the columns of a header; nothing where it is none."""
-    best = max(_DELIMITERS, key=header.count)
-    return best if header.count(best) else ""
+def names_of(header: str) -> tuple[str, list[str]]:
+    """Return what stands between the columns of a header, and their names."""
+    header = header.strip().lstrip("#")
+    delimiter = max(_DELIMITERS, key=header.count)
+    if not header.count(delimiter):
+        delimiter = " " if " " in header.strip() else ","
+    return delimiter, [cell.strip() for cell in next(_read(iter([header]), delimiter), [])]
 
 
 def is_table(lines: Sequence[str]) -> bool:
     """Say whether some first lines of a file are a header of names, and rows under it."""
     if not lines or lines[0].lstrip()[:1] in ("{", "["):
         return False
-    delimiter = delimiter_of(lines[0]) or ","
-    names = _cells(lines[0], delimiter)
+    delimiter, names = names_of(lines[0])
+    under = [*_read(iter(lines[1:]), delimiter)]
     if not all(figure(name) is None and len(name) < 200 for name in names if name):
         return False
-    under = [cells for line in lines[1:] if len(cells := _cells(line, delimiter)) == len(names)]
     meant = [at for at, name in enumerate(names) if meaning_of(name) and not _PAIR.search(name)]
-    if not meant or len(names) == 1:  # one of names that say nothing, or none but for its numbers
-        figures = [at for at in range(len(names)) if all(figure(c[at]) is not None for c in under)]
-        return len(under) == len(lines) - 1 >= _SURE and bool(figures)
-    told = [cells for cells in under if any(_is_figure(cells[at]) for at in meant)]
-    return 2 * len(told) >= len(lines) - 1
+    if not meant or len(names) == 1 or delimiter == " ":  # its numbers alone tell that it is one
+        asked = meant or range(len(names) * (delimiter != " "))
+        whole = len(under) >= _SURE and all(len(cells) == len(names) for cells in under)
+        return whole and any(all(figure(c[at]) is not None for c in under) for at in asked)
+    told = [c for c in under if any(_is_figure(c[at]) for at in meant if at < len(c))]
+    return 2 * len(told) >= len(under)
 
 
 def _is_figure(text: str) -> bool:
@@ -50,8 +53,8 @@ def rows(file: Path, chosen: dict[str, str]) -> Iterator[Row]:
     """Yield the rows of a table; `chosen` has the names of counters that were given."""
     lines = lines_of(file, whole=True)
     header = next((line for line in lines if line.strip()), "")
-    delimiter = delimiter_of(header) or ","
-    names = _name_columns(file, _cells(header, delimiter))
+    delimiter, names = names_of(header)
+    names = _name_columns(file, names)
     places = _places(names, chosen)
     kept = [(i, name) for i, name in enumerate(names) if name and i not in places.values()]
     step, epoch, time = (places.get(counter, -1) for counter in _COUNTERS)
@@ -77,20 +80,30 @@ def rows(file: Path, chosen: dict[str, str]) -> Iterator[Row]:
             yield Row(values, at_step, at_epoch, nan if when is None else when, coarse)
 
 
-def _cells(line: str, delimiter: str) -> list[str]:
-    """Return the cells of one line."""
-    return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter), [])]
-
-
 def _read(lines: Iterator[str], delimiter: str) -> Iterator[list[str]]:
     """Yield the cells of each line that can be read."""
-    reader = csv.reader(lines, delimiter=delimiter)
+    if delimiter == " ":
+        yield from (line.split() for line in lines)
+        return
+    reader = csv.reader(
+        map(_with_points if delimiter == ";" else _close, lines), delimiter=delimiter
+    )
     while True:
         try:
             yield from reader
-        except csv.Error:  # a null byte, or a cell without an end
+        except csv.Error:  # a null byte, or a cell of megabytes
             continue
         return
+
+
+def _close(line: str) -> str:
+    """Return a line without quotes where one is not closed, which would take all lines after it."""
+    return line.replace('"', "") if '"' in line and line.count('"') % 2 else line
+
+
+def _with_points(line: str) -> str:
+    """Return a line with decimal points: where commas are decimal, semicolons part the cells."""
+    return _close(line).replace(",", ".")
 
 
 def _name_columns(file: Path, names: list[str]) -> list[str]:

@@ -54,7 +54,7 @@ def lines_of(file: Path, *, whole: bool = False) -> Iterator[str]:
 
 def _decode(line: bytes, encoding: str) -> str:
     """Return the text of one line, which is of UTF-8 or UTF-16 whatever the others are of."""
-    end = "\n" if line.endswith(b"\n") else ""
+    end = "\n" if line.endswith((b"\n", b"\r")) else ""
     body = line.rstrip(b"\r\n")
     if encoding != "utf-16-be" and body[:1] == b"\0":
         body = body[1:]  # the second half of the line feed before

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -50,7 +51,7 @@ class Log(Subject):
         for name, fits in (
             ("falls", self.falls is None or 0 < self.falls < 1),
             ("classes", self.classes is None or self.classes > 1),
-            ("peak", self.peak is None or self.peak > 0),
+            ("peak", self.peak is None or 0 < self.peak < inf),
         ):
             if not fits:
                 value = getattr(self, name)
@@ -84,5 +85,5 @@ class Log(Subject):
 _ALLOWED: Final = {
     "falls": "a share between 0 and 1",
     "classes": "a whole number of 2 or more",
-    "peak": "a rate above 0",
+    "peak": "a finite rate above 0",
 }

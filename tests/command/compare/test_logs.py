@@ -46,6 +46,25 @@ def test_a_margin_is_held_against_logs(tmp_path) -> None:
     assert (done.exit_code, "bit for bit alike" in done.stdout) == (0, True)
 
 
+ODD = {
+    "steps that never meet": ([(n + 100, *row) for n, *row in ROWS], "have no step in common"),
+    "losses as large as they can be": ([(n, 1.7e308, r, g) for n, _, r, g in ROWS], "-> inf"),
+    "and of both signs": ([(n, (-1) ** n * 1.7e308, r, g) for n, _, r, g in ROWS], "+inf%"),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_odd_logs_are_compared_as_far_as_they_go(tmp_path, case) -> None:
+    """Nothing is said to be alike that is not, and nothing is too large."""
+    rows, told = ODD[case]
+    for name, own in (("a", ROWS), ("b", rows)):
+        (tmp_path / name).mkdir()
+        FORMATS[0](tmp_path / name, own, "step")
+    done = compare(tmp_path / "a", tmp_path / "b", "--json", tmp_path / "out.json")
+    assert (done.exit_code, told in done.stdout) == (0, True), done.output
+    assert "alike" not in done.stdout
+
+
 def test_what_differs_in_settings_is_told(tmp_path) -> None:
     """Settings beside a log are compared by name; what is alike is not told."""
     for name, rate in (("a", "0.1"), ("b", "0.2")):

@@ -190,6 +190,8 @@ def _describe_pairing(found: Comparison) -> str:
 
 def _describe_parting(found: Comparison) -> str:
     """Say from which step on the losses of the first pair differ."""
+    if not found.meet:
+        return "have no step in common"
     if found.parted is None:
         more = "" if found.steps[0] == found.steps[1] else " as far as both go"
         return f"bit for bit alike{more}"

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist, fmean, stdev
 from typing import Final
@@ -83,11 +83,23 @@ def apply_margin(change: Change, given: Margin) -> Change:
 
 def interval(differences: Sequence[float]) -> tuple[float, float]:
     """Return the 99 % interval of the mean of some differences, after Student."""
-    middle = fmean(differences)
+    middle = mean(differences)
     if len(differences) < 2:
         return middle, middle
-    half = quantile(len(differences) - 1) * stdev(differences) / math.sqrt(len(differences))
+    try:
+        spread = stdev(differences)
+    except OverflowError:
+        spread = math.inf
+    half = quantile(len(differences) - 1) * spread / math.sqrt(len(differences))
     return middle - half, middle + half
+
+
+def mean(values: Iterable[float]) -> float:
+    """Return the mean of some values; infinity where their sum is too large for a number."""
+    try:
+        return fmean(values)
+    except OverflowError:
+        return math.inf
 
 
 def quantile(freedom: int) -> float:

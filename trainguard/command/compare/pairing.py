@@ -9,10 +9,16 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from statistics import fmean
 from typing import Any, Final
 
-from trainguard.command.compare.interval import MEASURES, Change, Margin, apply_margin, interval
+from trainguard.command.compare.interval import (
+    MEASURES,
+    Change,
+    Margin,
+    apply_margin,
+    interval,
+    mean,
+)
 from trainguard.core.errors import DeclarationError
 from trainguard.events.loop import Evaluation, Step
 from trainguard.events.trace import Trace
@@ -35,7 +41,8 @@ class Comparison:
     changes: one for each measure that both know. differs: conditions that are not alike, as
     (name, A's, B's). parted: the first step whose losses differ at all, None where none does.
     alike: whether the runs of each side repeat one training bit for bit. until: the last step that
-    both logs have, None where one side is no log or they do not count the same.
+    both logs have, None where one side is no log or they do not count the same. meet: whether the
+    first pair has a step in common.
     """
 
     changes: tuple[Change, ...]
@@ -43,6 +50,7 @@ class Comparison:
     parted: int | None = None
     alike: bool = False
     until: int | None = None
+    meet: bool = True
     runs: int = 1
     steps: tuple[int, int] = (0, 0)
     losses: tuple[tuple[float, ...], tuple[float, ...]] = field(default=((), ()), repr=False)
@@ -91,6 +99,7 @@ def compare_sides(
         differs=differs,
         parted=_find_parting(*losses) if until is None else _find_step(a[0], b[0]),
         until=until,
+        meet=until is None or not _steps(a[0]).isdisjoint(_steps(b[0])),
         alike=alike,
         runs=len(a),
         steps=(len(losses[0]), len(losses[1])),
@@ -109,10 +118,15 @@ def _last_of_both(a: Sequence[Trace[Any]], b: Sequence[Trace[Any]]) -> int | Non
 
 def _shared_steps(a: Sequence[Trace[Any]], b: Sequence[Trace[Any]]) -> frozenset[int]:
     """Return the steps that all logs have; those of any where they have too few in common."""
-    told = [frozenset(e.step for e in run if isinstance(e, Step)) for run in (*a, *b)]
+    told = [_steps(run) for run in (*a, *b)]
     shared = frozenset[int].intersection(*told)
     enough = len(shared) >= 2 * _BLOCKS or all(len(steps) < 2 * _BLOCKS for steps in told)
     return shared if shared and enough else frozenset().union(*told)
+
+
+def _steps(run: Trace[Any]) -> frozenset[int]:
+    """Return the steps that a run has a row of."""
+    return frozenset(e.step for e in run if isinstance(e, Step))
 
 
 def _keep(run: Trace[Any], steps: frozenset[int], last: int) -> Trace[Any]:
@@ -171,12 +185,12 @@ def _measure_change(
     if len(pairs) == 1 and (blocks := _blocks(measure, a[0], b[0])):
         paired, pairs = "blocks of steps", blocks
     if not all(map(math.isfinite, theirs)):
-        pairs = [(fmean(mine), math.nan)]
+        pairs = [(mean(mine), math.nan)]
     by, low, high = (_by_ratio if measure == "time" else _by_difference)(pairs)
     return Change(
         measure=measure,
-        a=fmean(mine),
-        b=fmean(theirs),
+        a=mean(mine),
+        b=mean(theirs),
         by=by,
         low=low,
         high=high,
@@ -188,14 +202,14 @@ def _measure_change(
 def _by_difference(pairs: Pairs) -> tuple[float, float, float]:
     """Return the mean difference of some pairs, and the ends of its interval."""
     differences = [late - early for early, late in pairs]
-    return fmean(differences), *interval(differences)
+    return mean(differences), *interval(differences)
 
 
 def _by_ratio(pairs: Pairs) -> tuple[float, float, float]:
     """Return the same by ratios: what else a machine has to do makes a run slower by a share."""
     ratios = [math.log(late / early) for early, late in pairs]
-    of = fmean(early for early, _ in pairs)
-    by, low, high = (of * math.expm1(x) for x in (fmean(ratios), *interval(ratios)))
+    of = mean(early for early, _ in pairs)
+    by, low, high = (of * math.expm1(x) for x in (mean(ratios), *interval(ratios)))
     return by, low, high
 
 
@@ -204,7 +218,7 @@ def _typical(measure: str, trace: Trace[Any]) -> Value:
     steps = [event for event in trace if isinstance(event, Step)]
     if measure == "loss":
         losses = losses_of(trace)
-        return fmean(losses[-_tail(len(losses)) :]) if losses else None
+        return mean(losses[-_tail(len(losses)) :]) if losses else None
     if measure == "time":
         times = times_of(trace)
         return _quick(times) if times else None
@@ -212,7 +226,7 @@ def _typical(measure: str, trace: Trace[Any]) -> Value:
         return float(max((step.memory for step in steps), default=0)) or None
     last = [e for e in trace if isinstance(e, Evaluation) and e.measures and not e.routine]
     known = [e.loss for e in last if e.step == last[-1].step]
-    return fmean(known) if known else None
+    return mean(known) if known else None
 
 
 def _tail(count: int) -> int:
@@ -226,7 +240,7 @@ def _blocks(measure: str, a: Trace[Any], b: Trace[Any]) -> list[tuple[float, flo
         series = [losses[-_tail(len(losses)) :] for losses in (losses_of(a), losses_of(b))]
     else:
         series = [times_of(a), times_of(b)] if measure == "time" else [(), ()]
-    typical: Callable[[Sequence[float]], float] = _quick if measure == "time" else fmean
+    typical: Callable[[Sequence[float]], float] = _quick if measure == "time" else mean
     count = min(_BLOCKS, *map(len, series))
     return list(zip(*([typical(block) for block in _cut(s, count)] for s in series), strict=True))
 
