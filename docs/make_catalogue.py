@@ -1,11 +1,12 @@
 """
-Write docs/catalogue.md from the docstrings of the invariants.
+Write docs/catalogue.md from the docstrings of the invariants, and the examples from the fixtures.
 
-python docs/make_catalogue.py            writes the page
-python docs/make_catalogue.py --check    fails where the page is not what would be written
+python docs/make_catalogue.py            writes them
+python docs/make_catalogue.py --check    fails where one is not what would be written
 """
 
 import ast
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from pathlib import Path
 from trainguard.core.catalogue import FAMILIES, SECTIONS, Invariant, catalogue, has_limit
 
 PAGE = Path(__file__).with_name("catalogue.md")
+EXAMPLES = Path(__file__).parents[1] / "trainguard" / "report" / "examples.json"
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 LIKE = 0.7  # of the lines: less is another component, and not the same one mended
 HEAD = """\
@@ -90,20 +92,38 @@ def invariant_lines(made: Invariant) -> Iterator[str]:
         yield "It is in the unit of the message, and replaces the default that `Allows` has.\n"
     else:
         yield "It has none that can be set.\n"
-    pairs = [(file, *mended_twin(file)) for file in broken_fixtures(made)]
-    for broken, likeness, mended in sorted(pairs, key=lambda pair: -pair[1])[:1]:
+    broken, changed = find_example(made)
+    if broken is not None:
         path = broken.relative_to(FIXTURES.parent).as_posix()
         yield f"## Code that breaks it\n\n`{path}`:\n\n```{{literalinclude}} ../../{path}\n```\n"
-        if likeness >= LIKE:
-            yield from mended_lines(broken, mended)
+    if changed:
+        yield f"## The change that mends it\n\n```diff\n{changed}\n```\n"
 
 
-def mended_lines(broken: Path, mended: Path) -> Iterator[str]:
-    """Yield the code that passes, as it differs from the code that breaks."""
-    path = mended.relative_to(FIXTURES.parent).as_posix()
-    diff = unified_diff(_code(broken), _code(mended), n=2, lineterm="")
-    yield f"## Code that passes\n\n`{path}`, as it differs:\n"
-    yield "\n".join(["```diff", *list(diff)[2:], "```", ""])
+def examples() -> str:
+    """Return what the package has of the examples, for the pages of runs and `explain`."""
+    found = {made.key: find_example(made)[1] for made in catalogue()}
+    return json.dumps({key: text for key, text in found.items() if text}, indent=0)
+
+
+@cache
+def find_example(made: Invariant) -> tuple[Path | None, str]:
+    """
+    Return code that breaks an invariant, and the change that mends it; both are run by a test.
+
+    The change stands beside it; else it is what a healthy fixture has instead, if one is alike.
+    """
+    files = sorted(broken_fixtures(made), key=lambda file: len(_code(file)))
+    for file in files:
+        change = file.with_suffix(".diff")
+        if change.is_file():
+            return file, change.read_text(encoding="utf-8").rstrip("\n")
+    pairs = [(file, *mended_twin(file)) for file in files]
+    broken, likeness, mended = max(pairs, key=lambda pair: pair[1], default=(None, 0.0, None))
+    if likeness < LIKE or broken is None or mended is None:
+        return broken, ""
+    diff = [*unified_diff(_code(broken), _code(mended), n=2, lineterm="")][2:]
+    return broken, "\n".join("@@" if line.startswith("@@") else line for line in diff)
 
 
 @cache
@@ -146,15 +166,18 @@ def broken_fixtures(made: Invariant) -> list[Path]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page, or compare it with `--check`; returns the exit status."""
-    text = page().rstrip("\n") + "\n"
-    if "--check" not in arguments:
-        PAGE.write_text(text, encoding="utf-8")
-        return 0
-    current = PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text
-    if not current:
-        sys.stderr.write("docs/catalogue.md is stale. Run: python docs/make_catalogue.py\n")
-    return 0 if current else 1
+    """Write what is generated, or compare it with `--check`; returns the exit status."""
+    stale = []
+    for file, text in {PAGE: page(), EXAMPLES: examples()}.items():
+        text = text.rstrip("\n") + "\n"
+        if "--check" not in arguments:
+            file.write_text(text, encoding="utf-8")
+        elif not file.is_file() or file.read_text(encoding="utf-8") != text:
+            stale.append(file.name)
+    if stale:
+        told = " and ".join(stale)
+        sys.stderr.write(f"{told}: stale. Run: python docs/make_catalogue.py\n")
+    return len(stale)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """`trainguard init`: the guard file that it writes, and what it refuses."""
 
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -32,6 +34,40 @@ for step in range(60):
     optimizer.step()
 """
 WORDS = ("init", "--steps", "20", "train.py", "--lr", "0.01")
+
+SCRIPTS = Path(__file__).parent / "scripts"
+_ZEROED = "            optimizer.zero_grad()\n            loss.backward()"
+_CONTRAST = "        optimizer.zero_grad()\n        loss.backward()"
+# {project: (what init is given, a file, what is right in it, what is wrong, what is found then)}
+PROJECTS = {
+    "sentiment": (
+        ("sentiment", "--config", "config.yaml"),
+        *("sentiment/train.py", _ZEROED, "            loss.backward()", "gradients_start_empty"),
+    ),
+    "segment": (
+        ("src/segment",),
+        *("src/segment/engine.py", "    net.eval()\n", "", "evaluation_mode_is_on"),
+    ),
+    "pollution": (
+        ("train.py",),
+        *("pollution/model.py", "Adam(self.", "Adam(self.rnn."),
+        "optimizer_holds_every_trainable_parameter",
+    ),
+    "tagger": (
+        ("train.py",),
+        *("tagger/losses.py", "logits.flatten(0, 1)", "logits.softmax(-1).flatten(0, 1)"),
+        "logits_are_not_normalised_twice",
+    ),
+    "contrast": (
+        ("-m", "contrast"),
+        *(
+            "contrast/__main__.py",
+            _CONTRAST,
+            "        loss.backward()\n        optimizer.zero_grad()",
+        ),
+        "gradients_are_spent",
+    ),
+}
 
 
 LOSSES = """\
@@ -117,6 +153,24 @@ def test_a_guard_of_a_package(tmp_path) -> None:
     assert "failed" not in guarded(tmp_path, "-k", "spectral or net")
 
 
+@pytest.mark.parametrize("project", PROJECTS)
+def test_a_guard_of_a_project(project, tmp_path) -> None:
+    """What is written of a project of several modules passes, and fails once that is broken."""
+    folder = tmp_path / project
+    shutil.copytree(SCRIPTS / project, folder)
+    given, name, right, wrong, invariant = PROJECTS[project]
+    pytest.importorskip({"pollution": "lightning", "tagger": "transformers"}.get(project, "torch"))
+    done = command(folder, "init", *given)
+    assert done.returncode == 0, done.stderr
+    told = guarded(folder)
+    assert " failed" not in told, told
+    assert " passed" in told
+    text = (folder / name).read_text()
+    assert text.count(right) == 1
+    (folder / name).write_text(text.replace(right, wrong))
+    assert f"::{invariant}" in guarded(folder)
+
+
 def test_a_folder_of_several_scripts(tmp_path) -> None:
     """They are named, and nothing is run."""
     for name in ("first.py", "second.py", "test_first.py"):
@@ -192,7 +246,7 @@ def test_what_cannot_be_guarded(tmp_path, name, text, code, told) -> None:
 @given(st.text(min_size=1).filter(lambda text: "\0" not in text), st.lists(st.text()))
 def test_any_script_gives_code(path, args) -> None:
     """Whatever a script is called and given, its guard file is Python with that in it."""
-    script = Script(path, args=args, steps=5)
+    script = Script(path, args=args, steps=5, module=len(path) % 2 > 0)
     text = render_guard(script, summarize_run(Trace("x", ())), {"batch": 3, "trainable": ("*",)})
     compile(text, "guard.py", "exec")
-    assert guard_name(path).isidentifier()
+    assert guard_name(script).isidentifier()

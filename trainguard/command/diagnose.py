@@ -57,19 +57,20 @@ class DiagnoseRequest:
 
 def diagnose_logs(
     paths: Annotated[
-        list[str], typer.Argument(help="Logs of a run that is over, or folders of them.")
+        list[str], typer.Argument(help="Logs of a run that is over, or folders.", metavar="LOGS")
     ],
     column: Annotated[
         Words, typer.Option(help="What a column is: loss=train/nll.", metavar="ROLE=NAME")
     ] = None,
     falls: Annotated[
-        float | None, typer.Option(help="Promise: the share the loss falls by.", metavar="SHARE")
+        float | None,
+        typer.Option(help="Fail unless the loss falls by this share.", metavar="SHARE"),
     ] = None,
     classes: Annotated[
-        int | None, typer.Option(help="Promise: classes of the cross-entropy.", metavar="N")
+        int | None, typer.Option(help="Say how many classes the loss is over.", metavar="N")
     ] = None,
     peak: Annotated[
-        float | None, typer.Option(help="Promise: the highest rate.", metavar="RATE")
+        float | None, typer.Option(help="Fail if a rate is higher.", metavar="RATE")
     ] = None,
     json: Annotated[
         Path | None, typer.Option(help="Write the findings to this file.", metavar="FILE")
@@ -78,17 +79,21 @@ def diagnose_logs(
     html: Annotated[
         Path | None, typer.Option(help="Write a page with the curves.", metavar="FILE")
     ] = None,
-    select: Annotated[Words, typer.Option(help="Judge only these.", metavar="GLOBS")] = None,
-    ignore: Annotated[Words, typer.Option(help="Judge all but these.", metavar="GLOBS")] = None,
+    select: Annotated[
+        Words, typer.Option(help="Judge only these invariants.", metavar="GLOBS")
+    ] = None,
+    ignore: Annotated[
+        Words, typer.Option(help="Judge all invariants but these.", metavar="GLOBS")
+    ] = None,
     allow: Annotated[
-        Words, typer.Option(help="Excuse one; a stale excuse fails.", metavar="NAME=REASON")
+        Words, typer.Option(help="Excuse one; fails once it is not needed.", metavar="NAME=REASON")
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Let notes fail too.")] = False,
     baseline: Annotated[
-        Path | None, typer.Option(help="Fail only for what is not in it.", metavar="FILE")
+        Path | None, typer.Option(help="Fail only for what is not in this file.", metavar="FILE")
     ] = None,
     update_baseline: Annotated[
-        bool, typer.Option("--update-baseline", help="Write it anew, with what is found.")
+        bool, typer.Option("--update-baseline", help="Write that file anew, with what is found.")
     ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Name what had nothing to judge.")

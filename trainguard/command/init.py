@@ -4,13 +4,18 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout, suppress
 from dataclasses import replace
+from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
+from trainguard.api.check import Broken, check
 from trainguard.command.exit import CLEAN, FAILED, USAGE, ending, seconds
+from trainguard.command.memory.target import load_file
 from trainguard.command.options import Words, name_only
 from trainguard.command.output import say, write_file
 from trainguard.core.errors import DeclarationError, SubjectError
@@ -18,7 +23,8 @@ from trainguard.core.files import check_writable
 from trainguard.core.settings import Settings
 from trainguard.events.component import Component
 from trainguard.events.loop import Step
-from trainguard.events.trace import Trace
+from trainguard.events.trace import Sample, Trace
+from trainguard.invariants.loss.sweep import is_at_zero_vector
 from trainguard.judging.judge import check_steps
 from trainguard.judging.promises import broken_with, promises_of
 from trainguard.report.guard_file import SETTINGS, guard_name, render_guard, render_workflow
@@ -26,6 +32,7 @@ from trainguard.report.progress import showing
 from trainguard.report.run_summary import summarize_run
 from trainguard.report.text import render_cause
 from trainguard.subjects.loop import Script
+from trainguard.subjects.loss import Loss
 
 _STEPS: Final = 50  # that are run where nothing else is asked for: most invariants need fewer
 _LEAST_FALL: Final = 0.1  # a smaller share of the loss may be chance, with another seed
@@ -37,11 +44,19 @@ _TRAINS: Final = re.compile(r"\.backward\(|\.fit\(|Trainer\(")
 
 def write_guards(
     script: Annotated[
-        str, typer.Argument(help="The script that trains, or a folder with it.", metavar="SCRIPT")
+        str,
+        typer.Argument(
+            help="The script that trains, a folder with it, or with -m its module.",
+            metavar="SCRIPT",
+        ),
     ],
     args: Annotated[
-        Words, typer.Argument(help="Its own command line, options included.", metavar="ARGS")
+        Words,
+        typer.Argument(
+            help="The command line of the script, its options included.", metavar="ARGS"
+        ),
     ] = None,
+    module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as for python.")] = False,
     steps: Annotated[
         int, typer.Option(min=1, help="Run so many optimizer steps: 50.", metavar="N")
     ] = _STEPS,
@@ -50,18 +65,23 @@ def write_guards(
     ] = 600.0,
 ) -> None:
     """
-    Run a few steps of a script, and write a guard file that declares what was seen.
+    Write a guard file for a script, from a few steps of it.
 
-    That is the script itself, and the losses, models and schedules of your own that it used.
+    It declares the script itself, and the losses, models and schedules of your own that it used.
     It writes guard_<script>.py into the working directory and no other file; settings and a
     workflow are printed. Exits with 0, with 2 where it cannot be done, 3 where the script failed,
     4 where trainguard did, and 130 after Ctrl-C.
     """
     with ending():
         seconds(timeout)
-        script = _find_script(Path(script)) if Path(script).is_dir() else script
-        subject = _declare(script, tuple(args or ()), steps, timeout)
-        file = _guard_file(script)
+        if not module and Path(script).is_dir():
+            script = _find_script(Path(script))
+        name, folder = (script, "") if module else _as_module(script) or ("", "")
+        given: dict[str, Any] = {"args": tuple(args or ()), "steps": steps, "timeout": timeout}
+        if name:
+            given |= {"module": True, "name": name, "directory": folder or None}
+        subject = _declare(name or script, given)
+        file = _guard_file(subject)
         try:
             with showing(lambda passed: f"running {subject.name}, {passed:.0f} s"):
                 trace = _observe(subject)
@@ -75,9 +95,14 @@ def write_guards(
             for event in trace
             if isinstance(event, Component)
         ]
-        kept, folder = _kept(subject, trace), _import_folder(script, seen)
-        text = render_guard(subject, summarize_run(trace), kept, seen, folder)
-        if not write_file(file, lambda: text, sys.stderr):
+        kept, folder = _kept(subject, trace), _import_folder(subject, seen)
+        run = summarize_run(trace)
+        text = render_guard(subject, run, kept, seen, folder)
+        written = write_file(file, lambda: text, sys.stderr)
+        if written and (excused := _find_zero_vectors(file)):
+            text = render_guard(subject, run, kept, seen, folder, excused)
+            written = write_file(file, lambda: text, sys.stderr)
+        if not written:
             raise typer.Exit(USAGE)
         raise typer.Exit(
             CLEAN if say(_account(file, subject, seen), sys.stdout, sys.stderr) else USAGE
@@ -92,7 +117,7 @@ def _find_script(folder: Path) -> str:
         if not _ASIDE.search(f"/{file.relative_to(folder).as_posix()}")
     ]
     texts = {file: file.read_text(encoding="utf-8", errors="replace") for file in files}
-    begun = [file for file, text in texts.items() if _BEGINS.search(text)]
+    begun = [f for f, text in texts.items() if _BEGINS.search(text) or f.stem == "__main__"]
     found = [file for file in begun if _TRAINS.search(texts[file])] or begun
     found = found or [file for file, text in texts.items() if _TRAINS.search(text)]
     if len(found) == 1:
@@ -102,28 +127,47 @@ def _find_script(folder: Path) -> str:
     raise DeclarationError(f"{folder} has {told}. Give the one that does.")
 
 
-def _declare(script: str, args: tuple[str, ...], steps: int, timeout: float) -> Script:
+def _as_module(script: str) -> tuple[str, str] | None:
+    """Return a script that only `python -m` runs as its module, and where; None for others."""
+    path = Path(os.path.relpath(script))
+    if ".." in path.parts or not path.is_file():
+        return None
+    packages = [folder for folder in path.parents if (folder / "__init__.py").is_file()]
+    top = packages[-1] if packages else path.parent
+    own = rf"\.|{top.name}\b" if packages else r"\."
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if not re.search(rf"^\s*(from|import) +({own})", text, re.M):
+        return None
+    # Installed, or named by PYTHONPATH, it is found from here.
+    root = Path() if not packages or find_spec(top.name) is not None else top.parent
+    name = ".".join(path.with_suffix("").relative_to(top.parent if packages else root).parts)
+    return name.removesuffix(".__main__"), "" if root == Path() else root.as_posix()
+
+
+def _declare(script: str, given: dict[str, Any]) -> Script:
     """Return the script as its guard will declare it; raises for what is none."""
     path = Path(script)
-    if not path.is_file():
+    if "module" not in given and not path.is_file():
         raise DeclarationError(f"There is no script {script}. Give the path of one.")
     shown = os.path.relpath(path).replace(os.sep, "/") if path.is_absolute() else script
     # Not looked for beside the file that seems to declare it, which is one of a library.
-    return name_only(Script(shown, args=args, steps=steps, timeout=timeout, name=path.name))
+    return name_only(Script(shown, **{"name": path.name, **given}))
 
 
-def _guard_file(script: str) -> Path:
+def _guard_file(subject: Script) -> Path:
     """Return the file that is written; raises where there is one of this name."""
-    file = check_writable("The guard file", Path(f"guard_{guard_name(script)}.py"))
+    file = check_writable("The guard file", Path(f"guard_{guard_name(subject)}.py"))
     if file.exists():
         raise DeclarationError(f"{file.name} is there already. Move it away, or edit it instead.")
     return file
 
 
-def _import_folder(script: str, seen: Sequence[Component]) -> str:
+def _import_folder(subject: Script, seen: Sequence[Component]) -> str:
     """Return the script's folder, where what it imports is not found from this one."""
+    if subject.module:
+        return str(subject.directory or "")
     tops = {each.module.partition(".")[0] for each in seen if not each.obstacle}
-    parent = Path(os.path.relpath(script)).parent
+    parent = Path(os.path.relpath(subject.path)).parent
     beside = any((parent / top).is_dir() or (parent / f"{top}.py").is_file() for top in tops)
     return parent.as_posix() if parent != Path() and beside else ""
 
@@ -134,6 +178,23 @@ def _observe(subject: Script) -> Trace[Any]:
 
     # Without probes: what they would call with other inputs is not what the training does.
     return observe_script(subject, Settings(), probe=False, components=True)
+
+
+def _find_zero_vectors(file: Path) -> set[str]:
+    """Return the losses whose gradient only explodes at a vector of zeros, which no run has met."""
+    found = set()
+    with suppress(Exception), redirect_stdout(StringIO()):  # of the user's code, and told by pytest
+        declared = vars(load_file(file)).items()
+        for name, loss in [pair for pair in declared if isinstance(pair[1], Loss)]:
+            try:
+                check(loss, select=("loss.gradient_is_bounded",))
+            except Broken as broken:
+                findings = [finding for v in broken.verdicts for finding in v.breaches]
+                if all(
+                    isinstance(f.event, Sample) and is_at_zero_vector(f.event) for f in findings
+                ):
+                    found.add(name)
+    return found
 
 
 def _kept(subject: Script, trace: Trace[Any]) -> dict[str, Any]:

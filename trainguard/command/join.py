@@ -45,26 +45,32 @@ class Found:
 
 
 def join_traces(
-    folder: Annotated[Path, typer.Argument(help="Where the traces of one run are.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Where the traces of one run are.", metavar="FOLDER")
+    ],
     format: FormatOption = None,  # noqa: A002 it is the name of the option
-    select: Annotated[Words, typer.Option(help="Judge only these.", metavar="GLOBS")] = None,
-    ignore: Annotated[Words, typer.Option(help="Judge all but these.", metavar="GLOBS")] = None,
+    select: Annotated[
+        Words, typer.Option(help="Judge only these invariants.", metavar="GLOBS")
+    ] = None,
+    ignore: Annotated[
+        Words, typer.Option(help="Judge all invariants but these.", metavar="GLOBS")
+    ] = None,
     allow: Annotated[
-        Words, typer.Option(help="Excuse one; a stale excuse fails.", metavar="NAME=REASON")
+        Words, typer.Option(help="Excuse one; fails once it is not needed.", metavar="NAME=REASON")
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Let notes fail too.")] = False,
     baseline: Annotated[
-        Path | None, typer.Option(help="Fail only for what is not in it.", metavar="FILE")
+        Path | None, typer.Option(help="Fail only for what is not in this file.", metavar="FILE")
     ] = None,
     update_baseline: Annotated[
-        bool, typer.Option("--update-baseline", help="Write it anew, with what is found.")
+        bool, typer.Option("--update-baseline", help="Write that file anew, with what is found.")
     ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Name what had nothing to judge.")
     ] = False,
 ) -> None:
     """
-    Judge the processes of one run together, by the traces that they have written.
+    Judge the processes of one run together, by their traces.
 
     Exits with 0 where nothing is found, 1 with findings, 2 where there was nothing to judge, 4
     where trainguard failed, and 130 after Ctrl-C.

@@ -23,7 +23,7 @@ Words = list[str] | None
 FormatOption = Annotated[
     Words,
     typer.Option(
-        help=f"{', '.join(FORMATS)}.",
+        help=f"Report as {', '.join(FORMATS)}.",
         metavar="FORMAT[=FILE]",
         autocompletion=complete_format,
     ),

@@ -58,7 +58,7 @@ def launch(order: RunRequest) -> int:
     sys.excepthook = _EXCEPTHOOK
     known = order.baseline.path
     files = [order.json, order.trace, order.events, known, *(file for _, file in order.formats)]
-    check_apart(files, [None if order.module else Path(order.subject.path)])
+    check_apart(files, [None if order.subject.module else Path(order.subject.path)])
     if order.judging:
         _check_judgeable(order)
         ranks.enter()
@@ -114,7 +114,7 @@ def _find_program(order: RunRequest) -> Any:
     """Find and compile the script or module."""
     from trainguard.observe.loop.run_script import find_module, find_script  # late: torch
 
-    find = find_module if order.module else find_script
+    find = find_module if order.subject.module else find_script
     return find(str(order.subject.path), order.subject.args)
 
 

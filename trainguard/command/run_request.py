@@ -13,7 +13,7 @@ class RunRequest:
     """
     What the command line asks for.
 
-    module: whether the subject's path is the name of a module. command: the whole command line.
+    command: the whole command line.
     judging: whether to judge what was recorded, and to report it.
     components: whether to tell the losses, models and schedules of the user's own in the trace.
     verbose: whether to print what steps were asked, and what they answered.
@@ -25,7 +25,6 @@ class RunRequest:
     """
 
     subject: Script
-    module: bool = False
     settings: Settings = field(default_factory=Settings)
     timeout: float | None = None
     json: Path | None = None

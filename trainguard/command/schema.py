@@ -18,9 +18,12 @@ def _complete() -> list[str]:
 
 
 def print_schema(
-    name: Annotated[str, typer.Argument(help=f"{', '.join(SCHEMAS)}.", autocompletion=_complete)],
+    name: Annotated[
+        str,
+        typer.Argument(help=f"{' or '.join(SCHEMAS)}.", metavar="NAME", autocompletion=_complete),
+    ],
 ) -> None:
-    """Print the JSON schema of the findings that --json writes, or of [tool.trainguard]."""
+    """Print the JSON schema of the findings or of the settings."""
     with ending():
         if name not in SCHEMAS:
             known = ", ".join(SCHEMAS)

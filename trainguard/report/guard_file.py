@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from inspect import signature
 from keyword import iskeyword
 from pathlib import PurePath
@@ -26,6 +26,9 @@ _GUESSES: Final = {
     "trainable": "guess: nothing is frozen, as each parameter has moved",
     "falls": "guess: the loss fell by a quarter more than this share",
 }
+_NO_ZERO_VECTOR: Final = (
+    'allow={"gradient_is_bounded": "guess: it explodes at a vector of zeros, and none was seen"},'
+)
 SETTINGS: Final = """\
 [tool.trainguard]
 files = ["guard_*.py"]  # the default
@@ -38,18 +41,22 @@ def render_guard(
     promises: Mapping[str, Any],
     components: Sequence[Component] = (),
     folder: str = "",
+    excused: Container[str] = (),
 ) -> str:
     """
     Return a guard file that declares a script, with the promises that it was seen to keep.
 
     components: of the script, that are declared too. folder: where Python has to look for them.
+    excused: the names of losses that divide by the norm of a vector, which the run never saw at 0.
     """
     path = PurePath(script.path).as_posix()
-    lines = [f"args={_code(list(script.args))},"] if script.args else []
+    lines = ["module=True,  # as `python -m` runs it"] if script.module else []
+    lines += [f"args={_code(list(script.args))},"] if script.args else []
+    lines += [f"directory={_code(str(script.directory))},"] if script.directory else []
     lines += [f"steps={script.steps},"]
     lines += [f"{name}={_code(value)},  # {_GUESSES[name]}" for name, value in promises.items()]
     rates = {rate for ends in told.rates.values() for end in ends for rate in end}
-    named = zip(components, _names(components, guard_name(path)), strict=True)
+    named = zip(components, _names(components, guard_name(script)), strict=True)
     shown = ", ".join(f"{rate:.3g}" for rate in sorted(rates)[:4])
     return "\n".join(
         [
@@ -63,12 +70,12 @@ def render_guard(
             "",
             f"# Seen: {_plain(headline(told, script.name))}",
             *([f"# Rates: {shown}"] if shown else []),
-            f"{guard_name(path)} = tg.Script(",
+            f"{guard_name(script)} = tg.Script(",
             f"    {_code(path)},",
             *(f"    {line}" for line in lines),
             ")",
             "",
-            *(line for pair in named for line in _render_component(*pair)),
+            *(line for made, name in named for line in _render(made, name, name in excused)),
         ]
     )
 
@@ -90,7 +97,7 @@ def _render_imports(components: Sequence[Component], folder: str) -> Iterator[st
         yield f"from {module} import {', '.join(sorted(modules[module]))}"
 
 
-def _render_component(made: Component, name: str) -> Iterator[str]:
+def _render(made: Component, name: str, excused: bool) -> Iterator[str]:
     """Yield the lines that declare a component under a name, or say why it is not declared."""
     if made.obstacle:
         yield f"# Not declared: {made.kind} `{_plain(made.name)}` ({_plain(made.source)}), as"
@@ -99,6 +106,8 @@ def _render_component(made: Component, name: str) -> Iterator[str]:
         yield f"# Seen: {_plain(made.source)}"
         yield f"{name} = tg.{made.kind.capitalize()}("
         yield from (f"    {line}" for line in _declare(made))
+        if excused:
+            yield f"    {_NO_ZERO_VECTOR}"
         yield ")"
     yield ""
 
@@ -131,7 +140,10 @@ def _render_input(kind: str, shape: str, low: float, high: float, grad: bool, va
         padding = values.partition(", ")[0]
         return f'tg.mask("{shape}", padding={padding}),  # guess: ones, and then zeros'
     if kind == "integer":
-        return f'tg.integer("{shape}", {low:.0f}, {high:.0f}),  # guess: the range that was seen'
+        but = f"; {values} too, which may mark what does not count" if values else ""
+        return (
+            f'tg.integer("{shape}", {low:.0f}, {high:.0f}),  # guess: the range that was seen{but}'
+        )
     fixed = "" if grad else ", grad=False"
     return f'tg.real("{shape}", {low!r}, {high!r}{fixed}),  # guess: the range that was seen'
 
@@ -161,14 +173,16 @@ def _names(components: Sequence[Component], taken: str) -> list[str]:
 
 def render_workflow(script: Script) -> str:
     """Return the steps of a workflow of GitHub Actions that judge a script."""
-    run = shlex.join(["trainguard", "run", "--steps", str(script.steps), str(script.path)])
+    words = ["-m", str(script.path)] if script.module else [str(script.path)]
+    run = shlex.join(["trainguard", "run", "--steps", str(script.steps), *words])
     args = f" {shlex.join(map(str, script.args))}" if script.args else ""
     return f"- run: pytest --trainguard\n- run: {run}{args}\n"
 
 
-def guard_name(path: str) -> str:
+def guard_name(script: Script) -> str:
     """Return a name for what a script is declared as, and its guard file is called by."""
-    name = re.sub(r"\W+", "_", PurePath(path).stem, flags=re.ASCII).strip("_") or "script"
+    own = str(script.path) if script.module else PurePath(script.path).stem
+    name = re.sub(r"\W+", "_", own, flags=re.ASCII).strip("_") or "script"
     name = f"script_{name}" if name[0].isdecimal() else name
     return f"{name}_script" if iskeyword(name) or name == "tg" else name
 

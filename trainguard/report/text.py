@@ -40,7 +40,6 @@ def render(finding: Finding, verdict: Verdict) -> str:
     subject, invariant = verdict.subject, verdict.invariant
     config = str(verdict.config).replace("-", ", ")
     where = ", ".join(part for part in (finding.at, config) if part) + _others(finding)
-    silence = verdict.silence or f'tg.{type(subject).__name__}(..., allow={{"NAME": "<reason>"}})'
     return _layout(
         f"{invariant.name}: {finding.summary}",
         at=_with_source(where, subject, finding.source),
@@ -50,9 +49,16 @@ def render(finding: Finding, verdict: Verdict) -> str:
         smallest=finding.smallest,
         why=finding.why,
         rerun=verdict.rerun,
-        silence=silence.replace("NAME", invariant.name),
+        silence=silence_of(verdict),
         read=f"trainguard explain {invariant.name}",
     )
+
+
+def silence_of(verdict: Verdict) -> str:
+    """Return how to excuse what a verdict found: an option, or what is added to a declaration."""
+    kind = type(verdict.subject).__name__
+    silence = verdict.silence or f'tg.{kind}(..., allow={{"NAME": "<reason>"}})'
+    return silence.replace("NAME", verdict.invariant.name)
 
 
 def render_note(finding: Finding, invariant: Invariant) -> str:

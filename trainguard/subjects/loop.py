@@ -158,10 +158,12 @@ class Script(Run):
     A script that trains, run in a process of its own as `python path args...` would run it.
 
     path: the script, from the working directory of the tests or from the guard file's folder.
+    module: whether path is the name of a module instead, as for `python -m`.
     args: its command line. directory: where it runs; the script's folder is not entered for it.
     """
 
     path: str | Path = field(kw_only=False)
+    module: bool = False
     args: Sequence[str] = ()
     directory: str | Path | None = None
 
@@ -180,7 +182,8 @@ class Script(Run):
                 f"tg.Script(args={self.args!r}) is one string. Give a list: {self.args.split()!r}."
             )
         object.__setattr__(self, "args", tuple(str(word) for word in self.args))
-        object.__setattr__(self, "name", self.name or Path(self.path).stem)
+        own = str(self.path) if self.module else Path(self.path).stem
+        object.__setattr__(self, "name", self.name or own)
         check_budgeted(self, (), {}, ())
         super().__post_init__()
 

@@ -177,7 +177,7 @@ def show_memory(
     ] = None,
 ) -> None:
     """
-    Show where the memory of one training step goes, and what fits, with no GPU at hand.
+    Show where the memory of a training step goes, with no GPU.
 
     Exits with 0, with 1 where the step is larger than --budget, with 2 for a wrong usage, 3 where
     the code of TARGET failed, 4 where trainguard did, and 130 after Ctrl-C.

@@ -49,7 +49,7 @@ def _find_declared(path: Path, name: str, options: Mapping[str, Any]) -> Subject
     """Return a subject of a guard file, the only one where none is named."""
     if not _is_file(path):
         raise DeclarationError(f"There is no file {str(path)!r} in {Path.cwd()}. {_HOW}")
-    module = _load_file(path)
+    module = load_file(path)
     known = {key: value for key, value in vars(module).items() if isinstance(value, Subject)}
     own = {key: value for key, value in known.items() if value.file == str(path.resolve())}
     choice = own or known
@@ -160,7 +160,7 @@ def _attribute(module: str, attribute: str) -> Any:
     return value
 
 
-def _load_file(path: Path) -> ModuleType:
+def load_file(path: Path) -> ModuleType:
     """Execute a guard file as pytest would, under a name of its own."""
     _enter(path.resolve().parent)
     name = f"trainguard_memory_{path.stem}"

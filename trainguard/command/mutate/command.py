@@ -66,7 +66,7 @@ def mutate_training(
         str | None, typer.Argument(help="The script that trains.", metavar="SCRIPT")
     ] = None,
     args: Annotated[
-        Words, typer.Argument(help="Its own command line, behind --.", metavar="ARGS")
+        Words, typer.Argument(help="The command line of the script, behind --.", metavar="ARGS")
     ] = None,
     guards: Annotated[
         Words, typer.Option(help="Files or folders of guards and tests.", metavar="PATH")
@@ -84,7 +84,7 @@ def mutate_training(
     listed: Annotated[bool, typer.Option("--list", help="List the operators, and stop.")] = False,
 ) -> None:
     """
-    Plant mistakes in a copy of a training, and see which its guards notice.
+    Plant mistakes in a copy of a training, which guards may notice.
 
     The same command, interrupted or out of time, goes on where it was. Exits with 0 where each
     mistake is noticed, 1 where some are not or none was run in time, 2 for what cannot be mutated,

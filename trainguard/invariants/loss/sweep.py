@@ -85,13 +85,13 @@ def gradient_is_bounded(trace: Trace[Sample]) -> Iterator[Finding]:
                 allowed="at most " + number(allowed),
                 why="at a vector of zeros, which has no direction: a division by its norm has a"
                 " slope of 1 / eps there; a larger eps, or a norm of sqrt(x.x + eps), bounds it"
-                if _is_at_zero_vector(sample)
+                if is_at_zero_vector(sample)
                 else "perhaps an exp without a clamp, or a division by something that can be tiny",
                 event=sample,
             )
 
 
-def _is_at_zero_vector(sample: Sample) -> bool:
+def is_at_zero_vector(sample: Sample) -> bool:
     """Say whether all numbers beside the one in question, in the last dimension, are zero too."""
     row: Any = dict(sample.point).get(sample.input)
     for place in sample.index[:-1]:

@@ -151,7 +151,8 @@ def observe_script(
     """
     wanted = script.steps if steps is None else steps
     probed = script.probe if probe is None else probe
-    folder, path = script_folder(script), script_path(script)
+    folder = script_folder(script)
+    words = ["-m", str(script.path)] if script.module else [str(script_path(script))]
     with TemporaryDirectory(prefix="trainguard-") as scratch:
         file, errors = Path(scratch, "trace"), Path(scratch, "stderr")
         command = [
@@ -160,11 +161,11 @@ def observe_script(
             *([] if probed else ["--no-probes"]),
             *(["--components"] if components else []),
             *_promise_options(script),
-            *("--", str(path), *script.args),
+            *(*words[:-1], "--", words[-1], *script.args),
         ]
         code = run_to_end(command, folder, errors, script.timeout)
         if code:
-            call = shlex.join(["python", str(script.path), *script.args])
+            call = shlex.join(["python", *words[:-1], str(script.path), *script.args])
             raise failure(code, call, errors)
         trace: Trace[Event] = Trace.from_text(file.read_text(encoding="utf-8"))
     return replace(trace, subject=script.name, promises=script.promises)
@@ -185,10 +186,13 @@ def script_path(script: Script) -> Path:
 
 
 def script_folder(script: Script) -> Path:
-    """Return where the script is to run; found as the script itself is."""
+    """Return where the script is to run, found as the script itself is; of a module, beside it."""
+    folders = (Path(script.file).parent, Path.cwd())
     if script.directory is None:
-        return Path.cwd()
-    for folder in (Path(script.file).parent, Path.cwd()):
+        top = str(script.path).partition(".")[0]
+        beside = [f for f in folders if (f / top).is_dir() or (f / f"{top}.py").is_file()]
+        return [*beside, Path.cwd()][0].absolute() if script.module else Path.cwd()
+    for folder in folders:
         if (folder / script.directory).is_dir():
             return (folder / script.directory).absolute()
     raise SubjectError(f"there is no folder {str(script.directory)!r} to run it in")

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainguard.core.errors import DeclarationError, SubjectError, Unjudged, is_ours
 from trainguard.observe.loop.run_processes import script_folder, script_path
-from trainguard.observe.loop.run_script import execute, find_script
+from trainguard.observe.loop.run_script import execute, find_module, find_script
 from trainguard.observe.tools.child_process import forks
 from trainguard.subjects.loop import Loop, Run, Script
 
@@ -66,9 +66,14 @@ def silence() -> Iterator[None]:
 
 def _script(script: Script) -> Callable[[], None]:
     """Return what executes a script as `python path args...` would."""
-    path, folder = script_path(script), script_folder(script)
+    folder = script_folder(script)
     try:
-        program = find_script(str(path), script.args)
+        if script.module:
+            sys.path.insert(0, "")  # which is replaced by the folder that the module is found from
+            with chdir(folder):
+                program = find_module(str(script.path), script.args)
+        else:
+            program = find_script(str(script_path(script)), script.args)
     except DeclarationError as error:
         raise SubjectError(str(error).rstrip(".")) from None
 

@@ -24,6 +24,9 @@ def _is_importable(file: str) -> bool:
 
 
 def import_name(module: str) -> str:
-    """Return what a module is imported by, also where it was the script."""
-    file = getattr(sys.modules.get(module), "__file__", None) if module == "__main__" else None
+    """Return what a module is imported by, also where it was the script, or run by `python -m`."""
+    main = sys.modules.get(module) if module == "__main__" else None
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if spec is not None:
+        return str(spec.name)
     return Path(file).stem if file else module

@@ -5,6 +5,7 @@ One file without scripts and without anything to load; needs jinja2.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,15 +13,17 @@ from typing import Any, Final
 
 from trainguard.core.catalogue import Invariant
 from trainguard.core.finding import Finding
+from trainguard.core.notebook import short_source
 from trainguard.events.loop import Evaluation, Step
 from trainguard.events.trace import Trace
 from trainguard.judging.verdict import Verdict
+from trainguard.report.example import mended_example
 from trainguard.report.formats import RunAccount
 from trainguard.report.run_report import judged_text
 from trainguard.report.run_summary import size_text
-from trainguard.report.text import render_note, render_verdict
+from trainguard.report.text import render_note, render_verdict, silence_of
 
-WIDTH, HEIGHT = 1000, 170  # of a curve, in its own units
+WIDTH, HEIGHT = 1000, 100  # of a curve, in its own units
 _MOST = 500  # points of a curve: two for each pixel of a small window
 _EVALUATED = 4  # curves of evaluations
 _TEMPLATE: Final = Path(__file__).with_name("run_page.html")
@@ -42,10 +45,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class StepMark:
-    """A finding at its step: its number in the lists, where across the curves, broken or a note."""
+    """What was found at a step: its place in the curves, the numbers in the lists, the rank."""
 
-    number: int
     across: float
+    numbers: tuple[int, ...]
     title: str
     kind: str
 
@@ -83,6 +86,7 @@ def write_page(told: Sequence[Told]) -> str:
     from jinja2 import Environment  # late: it is no dependency
 
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["code"] = _mark_code
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
     runs = [{**each, "prefix": f"{n}-" if n else ""} for n, each in enumerate(told)]
     return template.render(runs=runs, width=WIDTH, height=HEIGHT)
@@ -91,7 +95,8 @@ def write_page(told: Sequence[Told]) -> str:
 def tell(part: PagePart) -> Told:
     """Return what the template is told of a run, in plain values that another process can send."""
     steps = [event for event in part.trace if isinstance(event, Step)]
-    ends = (min((s.step for s in steps), default=0), max((s.step for s in steps), default=1))
+    passed = [e.step for e in part.trace if isinstance(e, Step | Evaluation)]
+    ends = min(passed, default=0), max(passed, default=1)
     failing = [verdict for verdict in part.verdicts if verdict.fails]
     notes = [(v.invariant, f) for v in part.verdicts if not v.fails for f in v.notes]
     skipped: dict[str, list[str]] = {}
@@ -107,7 +112,8 @@ def tell(part: PagePart) -> Told:
         "rows": part.rows,
         "lines": [asdict(line) for line in _draw_lines(part.trace, steps, ends)],
         "marks": [asdict(mark) for mark in _mark(found, ends)],
-        "failing": [(v.invariant.title, render_verdict(v)) for v in failing],
+        "ends": ends,
+        "failing": [_tell_verdict(verdict) for verdict in failing],
         "notes": [render_note(finding, made) for made, finding in notes],
         "passed": [
             (f"{v.invariant.key}{f'[{v.config}]' * bool(str(v.config))}", v.invariant.title)
@@ -118,6 +124,36 @@ def tell(part: PagePart) -> Told:
         "excused": [(v.invariant.key, v.reason) for v in part.verdicts if v.outcome == "excused"],
         "skipped": skipped,
     }
+
+
+def _tell_verdict(verdict: Verdict) -> Told:
+    """Return what fails of a verdict as labelled rows; of an excuse that is stale, as text."""
+    stale, made = verdict.outcome == "stale", verdict.invariant
+    finding = None if stale or not verdict.breaches else verdict.breaches[0]
+    told: Told = {"name": made.name, "title": made.title, "example": mended_example(made.key)}
+    if finding is None:
+        return {**told, "summary": made.title, "text": render_verdict(verdict)}
+    rows = [("at", str(finding.at)), ("measured", str(finding.measured))]
+    rows += [("allowed", str(finding.allowed)), ("curve", finding.curve), ("why", finding.why)]
+    ways = [("rerun", verdict.rerun), ("silence", silence_of(verdict))]
+    ways += [("read", f"trainguard explain {made.name}")]
+    return {
+        **told,
+        "summary": finding.summary,
+        "source": short_source(finding.source),
+        "config": str(verdict.config).replace("-", ", "),
+        "rows": [(label, text) for label, text in rows if text],
+        "smallest": finding.smallest,
+        "more": len(verdict.breaches) - 1,
+        "ways": [(label, text) for label, text in ways if text],
+    }
+
+
+def _mark_code(text: str) -> Any:
+    """Return a text in which what stands in backticks is code."""
+    from markupsafe import Markup, escape  # late: jinja2 brings it
+
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 escaped
 
 
 def _draw_lines(trace: Trace[Any], steps: list[Step], ends: tuple[int, int]) -> Iterator[Line]:
@@ -184,9 +220,14 @@ def _lay_across(step: float, ends: tuple[int, int]) -> float:
 def _mark(
     found: Sequence[tuple[Invariant, Sequence[Finding], str]], ends: tuple[int, int]
 ) -> Iterator[StepMark]:
-    """Yield the findings that have a step, by the numbers that they have in the lists."""
+    """Yield the steps of findings, each with the numbers that its findings have in the lists."""
+    at: dict[int, list[tuple[int, str, str]]] = {}
     for number, (made, findings, kind) in enumerate(found, 1):
         for finding in findings:
             step = finding.at.step
             if step is not None and ends[0] <= step <= ends[1]:
-                yield StepMark(number, _lay_across(step, ends), made.name, kind)
+                at.setdefault(step, []).append((number, made.name, kind))
+    for step, each in at.items():
+        numbers, names, kinds = zip(*each, strict=True)
+        title = f"step {step}: {', '.join(names)}"
+        yield StepMark(_lay_across(step, ends), numbers, title, min(kinds))

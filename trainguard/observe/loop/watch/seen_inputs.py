@@ -19,7 +19,11 @@ _LETTERS = "BTSLKJHGF"
 
 @dataclass(slots=True)
 class _Tensor:
-    """What the values of one tensor were: shapes of its calls, range, few values, row laws."""
+    """
+    What the values of one tensor were: shapes of its calls, range, few values, row laws.
+
+    ends: of whole numbers, the two lowest and the two highest that were seen.
+    """
 
     dtype: torch.dtype
     shapes: list[tuple[int, ...]] = field(default_factory=list)
@@ -27,6 +31,7 @@ class _Tensor:
     high: float = -inf
     grad: bool = False
     values: set[float] = field(default_factory=set)
+    ends: list[int] = field(default_factory=list)
     normalised: bool = True
     ordered: bool = True
     prefixes: bool = True
@@ -39,6 +44,9 @@ class _Tensor:
         self.low, self.high = min(self.low, low), max(self.high, high)
         if len(self.values) < 3:
             self.values.update(torch.unique(values.double())[:3].tolist())
+        if not values.is_floating_point():
+            whole = sorted({*self.ends, *torch.unique(values.long()).tolist()})
+            self.ends = sorted({*whole[:2], *whole[-2:]})
         self.normalised &= _has_a_fixed_sum(values)
         self.ordered &= _has_ordered_columns(values)
         self.prefixes &= _keeps_prefixes(values)
@@ -163,10 +171,24 @@ def _describe(seen: _Tensor, words: list[str]) -> tuple[str, str, float, float, 
     if not seen.dtype.is_floating_point:
         if seen.low == seen.high:
             return "choice", shape, seen.low, seen.high, False, repr(int(seen.low))
-        return "integer", shape, seen.low, seen.high, False, ""
+        low, high, apart = _set_apart(seen.ends)
+        return "integer", shape, low, high, False, apart
     if seen.low == seen.high:
         return "choice", shape, seen.low, seen.high, False, repr(seen.low)
     return "real", shape, _outwards(seen.low, -1), _outwards(seen.high, 1), seen.grad, ""
+
+
+def _set_apart(ends: list[int]) -> tuple[float, float, str]:
+    """Return a range without a number far from it, such as the -100 of labels, and that number."""
+    low, second, *_ = ends
+    *_, before, high = ends
+    if len(ends) > 2 and (
+        second - low > max(1, high - second) or low < min(0, second - 1) <= second
+    ):
+        return second, high, str(low)
+    if len(ends) > 2 and high - before > max(1, before - low):
+        return low, before, str(high)
+    return low, high, ""
 
 
 def _outwards(bound: float, way: int) -> float:

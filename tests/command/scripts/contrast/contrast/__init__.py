@@ -1,0 +1,3 @@
+from contrast.model import Encoder
+
+__all__ = ["Encoder"]

@@ -1,0 +1,3 @@
+from segment.cli import main
+
+main()

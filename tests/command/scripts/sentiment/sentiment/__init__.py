@@ -1,0 +1,1 @@
+"""Tells kind sentences from unkind ones."""

@@ -1,0 +1,17 @@
+"""The code that shows an invariant: a component that breaks it, and the change that mends it."""
+
+import json
+from functools import cache
+from importlib.resources import files
+
+
+def mended_example(key: str) -> str:
+    """Return a diff from code that breaks an invariant to code that holds it; empty without one."""
+    return _examples().get(key, "")
+
+
+@cache
+def _examples() -> dict[str, str]:
+    """Read the examples, which `docs/make_catalogue.py` takes from the fixtures that tests run."""
+    text = files("trainguard.report").joinpath("examples.json").read_text(encoding="utf-8")
+    return dict(json.loads(text))
