@@ -8,7 +8,14 @@ from types import MappingProxyType
 from typing import Any
 
 from trainguard.events.loop import Step
-from trainguard.events.ranks import RankCourse, RankRun, ReplicaSums, SavedFile, write_sums
+from trainguard.events.ranks import (
+    GroupCalls,
+    RankCourse,
+    RankRun,
+    ReplicaSums,
+    SavedFile,
+    write_sums,
+)
 from trainguard.events.scheduler import Scheduler
 from trainguard.events.trace import Trace
 
@@ -23,12 +30,14 @@ def digest(trace: Trace[Any], rank: int, world: int) -> Trace[Any]:
             steps.setdefault(event.optimizer, []).append(event)
     sums = {event.optimizer: event for event in trace if isinstance(event, ReplicaSums)}
     told = {e.optimizer: e for e in trace if isinstance(e, Scheduler) and e.metrics}
-    saved = [replace(event, rank=rank) for event in trace if isinstance(event, SavedFile)]
-    made = sum(step.span for own in steps.values() for step in own)
+    own = (SavedFile, GroupCalls)
+    more = [replace(event, rank=rank) for event in trace if isinstance(event, own)]
+    made = sum(step.span for course in steps.values() for step in course)
     ended = str(trace.conditions.get("ended", "finished"))
-    run = RankRun(rank=rank, world=world, steps=made, ended=ended)
-    courses = [_course(rank, own, sums.get(name), told.get(name)) for name, own in steps.items()]
-    return Trace(trace.subject, (run, *courses, *saved), trace.conditions, trace.promises)
+    standing = str(trace.conditions.get("standing", ""))
+    run = RankRun(rank=rank, world=world, steps=made, ended=ended, standing=standing)
+    courses = [_course(rank, its, sums.get(name), told.get(name)) for name, its in steps.items()]
+    return Trace(trace.subject, (run, *courses, *more), trace.conditions, trace.promises)
 
 
 def share_columns(digest: Trace[Any], known: dict[Any, Any]) -> Trace[Any]:

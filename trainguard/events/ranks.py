@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from trainguard.events.base import Event
 
 SUM_DIGITS = 16  # of 64 bits
+FIRST_CALLS, LAST_CALLS = 512, 64  # of a group, each of which is told
+MOST_MARKS = 512  # sums of the calls in between
 
 
 def write_sums(sums: Iterable[int]) -> str:
@@ -57,12 +59,41 @@ class SavedFile(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCalls(Event):
+    """
+    What one process of several has called of torch.distributed on one group, in this order.
+
+    rank: the process. group: the ranks of the group, and how torch calls it ("0:8:2 4").
+    timeout: the seconds after which it gives up, 0 where that is not known. source: where it was
+    made. count: how many calls there were. kinds, lines: what was called, and where from.
+    first, last: the places among the kinds of the first and the last calls; first_steps,
+        last_steps: how many steps had been made at each.
+    stride, marks: a sum of all calls so far, after every so many calls.
+    """
+
+    rank: int = 0
+    group: str
+    timeout: float = 0.0
+    count: int = 0
+    kinds: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    first: tuple[int, ...] = ()
+    first_steps: tuple[int, ...] = ()
+    last: tuple[int, ...] = ()
+    last_steps: tuple[int, ...] = ()
+    stride: int = 1
+    marks: tuple[int, ...] = ()
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankRun(Event):
     """
     One process of several.
 
     rank, world: which one, of how many. steps: of all its optimizers. ended: how its run ended
     ("finished", "stopped", "failed"). missing: why nothing else is known of it, "" where it is.
+    standing: where it stood when its time was over ("train.py:12").
     """
 
     rank: int
@@ -70,6 +101,7 @@ class RankRun(Event):
     steps: int = 0
     ended: str = "finished"
     missing: str = ""
+    standing: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,4 +140,4 @@ class RankCourse(Event):
     buffers: tuple[int, ...] = ()
 
 
-RANK_EVENTS = (ReplicaSums, SavedFile, RankRun, RankCourse)
+RANK_EVENTS = (ReplicaSums, SavedFile, GroupCalls, RankRun, RankCourse)

@@ -73,6 +73,8 @@ def test_healthy_replicas_agree() -> None:
         "buffers_agree",
         "scale_is_shared",
         "decisions_are_shared",
+        "collectives_match",
+        "timeouts_are_sane",
         "one_rank_writes",
     ]
 

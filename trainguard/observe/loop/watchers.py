@@ -10,6 +10,7 @@ from trainguard.observe.loop.watch.blended_classes import BlendedClasses
 from trainguard.observe.loop.watch.broadcast_losses import BroadcastLosses
 from trainguard.observe.loop.watch.chosen_models import ChosenModels
 from trainguard.observe.loop.watch.clipping import Clipping
+from trainguard.observe.loop.watch.collectives import Collectives
 from trainguard.observe.loop.watch.components import Components
 from trainguard.observe.loop.watch.conditions import Conditions
 from trainguard.observe.loop.watch.constant_predictions import ConstantPredictions
@@ -108,6 +109,7 @@ _ALL: tuple[type[Watcher], ...] = (
     StoredSamples,
     RandomNumbers,
     Replicas,
+    Collectives,
     SavedFiles,
     ChosenModels,
     LoadedStates,

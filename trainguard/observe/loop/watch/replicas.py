@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from trainguard.events.ranks import ReplicaSums
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.fingerprint import sum_bits
+from trainguard.observe.tools.groups import find_groups, group_text
 from trainguard.observe.tools.living_objects import living
 from trainguard.observe.tools.local_values import is_sharded
 
@@ -105,7 +107,7 @@ class Replicas(Watcher):
         made = _Summed(window, names=self._names(window.parameters), sharded=sharded)
         if wrapper is not None:
             made.wrapper = weakref.ref(wrapper)
-            made.replicas = _group_text(distributed.get_process_group_ranks(wrapper.process_group))
+            made.replicas = group_text(distributed.get_process_group_ranks(wrapper.process_group))
         return made
 
     def _names(self, parameters: list[torch.Tensor]) -> tuple[str, ...]:
@@ -139,14 +141,6 @@ def _find_wrapper(window: Window) -> DistributedDataParallel | None:
     return None
 
 
-def _group_text(ranks: list[int]) -> str:
-    """Write the ranks of a group, "0:8:2" as a slice: each of thousands of processes tells it."""
-    pace = ranks[1] - ranks[0] if len(ranks) > 1 else 1
-    if pace > 0 and ranks == list(range(ranks[0], ranks[-1] + 1, pace)):
-        return f"{ranks[0]}:{ranks[-1] + 1}:{pace}"
-    return ",".join(map(str, ranks))
-
-
 def _fold(sums: list[torch.Tensor | None], most: int) -> torch.Tensor | None:
     """Return at most so many sums, each of several in a row; None where there are none at all."""
     known = [total for total in sums if total is not None]
@@ -172,11 +166,10 @@ def _numbers(kept: list[torch.Tensor]) -> list[Any]:
 
 def _sequence() -> tuple[int, ...] | None:
     """Return how many exchanges the groups of this process have made, where they count them."""
-    try:
-        groups: list[Any] = list(distributed.distributed_c10d._world.pg_map)  # noqa: SLF001
-        return tuple(group._get_sequence_number_for_group() for group in groups)  # noqa: SLF001
-    except Exception:  # noqa: BLE001 groups of other makers do not count
-        return None
+    with suppress(Exception):  # groups of other makers do not count
+        made = tuple(g._get_sequence_number_for_group() for g in find_groups())  # noqa: SLF001
+        return made or None
+    return None
 
 
 def _is_flat(parameter: torch.Tensor) -> bool:

@@ -5,7 +5,6 @@ import platform
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import wraps
-from multiprocessing import parent_process
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from trainguard.events.base import Event
 from trainguard.events.ranks import SavedFile
 from trainguard.observe.loop.watch.watcher import Watcher, shielded
+from trainguard.observe.tools.groups import is_one_of_several
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
@@ -32,7 +32,7 @@ class SavedFiles(Watcher):
 
     def install(self, patches: Patches) -> None:
         """Listen to torch.save, whoever holds it under another name."""
-        if os.environ.get("WORLD_SIZE", "1") != "1" or parent_process() is not None:
+        if is_one_of_several():
             patches.redirect(torch.save, self._saves)
 
     def finish(self) -> Iterable[Event]:
