@@ -24,6 +24,7 @@ from trainguard.judging.judge import Observations, applicable, verdict
 from trainguard.judging.verdict import Verdict
 from trainguard.subjects.subject import Subject
 
+WHOLE = bool(os.environ.get("TRAINGUARD_SIMULATED_WHOLE"))  # every fixture, in half an hour
 DECLARED = {"loss": 4, "model": 8}  # how many there are for one that is judged here
 TRAINED = {"loop": 5, "schedule": 4}
 MET = ("loop/guard_functional_gradients", "loop/guard_backbone_frozen")  # went wrong here once
@@ -38,7 +39,9 @@ def chosen(side: str, families: dict[str, int], times: int = 1) -> list[tuple[st
     found = []
     for family, apart in families.items():
         own = [name for name in names(side) if name.startswith(f"{family}/")]
-        found += [name for name in own if not _ELSEWHERE.search(text(side, name))][:: apart * times]
+        found += [name for name in own if not _ELSEWHERE.search(text(side, name))][
+            :: 1 if WHOLE else apart * times
+        ]
     return list(zip(found, cycle(DEVICES), strict=False))
 
 

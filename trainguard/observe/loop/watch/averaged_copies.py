@@ -194,12 +194,12 @@ def measure_move(was: list[Pair], now: list[Pair], *, single: bool) -> dict[str,
     )
     move = after_copy - before_copy
     toward, toward_before = after - before_copy, before - before_copy
-    products = [move @ move, before_copy @ before_copy, (after - before).abs().max()]
+    changed = [(a[1] != b[1]).any().to(move) for a, b in zip(was, now, strict=True)]
+    products = [sum(changed), move @ move, before_copy @ before_copy, (after - before).abs().max()]
     for way in (toward, toward_before):
         products += [way @ way, way @ move]
-    square, size, student, *ways = torch.stack(products).tolist()
-    moved = any(not torch.equal(a[1], b[1]) for a, b in zip(was, now, strict=True))
-    found = {"moved": moved, "student_moved": student != 0}
+    moved, square, size, student, *ways = torch.stack(products).tolist()
+    found = {"moved": moved > 0, "student_moved": student != 0}
     noise = size * torch.finfo(now[0][1].dtype).eps ** 2
     if not single or not isfinite(square) or square <= _ROUNDED * noise:
         return found

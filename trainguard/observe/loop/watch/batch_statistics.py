@@ -60,7 +60,7 @@ class BatchStatistics(Watcher):
     def _look(self, forward: Forward, module: nn.Module, layers: list[nn.Module]) -> None:
         """Tell of a layer whose statistics are still those that it was made with."""
         self.looked.add("statistics")
-        still = [layer for layer in layers if not layer.training and _is_untouched(layer)]
+        still = _untouched([layer for layer in layers if not layer.training])
         if not still or forward.module in self._found:
             return
         tracked = max(int(layer.num_batches_tracked) for layer in still)  # type: ignore[arg-type]
@@ -80,7 +80,8 @@ class BatchStatistics(Watcher):
         for copy, moved in self.recorder.watcher(AveragedCopies).moves():
             student = copy.follows.module()
             if moved and student is not None and id(copy.source) in own:
-                return any(not _is_untouched(layer) for layer in _batch_norms(student))
+                own_layers = _batch_norms(student)
+                return len(_untouched(own_layers)) < len(own_layers)
         return False
 
 
@@ -90,7 +91,10 @@ def _batch_norms(module: nn.Module) -> list[nn.Module]:
     return [m for m in kept if m.running_mean is not None and m.num_batches_tracked is not None]
 
 
-def _is_untouched(layer: Any) -> bool:
-    """Say whether the statistics of a layer are exactly those that it was made with."""
+def _untouched(layers: list[Any]) -> list[Any]:
+    """Return the layers whose statistics are exactly those that they were made with."""
     with torch.no_grad():
-        return not bool(layer.running_mean.any()) and bool((layer.running_var == 1).all())
+        fresh = [~one.running_mean.any() & (one.running_var == 1).all() for one in layers]
+    # All together: on an accelerator each would be waited for.
+    together = torch.stack([each.to(fresh[0].device) for each in fresh]).tolist() if fresh else []
+    return [layer for layer, is_fresh in zip(layers, together, strict=True) if is_fresh]

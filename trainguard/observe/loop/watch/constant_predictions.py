@@ -237,6 +237,11 @@ def count_classes(tally: LossCalls, count: int, target: torch.Tensor) -> torch.T
     wanted = (flat >= 0) & (flat < count) & (flat != ignored)
     if flat.is_cpu:
         return torch.bincount(flat[wanted], minlength=count) if wanted.any() else None
+    return count_wanted(flat, wanted, count)
+
+
+def count_wanted(flat: torch.Tensor, wanted: torch.Tensor, count: int) -> torch.Tensor:
+    """Return how often each class came among those that are wanted, without waiting for it."""
     # What is left out is counted beside the classes: to drop it would wait for the accelerator.
     places = flat.long().where(wanted, count)
     came = places.new_zeros(count + 1).scatter_add_(0, places, torch.ones_like(places))

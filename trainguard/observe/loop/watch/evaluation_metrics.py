@@ -10,21 +10,24 @@ from torch import nn
 from trainguard.core.names import metric_of
 from trainguard.events.base import Event
 from trainguard.events.fit import Metrics
-from trainguard.observe.loop.metric_values import perplexities, values_of
+from trainguard.observe.loop.deferred import to_host
+from trainguard.observe.loop.metric_values import Batch, perplexities, values_of
 from trainguard.observe.loop.watch.batches import Batches
 from trainguard.observe.loop.watch.evaluation_skill import EvaluationSkill
 from trainguard.observe.loop.watch.logged import LoggedValues
 from trainguard.observe.loop.watch.loss_calls import LossCalls
 from trainguard.observe.loop.watch.loss_functions import LossFunctions
-from trainguard.observe.loop.watch.watcher import Watcher, shielded
-from trainguard.observe.loop.window import Forward
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
+from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.patches import Patches
 
 _FIRST = 4  # evaluations that are kept though no metric was said yet
 _MOST = 64  # evaluations
 _CROSS_ENTROPIES = ("cross_entropy", "nll_loss")
 _IGNORED = -100
-_LARGEST = 2**20  # numbers that an evaluation predicts: the metrics of more are not computed
+# Numbers that an evaluation predicts: the metrics of more are not computed. And of evaluations that
+# are over, how many wait for a step that is looked at more closely anyway.
+_LARGEST = 2**20
 
 
 @dataclass(slots=True, eq=False)
@@ -57,6 +60,7 @@ class EvaluationMetrics(Watcher):
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._latest: dict[str, _Evaluation] = {}
+        self._over: list[_Evaluation] = []
         self._found: list[Metrics] = []
         self._count = 0
 
@@ -90,10 +94,16 @@ class EvaluationMetrics(Watcher):
             ignored = (tally.options or {}).get("ignore_index", _IGNORED)
             own.losses.append((value.detach().clone(), (target != ignored).sum()))
 
+    def after_step(self, window: Window) -> Columns:
+        """Measure the evaluations that are over, where a step is looked at more closely."""
+        if self._over and window.is_surveyed:
+            self._measure_over()
+        return {}
+
     def finish(self) -> Iterator[Event]:
         """Return the metrics of each evaluation."""
-        for own in self._latest.values():
-            self._measure(own)
+        self._over += self._latest.values()
+        self._measure_over()
         yield from self._found
 
     def _evaluation(self, place: str) -> _Evaluation | None:
@@ -104,7 +114,9 @@ class EvaluationMetrics(Watcher):
             if not self._goes_on():
                 return None
             if own is not None:
-                self._measure(own)
+                self._over.append(own)
+                if sum(each.numbers for each in self._over if each.batches) > _LARGEST:
+                    self._measure_over()
             self._count += 1
             own = self._latest[place] = _Evaluation(place, key, self.recorder.steps)
         own.clock = self.recorder.tick()
@@ -127,10 +139,20 @@ class EvaluationMetrics(Watcher):
         said = self.recorder.watcher(LoggedValues).names()
         return self._count < _FIRST or any(metric_of(name) for name in said)
 
-    def _measure(self, own: _Evaluation) -> None:
-        """Compute the metrics of an evaluation that is over."""
-        batches = [(_as_rows(scores), _as_rows(target)) for scores, target in own.batches]
-        losses = [(float(value), int(count)) for value, count in own.losses]
+    def _measure_over(self) -> None:
+        """Compute the metrics of the evaluations that are over, whose numbers come together."""
+        pairs = [pair for own in self._over for pair in (*own.batches, *own.losses)]
+        here = iter(to_host([tensor for pair in pairs for tensor in pair]))
+        for own in self._over:
+            batches = [(_as_rows(next(here)), _as_rows(next(here))) for _ in own.batches]
+            losses = [(float(next(here)), int(next(here))) for _ in own.losses]
+            self._measure(own, batches, losses)
+        self._over.clear()
+
+    def _measure(
+        self, own: _Evaluation, batches: list[Batch], losses: list[tuple[float, int]]
+    ) -> None:
+        """Compute the metrics of an evaluation from its numbers."""
         alike = len({(scores.shape[1:], target.shape[1:]) for scores, target in batches}) == 1
         values = (*(values_of(batches) if alike else ()), *perplexities(losses))
         if values:
@@ -143,8 +165,6 @@ class EvaluationMetrics(Watcher):
                     values=tuple(dict.fromkeys(values)),
                 )
             )
-        own.batches.clear()
-        own.losses.clear()
 
 
 def _fit(scores: Any, target: Any) -> bool:
@@ -162,4 +182,4 @@ def _fit(scores: Any, target: Any) -> bool:
 def _as_rows(tensor: torch.Tensor) -> Any:
     """Return the numbers as an array, a column of one as a vector."""
     rows = tensor.flatten(1).squeeze(1) if tensor.dim() > 1 else tensor
-    return (rows.double() if rows.is_floating_point() else rows).cpu().numpy()
+    return (rows.double() if rows.is_floating_point() else rows).numpy()

@@ -11,6 +11,7 @@ from trainguard.events.base import Event
 from trainguard.events.fit import Skill
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.batches import Batches
+from trainguard.observe.loop.watch.constant_predictions import count_wanted
 from trainguard.observe.loop.watch.loss_calls import LossCalls
 from trainguard.observe.loop.watch.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.watcher import Watcher, shielded
@@ -25,12 +26,16 @@ _LARGEST = 2**22  # elements of the scores of a batch
 
 @dataclass(slots=True)
 class _Score:
-    """What was right at one place, in the evaluation at one step; counts: of each class."""
+    """
+    What was right at one place, in the evaluation at one step; counts: of each class.
+
+    right, rows: numbers, on an accelerator tensors that are fetched at the end.
+    """
 
     source: str
     step: int
     right: Any = 0
-    rows: int = 0
+    rows: Any = 0
     counts: torch.Tensor | None = None
     evaluations: int = 1
 
@@ -74,11 +79,11 @@ class EvaluationSkill(Watcher):
     def finish(self) -> Iterator[Event]:
         """Return the latest evaluation at each place."""
         for score in self._scores.values():
-            if score.counts is not None:
+            if score.counts is not None and int(score.rows):
                 yield Skill(
                     source=score.source,
                     step=score.step,
-                    rows=score.rows,
+                    rows=int(score.rows),
                     right=int(score.right),
                     commonest=int(score.counts.max()),
                     rarest=int(score.counts.min()),
@@ -97,6 +102,9 @@ class EvaluationSkill(Watcher):
         """Add a batch to the evaluation of a place, or begin the next one."""
         if not _are_scores(scores, target):
             return
+        inside = (target >= 0) & (target < scores.shape[1])
+        if target.is_cpu and not inside.all():
+            return
         step, known = self.recorder.steps, self._scores.get(place)
         if known is None and len(self._scores) >= _PLACES:
             return
@@ -107,19 +115,18 @@ class EvaluationSkill(Watcher):
             more = known.evaluations + 1
             known = self._scores[place] = _Score(known.source, step, evaluations=more)
         with torch.no_grad():
-            right = (scores.argmax(1) == target).sum()
-            known.right = known.right + (right.item() if right.is_cpu else right)
-            known.rows += len(target)
-            counts = torch.bincount(target.clamp_min(0), minlength=scores.shape[1])
+            sound = inside.all()  # of a batch with other numbers nothing counts
+            counts = count_wanted(target, inside, scores.shape[1]) * sound
             known.counts = counts if known.counts is None else known.counts + counts
+            right, rows = (scores.argmax(1) == target).sum() * sound, sound * len(target)
+            known.right = known.right + (right.item() if right.is_cpu else right)
+            known.rows = known.rows + (len(target) if right.is_cpu else rows)
 
 
 def _are_scores(scores: torch.Tensor, target: Any) -> bool:
-    """Say whether these are scores of several classes, and the class of each row."""
+    """Say whether these look like scores of several classes, and the class of each row."""
     if not isinstance(target, torch.Tensor) or scores.dim() != 2 or scores.numel() > _LARGEST:
         return False
     integral = not (target.is_floating_point() or target.is_complex()) and target.numel() > 0
     fits = target.shape == scores.shape[:1] and scores.shape[1] > 1
-    return bool(integral and fits and scores.is_floating_point()) and (
-        0 <= int(target.min()) <= int(target.max()) < scores.shape[1]
-    )
+    return bool(integral and fits and scores.is_floating_point())

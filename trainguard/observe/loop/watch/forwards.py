@@ -11,6 +11,8 @@ from torch import nn
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Evaluation
+from trainguard.observe.loop.alike_samples import Number
+from trainguard.observe.loop.deferred import Deferred
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Forward, Window
@@ -25,21 +27,58 @@ _DROPOUT = nn.modules.dropout._DropoutNd  # noqa: SLF001
 
 
 @dataclass(slots=True)
+class _State:
+    """
+    What a pass must not change: versions of parameters and sums of buffers, by their names.
+
+    away: sums of buffers on an accelerator, in the order of their names.
+    """
+
+    numbers: dict[str, float]
+    names: tuple[str, ...] = ()
+    away: torch.Tensor | None = None
+
+
+@dataclass(slots=True)
 class _Segment:
     """
     Passes in a row of one module from which nothing is learned.
 
-    values: what loss functions returned. sizes, reductions: of how many samples, and by what.
+    count: how many values loss functions returned, summed in total. weighted: the sum of those with
+    known samples, each times these. reductions: by what they were reduced.
+    touched: what was changed, and of buffers on an accelerator whether they were.
     """
 
     module: weakref.ref[nn.Module]
     first: Forward
     passes: int = 0
-    state: dict[str, float] = field(default_factory=dict)
+    state: _State | None = None
     touched: set[str] = field(default_factory=set)
-    values: list[torch.Tensor] = field(default_factory=list)
+    touched_away: torch.Tensor | None = None
+    count: int = 0
+    total: Number = 0.0
+    last: Number = nan
+    weighted: Number = 0.0
     sizes: list[int] = field(default_factory=list)
     reductions: set[str] = field(default_factory=set)
+
+    def add(self, value: torch.Tensor) -> None:
+        """Add what a loss function returned."""
+        self.count += 1
+        self.last = value.item() if value.is_cpu else value.double()
+        self.total = self.total + self.last
+
+    def compare(self, state: _State) -> None:
+        """Note what differs from the state after the pass before."""
+        was, self.state = self.state or state, state
+        own = was.numbers
+        self.touched |= {name for name in state.numbers if state.numbers[name] != own.get(name)}
+        if state.names != was.names:
+            self.touched |= {*state.names} - {*was.names}
+        elif state.away is not None:
+            changed = state.away != was.away
+            before = self.touched_away
+            self.touched_away = changed if before is None else before | changed
 
 
 class Forwards(Watcher):
@@ -54,7 +93,7 @@ class Forwards(Watcher):
         self._segment: _Segment | None = None
         self._early: torch.Tensor | None = None
         self._pending: list[tuple[Forward, weakref.ref[nn.Module]]] = []
-        self._found: list[tuple[Evaluation, int]] = []
+        self._found: list[Columns] = []
         self._windows_with: set[int] = set()
 
     def forward(
@@ -104,9 +143,11 @@ class Forwards(Watcher):
         elif value.requires_grad:
             for forward, _ in self._pending[-1:]:
                 forward.measured = _mean(value)
-        elif self._segment is not None and len(self._segment.values) < 4096:
-            self._segment.values.append(_mean(value))
-            self._segment.sizes.append(self.recorder.recent[-1].samples)
+        elif self._segment is not None and self._segment.count < 4096:
+            samples = self.recorder.recent[-1].samples
+            self._segment.add(_mean(value))
+            self._segment.weighted = self._segment.weighted + self._segment.last * samples
+            self._segment.sizes.append(samples)
             self._segment.reductions.add(reduction)
 
     def finish(self) -> Iterable[Event]:
@@ -114,7 +155,8 @@ class Forwards(Watcher):
         self._close()
         steps = max(1, self.recorder.steps)
         often = len(self._windows_with) > 0.5 * steps and steps > 2
-        for event, _ in self._found:
+        for columns in self._found:
+            event = Evaluation(**self.recorder.faults.fetch(columns))
             yield replace(event, routine=often and not event.measures)
 
     def sensitive_parts(self, module: nn.Module) -> list[tuple[nn.Module, str]]:
@@ -153,8 +195,9 @@ class Forwards(Watcher):
             self._close()
             segment = None
         compared = segment is None or segment.passes < _COMPARED
-        state = self._state(module) if compared else {}
-        if segment is not None and compared and self._is_rewritten(module, segment.state, state):
+        state = self._state(module) if compared else None
+        was = segment.state if segment is not None else None
+        if state is not None and was is not None and self._is_rewritten(module, was, state):
             self._close()
             segment = None
         if segment is None:
@@ -162,66 +205,75 @@ class Forwards(Watcher):
             segment = self._segment = _Segment(weakref.ref(module), forward)
         segment.passes += 1
         if forward.measured is not None:
-            segment.values.append(forward.measured)
-        if compared:
-            was = segment.state or state
-            segment.touched |= {name for name in state if state[name] != was.get(name)}
-            segment.state = state
+            segment.add(forward.measured)
+        if state is not None:
+            segment.compare(state)
 
-    def _state(self, module: nn.Module) -> dict[str, float]:
-        """Return what a pass must not change: versions of parameters, sums of buffers."""
+    def _state(self, module: nn.Module) -> _State:
+        """Return what a pass must not change."""
         name = self.recorder.names.module(module)
         with torch.no_grad():
             sums = {
-                f"{name}.{key}": float(buffer.double().sum().nan_to_num())
+                f"{name}.{key}": buffer.double().sum().nan_to_num()
                 for key, buffer in module.named_buffers()
                 if buffer.numel() <= _SMALL and not buffer.is_complex() and has_memory(buffer)
             }
-        return sums | {f"{name}.{key}": p._version for key, p in module.named_parameters()}  # noqa: SLF001
+            away = {key: number for key, number in sums.items() if not number.is_cpu}
+            first = next(iter(away.values()), None)
+            # In one tensor: a network has many buffers, and each alone would be waited for.
+            moved = [number.to(first.device) for number in away.values()] if away else []
+        numbers = {key: float(number) for key, number in sums.items() if number.is_cpu}
+        numbers |= {f"{name}.{key}": p._version for key, p in module.named_parameters()}  # noqa: SLF001
+        return _State(numbers, tuple(away), torch.stack(moved) if moved else None)
 
-    def _is_rewritten(
-        self, module: nn.Module, was: dict[str, float], state: dict[str, float]
-    ) -> bool:
+    def _is_rewritten(self, module: nn.Module, was: _State, state: _State) -> bool:
         """Say whether all parameters were written since the last pass, as by load_state_dict."""
         name = self.recorder.names.module(module)
         keys = [f"{name}.{key}" for key, _ in module.named_parameters()]
-        return all(was.get(key) != state.get(key) for key in keys)
+        return all(was.numbers.get(key) != state.numbers.get(key) for key in keys)
 
     def _close(self) -> None:
         """End the evaluation that is going on, and see what it left behind."""
         segment, self._segment = self._segment, None
         if segment is None:
             return
-        first = segment.first
+        first, sizes = segment.first, segment.sizes
         self._windows_with.add(first.step)
-        values = [float(value) for value in segment.values]
-        event = Evaluation(
-            step=first.step,
-            clock=first.clock,
-            module=first.module,
-            source=first.source,
-            passes=segment.passes,
-            loss=sum(values) / len(values) if values else nan,
-            count=len(values),
-            weighted=_weigh(values, segment.sizes),
-            last=values[-1] if values else nan,
-            samples=sum(segment.sizes),
-            reduction="/".join(sorted(segment.reductions)),
-            measures=bool(values),
-            training=first.training,
-            awake=first.awake[:4],
-            gradients=first.gradients,
-            touched=tuple(sorted(segment.touched))[:4],
-        )
+        weighted = segment.count and len(sizes) == segment.count and all(sizes)
+        columns = {
+            "step": first.step,
+            "clock": first.clock,
+            "module": first.module,
+            "source": first.source,
+            "passes": segment.passes,
+            "loss": segment.total / segment.count if segment.count else nan,
+            "count": segment.count,
+            "weighted": segment.weighted / sum(sizes) if weighted else nan,
+            "last": segment.last,
+            "samples": sum(sizes),
+            "reduction": "/".join(sorted(segment.reductions)),
+            "measures": segment.count > 0,
+            "training": first.training,
+            "awake": first.awake[:4],
+            "gradients": first.gradients,
+            "touched": _touched(segment),
+        }
         if len(self._found) < 2048:
-            self._found.append((event, first.step))
+            self._found.append(columns)
 
 
-def _weigh(values: list[float], sizes: list[int]) -> float:
-    """Return the mean over samples, nan where it is not known how many each value is about."""
-    if not values or len(sizes) != len(values) or not all(sizes):
-        return nan
-    return sum(v * size for v, size in zip(values, sizes, strict=True)) / sum(sizes)
+def _touched(segment: _Segment) -> Any:
+    """Return the names of what an evaluation changed, which may not be known before the end."""
+    state, away = segment.state, segment.touched_away
+    if state is None or away is None:
+        return tuple(sorted(segment.touched))[:4]
+
+    def named(changed: list[float]) -> tuple[str, ...]:
+        """Return the names of all that was changed."""
+        own = {name for name, was in zip(state.names, changed, strict=True) if was}
+        return tuple(sorted(segment.touched | own))[:4]
+
+    return Deferred(away, named)
 
 
 def _mean(value: torch.Tensor) -> torch.Tensor:
