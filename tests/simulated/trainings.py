@@ -1,10 +1,12 @@
 """Small trainings on a device, told at the end of each step; none reads a value of its own."""
 
 from collections.abc import Callable
+from itertools import cycle
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
 
 Told = Callable[[], None]
 
@@ -135,4 +137,30 @@ def prefetched(device: str, steps: int, told: Told, *, waits: bool = True) -> nn
     return net
 
 
-TRAININGS = (regression, classifier, scaled, validated, adversarial, prefetched)
+def served(device: str, steps: int, told: Told) -> nn.Module:
+    """Train on batches that a loader pins, and validate what has batch statistics on classes."""
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.BatchNorm1d(8))
+    net = nn.Sequential(body, nn.Linear(8, 3)).to(device)
+    rows = torch.randn(128, 6)
+    data = TensorDataset(rows, rows[:, :3].argmax(1))
+    learned = cycle(DataLoader(data, 16, shuffle=True, pin_memory=True))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    for step in range(steps):
+        inputs, target = (part.to(device, non_blocking=True) for part in next(learned))
+        loss = F.cross_entropy(net(inputs), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step % 4 == 3:
+            net.eval()
+            with torch.no_grad():
+                for batch in DataLoader(data, 64):
+                    inputs, target = (part.to(device) for part in batch)
+                    F.cross_entropy(net(inputs), target)
+            net.train()
+        told()
+    return net
+
+
+TRAININGS = (regression, classifier, scaled, validated, adversarial, prefetched, served)

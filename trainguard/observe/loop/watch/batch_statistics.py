@@ -60,7 +60,10 @@ class BatchStatistics(Watcher):
     def _look(self, forward: Forward, module: nn.Module, layers: list[nn.Module]) -> None:
         """Tell of a layer whose statistics are still those that it was made with."""
         self.looked.add("statistics")
-        still = _untouched([layer for layer in layers if not layer.training])
+        asleep = [layer for layer in layers if not layer.training]
+        still = _untouched(asleep)
+        if asleep == layers and not still:  # what has moved stays so
+            self._looks[module] = _LOOKS, self.recorder.steps
         if not still or forward.module in self._found:
             return
         tracked = max(int(layer.num_batches_tracked) for layer in still)  # type: ignore[arg-type]

@@ -34,14 +34,15 @@ class _Ignored:
     The calls of one place.
 
     name: of the class that is ignored. ends: whether that is the end of a sequence.
+    left_out, is_certain: numbers, on an accelerator tensors that are fetched at the end.
     """
 
     name: str
     ends: bool
     calls: int = 0
-    left_out: int = 0
+    left_out: Any = 0
     of: int = 0
-    is_certain: bool = True
+    is_certain: Any = True
 
 
 class IgnoredClasses(Watcher):
@@ -88,15 +89,15 @@ class IgnoredClasses(Watcher):
             self.looked.add("ignored")
             self._places[tally.source] = _begin(number, count)
         own = self._places[tally.source]
-        if own is None or own.calls >= _CALLS or not target.is_cpu or target.is_floating_point():
+        if own is None or own.calls >= _CALLS or target.is_floating_point():
             return
         own.calls += 1
-        own.left_out += int((target == number).sum())
+        own.left_out = own.left_out + (target == number).sum()
         own.of += target.numel()
         if own.ends:
             rows = target if target.dim() == 2 else target._base  # noqa: SLF001 before it was flat
             able = rows is not None and rows.dim() == 2 and rows.numel() == target.numel()
-            own.is_certain &= able and bool((rows[:, -1] == number).all())
+            own.is_certain = own.is_certain & (rows[:, -1] == number).all() if able else False
 
 
 def _begin(number: int, count: int) -> _Ignored | None:

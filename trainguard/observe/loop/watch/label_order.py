@@ -8,9 +8,11 @@ import torch
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
+from trainguard.observe.loop.deferred import to_host
 from trainguard.observe.loop.watch.loss_calls import LossCalls
 from trainguard.observe.loop.watch.loss_functions import LossFunctions
-from trainguard.observe.loop.watch.watcher import Watcher, shielded
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
+from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.patches import Patches
 
 _LOSSES = {
@@ -23,6 +25,7 @@ _LOSSES = {
 _CALLS = 4096  # calls from one line that are looked at
 _STEPS = 4  # of an epoch, at least: passes over one class in turns are no order
 _ROWS = 32  # of an epoch, at least: fewer labels are sorted by chance now and then
+_WAITING = 2**16  # labels on an accelerator that wait for a step that is looked at more closely
 
 
 @dataclass(slots=True)
@@ -68,13 +71,23 @@ class LabelOrder(Watcher):
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._lines: dict[str, _SortedRuns] = {}
+        self._waiting: list[tuple[_SortedRuns, torch.Tensor, int]] = []
 
     def install(self, patches: Patches) -> None:
         """Ask to be told of the calls of loss functions."""
         self.recorder.watcher(LossFunctions).listeners.append(self._on_loss)
 
+    def after_step(self, window: Window) -> Columns:
+        """Look at the labels that wait on an accelerator, where a step is looked at closely."""
+        if self._waiting:
+            many = sum(labels.numel() for _, labels, _ in self._waiting) > _WAITING
+            if window.is_surveyed or many:
+                self._settle()
+        return {}
+
     def finish(self) -> Iterable[Event]:
         """Return what came sorted."""
+        self._settle()
         for source, line in self._lines.items():
             self.looked |= {"sorted"} if len(line.runs) > 1 or not line.sorted else set()
             if line.runs and line.sorted and line.is_sorted:
@@ -96,8 +109,18 @@ class LabelOrder(Watcher):
             return
         line = self._lines.setdefault(tally.source, _SortedRuns())
         if line.sorted and isinstance(target, torch.Tensor):
-            one_each = target.device.type == "cpu" and target.numel() == len(target) > 0
-            if one_each and not target.requires_grad:
-                line.add(target.reshape(-1).tolist(), self.recorder.steps)
-            else:
+            labels = target.detach().reshape(-1)
+            if target.requires_grad or not target.dim() or not len(target) == len(labels) > 0:
                 line.sorted = False
+            elif target.is_cpu:
+                line.add(labels.tolist(), self.recorder.steps)
+            else:
+                self._waiting.append((line, labels.clone(), self.recorder.steps))
+
+    def _settle(self) -> None:
+        """Take in the labels that have waited, those of an accelerator in one transfer."""
+        waiting, self._waiting = self._waiting, []
+        here = to_host([labels for _, labels, _ in waiting])
+        for (line, _, step), labels in zip(waiting, here, strict=True):
+            if line.sorted:
+                line.add(labels.tolist(), step)
