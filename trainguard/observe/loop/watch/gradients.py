@@ -105,14 +105,15 @@ def _look_for_leftovers(window: Window, name_of: Namer) -> None:
         if window.leftover is not None or "zero" not in window.order:
             window.order.insert(0, "zero")
         window.leftover = None
-    elif (window.fresh or window.leftover is not None) and (window.fresh or _is_cleared(pairs)):
-        parameters = [p for p, _ in pairs]
-        window.leftover = norms(pairs), lambda each: _largest(parameters, each, name_of)
-
-
-def _is_cleared(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> bool:
-    """Say whether a gradient that was there has been set to zero in the meantime."""
-    return all(gradient_of(p) is g for p, g in pairs[:1]) and not bool(pairs[0][1].any())
+    elif window.fresh:
+        window.leftover = norms(pairs), _largest_among(pairs, name_of)
+    elif window.leftover is not None and gradient_of(pairs[0][0]) is pairs[0][1]:
+        # One that was there is zero in the meantime: on an accelerator this is not waited for.
+        cleared, before = pairs[0][1].any().logical_not(), window.leftover[0]
+        if bool(cleared) if cleared.is_cpu else len(before) == len(pairs):
+            found = norms(pairs)
+            found = found if cleared.is_cpu else found.where(cleared, before)
+            window.leftover = found, _largest_among(pairs, name_of)
 
 
 def _count_received(window: Window, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> int:
@@ -127,10 +128,18 @@ def global_norm(each: Iterable[float]) -> float:
     return sqrt(squares) if squares - squares == 0 else inf
 
 
-def _largest(parameters: list[torch.Tensor], each: list[float], name_of: Namer) -> str:
-    """Return the name of the parameter with the largest norm, or nothing where all are zero."""
-    largest = max(each)
-    return name_of(parameters[each.index(largest)]) if largest > 0 else ""
+def _largest_among(
+    pairs: list[tuple[torch.Tensor, torch.Tensor]], name_of: Namer
+) -> Callable[[list[float]], str]:
+    """Return what names the parameter with the largest norm, or nothing where all are zero."""
+    parameters = [parameter for parameter, _ in pairs]
+
+    def named(each: list[float]) -> str:
+        """Return the name."""
+        largest = max(each)
+        return name_of(parameters[each.index(largest)]) if largest > 0 else ""
+
+    return named
 
 
 def _layers(
