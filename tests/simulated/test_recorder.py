@@ -23,6 +23,7 @@ OURS = trainguard.observe.__path__[0]
 STEPS, DENSE = 40, 20  # after the dense steps, one in 16 is watched
 SILENT = 20  # steps of all optimizers after which gradients that are always zero are looked for
 EARLY = 8  # steps that are all looked at more closely than most
+SURVEYED = 4  # times that the host may wait in such a step
 
 
 @pytest.fixture(autouse=True)
@@ -82,14 +83,13 @@ def test_a_recorded_training_is_the_same(training, device):
 def test_a_watched_step_waits_once(training, device):
     """The recorder adds one copy for each optimizer's step that it watches, and no other."""
     steps, optimizers = added(training, device), 2 if training is adversarial else 1
-    for index in range(EARLY, STEPS):
+    for index in range(1, STEPS):
         waited, where = steps[index]
         watched = index <= DENSE or index % 16 == 0
-        surveyed = index & (index - 1) == 0 or index % 32 == 0 or index * optimizers == SILENT
-        if surveyed:
-            continue
+        surveyed = index < EARLY or index & (index - 1) == 0 or index % 32 == 0
+        allowed = SURVEYED if surveyed or index * optimizers == SILENT else watched
         assert waited.sent == 0, f"step {index}: {where}"
-        assert waited.waits <= watched * optimizers, f"step {index}: {where}"
+        assert waited.waits <= allowed * optimizers, f"step {index}: {where}"
 
 
 def test_a_second_wait_is_noticed(device):

@@ -108,7 +108,7 @@ def adversarial(device: str, steps: int, told: Told) -> nn.Module:
     for _ in range(steps):
         real = torch.randn(16, 2, device=device)
         fake = net["maker"](torch.randn(16, 4, device=device))
-        judges.zero_grad()
+        judges.zero_grad(set_to_none=False)  # what the maker's turn has left in it is cleared
         apart = F.softplus(-net["judge"](real)) + F.softplus(net["judge"](fake.detach()))
         apart.mean().backward()
         judges.step()
