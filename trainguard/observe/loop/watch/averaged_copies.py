@@ -195,7 +195,8 @@ def measure_move(was: list[Pair], now: list[Pair], *, single: bool) -> dict[str,
     move = after_copy - before_copy
     toward, toward_before = after - before_copy, before - before_copy
     changed = [(a[1] != b[1]).any().to(move) for a, b in zip(was, now, strict=True)]
-    products = [sum(changed), move @ move, before_copy @ before_copy, (after - before).abs().max()]
+    products = [torch.stack(changed).sum(), move @ move, before_copy @ before_copy]
+    products.append((after - before).abs().max())
     for way in (toward, toward_before):
         products += [way @ way, way @ move]
     moved, square, size, student, *ways = torch.stack(products).tolist()

@@ -66,7 +66,7 @@ class BatchStatistics(Watcher):
             self._looks[module] = _LOOKS, self.recorder.steps
         if not still or forward.module in self._found:
             return
-        tracked = max(int(layer.num_batches_tracked) for layer in still)  # type: ignore[arg-type]
+        tracked = max(int(layer.num_batches_tracked) for layer in still)
         if tracked or self._follows_a_model(module):
             self._found[forward.module] = Probe(
                 probe="statistics",

@@ -76,7 +76,7 @@ class _Segment:
         if state.names != was.names:
             self.touched |= {*state.names} - {*was.names}
         elif state.away is not None:
-            changed = state.away != was.away
+            changed: Any = state.away != was.away
             before = self.touched_away
             self.touched_away = changed if before is None else before | changed
 
@@ -219,12 +219,14 @@ class Forwards(Watcher):
                 if buffer.numel() <= _SMALL and not buffer.is_complex() and has_memory(buffer)
             }
             away = {key: number for key, number in sums.items() if not number.is_cpu}
-            first = next(iter(away.values()), None)
             # In one tensor: a network has many buffers, and each alone would be waited for.
-            moved = [number.to(first.device) for number in away.values()] if away else []
+            first = next(iter(away.values()), None)
+            moved = (
+                None if first is None else torch.stack([n.to(first.device) for n in away.values()])
+            )
         numbers = {key: float(number) for key, number in sums.items() if number.is_cpu}
         numbers |= {f"{name}.{key}": p._version for key, p in module.named_parameters()}  # noqa: SLF001
-        return _State(numbers, tuple(away), torch.stack(moved) if moved else None)
+        return _State(numbers, tuple(away), moved)
 
     def _is_rewritten(self, module: nn.Module, was: _State, state: _State) -> bool:
         """Say whether all parameters were written since the last pass, as by load_state_dict."""
