@@ -65,7 +65,7 @@ PROJECTS = {
             _CONTRAST,
             "        loss.backward()\n        optimizer.zero_grad()",
         ),
-        "gradients_are_spent",
+        "every_trainable_parameter_moves",
     ),
 }
 

@@ -50,10 +50,22 @@ def test_a_page(session, workers, pytester) -> None:
     session("--trainguard-html=out.html", *workers).assert_outcomes(passed=2, failed=2)
     page = (pytester.path / "out.html").read_text(encoding="utf-8")
     assert page.count("<h1>") == 2
-    assert page.count('<section class="finding"') == 2
+    assert page.count('<section class="card finding"') == 2
     assert "polyline" in page
-    assert "<title>gradients_start_empty</title>" in page
+    assert 'title="step 1: gradients_start_empty">' in page
     assert "value_is_finite[cpu-float32]" in page
+
+
+@WORKERS
+def test_annotations(session, workers, monkeypatch) -> None:
+    """In GitHub Actions each finding is annotated, at its line or at that of the declaration."""
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    told = session(*workers).stdout.lines
+    shown = sorted(line.partition("::`")[0] for line in told if line.startswith("::"))
+    assert [line.partition(",title=")[0] for line in shown] == [
+        "::error file=guard_x.py,line=17",
+        "::error file=guard_x.py,line=20",
+    ]
 
 
 @WORKERS

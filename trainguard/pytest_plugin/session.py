@@ -196,6 +196,8 @@ class Judging:
         terminalreporter.write_line(self.summary.text(self.settings))
         for sentence in self.told:
             terminalreporter.write_line(f"trainguard: {sentence}")
+        for annotation in self.files.annotations or ():
+            terminalreporter.write_line(annotation)
 
     # Where subjects are
 

@@ -1,5 +1,6 @@
 """The files of a session: the baseline that it is held against, and a page of what was judged."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,8 @@ from trainguard.core.files import check_writable, write_whole
 from trainguard.events.trace import Trace
 from trainguard.judging.baseline import Baseline, entries_of, open_baseline
 from trainguard.judging.verdict import Verdict
+from trainguard.report.formats import RunAccount
+from trainguard.report.formats.github_format import write
 from trainguard.report.formats.html_format import PagePart, Told, tell, write_page
 from trainguard.report.run_report import baseline_as_rows
 from trainguard.report.run_summary import as_rows, headline, summarize_run
@@ -25,6 +28,7 @@ class SessionFiles:
     What a session is held against, and what is written of it.
 
     judged, traces: by node id of the subject, where a page is asked for. pages: of other processes.
+    annotations: of what fails, for the pull request; None outside of GitHub Actions.
     """
 
     baseline: Baseline
@@ -32,10 +36,13 @@ class SessionFiles:
     judged: dict[str, list[Verdict]] = field(default_factory=dict)
     traces: dict[str, Trace[Any]] = field(default_factory=dict)
     pages: list[Told] = field(default_factory=list)
+    annotations: list[str] | None = None
 
     def hold(self, owner: str, judged: Verdict, observed: Callable[[], Trace[Any]]) -> Verdict:
         """Return a verdict in which what is known does not fail, and keep it for the page."""
         held = self.baseline.settle(self.baseline.hold(judged, owner), owner)
+        if self.annotations is not None and (text := _annotate(held)):
+            self.annotations.append(text)
         if self.html is not None:
             self.judged.setdefault(owner, []).append(held)
             run = judged.invariant.probe == "run" and judged.outcome != "skipped"
@@ -46,11 +53,14 @@ class SessionFiles:
     def send(self) -> dict[str, Any]:
         """Return all that was seen here in plain values, for the process that writes."""
         known = self.baseline
-        return {"pages": self._tell(), "seen": known.seen_text(), "judged": [*known.judged]}
+        told = {"pages": self._tell(), "annotations": self.annotations}
+        return {**told, "seen": known.seen_text(), "judged": [*known.judged]}
 
     def take(self, sent: dict[str, Any]) -> None:
         """Take over what another process has seen."""
         self.pages += sent["pages"]
+        if self.annotations is not None:
+            self.annotations += sent["annotations"] or []
         self.baseline.see(entries_of(sent["seen"]))
         self.baseline.judged |= {tuple(each) for each in sent["judged"]}
 
@@ -74,7 +84,22 @@ def open_files(config: pytest.Config) -> SessionFiles:
     html = option.trainguard_html and check_writable(f"{_PREFIX}html", Path(option.trainguard_html))
     path = option.trainguard_baseline and Path(option.trainguard_baseline)
     baseline = open_baseline(path, option.trainguard_update_baseline, _PREFIX)
-    return SessionFiles(baseline, html)
+    in_actions = os.environ.get("GITHUB_ACTIONS") == "true"
+    return SessionFiles(baseline, html, annotations=[] if in_actions else None)
+
+
+def _annotate(judged: Verdict) -> str:
+    """Return the annotations of a pull request for what a verdict found."""
+    trace = Trace[Any](judged.subject.name, ())
+    account = RunAccount(
+        subject=judged.subject,
+        verdicts=(judged,),
+        told=summarize_run(trace),
+        trace=trace,
+        text="",
+        root=Path.cwd(),
+    )
+    return write([account])
 
 
 def _part(owner: str, verdicts: list[Verdict], trace: Trace[Any] | None) -> PagePart:

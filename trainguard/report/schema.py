@@ -143,6 +143,7 @@ def _log() -> Schema:
         columns=_TEXTS,
         unit=_MAYBE_TEXT,
         rows=_MAYBE_COUNT,
+        clock=_MAYBE_TEXT,
         seconds_per_step=_NUMBER,
         steps_left=_NUMBER,
         schedule=_MAYBE_TEXT,

@@ -19,6 +19,7 @@ from trainguard.report import log_summary, run_summary
 from trainguard.report.run_summary import RunSummary
 from trainguard.subjects.log import Log
 from trainguard.subjects.loop import Script
+from trainguard.subjects.subject import Subject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,7 @@ class RunAccount:
     others: (rank, invariant, report) of what only other processes of the run have found.
     """
 
-    subject: Script | Log
+    subject: Subject
     verdicts: tuple[Verdict, ...]
     told: RunSummary
     trace: Trace[Any]
@@ -57,7 +58,7 @@ class RunAccount:
     @property
     def name(self) -> str:
         """The name of the script, or of one of several runs that logs are of."""
-        return self.subject.name if isinstance(self.subject, Script) else self.trace.subject
+        return self.trace.subject if isinstance(self.subject, Log) else self.subject.name
 
     @property
     def headline(self) -> str:
@@ -73,9 +74,11 @@ class RunAccount:
 
     @property
     def _path(self) -> str | Path:
-        """The script, or the first of the logs of a run."""
+        """The script, the file of a declaration, or the first of the logs of a run."""
         if isinstance(self.subject, Script):
             return self.subject.path
+        if not isinstance(self.subject, Log):
+            return self.subject.file
         files = self.trace.conditions.get("files")
         return str(files[0]) if isinstance(files, tuple) and files else self.trace.subject
 
@@ -84,7 +87,8 @@ class RunAccount:
         path = Path(place.file or self._path)
         path = path if path.is_absolute() else self.root / path
         shown = path.relative_to(self.root) if path.is_relative_to(self.root) else path
-        return shown.as_posix(), place.line or 1
+        declared = 0 if place.file or self._path != self.subject.file else self.subject.line
+        return shown.as_posix(), place.line or declared or 1
 
 
 def state_finding(finding: Finding) -> str:
