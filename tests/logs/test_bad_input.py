@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainguard.core.errors import DeclarationError
-from trainguard.events.loop import Step
+from trainguard.events.log import LogPart
+from trainguard.events.loop import Evaluation, Step
 from trainguard.logs import json_lines, mlflow, printed, tables, tensorboard
 from trainguard.logs.entry import read_log, read_logs
 from trainguard.logs.row import Lost, figure
@@ -192,6 +193,22 @@ def test_a_counter_of_batches_goes_on_over_epochs(tmp_path) -> None:
     ]
     found = losses(tmp_path, "".join(lines))
     assert [step for step, _ in found] == [*range(1, 10)]
+
+
+def test_parts_of_epochs_are_counted_as_rows(tmp_path) -> None:
+    """What is evaluated at epoch 2.0 comes after the row of that epoch, also after a resume."""
+    told = []
+    for n in range(1, 61):
+        rate, epoch = 1e-3 * (1 - n / 60), n / 20
+        told.append(f"{{'loss': {2 * 0.97**n:.4f}, 'lr': {rate:.4e}, 'epoch': {epoch}}}\n")
+        if n % 20 == 0:
+            told[-1] += f"{{'eval_loss': {1.8 * 0.98**n:.4f}, 'epoch': {epoch}}}\n"
+    rows = losses(tmp_path, "".join(told[:45] + told[30:]))
+    trace = read_log(Log(tmp_path / "train.log"))
+    assert [step for step, _ in rows] == [*range(30), *range(45, 75)]
+    assert [e.step for e in trace if isinstance(e, Evaluation)] == [19, 54, 74]
+    assert [p.first for p in trace if isinstance(p, LogPart)] == [0, 45]
+    assert trace.conditions["unit"] == "row"
 
 
 def test_a_column_that_is_named_goes_before_all_others(tmp_path) -> None:

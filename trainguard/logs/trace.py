@@ -27,7 +27,7 @@ def trace_of(run: LoggedRun, name: str, promises: dict[str, Plain]) -> Trace[Any
     chosen = {role: run.best(role) for role in (LOSS, RATE, NORM, SECONDS)}
     columns = {role: column for role, column in chosen.items() if column is not None}
     main = run.main
-    parts = list[LogPart]()
+    parts, numbers = list[LogPart](), _Numbers([])
     left_out, clock = 0, (0, 0, 0)
     if main is not None:
         clock = _watch_clock(main)
@@ -36,11 +36,14 @@ def trace_of(run: LoggedRun, name: str, promises: dict[str, Plain]) -> Trace[Any
         for column in {id(c): c for c in run.columns.values()}.values():
             left = settle(column)
             left_out = left if column is main else left_out
-        parts = _settle_parts(main, columns)
+        replaced = _settle_parts(main, columns)
+        numbers = _Numbers([main, *columns.values()])
+        parts = [*_parts(main, replaced, numbers)]
     events: list[Event] = [*parts]
-    steps = [*_steps(columns, main)] if main is not None else []
+    steps = [*_steps(columns, main, numbers)] if main is not None else []
     events += steps
-    for kind in (_repeats(run), _evaluations(run, steps), _metrics(run), find_failed(run)):
+    evaluated = _evaluations(run, steps, numbers)
+    for kind in (_repeats(run, numbers), evaluated, _metrics(run, numbers), find_failed(run)):
         events += kind
     told = main.points if main is not None else []
     return Trace(
@@ -50,7 +53,7 @@ def trace_of(run: LoggedRun, name: str, promises: dict[str, Plain]) -> Trace[Any
             "ended": "finished",
             "log": run.sources[0].format,
             "files": tuple(str(source.path) for source in run.sources),
-            "unit": run.unit,
+            "unit": run.unit if numbers.whole else "row",
             "steps": main.count if main is not None else 0,
             "seconds": _seconds(told),
             "clock goes back": clock if clock[1] else (),
@@ -79,34 +82,61 @@ def _forget_times(run: LoggedRun) -> None:
             part.time = part.until = nan
 
 
-def _settle_parts(main: LoggedColumn, columns: dict[str, LoggedColumn]) -> list[LogPart]:
-    """Return the parts of a run, and drop the rows that a later part says again."""
-    told, rates = list[LogPart](), columns.get(RATE)
+class _Numbers:
+    """
+    The rows of a run in order, and the number of each: its step where all are whole.
+
+    Epochs such as 0.25 are no numbers of rows, which are counted instead.
+    """
+
+    def __init__(self, columns: Sequence[LoggedColumn]) -> None:
+        places = {p.step: p for column in columns for p in reversed(column.points)}
+        self.rows = sorted(places.values(), key=lambda p: (p.step, p.part))
+        self.whole = all(p.step == int(p.step) for p in self.rows[:_EDGE])
+        self._steps = [p.step for p in self.rows]
+
+    def at(self, step: float) -> int:
+        """Return the number of the row that is at a step, or else the last one before it."""
+        if self.whole or not self.rows:
+            return int(step)
+        return self.rows[max(0, bisect_right(self._steps, step) - 1)].number
+
+
+Replaced = list[tuple[float, float, float]]  # the steps, losses and rates that are said again
+
+
+def _settle_parts(main: LoggedColumn, columns: dict[str, LoggedColumn]) -> list[Replaced]:
+    """Drop the rows that a later part of a run says again; return those of each part."""
+    told, rates = list[Replaced](), columns.get(RATE)
     for number, part in enumerate(main.parts):
-        replaced = list[tuple[int, float, float]]()
-        pause = part.time - main.parts[number - 1].until if number else nan
+        told.append([])
         if part.rewound:
             old = [p for p in main.points if p.part < number and p.step >= part.first]
             by_step = _by_step(rates, number) if rates else {}
-            replaced = [(int(p.step), p.value, by_step.get(p.step, nan)) for p in old[:_EDGE]]
+            told[-1] = [(p.step, p.value, by_step.get(p.step, nan)) for p in old[:_EDGE]]
             for column in columns.values():
                 column.points = [
                     p for p in column.points if p.part >= number or p.step < part.first
                 ]
-        told.append(
-            LogPart(
-                case=number,
-                source=part.source,
-                first=int(part.first),
-                last=int(part.last),
-                rows=(main.parts[number + 1].begin if number + 1 < len(main.parts) else main.count)
-                - part.begin,
-                rewound=part.rewound,
-                replaced=tuple(replaced),
-                pause=pause,
-            )
-        )
     return told
+
+
+def _parts(
+    main: LoggedColumn, replaced: Sequence[Replaced], numbers: _Numbers
+) -> Iterator[LogPart]:
+    """Yield the parts of a run."""
+    ends = [*(part.begin for part in main.parts[1:]), main.count]
+    for case, (part, end) in enumerate(zip(main.parts, ends, strict=True)):
+        yield LogPart(
+            case=case,
+            source=part.source,
+            first=numbers.at(part.first),
+            last=numbers.at(part.last),
+            rows=end - part.begin,
+            rewound=part.rewound,
+            replaced=tuple((numbers.at(n), loss, rate) for n, loss, rate in replaced[case]),
+            pause=part.time - main.parts[case - 1].until if case else nan,
+        )
 
 
 def _by_step(column: LoggedColumn, before: int) -> dict[float, float]:
@@ -114,7 +144,9 @@ def _by_step(column: LoggedColumn, before: int) -> dict[float, float]:
     return {p.step: p.value for p in column.points if p.part < before}
 
 
-def _steps(columns: dict[str, LoggedColumn], main: LoggedColumn) -> Iterator[Step]:
+def _steps(
+    columns: dict[str, LoggedColumn], main: LoggedColumn, numbers: _Numbers
+) -> Iterator[Step]:
     """Yield the rows of a run as steps, with what is known of each."""
     values = {role: {p.step: p.value for p in c.points} for role, c in columns.items()}
     rates = (
@@ -123,18 +155,15 @@ def _steps(columns: dict[str, LoggedColumn], main: LoggedColumn) -> Iterator[Ste
         else []
     )
     starts = [p.step for p in rates]
-    places = {p.step: p for c in (main, *columns.values()) for p in reversed(c.points)}
-    ordered = sorted(places.values(), key=lambda p: (p.step, p.part))
-    whole = all(p.step == int(p.step) for p in ordered[:_EDGE])
     begins = [part.first for part in main.parts]
-    for clock, (point, after) in enumerate(pairwise([*ordered, ordered[-1]])):
+    for clock, (point, after) in enumerate(pairwise([*numbers.rows, numbers.rows[-1]])):
         at = bisect_right(starts, point.step)
         rate = values.get(RATE, {}).get(point.step, nan)
         loss = values.get(LOSS, {}).get(point.step)
         norm = values.get(NORM, {}).get(point.step)
         norm = nan if norm is None else norm if isfinite(norm) else inf
         yield Step(
-            step=int(point.step) if whole else point.number,
+            step=numbers.at(point.step),
             case=max(0, bisect_right(begins, point.step) - 1),
             optimizer="training",
             clock=clock,
@@ -171,7 +200,7 @@ def _seconds(points: Sequence[Point]) -> float:
     return sum(each for each in known if each > 0)
 
 
-def _repeats(run: LoggedRun) -> Iterator[Repeat]:
+def _repeats(run: LoggedRun, numbers: _Numbers) -> Iterator[Repeat]:
     """Yield what the main columns say more than once."""
     for role in (LOSS, RATE, NORM, EVALUATED):
         column = run.best(role)
@@ -183,7 +212,7 @@ def _repeats(run: LoggedRun) -> Iterator[Repeat]:
             yield Repeat(
                 column=column.name,
                 source=column.parts[0].source,
-                step=int(told.step),
+                step=numbers.at(told.step),
                 values=told.values,
                 steps=told.steps,
                 of=column.count,
@@ -194,7 +223,7 @@ def _repeats(run: LoggedRun) -> Iterator[Repeat]:
             )
 
 
-def _evaluations(run: LoggedRun, steps: Sequence[Step]) -> Iterator[Evaluation]:
+def _evaluations(run: LoggedRun, steps: Sequence[Step], numbers: _Numbers) -> Iterator[Evaluation]:
     """Yield the validation losses, each after the step that it was logged at."""
     known = [step.step for step in steps]
     for column in run.columns.values():
@@ -203,9 +232,10 @@ def _evaluations(run: LoggedRun, steps: Sequence[Step]) -> Iterator[Evaluation]:
         if column.coarse and column.zeros:
             continue  # zeros that may be rounded
         for point in column.points:
+            step = numbers.at(point.step)
             yield Evaluation(
-                step=int(point.step),
-                clock=max(0, bisect_right(known, point.step) - 1),
+                step=step,
+                clock=max(0, bisect_right(known, step) - 1),
                 module=column.name,
                 source=column.parts[0].source,
                 loss=point.value,
@@ -214,7 +244,7 @@ def _evaluations(run: LoggedRun, steps: Sequence[Step]) -> Iterator[Evaluation]:
             )
 
 
-def _metrics(run: LoggedRun) -> Iterator[Logged]:
+def _metrics(run: LoggedRun, numbers: _Numbers) -> Iterator[Logged]:
     """Yield the metrics: accuracies, scores."""
     for column in run.columns.values():
         if column.meaning.role == METRIC:
@@ -222,7 +252,7 @@ def _metrics(run: LoggedRun) -> Iterator[Logged]:
                 yield Logged(
                     name=column.name,
                     value=point.value,
-                    step=int(point.step),
+                    step=numbers.at(point.step),
                     rounding=column.coarse,
                     channel=run.sources[0].format,
                     source=column.parts[0].source,
