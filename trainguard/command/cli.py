@@ -243,6 +243,7 @@ app.command("init", context_settings={"allow_interspersed_args": False})(write_g
 app.command("memory")(show_memory)
 app.command("join")(join_traces)
 app.command("diagnose")(diagnose_logs)
+app.command("judge", hidden=True)(diagnose_logs)  # what a trace of a killed run is given to
 app.command("mutate")(mutate_training)
 app.command("schema")(print_schema)
 app.command("list")(list_invariants)

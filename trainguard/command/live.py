@@ -1,6 +1,7 @@
 """What `trainguard run` does while a script still trains: tell, alert, stop, and keep the trace."""
 
 import json
+import math
 import sys
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -33,7 +34,7 @@ class LiveAccount:
     stops: bool = False
     events: Path | None = None
     trace: Path | None = None
-    _kept: float = field(default_factory=perf_counter)
+    _kept: float = -math.inf
 
     @property
     def is_wanted(self) -> bool:

@@ -4,9 +4,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from trainguard.core.settings import Settings
+from trainguard.events.loop import Evaluation
 from trainguard.events.trace import Trace
+from trainguard.judging.live import LiveJudge
 from trainguard.observe.loop.live_looks import LiveLooks
 from trainguard.observe.loop.recorder import Recorder
+from trainguard.subjects.loop import Script
 
 
 def test_what_is_lost_is_shown_as_lost() -> None:
@@ -25,3 +29,30 @@ def test_what_is_lost_is_shown_as_lost() -> None:
     assert seen
     for name in ("lost", "faults"):
         assert seen[-1].conditions[name] == recorder.trace.conditions[name]
+
+
+def test_an_evaluation_is_looked_at_after_the_next_step() -> None:
+    """It is in the trace by then, and what is certain of it is told at once."""
+    judge, seen = LiveJudge(Script("train"), Settings()), dict[int, int]()
+    net = nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.5))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    recorder = Recorder("train")
+
+    def look(steps: int, trace: Trace) -> str:
+        """Note how many evaluations are known, and judge."""
+        seen[steps] = sum(isinstance(event, Evaluation) for event in trace)
+        judge.judge(steps, trace)
+        return ""
+
+    recorder.live = LiveLooks(look)
+    with recorder:
+        for step in range(130):
+            optimizer.zero_grad()
+            F.mse_loss(net(torch.randn(8, 4)), torch.zeros(8, 2)).backward()
+            optimizer.step()
+            if step == 112:
+                with torch.no_grad():
+                    F.mse_loss(net(torch.randn(8, 4)), torch.zeros(8, 2))
+    assert {steps: count for steps, count in seen.items() if steps > 105} == {114: 1}
+    told = {one.invariant.name: steps for steps, one in judge.told}
+    assert told == {"evaluation_mode_is_on": 114}

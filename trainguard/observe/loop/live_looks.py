@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 SHARE = 0.004  # of the run's time that looks may take, but for the alarms; half a percent in all
 _GRACE = 0.2  # seconds that looks may take in a run so short that half a percent is nothing
 _FIRST = 32  # steps; before them little can be told, see SOON of the catalogue
-_GROWTH = 1.25  # what is certain at step N is told at 1.25 N at the latest, as far as SHARE allows
+# What is certain at step N is told at 1.25 N at the latest, as far as SHARE allows, and what an
+# evaluation shows after the next step.
+_GROWTH = 1.25
 _EVERY = 5.0  # seconds after which a look is due however few steps were made since
 _ALARMS = 3  # looks at once; a loss that stays nan is told after the first
 
@@ -45,12 +47,16 @@ class LiveLooks:
             self._alarms -= 1
             self._alarmed = True
 
+    def ask_soon(self) -> None:
+        """Have a look after the next step, within the share: an evaluation is over."""
+        self._next = 0
+
     def after_step(self, recorder: "Recorder") -> None:
         """Look, where it is time to; raises Stopped where the run is to end."""
         if recorder.patches.blind or not self._is_due(recorder.steps):
             return
         why, began = "", perf_counter()
-        self._alarmed, self._next = False, int(recorder.steps * _GROWTH) + 1
+        self._alarmed, self._next = False, max(_FIRST, int(recorder.steps * _GROWTH) + 1)
         try:
             trace = recorder.faults.look(_trace_so_far, recorder)
             why = self._look(recorder.steps, trace) if trace is not None else ""
@@ -71,9 +77,12 @@ class LiveLooks:
 
 
 def _trace_so_far(recorder: "Recorder") -> Trace[Event]:
-    """Return the trace of what was kept by now; what the watchers add up is not in it yet."""
+    """Return the trace of what was kept by now; most of what watchers add up is not in it yet."""
     recorder.store.drain()
     made = tuple(window.name for window in recorder.windows if window.index)
     conditions: dict[str, Plain] = {"steps": recorder.steps, "optimizers": made, "ended": "cut off"}
     conditions |= recorder.faults.as_conditions()
-    return Trace(recorder.name, tuple(recorder.store.in_order()), conditions, recorder.promises)
+    asked = [(watcher, watcher.so_far) for watcher in recorder.watchers]
+    added = [event for watcher, ask in asked for event in recorder.faults.finish(watcher, ask)]
+    events = (*recorder.store.in_order(), *added)
+    return Trace(recorder.name, events, conditions, recorder.promises)

@@ -151,12 +151,17 @@ class Forwards(Watcher):
             self._segment.reductions.add(reduction)
 
     def finish(self) -> Iterable[Event]:
-        """Return the evaluations; those that every step has are a routine."""
+        """Return the evaluations, the one that goes on among them."""
         self._close()
+        return self.so_far()
+
+    def so_far(self) -> Iterable[Event]:
+        """Return the evaluations that are over; those that every step has are a routine."""
         steps = max(1, self.recorder.steps)
         often = len(self._windows_with) > 0.5 * steps and steps > 2
-        for columns in self._found:
-            event = Evaluation(**self.recorder.faults.fetch(columns))
+        for at, columns in enumerate(self._found):
+            fetched = self._found[at] = self.recorder.faults.fetch(columns)
+            event = Evaluation(**fetched)
             yield replace(event, routine=often and not event.measures)
 
     def sensitive_parts(self, module: nn.Module) -> list[tuple[nn.Module, str]]:
@@ -262,6 +267,8 @@ class Forwards(Watcher):
         }
         if len(self._found) < 2048:
             self._found.append(columns)
+        if self.recorder.live is not None and segment.count:
+            self.recorder.live.ask_soon()
 
 
 def _touched(segment: _Segment) -> Any:

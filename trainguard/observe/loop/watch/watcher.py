@@ -69,6 +69,10 @@ class Watcher:
         """Return columns of the step that an optimizer has just made, or a scaler skipped."""
         return {}
 
+    def so_far(self) -> Iterable[Event]:
+        """Return what is added up by now, for whoever looks while the run goes on."""
+        return ()
+
     def finish(self) -> Iterable[Event]:
         """Return the events that add up the whole run."""
         return ()
