@@ -2,11 +2,10 @@
 The processes of a distributed run: each leaves what it found, and the first one tells of all.
 
 A launcher such as torchrun ends all others once one fails. A process that exits with its findings
-while another still saves a checkpoint would do harm, and one that kept silent false comfort. Each
-therefore leaves what it found, with a digest of its trace: on one machine in a file that they
-share, on several in the store of the launcher. The first process waits for the others, in bounded
-time, and judges all digests together. Where it could not wait, the last one to end on a machine
-fails with what was found there.
+while another saves a checkpoint would do harm, and one that kept silent false comfort. Each leaves
+what it found, with a digest of its trace: on one machine in a file that they share, on several in
+the store of the launcher. The first process waits for the others, in bounded time, and judges all
+digests together. Where it could not, the last one to end on a machine fails with what was found.
 """
 
 import json
@@ -215,17 +214,20 @@ def render_others(everything: Mapping[int, Found]) -> str:
     return "\n\n".join(f"rank {n}:\n{text}" for n, _, text in found_by_others(everything))
 
 
-def as_rows(others: Others, size: int) -> list[tuple[str, str]]:
-    """Return how many of so many processes were judged together, and why others were not."""
+def as_rows(others: Others, size: int, own: Trace[Any] | None = None) -> list[tuple[str, str]]:
+    """Return how many of so many processes were judged together, and what became of others."""
     if size == 1:
         return []
-    count = size - len(others.missing)
-    every = f"{count} of {size}" if others.missing else f"all {count}"
+    every = f"{size - len(others.missing)} of {size}" if others.missing else f"all {size}"
+    traces = others.digests | ({rank(): own} if own is not None else {})
+    stood = {n: str(trace.conditions.get("standing", "")) for n, trace in traces.items()}
+    here = f"{Path.cwd()}{os.sep}"
+    told = {n: f"stood at {place.removeprefix(here)}" for n, place in stood.items() if place}
     kinds: dict[str, list[int]] = {}
-    for number, why in sorted(others.missing.items()):
+    for number, why in sorted({**told, **others.missing}.items()):
         kinds.setdefault(why, []).append(number)
-    missing = [("ranks", f"{ranks_text(numbers)}: {why}") for why, numbers in kinds.items()]
-    return [("ranks", f"{every} processes were judged together"), *missing]
+    more = [("ranks", f"{ranks_text(numbers)}: {why}") for why, numbers in kinds.items()]
+    return [("ranks", f"{every} processes were judged together"), *more]
 
 
 def _read_left(number: int) -> str | None:
@@ -258,8 +260,7 @@ def _store() -> Any:
 
 def _number(name: str, default: int) -> int:
     """Return a whole number of the environment."""
-    told = os.environ.get(name, "")
-    return int(told) if told.isdecimal() else default
+    return int(told) if (told := os.environ.get(name, "")).isdecimal() else default
 
 
 def _meeting(number: int | None = None) -> Path:

@@ -3,15 +3,16 @@
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final, NoReturn, TextIO
 
 from trainguard.command import ranks
 from trainguard.command.exit import (
     CLEAN,
+    FAILED,
     FOUND,
     INTERRUPTED,
     USAGE,
@@ -32,6 +33,7 @@ from trainguard.command.output import (
 from trainguard.command.ranks import own_file, rank
 from trainguard.command.run_request import RunRequest
 from trainguard.command.together import choose_trace, judge_others, reports_of
+from trainguard.command.torchrun import settle
 from trainguard.core.catalogue import catalogue
 from trainguard.core.errors import DeclarationError, SubjectError, is_ours
 from trainguard.events.trace import Trace
@@ -70,7 +72,8 @@ def launch(order: RunRequest) -> int:
         except BaseException as error:  # noqa: BLE001 a package on the way to the module failed
             return report_error(error, err)
         live = _live_account(order, err)
-        recorder, spawned, failure = _record(order, program, live)
+        end = partial(_end_waiting, order, live, out, err)
+        recorder, spawned, failure = _record(order, program, live, end)
         flush()
         code = CLEAN if failure is None else report_error(failure, err)
         # From here on the work is done: torchrun, say, may not cut off the account of it.
@@ -126,11 +129,12 @@ def _live_account(order: RunRequest, err: TextIO) -> LiveAccount:
 
 
 def _record(
-    order: RunRequest, program: Any, live: LiveAccount
+    order: RunRequest, program: Any, live: LiveAccount, end: Callable[..., NoReturn]
 ) -> tuple[Any, Any, BaseException | None]:
     """
     Run a program under the recorder; return it, what it has spawned, and what it raised.
 
+    end: called where it waits for other processes when its time is over.
     A child that the program forked comes this way too. It undoes nothing and reports nothing:
     it ends as it would have ended without us.
     """
@@ -140,8 +144,10 @@ def _record(
     from trainguard.observe.loop.run_script import execute, time_limit
     from trainguard.observe.loop.spawned import SpawnedProcesses
     from trainguard.observe.loop.stopped import Stopped
+    from trainguard.observe.loop.waiting import stand_at, watch_waiting
 
-    run, owner, raised = order.subject, os.getpid(), None
+    run, owner = order.subject, os.getpid()
+    raised: Any = None
     options: dict[str, Any] = {"steps": run.steps, "probe": run.probe, "promises": run.promises}
     recorder = Recorder(run.name, components=order.components, **options)
     spawned = SpawnedProcesses(run.name, options)
@@ -158,6 +164,8 @@ def _record(
             spawned.listen(recorder.patches)
             account_for_exits(run.name, recorder.patches.replace)
             stack.enter_context(time_limit(order.timeout, Stopped))
+            patience = order.timeout if ranks.world() > 1 and order.judging else None
+            stack.enter_context(watch_waiting(patience, partial(end, recorder, spawned)))
             try:
                 with ranks.end_in_order():
                     execute(program)
@@ -173,10 +181,30 @@ def _record(
         if error is not raised or is_ours(error):
             raise
     else:
+        recorder.trace = stand_at(recorder.trace, getattr(raised, "place", ""))
         raised = None  # the recorder's own stop
     if os.getpid() != owner:
         leave_child(raised)
     return recorder, spawned, raised
+
+
+def _end_waiting(
+    order: RunRequest,
+    live: LiveAccount,
+    out: TextIO,
+    err: TextIO,
+    recorder: Any,
+    spawned: Any,
+    place: str,
+) -> NoReturn:
+    """Report what was recorded until this process began to wait for others, and end it."""
+    from trainguard.observe.loop.waiting import end_recording  # late, for torch
+
+    end_recording(recorder, place)
+    order, trace = choose_trace(order, recorder, spawned)
+    code = _judge_and_report(order, trace, spawned, CLEAN, live, out, err)
+    flush()
+    os._exit(settle(code))
 
 
 def _judge_and_report(
@@ -219,7 +247,7 @@ def _judge_and_report(
         return code or USAGE
     if order.judging and not rank():
         size = spawned.count if spawned.traces else ranks.world()
-        rows = run_summary.as_rows(told) + ranks.as_rows(others, size)
+        rows = run_summary.as_rows(told) + ranks.as_rows(others, size, trace)
         rows += run_summary.questions_as_rows(trace) if order.verbose else []
         rows += live.as_rows() + (baseline_as_rows(held) if whole else [])
         head = run_summary.headline(told, order.subject.name)
@@ -247,7 +275,9 @@ def _judge_and_report(
     if late:
         say(late, err)
     each = [*everything.values(), *others.found.values()]
-    return code or (FOUND if everything and any(each) else CLEAN if written else USAGE)
+    waits = any(own.conditions.get("waits") for own in (trace, *others.digests.values()))
+    usual = FAILED if waits and not rank() else CLEAN if written else USAGE
+    return code or (FOUND if everything and any(each) else usual)
 
 
 def _settle(

@@ -93,7 +93,6 @@ class RankRun(Event):
 
     rank, world: which one, of how many. steps: of all its optimizers. ended: how its run ended
     ("finished", "stopped", "failed"). missing: why nothing else is known of it, "" where it is.
-    standing: where it stood when its time was over ("train.py:12").
     """
 
     rank: int
@@ -101,7 +100,6 @@ class RankRun(Event):
     steps: int = 0
     ended: str = "finished"
     missing: str = ""
-    standing: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,3 +98,46 @@ def test_a_rank_without_a_world(folder) -> None:
     assert done.returncode == 1
     assert LEFT_OVER.encode() in done.stdout
     assert os.listdir(folder.path) == ["train.py"]  # noqa: PTH208
+
+
+HANGING = """\
+import sys, time
+import torch
+import torch.distributed as dist
+from torch import nn
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+net = nn.parallel.DistributedDataParallel(nn.Linear(8, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+inputs = torch.Generator().manual_seed(rank)
+for step in range(40):
+    loss = net(torch.randn(16, 8, generator=inputs)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step == 20 and sys.argv[1] == "one" and rank == 0:
+        dist.barrier()
+    if step == 20 and sys.argv[1] == "both":
+        dist.all_reduce(torch.ones(16)) if rank == 0 else dist.broadcast(torch.ones(16), 1)
+        dist.barrier()
+        time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize(
+    ("who", "found", "stood"),
+    [
+        ("one", [], ["rank 0: stood at train.py:17", "rank 1: stood at train.py:14"]),
+        ("both", ["collectives_match"], ["rank 0: stood at train.py:", "rank 1: stood at train."]),
+    ],
+)
+def test_processes_that_wait_for_each_other(folder, who, found, stood) -> None:
+    """Nothing interrupts them, and yet they are judged, and where each one stood is told."""
+    folder.write("train.py", HANGING)
+    ours = ("run", "--ranks", "2", "--timeout", "6", "--json", "out.json", "train.py", who)
+    done = folder.python("-m", "trainguard", *ours, timeout=120)
+    assert done.returncode == (1 if found else 3)
+    assert folder.found("out.json") == found
+    assert [words for words in stood if words not in done.stdout] == []
+    assert "all 2 processes were judged together" in done.stdout

@@ -17,6 +17,8 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from trainguard.core.errors import DeclarationError
+from trainguard.observe.loop.stopped import Stopped
+from trainguard.observe.tools.user_line import place_of
 from trainguard.subjects.loop import check_is_code
 
 _AGAIN = 0.5  # seconds until the next alarm, where the first was caught or came at a bad moment
@@ -111,7 +113,7 @@ def execute(program: Program) -> None:
 
 
 @contextmanager
-def time_limit(seconds: float | None, stop: type[BaseException]) -> Iterator[None]:
+def time_limit(seconds: float | None, stop: type[Stopped]) -> Iterator[None]:
     """
     Raise `stop` in the block once it has run for so long, again and again until it leaves.
 
@@ -129,7 +131,9 @@ def time_limit(seconds: float | None, stop: type[BaseException]) -> Iterator[Non
         nonlocal waited
         waited += _AGAIN
         if waited > _PATIENCE or not _at_bad_moment(frame):
-            raise stop(f"{seconds:g} seconds are over")
+            over = stop(f"{seconds:g} seconds are over")
+            over.place = place_of(frame)
+            raise over
 
     previous = signal.signal(signal.SIGALRM, expire)
     signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)

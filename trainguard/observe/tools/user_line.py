@@ -40,7 +40,12 @@ def _folders_of_libraries() -> tuple[str, ...]:
 
 def caller(depth: int = 1) -> str:
     """Return `file:line` of the innermost frame of the user's own code, or nothing."""
-    frame = user_frame(sys._getframe(depth))  # noqa: SLF001 the one way to look at callers cheaply
+    return place_of(sys._getframe(depth))  # noqa: SLF001 the one way to look at callers cheaply
+
+
+def place_of(frame: FrameType | None) -> str:
+    """Return `file:line` of the user's code that is running in a frame, or nothing."""
+    frame = user_frame(frame)
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
 
 
