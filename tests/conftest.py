@@ -134,6 +134,7 @@ SLOW = (
     "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[ranks/guard_checkpoint_of",
     "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[ranks/guard_plateau",
     "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[ranks/guard_timeout",
+    "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[ranks/guard_masks",
     "tests/test_matrix.py::test_a_broken_training_is_found_by_run",
     "tests/test_matrix.py::test_a_healthy_fixture_passes_everything[loader/guard_resumable_sampler]",
     "tests/test_matrix.py::test_a_healthy_fixture_passes_everything[loop/guard_schedules_of_all_sorts]",

@@ -19,7 +19,7 @@ from trainguard.events.ranks import (
 from trainguard.events.scheduler import Scheduler
 from trainguard.events.trace import Trace
 
-_SHARED = ("names", "replicas", "sharded", "lone", "exchanged", "begun", "buffers")
+_SHARED = ("names", "replicas", "sharded", "lone", "exchanged", "draws", "begun", "buffers")
 
 
 def digest(trace: Trace[Any], rank: int, world: int) -> Trace[Any]:

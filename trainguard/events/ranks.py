@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from trainguard.events.base import Event
 
+GENERATORS = ("torch", "numpy", "random")  # those of a process that a script seeds
 SUM_DIGITS = 16  # of 64 bits
 FIRST_CALLS, LAST_CALLS = 512, 64  # of a group, each of which is told
 MOST_MARKS = 512  # sums of the calls in between
@@ -26,6 +27,7 @@ class ReplicaSums(Event):
     lone: whether each process may go its own way for a while (local SGD, uneven inputs).
     exchanged: steps before which the processes had exchanged something since the last step.
     begun: whether the run ended in a pass of another step, after the last one that was made.
+    draws: a number for what each generator has drawn between two of the first steps; 0 for nothing.
     steps, sums: after which steps (-1: before the first one), and the sums there.
     buffers: likewise one sum of all buffers, where nobody keeps those alike; empty elsewhere.
     """
@@ -36,6 +38,7 @@ class ReplicaSums(Event):
     sharded: bool = False
     lone: bool = False
     exchanged: int = 0
+    draws: tuple[tuple[int, ...], ...] = ()
     begun: bool = False
     steps: tuple[int, ...] = ()
     sums: tuple[tuple[int, ...], ...] = ()
@@ -132,6 +135,7 @@ class RankCourse(Event):
     sharded: bool = False
     lone: bool = False
     exchanged: int = 0
+    draws: tuple[tuple[int, ...], ...] = ()
     begun: bool = False
     looks: tuple[int, ...] = ()
     sums: tuple[str, ...] = ()

@@ -75,6 +75,7 @@ def test_healthy_replicas_agree() -> None:
         "decisions_are_shared",
         "collectives_match",
         "timeouts_are_sane",
+        "random_numbers_differ_between_ranks",
         "one_rank_writes",
     ]
 
@@ -213,6 +214,21 @@ def test_inputs_that_never_change_are_a_benchmark() -> None:
     """The same random batch in all steps of all processes is meant."""
     pair = course(0, fingerprints=((5,),) * 24), course(1, fingerprints=((5,),) * 24)
     assert "no inputs" in unjudged("ranks_see_different_data", *pair)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "shared", "found"),
+    [(24, 0, True), (24, 24, False), (3, 0, False), (24, 10, True)],
+)
+def test_the_same_random_numbers(drawn, shared, found) -> None:
+    """A note where most steps that draw draw the same, for inputs that differ."""
+    draws = tuple((100 + i if i < drawn else 0, 0, 0) for i in range(24))
+    prints = tuple((1000 + i if i < shared else 5000 + i,) for i in range(24))
+    pair = course(0, draws=draws), course(1, draws=draws, fingerprints=prints)
+    notes = judge("random_numbers_differ_between_ranks", *pair)
+    assert [one.rank for one in notes] == [Rank.NOTE] * found
+    other = replace(pair[1], draws=tuple((900 + i, 0, 0) for i in range(24)))
+    assert judge("random_numbers_differ_between_ranks", pair[0], other) == []
 
 
 def test_processes_that_train_apart() -> None:

@@ -1,15 +1,15 @@
 """Judgements of what processes are served: each its own share of the data."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding
+from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import portion
-from trainguard.events.ranks import RankCourse
+from trainguard.events.ranks import GENERATORS, RankCourse
 from trainguard.events.trace import Trace
-from trainguard.invariants.ranks.wording import evidence, ranks_of, replicas
+from trainguard.invariants.ranks.wording import evidence, optimizers, ranks_of, ranks_text, replicas
 
 _LEAST = 4  # steps with inputs that can be told apart
 _SHARED = 0.5  # of the steps: two shuffles of a small data set may meet now and then
@@ -42,10 +42,7 @@ def ranks_see_different_data(trace: Trace[Any]) -> Iterator[Finding]:
     """
     for group in replicas(trace, lone=True):
         own = [course for course in group.courses if _can_be_told(course)]
-        length = min((len(course.fingerprints) for course in own), default=0)
-        if len(own) < 2 or not length:
-            continue
-        compared, shared = _count_shared(own, length)
+        compared, shared = _count_shared([course.fingerprints for course in own])
         odd = [c for c, n in zip(own, shared, strict=True) if compared and n > _SHARED * compared]
         if compared >= _LEAST and len(odd) > 1:
             yield Finding(
@@ -59,11 +56,61 @@ def ranks_see_different_data(trace: Trace[Any]) -> Iterator[Finding]:
             )
 
 
-def _count_shared(courses: list[RankCourse], length: int) -> tuple[int, list[int]]:
-    """Return how many steps can be compared, and in how many of them each has another's inputs."""
-    compared, shared = 0, [0] * len(courses)
-    for row in zip(*(course.fingerprints[:length] for course in courses), strict=True):
-        if not all(any(inputs) for inputs in row):
+def _lacks_draws(trace: Trace[Any]) -> str:
+    """Return why no random numbers can be compared."""
+    drawing = [c for own in optimizers(trace) for c in own if any(map(any, c.draws))]
+    if len(drawing) < 2:
+        return "no two processes draw random numbers from step to step"
+    return "" if sum(map(_can_be_told, drawing)) > 1 else "no inputs were seen that differ"
+
+
+@invariant("ranks", evidence=_lacks_draws)
+def random_numbers_differ_between_ranks(trace: Trace[Any]) -> Iterator[Finding]:
+    """
+    Processes that are trained on different batches draw different random numbers for them.
+
+    Judges: what the generators of torch, NumPy and random draw for each of the first 64 steps:
+        dropout, noise, augmentation in the process itself. A note: seeds that are the same in all
+        processes are often meant for the initial parameters alone.
+    Allows: half of the steps, from 4 on that draw; whatever is drawn for the same batches, as in
+        tensor parallelism; draws at the beginning of an epoch, as for its order.
+    Misses: generators of the script's own, of accelerators and of workers; a stream that is put
+        back after each step; processes whose inputs are not on the CPU.
+    Why: samples of one step get the same masks and the same noise on each process: noise of which
+        a batch has several draws is averaged, and this is not.
+    Source: Accelerate documentation, set_seed (device_specific: another seed on each process).
+    """
+    for courses in optimizers(trace):
+        own = [course for course in courses if course.draws and _can_be_told(course)]
+        inputs, shared = _count_shared([course.fingerprints for course in own])
+        apart = [c for c, n in zip(own, shared, strict=True) if inputs and n <= _SHARED * inputs]
+        for place, kind in enumerate(GENERATORS):
+            drawn, same = _count_shared([_column(course, place) for course in apart])
+            alike = [c for c, n in zip(apart, same, strict=True) if n > _SHARED * drawn]
+            if drawn >= _LEAST and len(alike) > 1:
+                yield Finding(
+                    f"processes of `{trace.subject}` draw the same random numbers",
+                    f"{alike[0].optimizer}, {ranks_text(ranks_of(alike))}",
+                    portion(max(same), drawn, "steps") + f" drew the same numbers of {kind}",
+                    "each process its own, for batches of its own",
+                    why="perhaps the seed lacks the rank: torch.manual_seed(seed + rank), once the"
+                    " model is built",
+                    rank=Rank.NOTE,
+                    source=alike[0].source,
+                )
+                break
+
+
+def _column(course: RankCourse, place: int) -> list[tuple[int, ...]]:
+    """Return what one generator of a process has drawn for each step."""
+    return [(draws[place],) for draws in course.draws]
+
+
+def _count_shared(columns: Sequence[Sequence[tuple[int, ...]]]) -> tuple[int, list[int]]:
+    """Return how many steps can be compared, and in how many of them each has what another has."""
+    compared, shared = 0, [0] * len(columns)
+    for row in zip(*columns, strict=False):
+        if not all(any(numbers) for numbers in row):
             continue
         compared += 1
         if len(set(row)) < len(row):

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial, wraps
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -141,26 +142,30 @@ class RandomNumbers(Watcher):
             self._varied.add(kind)
         self._sources.setdefault(kind, source)
         self._fresh.add(kind)
-        self._states[kind] = _state(kind)
+        self._states[kind] = state_of(kind)
 
     def _look(self) -> set[Draw]:
         """Return how generators have moved since the last look."""
         moved = set()
         for kind, before in self._states.items():
-            now = _state(kind)
+            now = state_of(kind)
             if before is not None and now is not None and now != before:
                 moved.add((kind, before, now))
             self._states[kind] = now
         return moved
 
 
-def _state(kind: str) -> int | None:
-    """Return a number for the state of a global generator; None where it cannot be read."""
+def state_of(kind: str) -> int | None:
+    """
+    Return a number for the state of a global generator; None where it cannot be read.
+
+    It is the same in all processes, unlike hashes of bytes.
+    """
     with suppress(Exception):  # generators of other kinds may have been put in their place
         if kind == "torch":
-            return hash(torch.default_generator.get_state().numpy()[:_PART].tobytes())
+            return crc32(torch.default_generator.get_state().numpy()[:_PART].data)
         if kind == "numpy":
             state: Any = np.random.get_state()
-            return hash((state[1][:8].tobytes(), state[2]))
+            return crc32(state[1][:8].data, state[2])
         return hash(random.getstate())
     return None

@@ -5,13 +5,15 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from trainguard.events.base import Event
-from trainguard.events.ranks import ReplicaSums
+from trainguard.events.ranks import GENERATORS, ReplicaSums
+from trainguard.observe.loop.watch.random_numbers import state_of
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.fingerprint import sum_bits
@@ -22,6 +24,7 @@ from trainguard.observe.tools.local_values import is_sharded
 _SUMS = 64  # at one step: of a model of more tensors, each is of several in a row
 _LOOKS = 256  # steps that are kept; of more, every other one of the later ones is dropped
 _FIRST = 16
+_DRAWS = 64  # steps of which it is known what random numbers were drawn for them
 
 
 @dataclass(slots=True)
@@ -37,6 +40,8 @@ class _Summed:
     lone: bool = False
     exchanged: int = 0
     sequence: tuple[int, ...] | None = ()
+    generators: tuple[int, ...] = ()  # their states after the last step
+    draws: list[tuple[int, ...]] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     sums: list[torch.Tensor] = field(default_factory=list)
     buffers: list[torch.Tensor] = field(default_factory=list)
@@ -73,6 +78,8 @@ class Replicas(Watcher):
             moved = sequence is None or sequence != summed.sequence
             summed.exchanged += window.index > 0 and moved
             summed.sequence = sequence
+            if summed.generators and len(summed.draws) < _DRAWS:
+                summed.draws.append(_compare_states(summed.generators, _read_generators()))
         return {}
 
     def after_step(self, window: Window) -> Columns:
@@ -81,6 +88,8 @@ class Replicas(Watcher):
         if summed is not None and window.is_surveyed:
             summed.optimizer = window.name
             self._look(summed, window, window.index)
+        if summed is not None and len(summed.draws) < _DRAWS:
+            summed.generators = _read_generators()
         return {}
 
     def finish(self) -> Iterable[Event]:
@@ -94,6 +103,7 @@ class Replicas(Watcher):
                     sharded=summed.sharded,
                     lone=summed.lone,
                     exchanged=summed.exchanged,
+                    draws=tuple(summed.draws),
                     begun=any(f.training and f.gradients for f in summed.window.forwards),
                     steps=tuple(summed.steps),
                     sums=tuple(tuple(row) for row in _numbers(summed.sums)),
@@ -139,6 +149,18 @@ def _find_wrapper(window: Window) -> DistributedDataParallel | None:
         if whole and any(id(parameter) in held for parameter in wrapper.parameters()):
             return wrapper  # type: ignore[no-any-return]
     return None
+
+
+def _read_generators() -> tuple[int, ...]:
+    """Return a number for the state of each generator."""
+    return tuple(state_of(kind) or 0 for kind in GENERATORS)
+
+
+def _compare_states(before: tuple[int, ...], now: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a number for what each generator has drawn; 0 where it has drawn nothing."""
+    return tuple(
+        0 if a == b else crc32(b"%d %d" % (a, b)) for a, b in zip(before, now, strict=True)
+    )
 
 
 def _fold(sums: list[torch.Tensor | None], most: int) -> torch.Tensor | None:
