@@ -25,7 +25,8 @@ def named_tensors() -> Iterator[tuple[int, str, torch.Tensor]]:
         if frame is None:
             return
         for name, value in variables_of(frame).items():
-            entries = value._asdict() if hasattr(value, "_asdict") else value
+            named = isinstance(value, tuple) and hasattr(value, "_fields")  # not its class
+            entries = value._asdict() if named else value
             pairs = entries.items() if type(entries) is dict else [(name, value)]
             for key, each in pairs:
                 if isinstance(key, str) and isinstance(each, torch.Tensor) and each.dim():

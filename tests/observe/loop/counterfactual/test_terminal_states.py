@@ -58,8 +58,9 @@ def turned(net, target, state, obs_next, dones) -> torch.Tensor:
 
 
 def named(net, target, first, second, third) -> torch.Tensor:
-    """Keep the batch in fields."""
-    batch = Moves(first, second, third)
+    """Keep the batch in fields of a class that is a variable too."""
+    kind = Moves  # the class in a variable, beside what it makes
+    batch = kind(first, second, third)
     del first, second, third
     wanted = target(batch.next_state).detach()
     return F.mse_loss(net(batch.state), wanted)
