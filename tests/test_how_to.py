@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = [DOCS / "tutorial.md", *sorted((DOCS / "how_to").glob("*.md"))]
+PLAYED = ("tutorial", "script", "compare", "diagnose", "what_if")
+PAGES = [*(DOCS / f"{name}.md" for name in PLAYED), *sorted((DOCS / "how_to").glob("*.md"))]
 NEEDS = {  # what a page is about, and a bare environment lacks
     "accelerate": ["accelerate"],
     "lightning": ["lightning"],
@@ -27,21 +28,30 @@ def test_a_page_is_what_happens(page: Path, tmp_path: Path) -> None:
     for library in NEEDS.get(page.stem, ()):
         pytest.importorskip(library)
     (tmp_path / "pyproject.toml").touch()
+    if page.stem == "script":  # it goes on where the README ends
+        (tmp_path / "train.py").write_text(first_file(DOCS.parent / "README.md"), encoding="utf-8")
     for kind, body in BLOCK.findall(page.read_text(encoding="utf-8")):
         first, _, rest = body.partition("\n")
         if kind == "console":
             for command, shown in sessions(body):
                 play(command, shown, tmp_path)
             continue
+        if kind == "text" and not first.startswith("# "):
+            continue  # how something is called, or a picture
         assert first.startswith("# "), f"{page.name} has a block that no file has: {first}"
         file = tmp_path / first.removeprefix("# ")
         file.parent.mkdir(parents=True, exist_ok=True)
         if kind == "diff":
             body = change(file.read_text(encoding="utf-8"), rest)
-        file.write_text(body, encoding="utf-8")
+        file.write_text(rest if kind == "text" else body, encoding="utf-8")
         if kind == "yaml":
             for command in re.findall(r"run: ((?:trainguard|pytest) .*)", body):
                 play(command, "", tmp_path)
+
+
+def first_file(page: Path) -> str:
+    """Return the first file that a page shows."""
+    return next(body for kind, body in BLOCK.findall(page.read_text("utf-8")) if kind == "python")
 
 
 def sessions(body: str) -> Iterator[tuple[str, str]]:

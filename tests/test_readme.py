@@ -6,6 +6,9 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -17,6 +20,7 @@ LINKED = [
     *(*PAGES, TUTORIAL, *sorted((ROOT / "docs" / "how_to").glob("*.md"))),
     *(ROOT / f"{name}.md" for name in ("ARCHITECTURE", "CONTRIBUTING", "CHANGELOG", "SECURITY")),
 ]
+CODE = r"^```.*?^```|`[^`\n]*`"
 LONGEST = 180  # lines of a README that a newcomer reads to its end
 SPARKLINE = re.compile(r"  curve +\S+")
 COUNTS = re.compile(r"\d+ of \d+ points")  # they follow the effort of the profile, not the finding
@@ -70,6 +74,11 @@ def test_a_curve_leaves_its_band_as_printed(tmp_path: Path) -> None:
     assert re.search(r"= 1 failed, \d+ passed", printed)
 
 
+def web_links(text: str) -> list[str]:
+    """Return the addresses of the web in a text; code is no link."""
+    return re.findall(r"https://[^\s)\]>`\"']+", re.sub(CODE, "", text, flags=re.M | re.S))
+
+
 @pytest.mark.parametrize("page", LINKED, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
     """What a page refers to in the repository is there, and so is the heading of it."""
@@ -85,9 +94,35 @@ def test_a_link_that_leads_nowhere_is_found() -> None:
     assert not leads_somewhere(readme, "#instal")
 
 
+WEB = sorted({url for page in LINKED for url in web_links(page.read_text(encoding="utf-8"))})
+
+
+def test_links_to_the_web_are_addresses() -> None:
+    """Each is an address of a host with a name, without what only stands behind it in the text."""
+    assert WEB
+    for url in WEB:
+        parts = urlsplit(url)
+        assert re.fullmatch(r"[a-z0-9.-]+\.[a-z]{2,}", parts.netloc), url
+        assert url[-1] not in ".,;:", url
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("url", WEB)
+def test_a_link_to_the_web_opens(url: str) -> None:
+    """What is not there any more, or never was, is noticed; a host that refuses robots is not."""
+    asked = Request(url, headers={"User-Agent": "Mozilla/5.0"})
+    try:
+        urlopen(asked, timeout=30).close()
+    except HTTPError as error:
+        if error.code in (404, 410):
+            pytest.fail(f"{url}: {error}")
+    except URLError as error:
+        pytest.skip(f"no network: {error.reason}")
+
+
 def links(page: Path) -> list[str]:
     """Return what a page links to inside of the repository; code is no link."""
-    text = re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    text = re.sub(CODE, "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     return re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)", text)
 
 

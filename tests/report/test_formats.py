@@ -16,6 +16,7 @@ from trainguard.core.finding import Finding
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
 from trainguard.judging.verdict import Config, Verdict
+from trainguard.report import text
 from trainguard.report.formats import RunAccount
 from trainguard.report.formats.table import FORMATS, write_accounts
 from trainguard.report.run_summary import summarize_run
@@ -74,6 +75,18 @@ def test_no_format_hides_what_another_process_found() -> None:
     suite = ET.fromstring(write_accounts("junit", [told]).encode())[0]
     assert (suite.get("tests"), suite.get("failures")) == ("3", "2")
     assert [len(case.findall("failure")) for case in suite] == [0, 1, 1]
+
+
+def test_a_message_leads_to_the_site_once_there_is_one(monkeypatch) -> None:
+    """Until then, and for invariants of a team's own, the command explains them."""
+    (made,) = find_invariants("loop.loss_is_finite")
+    assert text.read_more(made) == "trainguard explain loss_is_finite"
+    monkeypatch.setattr(text, "_find_site", lambda: "https://example.org/docs")
+    address = "https://example.org/docs/invariants/loop.loss_is_finite.html"
+    assert text.read_more(made) == address
+    assert address in write_accounts("html", [account("x", "", [1.0])])
+    own = replace(made, judge=test_a_message_leads_to_the_site_once_there_is_one)
+    assert text.read_more(own) == "trainguard explain loss_is_finite"
 
 
 def test_a_long_run_is_drawn_with_its_spikes() -> None:

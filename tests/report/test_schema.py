@@ -1,6 +1,7 @@
 """The JSON schemas: what is written really keeps to them, and nothing that they do not name."""
 
 import json
+import re
 import tomllib
 from copy import deepcopy
 from dataclasses import replace
@@ -112,6 +113,14 @@ def test_settings(table: str, fits: bool, tmp_path: Path) -> None:
     assert jsonschema.Draft202012Validator(settings_schema()).is_valid(tomllib.loads(table)) == fits
     refused = "[tool.trainguard]" in command(tmp_path, "run", "train.py").stderr
     assert refused != fits
+
+
+def test_the_page_shows_a_finding() -> None:
+    """The example of docs/json.md is a finding as the schema has it."""
+    page = Path(__file__).parents[2] / "docs" / "json.md"
+    (example,) = re.findall(r"```json\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
+    schema = {**findings_schema(), "anyOf": [{"$ref": "#/$defs/finding"}]}
+    jsonschema.Draft202012Validator(schema).validate(json.loads(example))
 
 
 def test_the_command_prints_them() -> None:

@@ -7,7 +7,8 @@ from importlib.resources import files
 
 def mended_example(key: str) -> str:
     """Return a diff from code that breaks an invariant to code that holds it; empty without one."""
-    return _examples().get(key, "")
+    text = _examples().get(key, "").removeprefix("@@\n").rstrip()
+    return text.replace("\n@@\n", "\n...\n")
 
 
 @cache

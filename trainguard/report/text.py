@@ -2,7 +2,10 @@
 
 import inspect
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import MISSING, fields
+from functools import cache
+from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 from textwrap import shorten, wrap
 from traceback import TracebackException, extract_tb, format_exception
@@ -50,7 +53,7 @@ def render(finding: Finding, verdict: Verdict) -> str:
         why=finding.why,
         rerun=verdict.rerun,
         silence=silence_of(verdict),
-        read=f"trainguard explain {invariant.name}",
+        read=read_more(invariant),
     )
 
 
@@ -59,6 +62,22 @@ def silence_of(verdict: Verdict) -> str:
     kind = type(verdict.subject).__name__
     silence = verdict.silence or f'tg.{kind}(..., allow={{"NAME": "<reason>"}})'
     return silence.replace("NAME", verdict.invariant.name)
+
+
+def read_more(made: Invariant) -> str:
+    """Return where an invariant is explained: on its page, where it is ours and there is a site."""
+    site = _find_site() if made.judge.__module__.startswith("trainguard.") else ""
+    return f"{site}/invariants/{made.key}.html" if site else f"trainguard explain {made.name}"
+
+
+@cache
+def _find_site() -> str:
+    """Return the address of the documentation as pyproject.toml tells it; empty without one."""
+    with suppress(PackageNotFoundError):
+        urls = metadata("trainguard").get_all("Project-URL") or []
+        told = dict(url.split(", ", 1) for url in urls)
+        return str(told.get("Documentation", "")).rstrip("/")
+    return ""
 
 
 def render_note(finding: Finding, invariant: Invariant) -> str:

@@ -21,7 +21,7 @@ from trainguard.report.example import mended_example
 from trainguard.report.formats import RunAccount
 from trainguard.report.run_report import judged_text
 from trainguard.report.run_summary import size_text
-from trainguard.report.text import render_note, render_verdict, silence_of
+from trainguard.report.text import read_more, render_note, render_verdict, silence_of
 
 WIDTH, HEIGHT = 1000, 100  # of a curve, in its own units
 _MOST = 500  # points of a curve: two for each pixel of a small window
@@ -136,7 +136,7 @@ def _tell_verdict(verdict: Verdict) -> Told:
     rows = [("at", str(finding.at)), ("measured", str(finding.measured))]
     rows += [("allowed", str(finding.allowed)), ("curve", finding.curve), ("why", finding.why)]
     ways = [("rerun", verdict.rerun), ("silence", silence_of(verdict))]
-    ways += [("read", f"trainguard explain {made.name}")]
+    ways += [("read", read_more(made))]
     return {
         **told,
         "summary": finding.summary,
