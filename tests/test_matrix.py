@@ -26,7 +26,7 @@ from trainguard.subjects.subject import Subject
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 ROWS = (
     "A1 A2 A3 A4 A5 A6 A7 A8 A9 A10 A11 A12 A13 A14 B1 B2 B3 B4 B5 B6 B7 B8 B9 B10 B11 B12 B13 B14"
-    " C1 C3 C4 C5 C6 C7 C8 C9 C10 C11"
+    " C1 C2 C3 C4 C5 C6 C7 C8 C9 C10 C11 C14"
     " D1 D2 D3 D4 D5 D6 D7 D8 D9 D10 D11 D12 D13 E1 E2 E3 E4 E5 E6 E7 E8 E9 E10 E11"
 )
 ROW = re.compile(r"\b[A-E]\d{1,2}\b")

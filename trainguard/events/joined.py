@@ -1,9 +1,9 @@
 """Several processes of one run: what each tells of itself, and all of it brought together."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from math import isnan
-from statistics import median
+from statistics import fmean, median
 from types import MappingProxyType
 from typing import Any
 
@@ -14,11 +14,13 @@ from trainguard.events.ranks import (
     RankRun,
     ReplicaSums,
     SavedFile,
+    WorldRun,
     write_sums,
 )
 from trainguard.events.scheduler import Scheduler
 from trainguard.events.trace import Trace
 
+_COMPARED = 64  # steps of runs of several numbers of processes
 _SHARED = ("names", "replicas", "sharded", "lone", "exchanged", "draws", "begun", "buffers")
 
 
@@ -63,6 +65,34 @@ def join(
     if first is None:
         return Trace("", tuple(events))
     return Trace(first.subject, tuple(events), first.conditions, first.promises)
+
+
+def add_up_world(traces: Sequence[Trace[Any]]) -> Iterator[WorldRun]:
+    """Yield what the processes of one run come to together, for each optimizer."""
+    own: dict[str, list[list[Step]]] = {}
+    for trace in traces:
+        steps: dict[str, list[Step]] = {}
+        for event in trace:
+            if isinstance(event, Step):
+                steps.setdefault(event.optimizer, []).append(event)
+        for name, made in steps.items():
+            own.setdefault(name, []).append(made[:_COMPARED])
+    for name, each in own.items():
+        rows = list(zip(*each, strict=False))
+        known = [
+            all(min(s.batch, default=0) > 0 and len(s.batch) == len(s.losses) for s in row)
+            for row in rows
+        ]
+        yield WorldRun(
+            world=len(traces),
+            optimizer=name,
+            samples=tuple(
+                sum(sum(s.batch) for s in row) * told for row, told in zip(rows, known, strict=True)
+            ),
+            losses=tuple(fmean(s.loss for s in row) for row in rows),
+            norms=tuple(row[0].norm for row in rows),
+            source=each[0][0].source,
+        )
 
 
 def _course(

@@ -142,4 +142,21 @@ class RankCourse(Event):
     buffers: tuple[int, ...] = ()
 
 
-RANK_EVENTS = (ReplicaSums, SavedFile, GroupCalls, RankRun, RankCourse)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldRun(Event):
+    """
+    The first steps of one optimizer in a run of so many processes, of those with several numbers.
+
+    samples: of each step, over all processes and micro-batches; 0 where that is not known.
+    losses: the mean over processes. norms: of the gradient, in the first process.
+    """
+
+    world: int
+    optimizer: str
+    samples: tuple[int, ...] = ()
+    losses: tuple[float, ...] = ()
+    norms: tuple[float, ...] = ()
+    source: str = ""
+
+
+RANK_EVENTS = (WorldRun, ReplicaSums, SavedFile, GroupCalls, RankRun, RankCourse)

@@ -31,14 +31,16 @@ class Run(Subject):
     What a function and a script that train have in common: how long, and what they promise.
 
     steps: stop after so many optimizer steps, cleanly; the whole run where it is None.
-    batch: the number of samples in each optimizer step, over all micro-batches of one process.
+    batch: the number of samples in each optimizer step, over all micro-batches of one process;
+        over all processes, where `ranks` are several numbers of them.
     falls: the share of its first value that the loss falls by within the run, 0 to 1.
     average: the decay of the averaged copy (EMA) that the run keeps, such as 0.996.
     frozen: globs of parameters that must stay ("Net.backbone.*").
     trainable: globs of parameters that must move.
     budget: what the memory of its steps may come to.
     probe: whether live objects may be copied and tried out where watching is not enough.
-    ranks: of how many processes it is made, which are judged together.
+    ranks: of how many processes it is made, which are judged together; of several numbers, (1, 2),
+        the runs are held against each other as well.
     relations: what must hold between a step and the same step with its batch edited.
     """
 
@@ -52,7 +54,7 @@ class Run(Subject):
     trainable: tuple[str, ...] = ()
     budget: Budget | None = None
     probe: bool = True
-    ranks: int | None = None
+    ranks: int | tuple[int, ...] | None = None
     relations: tuple[Relation, ...] = ()
     timeout: float = 600.0
 
@@ -75,8 +77,9 @@ class Run(Subject):
         kind = type(self).__name__
         for name in ("frozen", "trainable"):
             object.__setattr__(self, name, _globs(kind, name, getattr(self, name)))
-        for name in ("steps", "batch", "ranks"):
+        for name in ("steps", "batch"):
             _check_count(kind, name, getattr(self, name))
+        _check_ranks(kind, self.ranks)
         for name in ("falls", "average"):
             _check_share(kind, name, getattr(self, name))
         object.__setattr__(self, "relations", check_relations(kind, self.relations))
@@ -85,13 +88,25 @@ class Run(Subject):
     @property
     def families(self) -> tuple[str, ...]:
         """The families of invariants that judge this run: of several processes, one more."""
-        return (*super().families, "ranks") if (self.ranks or 1) > 1 else super().families
+        return (*super().families, "ranks") if self.processes > 1 else super().families
+
+    @property
+    def worlds(self) -> tuple[int, ...]:
+        """The numbers of processes that it is run with, the smallest first."""
+        counts = self.ranks if isinstance(self.ranks, tuple) else (self.ranks or 1,)
+        return tuple(sorted(set(counts)))
+
+    @property
+    def processes(self) -> int:
+        """Of how many processes the run is made that is judged; the most, of several numbers."""
+        return self.worlds[-1]
 
     @property
     def promise_names(self) -> frozenset[str]:
         """The promises made, by the names that invariants need."""
         names = ("batch", "falls", "average")
         made = {name for name in names if getattr(self, name) is not None}
+        made -= {"batch"} if len(self.worlds) > 1 else set()
         globs = {name for name in ("frozen", "trainable", "relations") if getattr(self, name)}
         return super().promise_names | made | globs
 
@@ -99,7 +114,9 @@ class Run(Subject):
     def promises(self) -> dict[str, Plain]:
         """The promises as plain values, for the header of a trace."""
         names = ("steps", "batch", "falls", "average", "frozen", "trainable")
-        told = {name: getattr(self, name) for name in names}
+        told: dict[str, Plain] = {name: getattr(self, name) for name in names}
+        if len(self.worlds) > 1:
+            told |= {"batch": None, "batch_of_all": self.batch}
         relations = tuple(relation.name for relation in self.relations)
         return {**super().promises, **told, **({"relations": relations} if relations else {})}
 
@@ -172,6 +189,11 @@ class Script(Run):
         __tracebackhide__ = True
         if not isinstance(self.path, str | Path) or not str(self.path):
             raise DeclarationError(f"tg.Script got {self.path!r}. Give the path of a script.")
+        if isinstance(self.ranks, tuple):
+            raise DeclarationError(
+                f"tg.Script(ranks={self.ranks!r}) cannot be: a script is run once."
+                " Declare its function: tg.Loop(train, ranks=(1, 2))."
+            )
         if self.relations:
             raise DeclarationError(
                 "tg.Script(relations=...) cannot be: a script runs in a process of its own."
@@ -244,6 +266,14 @@ def _check_count(kind: str, name: str, value: Any) -> None:
     """Raise where a count is given and is no whole number above zero."""
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
         _refuse(kind, name, value, "a whole number >= 1")
+
+
+def _check_ranks(kind: str, value: Any) -> None:
+    """Raise where numbers of processes are given that are no whole numbers above zero."""
+    if not isinstance(value, tuple):
+        _check_count(kind, "ranks", value)
+    elif not value or not all(type(count) is int and count > 0 for count in value):
+        _refuse(kind, "ranks", value, "whole numbers >= 1, such as (1, 2)")
 
 
 def _check_share(kind: str, name: str, value: Any) -> None:

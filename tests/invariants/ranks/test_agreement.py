@@ -76,6 +76,8 @@ def test_healthy_replicas_agree() -> None:
         "collectives_match",
         "timeouts_are_sane",
         "random_numbers_differ_between_ranks",
+        "batch_is_shared_by_the_world",
+        "gradients_keep_their_size",
         "one_rank_writes",
     ]
 

@@ -44,15 +44,17 @@ class RunObservation(SubjectObservation[Run, Event]):
 
     def _observe_probe(self, probe: str) -> Trace[Event]:
         """Record what a probe asks for."""
-        if probe != "run" and (self.subject.ranks or 1) > 1:
+        if probe != "run" and self.subject.processes > 1:
             raise Unjudged("it is made of several processes, and not begun again")
         make = {"run": self._record, "rerun": self._record_again, "curve": self._compare_curves}
         return make[probe]()
 
     def _record(self) -> Trace[Event]:
         """Record the run as it was declared; one without a single step cannot be judged."""
-        if (self.subject.ranks or 1) > 1:
-            first: Trace[Event] = observe_processes(self.subject, self.settings.seed)[0]
+        if self.subject.processes > 1:
+            first: Trace[Event] = observe_processes(
+                self.subject, self.settings.seed, self.subject.processes
+            )[0]
             self.points += len(first)
             return first
         trace = self._of(self.subject.steps, self.subject.probe)

@@ -21,15 +21,15 @@ from trainguard.observe.tools.child_process import end_child, fork_child, forks
 from trainguard.observe.tools.isolation import quiet
 from trainguard.subjects.loop import Loop, Run
 
-_KEPT = 4  # runs, each of which two families judge
+_KEPT = 8  # runs, each of which two families judge
 _POLL = 0.02
 _PLACE = "127.0.0.1"
 
 
 @lru_cache(maxsize=_KEPT)
-def observe_processes(run: Run, seed: int) -> tuple[Trace[Event], ...]:
+def observe_processes(run: Run, seed: int, world: int) -> tuple[Trace[Event], ...]:
     """
-    Run the processes of a declared run under the recorder, and return the trace of each.
+    Run so many processes of a declared run under the recorder, and return the trace of each.
 
     Raises SubjectError where one of them fails or hangs, with its rank, and Unjudged where no
     processes can be made.
@@ -38,7 +38,7 @@ def observe_processes(run: Run, seed: int) -> tuple[Trace[Event], ...]:
         raise Unjudged(f"a script: `trainguard run --ranks {run.ranks}` judges it")
     if not forks():
         raise Unjudged("no process that trains can be forked here: `trainguard run --ranks` can")
-    told = call_in_ranks(partial(_record, run, seed), run.ranks or 1, run.timeout)
+    told = call_in_ranks(partial(_record, run, seed), world, run.timeout)
     return tuple(Trace.from_text(each.decode()) for each in told)
 
 
