@@ -39,9 +39,12 @@ def test_a_question_that_was_given_up_says_why() -> None:
     lost = WhatIf(question="inputs edited", outcome="given up", reason="it took too long")
     void = WhatIf(question="inputs edited", outcome="void", reason="targets moved too")
     said = WhatIf(question="inputs edited", outcome="answered", measured=1.0)
-    missing = has_answer("inputs edited")
+    missing = has_answer("inputs edited", "nothing was edited")
     assert missing(trace(lost, void)) == "no step could be asked: targets moved too"
     assert missing(trace(lost, said, void)) == ""
+    assert missing(trace()) == "nothing was edited"
+    spent = WhatIf(question="nothing edited", outcome="given up", reason="the time was spent")
+    assert missing(trace(spent)) == "no step could be asked: the time was spent"
 
 
 def test_choices() -> None:

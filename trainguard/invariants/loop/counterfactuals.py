@@ -54,7 +54,7 @@ def inputs_matter(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
-@invariant("loop", evidence=has_answer("padding edited"))
+@invariant("loop", evidence=has_answer("padding edited", "no mask marked tokens as padding"))
 def padding_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The loss does not depend on the tokens that a mask marks as padding.
@@ -83,7 +83,12 @@ def padding_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop", evidence=has_answer("labels exchanged"))
+@invariant(
+    "loop",
+    evidence=has_answer(
+        "labels exchanged", "no loader that shuffles served labels beside the inputs"
+    ),
+)
 def labels_matter(trace: Trace[Event]) -> Iterator[Finding]:
     """
     It matters which label belongs to which sample.
@@ -114,7 +119,10 @@ def labels_matter(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
-@invariant("loop", evidence=has_answer("ignored labels edited"))
+@invariant(
+    "loop",
+    evidence=has_answer("ignored labels edited", "no loader served labels with a mask for them"),
+)
 def ignored_labels_do_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Labels that a mask leaves out are not learned.
@@ -150,7 +158,7 @@ def ignored_labels_do_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
             return
 
 
-@invariant("loop", evidence=has_answer("the same batch again"))
+@invariant("loop", evidence=has_answer("the same batch again", "no optimizer made the steps alone"))
 def steps_lower_the_loss(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Steps that are made with one batch lower its loss.
@@ -216,7 +224,7 @@ def relations_hold(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop", evidence=has_answer("one batch learned"))
+@invariant("loop", evidence=has_answer("one batch learned", "no optimizer made the steps alone"))
 def one_batch_can_be_learned(trace: Trace[Event]) -> Iterator[Finding]:
     """
     One batch that comes again and again is learned.
@@ -251,7 +259,12 @@ def one_batch_can_be_learned(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
-@invariant("loop", evidence=has_answer("terminal states edited"))
+@invariant(
+    "loop",
+    evidence=has_answer(
+        "terminal states edited", "no batch marked states as the last of their episode"
+    ),
+)
 def terminal_states_end(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Nothing is learned from what comes after the end of an episode.

@@ -47,16 +47,18 @@ def has_probe(probe: str, missing: str) -> Evidence:
     return evidence
 
 
-def has_answer(question: str) -> Evidence:
-    """Return what says of a run why none of its steps could be asked a question."""
+def has_answer(question: str, missing: str = "no step could be asked") -> Evidence:
+    """Return what says of a run why a question was not answered, or `missing` if it never came."""
 
     def evidence(trace: Trace[Any]) -> str:
-        """Return the reason that was told last, or nothing."""
-        asked = [e for e in trace if isinstance(e, WhatIf) and e.question == question]
+        """Return the reason that was told last of it, or of all questions, or nothing."""
+        events = [e for e in trace if isinstance(e, WhatIf)]
+        asked = [e for e in events if e.question == question]
         if any(event.outcome == "answered" for event in asked):
             return ""
-        why = next((event.reason for event in reversed(asked) if event.reason), "")
-        return f"no step could be asked: {why}" if why else "no step could be asked"
+        told = asked or [e for e in events if e.outcome == "given up"]
+        why = next((event.reason for event in reversed(told) if event.reason), "")
+        return f"no step could be asked: {why}" if why else missing
 
     return evidence
 

@@ -17,7 +17,10 @@ _LEAST_NOISES = 2  # answers
 _LEAST_STATES = 2  # answers: a first step may be a warm-up of its own kind
 
 
-@invariant("loop", evidence=has_answer("batch in another order"))
+@invariant(
+    "loop",
+    evidence=has_answer("batch in another order", "no batch had samples that could change places"),
+)
 def order_of_samples_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
     """
     It does not matter at which place in its batch a sample stands.
@@ -54,7 +57,7 @@ def order_of_samples_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
     )
 
 
-@invariant("loop", evidence=has_answer("checkpoints bypassed"))
+@invariant("loop", evidence=has_answer("checkpoints bypassed", "no activation was checkpointed"))
 def checkpoints_keep_gradients(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Activation checkpointing changes no gradient.
@@ -83,7 +86,7 @@ def checkpoints_keep_gradients(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop", evidence=has_answer("other noise"))
+@invariant("loop", evidence=has_answer("other noise", "no dropout struck in a step"))
 def dropout_matters(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Where dropout strikes, other noise makes another step.
@@ -110,7 +113,12 @@ def dropout_matters(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
-@invariant("loop", evidence=has_answer("gradients with their graph"))
+@invariant(
+    "loop",
+    evidence=has_answer(
+        "gradients with their graph", "no step asked torch.autograd.grad for gradients"
+    ),
+)
 def penalties_have_a_graph(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A term of a loss that is made of gradients moves parameters.
@@ -140,7 +148,12 @@ def penalties_have_a_graph(trace: Trace[Event]) -> Iterator[Finding]:
             return
 
 
-@invariant("loop", evidence=has_answer("states with their graph"))
+@invariant(
+    "loop",
+    evidence=has_answer(
+        "states with their graph", "no step cut the graph of a state again and again"
+    ),
+)
 def states_are_learned_through(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A recurrent state keeps its graph from one step in time to the next.

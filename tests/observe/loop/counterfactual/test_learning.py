@@ -2,7 +2,9 @@
 
 import itertools
 import math
+from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -81,3 +83,57 @@ def test_when_nobody_can_tell(options, reason) -> None:
     """Each reason is told, and the question is not asked again."""
     (event,) = ask(**options)
     assert (event.outcome, event.reason) == ("void", reason)
+
+
+def by_order(order_of) -> Iterator[torch.Tensor]:
+    """Yield rows of a table in an order that is drawn for each epoch."""
+    table = torch.randn(128, 6)
+    for _ in range(2):
+        order = order_of(128)
+        for begin in range(0, 128, 8):
+            yield table[order[begin : begin + 8]]
+
+
+def by_generators() -> Iterator[torch.Tensor]:
+    """Yield what three generators draw, one of them held by an object."""
+    held, numpys = {"own": torch.Generator().manual_seed(1)}, np.random.default_rng(2)
+    for _ in range(12):
+        drawn = torch.randn(8, 6, generator=held["own"]) + torch.randn(1)
+        yield drawn + torch.from_numpy(numpys.normal(size=(8, 6))).float()
+
+
+def by_place() -> Iterator[torch.Tensor]:
+    """Yield what follows from how many steps were made."""
+    yield from torch.linspace(-2, 2, 12 * 48).view(12, 8, 6)
+
+
+@pytest.mark.parametrize(
+    ("batches", "outcome"),
+    [
+        (lambda: by_order(torch.randperm), "answered"),
+        (lambda: by_order(np.random.default_rng(0).permutation), "answered"),
+        (by_generators, "answered"),
+        (by_place, "void"),
+    ],
+)
+def test_a_batch_that_no_loader_serves(batches, outcome) -> None:
+    """It comes again by the numbers that are drawn, or by the order of rows, and not otherwise."""
+    torch.manual_seed(0)
+    with Recorder("x") as recorder:
+        net = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 1))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        made = []
+        for inputs in batches():
+            optimizer.zero_grad()
+            loss = F.mse_loss(net(inputs), inputs.sum(1, keepdim=True).sin())
+            loss.backward()
+            optimizer.step()
+            made.append(inputs)
+    assert len({tuple(each.ravel().tolist()) for each in made}) == len(made)  # here, nothing is
+    asked = [e for e in recorder.trace if isinstance(e, WhatIf)]
+    events = [e for e in asked if e.question in ("one batch learned", "the same batch again")]
+    assert {event.outcome for event in events} == {outcome}, events
+    if outcome == "answered":
+        assert all(b < a for e in events for a, b in itertools.pairwise(e.numbers[:3]))
+    else:
+        assert {event.reason for event in events} == {"the batch does not come again"}

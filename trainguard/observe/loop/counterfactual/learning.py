@@ -76,7 +76,7 @@ class BatchLearned(BatchAgain):
         """Return one that follows the loss, and knows that of a constant."""
         witness = _LearningWitness(call.recorder, way_out, call.module)
         witness.rate = self.rate
-        return witness
+        return self.prepare_witness(witness, call)
 
     def compare(self, plain: Report, edited: Report) -> Contrast:
         """Say how low the loss of the batch came."""

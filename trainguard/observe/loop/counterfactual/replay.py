@@ -1,24 +1,35 @@
 """The same batch again: whether the run's own steps lower its loss."""
 
 import copy
+import gc
 import math
 import random
 import sys
 import weakref
+from collections.abc import Callable, Iterator
 from functools import wraps
 from itertools import pairwise
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import dataloader
 
+from trainguard.observe.loader.reachable_state import generators, put_back, state_of
 from trainguard.observe.loop.counterfactual.forking import Exit, Report
 from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall, Question
+from trainguard.observe.loop.counterfactual.sample_axis import callers, pools_of, with_rows
 from trainguard.observe.loop.counterfactual.witness import Witness, total
+from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.batches import Batches
 from trainguard.observe.loop.watch.loss_calls import LossCalls
+from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.fingerprint import fingerprint
+from trainguard.observe.tools.isolation import read_streams, write_streams
+from trainguard.observe.tools.user_line import foreign, variables_of
 
 if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder
@@ -28,11 +39,14 @@ _PAIRS = 8  # steps after which the loss of the batch is looked at again
 
 class BatchAgain(Question):
     """
-    The loader serves one batch again and again, at the same random state.
+    One batch comes again and again, at the same random state.
+
+    A loader serves it again. Where there is none, all random generators are put back after each
+    step, and an order by which rows are taken has the rows of this batch everywhere.
 
     measured: after how many steps the loss of the batch was higher than before; reference: of how
-    many; numbers: the losses. Void where a step has several backward passes, or where the loss goes
-    up by intention.
+    many; numbers: the losses. Void where a step has several backward passes, where the loss goes
+    up by intention, or where the batch does not come again.
     """
 
     name = "the same batch again"
@@ -40,11 +54,9 @@ class BatchAgain(Question):
     settled_by: tuple[str, ...] = ("one batch learned",)
 
     def fits(self, call: ModuleCall) -> str:
-        """Ask where a loader served the latest batch, and one optimizer alone makes steps."""
-        recent = call.recorder.watcher(Batches).recent
+        """Ask where one optimizer alone makes steps."""
         stepping = [window for window in call.recorder.windows if window.index]
-        alone = len(stepping) == 1 and call.recorder.hand.window is None
-        if not recent or recent[-1].iterator() is None or not alone:
+        if len(stepping) != 1 or call.recorder.hand.window is not None:
             return ""
         optimizer = stepping[0].optimizer() if stepping[0].optimizer is not None else None
         if optimizer is None or any(g.get("maximize") for g in optimizer.param_groups):
@@ -52,12 +64,22 @@ class BatchAgain(Question):
         return f"one batch, {_PAIRS} steps"
 
     def edit(self, call: ModuleCall, way_out: Exit) -> None:
-        """Let the loader serve its next batch from now on."""
-        serve_again(call.recorder.watcher(Batches).recent[-1].iterator)
+        """Let the loader serve its next batch from now on, or this one come again without it."""
+        iterator = _latest_iterator(call)
+        if iterator is not None:
+            serve_again(iterator)
+        else:
+            take_again(call)
 
     def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
         """Return one that follows the loss through several steps."""
-        return LossesWitness(call.recorder, way_out, call.module)
+        return self.prepare_witness(LossesWitness(call.recorder, way_out, call.module), call)
+
+    def prepare_witness(self, witness: "LossesWitness", call: ModuleCall) -> "LossesWitness":
+        """Let a witness put random generators back, where no loader serves the batch."""
+        if _latest_iterator(call) is None:
+            witness.rewinds = Rewound(*_variables())
+        return witness
 
     def compare(self, plain: Report, edited: Report) -> Contrast:
         """Count the steps after which the loss of the batch was higher."""
@@ -82,6 +104,8 @@ class LossesWitness(Witness):
         super().__init__(recorder, way_out, module)
         self.losses: list[list[float]] = [[]]
         self.values: list[list[float]] = [[]]
+        self.rewinds: Rewound | None = None  # where no loader serves the batch
+        self._shown: dict[int, int] = {}  # what the module is given first in each step
         register_optimizer_step_post_hook(self._on_step)
 
     def on_loss(
@@ -90,6 +114,17 @@ class LossesWitness(Witness):
         """Take down what a loss function returned."""
         if value.requires_grad:
             self.values[-1].append(float(value.detach().double().mean()))
+
+    def forward(
+        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
+    ) -> None:
+        """See that it is the same batch, but for the first, which may be another one."""
+        super().forward(forward, module, inputs, output)
+        step = len(self.losses)
+        if self.rewinds is not None and module is self.module and step not in self._shown:
+            self._shown[step] = fingerprint(tensors_in(inputs))
+            if step > 2 and self._shown[step] != self._shown.get(2):
+                self.way_out.void("the batch does not come again")
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Take down the loss."""
@@ -103,8 +138,89 @@ class LossesWitness(Witness):
     def _on_step(self, *_: Any) -> None:
         """Begin the next step; all of them are looked at."""
         self.recorder.patches.watching = True
+        if self.rewinds is not None:
+            self.rewinds.put_back()
         self.losses.append([])
         self.values.append([])
+
+
+class Rewound:
+    """The random generators, global and held by variables, that are put back after each step."""
+
+    def __init__(self, *variables: dict[str, Any]) -> None:
+        self._held = list(generators(*variables).values())
+        self._states: tuple[Any, list[Any]] | None = None
+
+    def put_back(self) -> None:
+        """Put all of them back to where they were at the first call."""
+        if self._states is None:
+            self._states = read_streams(), [copy.deepcopy(state_of(each)) for each in self._held]
+            return
+        streams, states = self._states
+        write_streams(streams)
+        for generator, state in zip(self._held, states, strict=True):
+            put_back(generator, copy.deepcopy(state))
+
+
+def _latest_iterator(call: ModuleCall) -> "weakref.ref[Any] | None":
+    """Return the iterator of the loader that served the latest batch, if there is one."""
+    recent = call.recorder.watcher(Batches).recent
+    return recent[-1].iterator if recent and recent[-1].iterator() is not None else None
+
+
+def take_again(call: ModuleCall) -> None:
+    """
+    Give an order by which rows are taken from a table those of this call everywhere.
+
+    The next order that torch draws for as many rows is the same.
+    """
+    for order, rows in _orders_of(call):
+        repeated = torch.from_numpy(np.resize(rows, len(order)))
+        order[:] = repeated if isinstance(order, torch.Tensor) else repeated.numpy()
+        setattr(torch, "randperm", _draw_again(torch.randperm, repeated))  # noqa: B010 for mypy
+        return
+
+
+def _draw_again(draw: Callable[..., Any], order: torch.Tensor) -> Callable[..., Any]:
+    """Return a `torch.randperm` that returns an order where one of as many rows is wanted."""
+
+    @wraps(draw)
+    def wrapper(n: int, *args: Any, **kwargs: Any) -> Any:
+        """Draw, and return the order or what was drawn."""
+        drawn = draw(n, *args, **kwargs)
+        return order.to(drawn) if n == len(order) else drawn
+
+    return wrapper
+
+
+def _orders_of(call: ModuleCall) -> Iterator[tuple[Any, np.ndarray[Any, Any]]]:
+    """Yield variables with an order of rows, a part of which the call is given, and that part."""
+    variables = list(_variables())
+    orders = [value for each in variables for value in each.values() if _is_order(value)]
+    for tensor in with_rows(call) if orders else ():
+        for table in map(torch.as_tensor, pools_of(tensor, variables)):
+            for order in orders:
+                rows = np.asarray(order)
+                for begin in range(0, len(rows) - len(tensor) + 1, len(tensor)):
+                    part = rows[begin : begin + len(tensor)]
+                    if part.max() < len(table) and torch.equal(table[part], tensor.detach()):
+                        yield order, part.copy()
+
+
+def _variables() -> Iterator[dict[str, Any]]:
+    """Yield the variables of the user's code that is running, and of generators that wait."""
+    yield from map(variables_of, callers())
+    frames = [g.gi_frame for g in gc.get_objects() if type(g) is GeneratorType]
+    for frame in frames:
+        if frame is not None and foreign(frame.f_code.co_filename):
+            yield variables_of(frame)
+
+
+def _is_order(value: Any) -> bool:
+    """Say whether a variable is a permutation of the numbers of rows."""
+    kinds = isinstance(value, np.ndarray) and value.dtype.kind == "i"
+    kinds |= isinstance(value, torch.Tensor) and value.dtype == torch.int64 and value.is_cpu
+    return bool(kinds and value.ndim == 1 and 1 < len(value) == len(np.unique(np.asarray(value))))
 
 
 def serve_again(chosen: "weakref.ref[Any]") -> None:

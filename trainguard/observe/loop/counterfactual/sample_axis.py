@@ -1,7 +1,8 @@
 """Tells of how many samples inputs have a row: samples drawn at random, and no steps in time."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,7 +79,7 @@ def windows_of(recorder: "Recorder") -> list[Window]:
 def _are_samples(tensor: torch.Tensor) -> bool:
     """Say whether an input shows that its first axis is that of samples."""
     return _is_padded_by_rows(tensor) or any(
-        _is_drawn_from(tensor, pool) for pool in _pools(tensor)
+        _is_drawn_from(tensor, pool) for pool in pools_of(tensor)
     )
 
 
@@ -126,19 +127,26 @@ def _is_drawn_from(tensor: torch.Tensor, pool: Pool) -> bool:
     return bool((steps > 0).any() and (steps < 0).any() and len(set(steps.tolist())) > 2)
 
 
-def _pools(tensor: torch.Tensor) -> Iterator[Pool]:
+def pools_of(
+    tensor: torch.Tensor, variables: Iterable[dict[str, Any]] | None = None
+) -> Iterator[Pool]:
     """Yield what the user's variables have with rows of the same shape, and more of them."""
     seen = {id(tensor)}
+    for each in map(variables_of, callers()) if variables is None else variables:
+        for table in (table for value in each.values() for table in _tables_in(value)):
+            own = tuple(table.shape[1:]) == tuple(tensor.shape[1:]) and table.ndim > 1
+            if own and id(table) not in seen and 2 * len(tensor) <= len(table) and _fits(table):
+                seen.add(id(table))
+                yield table
+
+
+def callers() -> Iterator[FrameType]:
+    """Yield the innermost frames of the user's code that is running."""
     frame = user_frame(sys._getframe(1))  # noqa: SLF001 the one way to look at callers
     for _ in range(_FRAMES):
         if frame is None:
             return
-        for value in variables_of(frame).values():
-            for each in _tables_in(value):
-                own = tuple(each.shape[1:]) == tuple(tensor.shape[1:]) and each.ndim > 1
-                if own and id(each) not in seen and 2 * len(tensor) <= len(each) and _fits(each):
-                    seen.add(id(each))
-                    yield each
+        yield frame
         frame = user_frame(frame.f_back)
 
 
