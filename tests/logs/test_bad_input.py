@@ -109,6 +109,10 @@ ODD = {
     ),
     "thousands": ("step 1,001 loss: 0.5\nstep 1,002 loss: 0.4\n", [(1001, 0.5), (1002, 0.4)]),
     "names with what no terminal shows": ("step,\x1b/loss\n1,0.5\n2,0.4\n", [(1, 0.5), (2, 0.4)]),
+    "the source in a traceback": (
+        'step 1 | loss 0.5\n  File "x.py", line 3\n    fit(loss=9.0)\nstep 2 | loss 0.4\n',
+        [(1, 0.5), (2, 0.4)],
+    ),
     "a loss alone": ("loss\n0.5\n0.4\n", [(0, 0.5), (1, 0.4)]),
     "a header again": ("step,loss\n1,0.5\nstep,loss\n2,0.4\n", [(1, 0.5), (2, 0.4)]),
     "a clock that goes back": (

@@ -187,7 +187,7 @@ def test_runs_in_folders_of_their_own_are_apart(tmp_path) -> None:
 def test_a_state_and_its_later_copy_are_one_run(tmp_path) -> None:
     """Each checkpoint has all of the history: the longest is read."""
     for count in (20, 50, 80):
-        folder = tmp_path / f"checkpoint-{count}"
+        folder = tmp_path / f"checkpoint-{2 * count}"
         folder.mkdir()
         file = as_trainer_state(folder, VJEPA[:count], "step")
         file.rename(folder / file.name)

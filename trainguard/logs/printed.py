@@ -41,6 +41,7 @@ def rows(file: Path, chosen: dict[str, str]) -> Iterator[Row | Lost]:
     wanted = tuple(chosen.values())
     forms = _Forms(chosen)
     epoch: float | None = None
+    quoted = False
     for number, line in enumerate(lines_of(file), 1):
         form = forms.last
         if form is not None and (alike := form.read(line, epoch)) is not None:
@@ -49,6 +50,9 @@ def rows(file: Path, chosen: dict[str, str]) -> Iterator[Row | Lost]:
             continue
         if ("emory" in line or "MEMORY" in line) and _MEMORY.search(line):
             yield Lost(line, number)
+            continue
+        before, quoted = quoted, line.startswith('  File "')
+        if before:  # the source of a call, in a traceback
             continue
         if "," in line:
             line = _THOUSANDS.sub(lambda number: number[0].replace(",", ""), line)

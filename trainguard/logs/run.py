@@ -93,6 +93,8 @@ def _join(files: list[LoggedRun]) -> Iterator[LoggedRun]:
     files.sort(key=_begin)
     runs: list[LoggedRun] = []
     for file in files:
+        if any(file.is_beginning_of(run) for run in runs):
+            continue  # a later state of the same run, as of another checkpoint, has all of it
         older = next((run for run in runs if run.is_beginning_of(file)), None)
         if older is not None:
             runs.remove(older)
@@ -101,7 +103,7 @@ def _join(files: list[LoggedRun]) -> Iterator[LoggedRun]:
         run = next((run for run in reversed(runs) if run.continues(file)), None)
         if run is None:
             runs.append(file)
-        elif not file.is_beginning_of(run):
+        else:
             run.follow(file)
     yield from runs
 

@@ -40,7 +40,7 @@ def as_rows(trace: Trace[Any]) -> list[tuple[str, str]]:
         rows.append(("schedule", shape))
     best = _best(trace)
     if best is not None:
-        rows.append(("best", f"{best.module} {best.loss:.4g} at step {best.step}"))
+        rows.append(("best", f"{best.module} {best.loss:.4g} at {unit(trace)} {best.step}"))
     pace, left = _pace(trace), _left(trace)
     if pace:
         remains = f", {_long_time(left * pace)} left for {left:,.0f} steps" if left else ""

@@ -12,8 +12,10 @@ from trainguard.events.log import LogPart
 from trainguard.events.loop import Evaluation, Step
 from trainguard.events.trace import Trace
 from trainguard.invariants.log.evaluations import validation_loss_is_possible
+from trainguard.invariants.log.losses import logged_loss_beats_chance
 from trainguard.invariants.log.rates import rate_follows_one_schedule
 from trainguard.invariants.log.resuming import loss_continues_after_resume
+from trainguard.invariants.log.speed import throughput_lasts
 
 STOPPED = [1e-4 * min(n + 1, 15) / 100 for n in range(200)]
 
@@ -50,6 +52,32 @@ def test_a_warm_up_that_never_begins_is_told_by_the_settings() -> None:
     """The rate is that of the first step for good."""
     told = judged(rate_follows_one_schedule, [1e-6] * 200, (("warmup_steps", "100"),))
     assert "a warm-up of 100 steps" in str(told[0].allowed)
+
+
+@pytest.mark.parametrize(
+    ("loss", "settings", "found"),
+    [
+        (10.37, (("model.vocab_size", "32000"),), 1),
+        (10.37, (), 0),
+        (4.2, (("vocab_size", "32000"),), 0),
+        (42.0, (("vocab_size", "32000"),), 0),
+        (10.37, (("vocab_size", "32000"), ("decoder.vocab_size", "50000")), 0),
+        (0.0, (("num_classes", "1"),), 0),
+    ],
+)
+def test_a_loss_at_chance_is_told_by_the_vocabulary(loss: float, settings: Any, found: int) -> None:
+    """Where the settings tell of one; a loss that lies elsewhere may be no cross-entropy."""
+    steps = tuple(Step(step=n, loss=loss, losses=(loss,)) for n in range(40))
+    trace = Trace("run", steps, {"unit": "step", "settings": settings})
+    assert len(list(logged_loss_beats_chance(trace))) == found
+
+
+@pytest.mark.parametrize(("every", "found"), [(1, 0), (50, 1)])
+def test_a_run_of_an_hour_that_becomes_slower_is_told(every: int, found: int) -> None:
+    """However rarely it logs; one of half a minute may be slowed by anything."""
+    paces = [0.3] * 40 + [0.9] * 40
+    steps = tuple(Step(step=every * n, seconds=pace) for n, pace in enumerate(paces))
+    assert len(list(throughput_lasts(Trace("run", steps, {"unit": "step"})))) == found
 
 
 @pytest.mark.parametrize(("total", "found"), [(200, 1), (2000, 0), (0, 0)])

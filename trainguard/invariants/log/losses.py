@@ -7,34 +7,56 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
-from trainguard.invariants.log.wording import LOSSES, at, losses, part_of, spread, typical
+from trainguard.invariants.log.wording import (
+    LOSSES,
+    at,
+    losses,
+    part_of,
+    setting,
+    spread,
+    typical,
+)
+from trainguard.invariants.loop.evidence import both
 from trainguard.invariants.wording import number
 
 _LEAST = 10  # rows
 _RISEN = 2.0
 _SPIKE = 8.0  # times the spread of the losses before
+_COUNTS = ("vocab_size", "n_vocab", "vocabulary_size", "num_classes", "n_classes")
 _CHANCE = 0.98  # of the loss of always predicting every class alike
 
 
-@invariant("log", needs=("classes",), evidence=LOSSES)
+def _classes(trace: Trace[Event]) -> float | None:
+    """Return over how many classes the loss is promised to be, or may be by the settings."""
+    return trace.promise("classes") or setting(trace, _COUNTS)
+
+
+@invariant(
+    "log",
+    evidence=both(
+        LOSSES, lambda trace: "" if _classes(trace) else "no number of classes was promised or told"
+    ),
+)
 def logged_loss_beats_chance(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A cross-entropy ends below that of a model that gives each class the same chance.
 
     Judges: with promise classes, logs of 10 rows with a loss or more: the median of the last
-        quarter against the logarithm of the number of classes.
+        quarter against the logarithm of the number of classes. Without it, whether that is within
+        2 % of the logarithm of the vocab_size or num_classes that settings beside the log tell.
     Allows: 0.98 (limit) of it. What is found is a note: targets may be smoothed, terms be added.
     Misses: classes that are not equally frequent, of which a constant knows the commonest.
     Why: a model that has learned nothing has a loss that looks like one: 2.303 for ten classes.
     Source: Karpathy, "A Recipe for Training Neural Networks"
         (karpathy.github.io/2019/04/25/recipe): verify the loss at the beginning.
     """
-    told, classes = losses(trace), trace.promise("classes")
-    if classes is None or len(told) < _LEAST:
+    told, classes = losses(trace), _classes(trace)
+    if not classes or classes <= 1 or len(told) < _LEAST:
         return
     end = typical(part_of(told, 0.75, 1))
     beaten = trace.limit("logged_loss_beats_chance", _CHANCE) * log(classes)
-    if end >= beaten:
+    # The settings tell of classes, but not that the loss is over them: another one lies elsewhere.
+    if end >= beaten and (trace.promise("classes") or end <= (2 - _CHANCE) * log(classes)):
         yield Finding(
             f"the loss of `{trace.subject}` ends no better than that of a constant",
             at(trace, told[-1][0]),

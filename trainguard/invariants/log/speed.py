@@ -1,6 +1,7 @@
 """Judgement of how fast a logged run goes on."""
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
@@ -37,7 +38,8 @@ def throughput_lasts(trace: Trace[Event]) -> Iterator[Finding]:
     Source: smallcorgi/Faster-RCNN_TF issue 10 (0.4 s for a step at first, 1 s later).
     """
     told = [(row, row.seconds) for row in rows(trace) if row.seconds > 0]
-    if len(told) < _LEAST or sum(row.seconds * row.span for row, _ in told) < _LONG:
+    lasted = sum(a.seconds * (b.step - a.step) for (a, _), (b, _) in pairwise(told))
+    if len(told) < _LEAST or lasted < _LONG:
         return
     quarters = [part_of(told, n / 4, (n + 1) / 4) for n in range(4)]
     paces = [_quickest(seconds for _, seconds in quarter) for quarter in quarters]
