@@ -254,6 +254,7 @@ class Probe(Event):
         "broadcast" (a loss over every pair), "batches" (the same batch again), "matched" (a state
         that was loaded), "renamed" (frozen parameters that a load left out, of the names that it
         had too many), "restored" (a state that shares the memory of what it was loaded into),
+        "overwritten" (what a pass has put in the place of what was loaded, as a share of that),
         "order" (passes through a loader in the order of an earlier one), "reach" (different samples
         of a pass, against those drawn; step is the size of the data set), "sorted" (labels that
         rise through each epoch), "random" (steps that drew the numbers of an earlier one),

@@ -9,7 +9,9 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import has_probe
-from trainguard.invariants.loop.wording import events
+from trainguard.invariants.loop.wording import events, percent
+
+_REPLACED = 0.05  # of a parameter; a projection after the last step before saving moves it less
 
 
 @invariant("loop", evidence=has_probe("matched", "no state was loaded"))
@@ -52,6 +54,42 @@ def loaded_state_matches(trace: Trace[Event]) -> Iterator[Finding]:
                 event=probe,
                 source=probe.source,
             )
+
+
+@invariant("loop", evidence=has_probe("overwritten", "no loaded state was used"))
+def loaded_state_is_used(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A pass uses the parameters that were loaded.
+
+    Judges: the first pass of a module after a load that has changed it: whether a parameter is then
+        another one than it was when the pass began, by 5 % (limit) of it.
+    Allows: parameters that a pass only scales or makes smaller, as a bound on norms does; passes in
+        which a step is made; those that the load left as they were.
+    Misses: what is overwritten between load and pass; buffers; parameters of 65536 elements and
+        more; changes of less.
+    Why: what a layer takes from the first batch that it sees (its scale, its codes), it takes again
+        from the first batch after a load, unless the mark of that is in the state dict.
+    Source: chaiyujin/glow-pytorch, whose `inited` is an attribute that set_actnorm_init has to set
+        after a load; CompVis/taming-transformers keeps `initialized` as a buffer.
+    """
+    least = trace.limit("loaded_state_is_used", _REPLACED)
+    found = [p for p in events(trace, Probe) if p.probe == "overwritten" and p.measured > least]
+    for probe in found[:1]:
+        yield Finding(
+            f"a pass of `{trace.subject}` overwrites what was loaded",
+            at_step(probe.step) + f", {probe.label}" + _and_more(len(found) - 1),
+            "changed by " + percent(probe.measured) + " of it in the first pass after the load",
+            "as it was loaded",
+            why="perhaps the layer initialises itself at its first batch, and what says that it has"
+            " is a plain attribute: register_buffer() puts it into the state dict",
+            event=probe,
+            source=probe.source,
+        )
+
+
+def _and_more(others: int) -> str:
+    """Say how many more there are."""
+    return f" and {others} more" if others else ""
 
 
 @invariant("loop", evidence=has_probe("restored", "no state was loaded"))

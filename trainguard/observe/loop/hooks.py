@@ -72,6 +72,8 @@ def _calls(recorder: "Recorder", call: Callable[..., Any]) -> Callable[..., Any]
             recorder.nudge.move_module(module)
         if recorder.asks is not None:
             recorder.faults.look(recorder.asks, module, args, kwargs)
+        if recorder.before_pass is not None:
+            recorder.faults.look(recorder.before_pass, module)
         inside.builds = builds()
         inside.module, recorder.calling = module, not recorder.faults.look(bare, module)
         try:

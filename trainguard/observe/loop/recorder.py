@@ -77,6 +77,7 @@ class Recorder:
         self.hand = ManualSteps(self)
         self.recent: list[Forward] = []  # the latest calls of outermost modules
         self.asks: Callable[..., None] | None = None  # told before a module is called
+        self.before_pass: Callable[[nn.Module], None] | None = None  # told so after a load
         self.live: LiveLooks | None = None  # what looks at the trace so far, now and then
         self.leave: Callable[[BaseException | None], NoReturn] | None = None  # ends a child
         self.trace: Trace[Event] = Trace(name)
@@ -128,7 +129,7 @@ class Recorder:
     def tell_only(self, watcher: Watcher) -> None:
         """In a forked child: go on for one watcher, which ends the child."""
         self.watchers, self._told = [watcher], listeners([watcher])
-        self.limit = self.asks = self.live = None
+        self.limit = self.asks = self.before_pass = self.live = None
         self.patches.active = self.patches.watching = True
 
     def is_looking(self) -> bool:

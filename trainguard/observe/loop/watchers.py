@@ -33,6 +33,7 @@ from trainguard.observe.loop.watch.label_order import LabelOrder
 from trainguard.observe.loop.watch.labels import Labels
 from trainguard.observe.loop.watch.leaked_gradients import LeakedGradients
 from trainguard.observe.loop.watch.loaded_states import LoadedStates
+from trainguard.observe.loop.watch.loaded_values import LoadedValues
 from trainguard.observe.loop.watch.logged import LoggedValues
 from trainguard.observe.loop.watch.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.losses import Losses
@@ -113,6 +114,7 @@ _ALL: tuple[type[Watcher], ...] = (
     SavedFiles,
     ChosenModels,
     LoadedStates,
+    LoadedValues,
     ResumedSchedules,
     AveragedCopies,
     BatchStatistics,

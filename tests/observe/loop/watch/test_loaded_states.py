@@ -65,3 +65,59 @@ def test_frozen_layers_that_had_it_before() -> None:
     with Recorder("x") as recorder:
         model.load_state_dict(state, strict=False)
     assert not [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "renamed"]
+
+
+class SelfMade(nn.Module):
+    """A vector that is made of the first batch; `edit` is what else a pass does to it."""
+
+    def __init__(self, edit=None) -> None:
+        super().__init__()
+        self.shift, self.edit, self.made = nn.Parameter(torch.zeros(3)), edit, False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Make the vector at the first batch, and edit it at each."""
+        if not self.made and self.edit is None:
+            self.shift.data.copy_(x.mean(0))
+        self.made = True
+        if self.edit is not None:
+            self.edit(self.shift.data)
+        return x - self.shift
+
+
+@pytest.mark.parametrize(
+    ("edit", "loaded", "count"),
+    [
+        (None, [1.0, -2.0, 3.0], 1),
+        (None, [0.0, 0.0, 0.0], 0),
+        (lambda value: value.mul_(4), [1.0, -2.0, 3.0], 0),
+        (lambda value: value.clamp_(-1, 1), [1.0, -2.0, 3.0], 0),
+    ],
+    ids=["made again", "nothing loaded", "scaled", "bounded"],
+)
+def test_what_is_loaded_and_overwritten(edit, loaded: list[float], count: int) -> None:
+    """A pass that makes the vector anew is told; one that only bounds it is not."""
+    with Recorder("x") as recorder, torch.no_grad():
+        net = SelfMade(edit)
+        net.load_state_dict({"shift": torch.tensor(loaded)})
+        net(torch.randn(8, 3) + 1)
+        net(torch.randn(8, 3) + 1)
+    probes = [event for event in recorder.trace if isinstance(event, Probe)]
+    assert [probe.label for probe in probes] == ["shift of SelfMade"] * count
+    assert "overwritten" in recorder.trace.conditions["looked"]
+
+
+def test_what_is_loaded_after_a_long_run() -> None:
+    """The first pass after a load is seen where steps are no longer watched."""
+    net = nn.Sequential(SelfMade(), nn.Linear(3, 1))
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for _ in range(40):
+            optimizer.zero_grad()
+            net(torch.randn(8, 3)).square().mean().backward()
+            optimizer.step()
+        recorder.patches.watching = False
+        other = nn.Sequential(SelfMade(), nn.Linear(3, 1))
+        other.load_state_dict(net.state_dict())
+        other(torch.randn(8, 3) + 5)
+    probes = [event for event in recorder.trace if isinstance(event, Probe)]
+    assert [p.label for p in probes if p.probe == "overwritten"] == ["0.shift of Sequential#2"]
