@@ -24,6 +24,7 @@ from trainguard.invariants.loop import data as data  # isort: skip
 from trainguard.invariants.loop import modes as modes  # isort: skip
 from trainguard.invariants.loop import evaluations as evaluations  # isort: skip
 from trainguard.invariants.loop import terms as terms  # isort: skip
+from trainguard.invariants.loop import axes as axes  # isort: skip
 from trainguard.invariants.loop import loss_values as loss_values  # isort: skip
 from trainguard.invariants.loop import weights as weights  # isort: skip
 from trainguard.invariants.loop import chance as chance  # isort: skip

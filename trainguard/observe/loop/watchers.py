@@ -47,6 +47,7 @@ from trainguard.observe.loop.watch.rates import Rates
 from trainguard.observe.loop.watch.rebuilt_optimizers import RebuiltOptimizers
 from trainguard.observe.loop.watch.repeat_probe import RepeatProbe
 from trainguard.observe.loop.watch.replicas import Replicas
+from trainguard.observe.loop.watch.reshaped_axes import ReshapedAxes
 from trainguard.observe.loop.watch.resumed_schedules import ResumedSchedules
 from trainguard.observe.loop.watch.sample_pairs import SamplePairs
 from trainguard.observe.loop.watch.saturation import Saturation
@@ -101,6 +102,7 @@ _ALL: tuple[type[Watcher], ...] = (
     BatchedGraphs,
     PaddingRows,
     AttendedPadding,
+    ReshapedAxes,
     Meters,
     Transitions,
     SelfMatches,

@@ -30,7 +30,7 @@ SAME = {
     "UnsqueezeBackward",
     "ViewBackward",
 }
-_VIEWS = {"ReshapeAliasBackward", "UnsafeViewBackward", "ViewBackward"}  # in the order of memory
+VIEWS = {"ReshapeAliasBackward", "UnsafeViewBackward", "ViewBackward"}  # in the order of memory
 _COPIES = {"CloneBackward", "LogSoftmaxBackward", "ToCopyBackward"}  # number for number
 _PARTS = {"SelectBackward", "SliceBackward"}  # some of the same numbers
 
@@ -63,7 +63,7 @@ def shape_before_view(tensor: torch.Tensor) -> tuple[int, ...]:
     node: Node = tensor.grad_fn
     while node is not None and kind_of(node) in _COPIES:
         node = node.next_functions[0][0]
-    return sizes(node) if node is not None and kind_of(node) in _VIEWS else ()
+    return sizes(node) if node is not None and kind_of(node) in VIEWS else ()
 
 
 def mark(tensor: torch.Tensor, token: object) -> None:

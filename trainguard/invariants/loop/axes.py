@@ -1,0 +1,49 @@
+"""Judgements of axes: whether what is viewed, scaled or read is what its place says."""
+
+from collections.abc import Iterator
+
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding
+from trainguard.core.measure import portion
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import has_probe
+from trainguard.invariants.loop.wording import events
+
+_LEAST = 2  # steps: the first may be odd
+
+
+@invariant("loop", evidence=has_probe("reshaped", "no view was seen in the graph of a loss"))
+def reshapes_exchange_no_axes(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A reshape is not taken for an exchange of axes.
+
+    Judges: views and reshapes in the graph of a loss. Of what a convolution made, (N, C, ...),
+        those with channels, or equal parts of them, in the last axis. Of other layers, those that
+        give (N, T, D) the shape (N, D, T), (N, heads, T, D / heads) or (N, D, H, W), and those that give
+        (N, heads, T, K) the shape (N, T, heads * K).
+    Allows: axes that are split, merged or left as they are; what was joined, padded or cut before,
+        as for relative positions; what is reduced over the last axis.
+    Misses: sizes that are equal; (N, D, T) where one size divides the other, unless a convolution
+        comes next; views of inputs; torch 2.4, which does not tell what a view made.
+    Why: view() and reshape() go by the order in memory. The shape is right, and each row holds
+        neighbouring places of one channel instead of the channels of one place.
+    Source: torch.Tensor.view and torch.Tensor.permute; lufficc/SSD, where box heads are permuted
+        before they are viewed, and discuss.pytorch.org/t/difference-between-view-and-permute.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "reshaped" and probe.measured >= _LEAST:
+            name, before, after = probe.label.split(" ")
+            yield Finding(
+                f"a reshape in `{trace.subject}` has the shape of exchanged axes, and exchanges"
+                " none",
+                f"what {name} has made" if name != "-" else "what a layer has made",
+                f"{before} reshaped to {after} in "
+                + portion(probe.measured, probe.reference, "steps"),
+                "the numbers of one place beside each other",
+                why="view() and reshape() leave numbers in the order of memory: permute() or"
+                " transpose() first, then reshape",
+                event=probe,
+                source=probe.source,
+            )
