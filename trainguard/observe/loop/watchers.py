@@ -44,6 +44,7 @@ from trainguard.observe.loop.watch.parameters import Parameters
 from trainguard.observe.loop.watch.policy_weights import PolicyWeights
 from trainguard.observe.loop.watch.random_numbers import RandomNumbers
 from trainguard.observe.loop.watch.rates import Rates
+from trainguard.observe.loop.watch.read_places import ReadPlaces
 from trainguard.observe.loop.watch.rebuilt_optimizers import RebuiltOptimizers
 from trainguard.observe.loop.watch.repeat_probe import RepeatProbe
 from trainguard.observe.loop.watch.replicas import Replicas
@@ -102,6 +103,7 @@ _ALL: tuple[type[Watcher], ...] = (
     BatchedGraphs,
     PaddingRows,
     AttendedPadding,
+    ReadPlaces,
     ReshapedAxes,
     Meters,
     Transitions,
