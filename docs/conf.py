@@ -14,6 +14,12 @@ from make_catalogue import write_invariant_pages  # noqa: E402 the folder must b
 project = "trainguard"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 myst_heading_anchors = 3  # as GitHub makes them, so that a link holds in both places
+html_theme_options = {
+    "page_width": "72rem",
+    "font_family": "system-ui, sans-serif",
+    "head_font_family": "system-ui, sans-serif",
+    "font_size": "16px",
+}
 exclude_patterns = ["catalogue.md"]  # the pages of the invariants have all that it says
 
 

@@ -19,7 +19,15 @@ from trainguard.core.catalogue import FAMILIES, SECTIONS, Invariant, catalogue, 
 PAGE = Path(__file__).with_name("catalogue.md")
 EXAMPLES = Path(__file__).parents[1] / "trainguard" / "report" / "examples.json"
 FIXTURES = Path(__file__).parents[1] / "fixtures"
+_IMPORTS = (ast.Import, ast.ImportFrom)
 LIKE = 0.7  # of the lines: less is another component, and not the same one mended
+_THREAD = r"\b([\w.-]+/[\w.-]+) "
+PLACES = {
+    _THREAD + r"issues? (\d+)": r"https://github.com/\1/issues/\2",
+    _THREAD + r"pull requests? (\d+)": r"https://github.com/\1/pull/\2",
+    r"\barXiv (\d{4}\.\d{4,5})": r"https://arxiv.org/abs/\1",
+    r"\bStack Overflow questions? (\d+)": r"https://stackoverflow.com/q/\1",
+}
 HEAD = """\
 # The catalogue
 
@@ -82,9 +90,16 @@ def write_invariant_pages(folder: Path) -> None:
 
 
 def invariant_lines(made: Invariant) -> Iterator[str]:
-    """Yield the page of an invariant: what it says, how to excuse it, code that breaks it."""
+    """Yield the page of an invariant: what it says, an example, how to excuse it, its limit."""
     yield f"# {made.key}\n\n{made.title}\n\nJudged: {condition(made)}.\n"
-    yield from entry_lines(made)
+    yield from map(link_sources, entry_lines(made))
+    broken, changed = find_example(made)
+    if changed:
+        changed = changed.removeprefix("@@\n").rstrip()
+        yield f"## The change that mends it\n\n```diff\n{changed}\n```\n"
+    if broken is not None:
+        path, code = broken.relative_to(FIXTURES.parent).as_posix(), "\n".join(_code(broken))
+        yield f"## Code that breaks it\n\n`{path}`, which a test runs:\n\n```python\n{code}\n```\n"
     yield f'## Excuse it\n\n```python\nallow={{"{made.name}": "<reason>"}}\n```\n'
     yield f"`--trainguard-ignore={made.key}` leaves it out.\n\n## Set its limit\n"
     if has_limit(made):
@@ -92,12 +107,13 @@ def invariant_lines(made: Invariant) -> Iterator[str]:
         yield "It is in the unit of the message, and replaces the default that `Allows` has.\n"
     else:
         yield "It has none that can be set.\n"
-    broken, changed = find_example(made)
-    if broken is not None:
-        path = broken.relative_to(FIXTURES.parent).as_posix()
-        yield f"## Code that breaks it\n\n`{path}`:\n\n```{{literalinclude}} ../../{path}\n```\n"
-    if changed:
-        yield f"## The change that mends it\n\n```diff\n{changed}\n```\n"
+
+
+def link_sources(line: str) -> str:
+    """Return a line in which threads, papers and questions that it names are links to them."""
+    for pattern, address in PLACES.items():
+        line = re.sub(pattern, rf"[\g<0>]({address})", line)
+    return line
 
 
 def examples() -> str:
@@ -141,9 +157,12 @@ def _code(file: Path) -> list[str]:
     text = file.read_text(encoding="utf-8")
     body = ast.parse(text).body[1:]
     told = [node for node in body if not _is_for_tests(node)]
-    lines = text.splitlines()
-    parts = ["\n".join(lines[_first(node) - 1 : node.end_lineno]) for node in told]
-    return "\n\n".join(parts).splitlines()
+    lines, code = text.splitlines(), list[str]()
+    for before, node in zip([None, *told], told, strict=False):
+        together = isinstance(before, _IMPORTS) and isinstance(node, _IMPORTS)
+        code += [""] * (before is not None and not together)
+        code += lines[_first(node) - 1 : node.end_lineno]
+    return code
 
 
 def _first(node: ast.stmt) -> int:

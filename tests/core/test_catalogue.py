@@ -103,6 +103,7 @@ PAGES = {
     "checkpoint.checkpoint_is_complete": "+        optimizer.load_state_dict(state[",
     "loss.gradient_is_bounded": 'limits={"gradient_is_bounded": 0.5}',
     "loop.order_of_samples_does_not_matter": "It has none that can be set.",
+    "loop.evaluation_mode_is_on": "](https://github.com/pliang279/MultiBench/issues/26)",
 }
 
 
