@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Final
 
 from trainguard.mutants.result import OUTCOMES, Result, Survey
+from trainguard.report.formats.html_format import fill_page
 from trainguard.report.json import render
 from trainguard.report.text import WIDTH, render_rows
 
@@ -16,6 +17,27 @@ _DIFF: Final = 12  # lines of a diff that are shown
 
 def render_survey(survey: Survey) -> str:
     """Return all that is printed: the survivors with their diffs, then the table."""
+    head, rows = _summarize(survey)
+    parts = [" trainguard ".center(WIDTH, "=")]
+    parts += [f"{_survivor(result)}\n" for result in survey.of_outcome("survived")]
+    return "\n".join([*parts, render_rows(head, rows)])
+
+
+def survey_as_page(survey: Survey) -> str:
+    """Return a page of a survey: survivors with what would notice them, then what was noticed."""
+    head, rows = _summarize(survey)
+    return fill_page(
+        "mutation_page.html",
+        script=survey.script,
+        headline=head[-1],
+        rows=rows,
+        survivors=survey.of_outcome("survived"),
+        killed=survey.of_outcome("killed"),
+    )
+
+
+def _summarize(survey: Survey) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the headlines of a survey, and its rows: who noticed how many."""
     counts = {outcome: len(survey.of_outcome(outcome)) for outcome in OUTCOMES}
     planted = counts["killed"] + counts["survived"]
     killed, by_run = survey.of_outcome("killed"), sum(bool(r.run) for r in survey.results)
@@ -42,9 +64,7 @@ def render_survey(survey: Survey) -> str:
             names
         )
     rows += [("unread", text) for text in survey.unread]
-    parts = [" trainguard ".center(WIDTH, "=")]
-    parts += [f"{_survivor(result)}\n" for result in survey.of_outcome("survived")]
-    return "\n".join([*parts, render_rows(head, rows)])
+    return head, rows
 
 
 def survey_as_json(survey: Survey) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,7 +20,7 @@ from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
 from trainguard.mutants.operator import mutants, operators
 from trainguard.mutants.result import Ledger, Survey, by_turns, result_of
-from trainguard.report.mutation import render_survey, survey_as_json
+from trainguard.report.mutation import render_survey, survey_as_json, survey_as_page
 
 SOURCE = b"for x in xs:\n    o.zero_grad()\n    x.backward()\n    o.step()\no.zero_grad()\n"
 
@@ -171,6 +172,10 @@ def test_the_report() -> None:
     plain = json.loads(survey_as_json(survey))
     assert plain["counts"] == {"killed": 1, "survived": 1, "equivalent": 1, "crashed": 0, "left": 1}
     assert plain["results"][1]["diff"].startswith("--- a/train.py")
+    page = survey_as_page(survey)
+    assert page.index("What nothing notices") < page.index("tg.Script(&#34;train.py&#34;)")
+    assert page.index("tg.Script") < page.index("What is noticed") < page.rindex("tests/g.py::x")
+    assert '<span class="in">+pass</span>' in re.sub(r"\s*pass", "pass", page)
 
 
 def test_a_project_is_where_the_script_is(tmp_path, monkeypatch) -> None:

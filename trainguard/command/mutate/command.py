@@ -21,12 +21,12 @@ from trainguard.command.mutate.project import Project, find_project
 from trainguard.command.mutate.proposal import propose
 from trainguard.command.mutate.trial import Trial, try_guards, try_training
 from trainguard.command.mutate.unchanged import check_judged, check_repeats, is_same
-from trainguard.command.options import Words, check_file, split_globs
+from trainguard.command.options import Words, check_file, check_installed, split_globs
 from trainguard.command.output import say, write_file
 from trainguard.core.errors import DeclarationError
 from trainguard.mutants.operator import Mutant, mutants, operators
 from trainguard.mutants.result import Ledger, Result, Survey, by_turns, result_of
-from trainguard.report.mutation import render_survey, survey_as_json
+from trainguard.report.mutation import render_survey, survey_as_json, survey_as_page
 from trainguard.report.progress import showing
 
 _TIMES: Final = 5  # what a mutant may take of what the training takes as it is, and
@@ -44,6 +44,7 @@ class MutateRequest:
     steps: int | None = None
     jobs: int = 1
     json: Path | None = None
+    html: Path | None = None
     fresh: bool = False
 
 
@@ -80,6 +81,9 @@ def mutate_training(
     ] = None,
     jobs: Annotated[int, typer.Option("-n", min=1, help="Run so many at once.", metavar="N")] = 1,
     json: Annotated[Path | None, typer.Option(help="Write it all down.", metavar="FILE")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page, with jinja2.", metavar="FILE")
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget what was run before.")] = False,
     listed: Annotated[bool, typer.Option("--list", help="List the operators, and stop.")] = False,
 ) -> None:
@@ -98,6 +102,8 @@ def mutate_training(
         if script is None:
             raise DeclarationError("There is no script. Write `trainguard mutate train.py`.")
         operators(chosen)
+        if html is not None:
+            check_installed("--html", "jinja2")
         order = MutateRequest(
             project=find_project(script, tuple(args or ()), tuple(guards or ())),
             globs=chosen,
@@ -105,6 +111,7 @@ def mutate_training(
             steps=steps,
             jobs=jobs,
             json=check_file("--json", json),
+            html=check_file("--html", html),
             fresh=fresh,
         )
         raise typer.Exit(mutate(order))
@@ -134,7 +141,10 @@ def mutate(order: MutateRequest) -> int:
     written = True
     if order.json is not None:
         written = write_file(order.json, lambda: survey_as_json(survey), sys.stderr)
-    written &= say(render_survey(survey), sys.stdout, sys.stderr) or order.json is not None
+    if order.html is not None:
+        written &= write_file(order.html, lambda: survey_as_page(survey), sys.stderr)
+    kept = order.json is not None or order.html is not None
+    written &= say(render_survey(survey), sys.stdout, sys.stderr) or kept
     return exit_code(survey) or (CLEAN if written else USAGE)
 
 

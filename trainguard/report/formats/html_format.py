@@ -26,7 +26,7 @@ from trainguard.report.text import read_more, render_note, render_verdict, silen
 WIDTH, HEIGHT = 1000, 100  # of a curve, in its own units
 _MOST = 500  # points of a curve: two for each pixel of a small window
 _EVALUATED = 4  # curves of evaluations
-_TEMPLATE: Final = Path(__file__).with_name("run_page.html")
+_TEMPLATES: Final = Path(__file__).parent
 _Points = Sequence[tuple[float, float]]
 Told = dict[str, Any]
 
@@ -83,13 +83,18 @@ def write(accounts: Sequence[RunAccount]) -> str:
 
 def write_page(told: Sequence[Told]) -> str:
     """Return the page of what was told of one run, of several, or of declared subjects."""
-    from jinja2 import Environment  # late: it is no dependency
-
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["code"] = _mark_code
-    template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
     runs = [{**each, "prefix": f"{n}-" if n else ""} for n, each in enumerate(told)]
-    return template.render(runs=runs, width=WIDTH, height=HEIGHT)
+    return fill_page("run_page.html", runs=runs, width=WIDTH, height=HEIGHT)
+
+
+def fill_page(template: str, **values: Any) -> str:
+    """Return a page with these values in it."""
+    from jinja2 import Environment, FileSystemLoader  # late: it is no dependency
+
+    loader = FileSystemLoader(_TEMPLATES)
+    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["code"] = _mark_code
+    return environment.get_template(template).render(**values)
 
 
 def tell(part: PagePart) -> Told:
