@@ -12,6 +12,7 @@ from torch import nn
 
 import trainguard as tg
 from benchmarks.gpu.machine import Machine, Row, attempt
+from tests.simulated.device import REAL
 
 
 def ranks(machine: Machine) -> Iterator[Row]:
@@ -47,11 +48,26 @@ def rank() -> None:
 
 
 def tests(machine: Machine) -> Iterator[Row]:
-    """Run the tests that are skipped where there is no CUDA, one worker of xdist per device."""
+    """Run the tests that need CUDA, and judge fixtures on it, one worker of xdist per device."""
     if machine.simulated:
-        chosen = ["tests/simulated/test_device.py", "-p", "no:cacheprovider"]
-    else:
-        chosen = ["tests/observe/memory/test_step.py", "-n", str(machine.module.device_count())]
-    command = [sys.executable, "-m", "pytest", "-q", *chosen]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
-    yield {"tests": chosen[0], "outcome": ended.stdout.strip().splitlines()[-1]}
+        yield _test(["tests/simulated/test_device.py"], {})
+        return
+    workers = ["-n", str(machine.module.device_count())]
+    yield _test(["tests/observe/memory/test_step.py", *workers], {})
+    yield _test(["tests/simulated/test_fixtures.py", *workers], {REAL: machine.kind})
+
+
+def _test(chosen: list[str], variables: dict[str, str]) -> Row:
+    """Return what became of the tests of a file."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen]
+    ended = subprocess.run(
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, **variables},
+    )
+    lines = ended.stdout.strip().splitlines()
+    failed = [line.partition(" - ")[0] for line in lines if line.startswith(("FAILED", "ERROR"))]
+    return {"tests": chosen[0], "outcome": lines[-1], "failed": " ".join(failed)[:2000]}

@@ -2,18 +2,23 @@
 What tests on a simulated accelerator share: the accelerator itself.
 
 It stays in its process for good, and other tests would judge on it too. So these tests run alone:
-by `nox -s simulated`, or `pytest tests/simulated`.
+by `nox -s simulated`, or `pytest tests/simulated`. Where TRAINGUARD_ACCELERATOR=cuda, say, the
+fixtures are judged on the real devices of that type (`pytest tests/simulated/test_fixtures.py`).
 """
 
+import os
 import warnings
 from pathlib import Path
 
 import pytest
+import torch
 
-from tests.simulated.device import CannotBeBuilt, register
+from tests.simulated.device import NAME, REAL, CannotBeBuilt, register
 
 HERE = Path(__file__).parent
-DEVICES = ("sim:0", "sim:1")
+KIND = os.environ.get(REAL, NAME)
+COUNT = 2 if KIND == NAME else min(2, torch.get_device_module(KIND).device_count())
+DEVICES = tuple(f"{KIND}:{number}" for number in range(COUNT))
 _ALONE = "run by `nox -s simulated`: a simulated accelerator stays in its process for good"
 
 
@@ -32,6 +37,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session", autouse=True)
 def _simulated() -> None:
     """Build and register the accelerator, once; skip all where there is no compiler."""
+    if KIND != NAME:
+        return
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch, about compilers

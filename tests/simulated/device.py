@@ -25,6 +25,7 @@ import torch
 
 NAME = "sim"
 DEFAULT = "TRAINGUARD_SIMULATED"  # the variable that names the device of new tensors
+REAL = "TRAINGUARD_ACCELERATOR"  # that which names a type of real devices to be used instead
 _SOURCE = Path(__file__).with_name("device.cpp")
 _TOTAL = 2**30  # bytes that each device says it has
 

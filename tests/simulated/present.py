@@ -8,8 +8,9 @@ import os
 
 import torch
 
-from tests.simulated.device import DEFAULT, register
+from tests.simulated.device import DEFAULT, REAL, register
 
-register()
+if REAL not in os.environ:
+    register()
 if name := os.environ.get(DEFAULT):
     torch.set_default_device(name)
