@@ -1,9 +1,11 @@
 """A recorded training on a device is the one that it would have been, and hardly waits for it."""
 
+import gc
 import json
 import os
 import subprocess
 import sys
+import weakref
 from collections import Counter
 from pathlib import Path
 from unittest.mock import patch
@@ -64,6 +66,7 @@ def added(training, device: str) -> list[tuple[Counts, Counter[str]]]:
     """Return what a recording adds to each step of a training, and where."""
     plain, ours = Waits(), Waits()
     plain.train(training, device, recorded=False)
+    gc.collect()  # networks of other trainings would be taken for copies, and compared
     ours.train(training, device, recorded=True)
     more = [a - b for a, b in zip(ours.steps, plain.steps, strict=True)]
     return list(zip(more, ours.where, strict=True))
@@ -104,6 +107,13 @@ def test_a_second_wait_is_noticed(device):
     with patch.object(Gradients, "before_step", reading):
         steps = added(regression, device)
     assert steps[EARLY + 1][0].waits == 2
+
+
+def test_a_model_that_is_gone_is_not_kept(device):
+    """Numbers that are fetched a step later keep no parameter until then."""
+    with Recorder("twice", probe=False):
+        gone = weakref.ref(regression(device, EARLY, lambda: None)[0].weight)
+        assert gone() is None
 
 
 @pytest.mark.parametrize("waits", [True, False])

@@ -72,7 +72,8 @@ class Examples:
         """Return columns of a BaselineFit: how many examples there are, and what they teach."""
         try:
             self.settle()
-            learnable = _held_out_r2(self.inputs, self.targets)
+            with torch.device("cpu"):  # where the rows are, whatever the user's default device is
+                learnable = _held_out_r2(self.inputs, self.targets)
         except Exception:  # noqa: BLE001 rows of different lengths, a matrix that is singular
             learnable = nan
         return {

@@ -2,7 +2,7 @@
 
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isnan
 from typing import Any
@@ -17,7 +17,7 @@ from trainguard.observe.tools.places import start_of
 
 _PART = 0.05  # of its root, that a trained module must be for a copy of it to be looked for
 _LEAST = 16  # elements of such a module
-_ALIKE = 0.7  # correlation of a copy with its module; that of two drawn apart is about zero
+ALIKE = 0.7  # correlation of a copy with its module; that of two drawn apart is about zero
 _COMPARED = 2  # parameters of a module that are compared
 _ELEMENTS = 4096  # of each of them
 _DENSE = 65536  # a larger parameter may be an embedding, of which few rows move
@@ -97,15 +97,20 @@ class AveragedCopy:
         """Say whether the copy has the same memory as its module."""
         return all(start_of(a) == start_of(b) for a, b in self.pairs())
 
-    def likeness(self) -> float:
-        """Return how well the copy correlates with its module: 1 where they are equal, or nan."""
-        each = [_correlation(student, copy) for student, copy in self.pairs()]
-        known = [likeness for likeness in each if not isnan(likeness)]
-        return min(known, default=0.0)
 
-    def alike(self) -> bool:
-        """Say whether this is a copy: one that began as its module, or follows it."""
-        return self.likeness() >= _ALIKE
+def likenesses(copies: Sequence[AveragedCopy]) -> list[float]:
+    """
+    Return how well each copy correlates with its module: 1 where they are equal, 0 for no number.
+
+    All in one transfer: a network may have many candidates, each of which would be waited for.
+    """
+    found = [[_correlation(student, copy) for student, copy in each.pairs()] for each in copies]
+    flat = [likeness for each in found for likeness in each]
+    if not flat:
+        return [0.0] * len(copies)
+    numbers = iter(torch.stack([likeness.to(flat[0].device) for likeness in flat]).tolist())
+    known = [[number for _ in each if not isnan(number := next(numbers))] for each in found]
+    return [min(each, default=0.0) for each in known]
 
 
 def trained_modules(
@@ -140,8 +145,9 @@ def _entry(source: Any, key: str | int) -> torch.Tensor | None:
     return found if isinstance(found, torch.Tensor) else None
 
 
-def _correlation(one: torch.Tensor, other: torch.Tensor) -> float:
+def _correlation(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Return the correlation of two vectors; nan where either is constant."""
-    a, b = one.cpu().double(), other.cpu().double()
+    precise = torch.float32 if one.device.type == "mps" else torch.float64
+    a, b = one.to(precise), other.to(one.device, precise)
     a, b = a - a.mean(), b - b.mean()
-    return float(a @ b / (a.norm() * b.norm()))
+    return a @ b / (a.norm() * b.norm())

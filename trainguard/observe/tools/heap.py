@@ -14,7 +14,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainguard.observe.tools.averaged_copies import AveragedCopy, TrainedModule, trained_modules
+from trainguard.observe.tools.averaged_copies import (
+    ALIKE,
+    AveragedCopy,
+    TrainedModule,
+    likenesses,
+    trained_modules,
+)
 from trainguard.observe.tools.living_objects import kinds, pick
 from trainguard.observe.tools.user_line import foreign
 
@@ -92,8 +98,9 @@ def _best(
     ]
     if ids & held:  # trained itself, or a shallow copy that has the very same parameters
         made = [copy for copy in made if ids == _parameter_ids(copy.follows.module())]
-    best = max(made, key=lambda copy: copy.likeness(), default=None)
-    return best if best is not None and best.alike() else None
+    ranked = zip(likenesses(made), made, strict=True)
+    likeness, best = max(ranked, key=lambda pair: pair[0], default=(0.0, None))
+    return best if likeness >= ALIKE else None
 
 
 def _shadows(
@@ -101,14 +108,16 @@ def _shadows(
 ) -> list[AveragedCopy]:
     """Return the dicts and lists of tensors that are copies with a memory of their own."""
     places = {_place(copy) for copy in known}
-    found = []
+    found, candidates = [], []
     for table in tables:
         made = _match_list(table, trained) if type(table) is list else _match_dict(table, trained)
-        if made is not None and made.pairs() and not made.is_shared() and made.alike():
-            place = _place(made)
-            if place not in places:
-                places.add(place)
-                found.append(made)
+        if made is not None and made.pairs() and not made.is_shared():
+            candidates.append(made)
+    for made, likeness in zip(candidates, likenesses(candidates), strict=True):
+        place = _place(made)
+        if likeness >= ALIKE and place not in places:
+            places.add(place)
+            found.append(made)
     return found
 
 

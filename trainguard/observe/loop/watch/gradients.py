@@ -1,5 +1,6 @@
 """Watches gradients: when they arrive, what was left over, and their norms at the step."""
 
+import weakref
 from collections.abc import Callable, Iterable
 from math import inf, nan, sqrt
 from typing import Any
@@ -12,6 +13,7 @@ from trainguard.observe.loop.window import Window, gradient_of
 from trainguard.observe.tools.local_values import is_sharded
 
 Namer = Callable[[torch.Tensor], str]
+_Pair = tuple[torch.Tensor, torch.Tensor]  # a parameter and its gradient
 _MOST_LAYERS = 64
 
 
@@ -69,13 +71,13 @@ class Gradients(Watcher):
         """Name what was not finite first: what the loss showed, else a parameter's gradient."""
         if window.culprit or window.norms is None:
             return {"culprit": window.culprit} if window.culprit else {}
-        parameters = [parameter for parameter, _ in window.gradients()]
-        name_of = self.recorder.names.parameter
+        pairs = window.gradients()
+        name_at, count = _namer(pairs, self.recorder.names.parameter), len(pairs)
 
         def culprit(each: list[float]) -> str:
             """Return the last of the model whose gradient is not finite: it had it first."""
-            bad = [p for p, norm in zip(parameters, each, strict=False) if norm - norm != 0]
-            return f"gradient of `{name_of(bad[-1])}`" if bad else ""
+            bad = [i for i, norm in zip(range(count), each, strict=False) if norm - norm != 0]
+            return f"gradient of `{name_at(bad[-1])}`" if bad else ""
 
         return {"culprit": Deferred(window.norms, culprit)}
 
@@ -128,16 +130,27 @@ def global_norm(each: Iterable[float]) -> float:
     return sqrt(squares) if squares - squares == 0 else inf
 
 
-def _largest_among(
-    pairs: list[tuple[torch.Tensor, torch.Tensor]], name_of: Namer
-) -> Callable[[list[float]], str]:
+def _largest_among(pairs: list[_Pair], name_of: Namer) -> Callable[[list[float]], str]:
     """Return what names the parameter with the largest norm, or nothing where all are zero."""
-    parameters = [parameter for parameter, _ in pairs]
+    name_at = _namer(pairs, name_of)
 
     def named(each: list[float]) -> str:
         """Return the name."""
         largest = max(each)
-        return name_of(parameters[each.index(largest)]) if largest > 0 else ""
+        return name_at(each.index(largest)) if largest > 0 else ""
+
+    return named
+
+
+def _namer(pairs: list[_Pair], name_of: Namer) -> Callable[[int], str]:
+    """Return what names a parameter by its place, and keeps none of them alive."""
+    # Numbers of an accelerator come a step later, when their model may be gone.
+    parameters = [weakref.ref(parameter) for parameter, _ in pairs]
+
+    def named(place: int) -> str:
+        """Return the name."""
+        parameter = parameters[place]()
+        return "a parameter that is gone" if parameter is None else name_of(parameter)
 
     return named
 

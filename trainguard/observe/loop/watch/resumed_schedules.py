@@ -83,9 +83,9 @@ class ResumedSchedules(Watcher):
 
     def before_step(self, window: Window) -> Columns:
         """Compare the schedules of an optimizer that goes on with what was read with it."""
-        if self._read:
+        if self._read and window.optimizer is not None:
             read, self._read = self._read, []
-            optimizer = window.optimizer() if window.optimizer is not None else None
+            optimizer = window.optimizer()
             with suppress(Exception):  # whatever somebody's schedulers do when they are looked at
                 for one in read:
                     own = any(ref() is optimizer for ref in one.optimizers)
