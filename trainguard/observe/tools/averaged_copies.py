@@ -150,4 +150,5 @@ def _correlation(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     precise = torch.float32 if one.device.type == "mps" else torch.float64
     a, b = one.to(precise), other.to(one.device, precise)
     a, b = a - a.mean(), b - b.mean()
-    return a @ b / (a.norm() * b.norm())
+    correlation: torch.Tensor = a @ b / (a.norm() * b.norm())
+    return correlation
