@@ -30,7 +30,9 @@ def test_eight_billion_parameters_are_reported_as_printed(folder) -> None:
 def test_measures_save_what_is_printed() -> None:
     """The command of the table prints its rows, and every amount is the same within 1 %."""
     command = [sys.executable, "-m", "benchmarks.memory", "budget"]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+    printed = subprocess.run(
+        command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=1800
+    ).stdout
     told = re.findall(r"^\| (.+): predicted \| (.+?), (.+?), (.+) \|$", printed, re.M)
     rows = re.findall(r"^\| (.+?) \| ([\d.]+ GiB) \| (.*?) ?\| (fits|does not fit) \|$", PAGE, re.M)
     assert [(name, fits) for name, _, _, fits in told] == [
