@@ -161,7 +161,7 @@ def _record(
             stack.enter_context(progress(lambda: recorder.steps, run.steps))
             stack.enter_context(spawned)
             stack.enter_context(recorder)
-            spawned.listen(recorder.patches)
+            spawned.listen(recorder)
             account_for_exits(run.name, recorder.patches.replace)
             stack.enter_context(time_limit(order.timeout, Stopped))
             patience = order.timeout if ranks.world() > 1 and order.judging else None

@@ -74,23 +74,25 @@ def test_a_forked_child_finishes_no_trace(folder) -> None:
     assert done.stdout.startswith(f"made in True\n\n{RULE}")
 
 
-def test_a_child_that_trains(folder) -> None:
-    """Steps in a child process are not seen, and it is said that they are not."""
-    train = folder.training(before="def main():", steps=5).replace("\nfor step", "\n    for step")
-    head, loop = train.split("    for step", 1)
+@pytest.mark.parametrize("how", ["fork", "spawn"])
+def test_a_child_that_trains(folder, how) -> None:
+    """A process that the script starts to train in is recorded and judged in its place."""
+    train = folder.training(before="def main():", steps=5, zero="")
+    head, loop = train.replace("\nfor step", "\n    for step").split("    for step", 1)
     loop = "    for step" + loop.rstrip().replace("\n    ", "\n        ")
     call = (
-        "\n\nif __name__ == '__main__':\n    import multiprocessing\n"
-        "    child = multiprocessing.get_context('spawn').Process(target=main)\n"
-        "    child.start()\n    child.join()\n    sys.exit(child.exitcode)\n"
+        "\n\ndef report():\n    print('no training', flush=True)\n\n\n"
+        "if __name__ == '__main__':\n    import multiprocessing\n"
+        f"    context = multiprocessing.get_context({how!r})\n"
+        "    children = [context.Process(target=each) for each in (report, main)]\n"
+        "    for child in children:\n        child.start()\n        child.join()\n"
+        "    sys.exit(children[1].exitcode)\n"
     )
     folder.write("train.py", head + loop + call)
-    done = folder.process("train.py")
-    assert done.returncode == 2
-    assert done.stderr == (
-        "`train.py` made no training step, so that there is nothing to judge.\n"
-        "Steps in processes that it starts are not seen.\n"
-    )
+    done = folder.process("--json", "out.json", "train.py")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith("no training\n")
+    assert folder.found("out.json") == ["gradients_start_empty"]
 
 
 SPAWNING = """\
@@ -118,20 +120,44 @@ def work(rank, file):
 
 
 if __name__ == "__main__":
-    mp.spawn(work, (os.path.abspath("meeting"),), nprocs=2)
+    START
 """
+CALL = "mp.spawn(work, (os.path.abspath('meeting'),), nprocs=2)"
 
 
 @pytest.mark.parametrize(("rate", "fails", "code"), [(0, -1, 0), (1, -1, 1), (0, 1, 3)])
 def test_processes_that_torch_spawns(folder, rate, fails, code) -> None:
     """They are judged together and in one report; one that fails has told its steps."""
-    folder.write("train.py", SPAWNING.replace("RATE", str(rate)).replace("FAILS", str(fails)))
+    train = SPAWNING.replace("RATE", str(rate)).replace("FAILS", str(fails))
+    folder.write("train.py", train.replace("START", CALL))
     done = folder.process("--json", "out.json", "train.py")
     assert done.returncode == code
     assert folder.found("out.json") == ["replicas_agree", "optimizers_agree"] * rate
     assert "all 2 processes were judged together" in done.stdout
     assert "train.py: 8 steps of SGD" in done.stdout
     assert ("LookupError: no more" in done.stderr) == (fails == 1)
+
+
+PROCESSES = """\
+children = [mp.Process(target=work, args=(rank, os.path.abspath("meeting"))) for rank in range(2)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+"""
+LAUNCHER = "mp.start_processes(work, (os.path.abspath('meeting'),), 2, start_method='fork')"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+@pytest.mark.parametrize("start", [PROCESSES, LAUNCHER])
+def test_processes_that_are_forked(folder, start) -> None:
+    """By multiprocessing, or as Accelerate's launcher for notebooks does it: judged together."""
+    train = SPAWNING.replace("RATE", "1").replace("FAILS", "-1")
+    folder.write("train.py", train.replace("START", start))
+    done = folder.process("--json", "out.json", "train.py")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert folder.found("out.json") == ["replicas_agree", "optimizers_agree"]
+    assert "all 2 processes were judged together" in done.stdout
 
 
 def test_a_script_that_ends_at_once(folder) -> None:

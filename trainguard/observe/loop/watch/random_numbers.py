@@ -1,6 +1,7 @@
 """Watches seeds that are set in the course of a training: whether its random numbers come back."""
 
 import random
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial, wraps
@@ -17,7 +18,7 @@ from trainguard.observe.loop.watch.batches import Batches
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import DENSE, Forward, Window
 from trainguard.observe.tools.patches import Patches
-from trainguard.observe.tools.user_line import caller
+from trainguard.observe.tools.user_line import caller, foreign
 
 _PART = 256  # bytes of torch's state: its place in a block of numbers, and the first of the block
 _MOST = 65536  # draws that are told apart
@@ -43,6 +44,7 @@ class RandomNumbers(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
+        self.seeded: set[str] = set()  # generators that a line of the user's own has seeded
         self._states: dict[str, int | None] = {}  # of each generator that was seeded
         self._sources: dict[str, str] = {}
         self._given: dict[tuple[str, str], Any] = {}  # the seed that each line gives
@@ -128,6 +130,8 @@ class RandomNumbers(Watcher):
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             """Set the seed."""
             result = seed(*args, **kwargs)
+            if foreign(sys._getframe(1).f_code.co_filename):  # noqa: SLF001 the way that is cheap
+                self.seeded.add(kind)
             if self.recorder.patches.active and self.recorder.steps:
                 self._note_seed(kind, next(iter([*args, *kwargs.values()]), None))
             return result

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainguard.events.base import Event
 from trainguard.events.ranks import GENERATORS, ReplicaSums
-from trainguard.observe.loop.watch.random_numbers import state_of
+from trainguard.observe.loop.watch.random_numbers import RandomNumbers, state_of
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.fingerprint import sum_bits
@@ -60,6 +60,7 @@ class Replicas(Watcher):
     """The ReplicaSums events, where several processes are in a group; nothing elsewhere."""
 
     makes = ("ReplicaSums",)
+    relies_on = ("RandomNumbers",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -103,7 +104,7 @@ class Replicas(Watcher):
                     sharded=summed.sharded,
                     lone=summed.lone,
                     exchanged=summed.exchanged,
-                    draws=tuple(summed.draws),
+                    draws=tuple(self._keep_own(draws) for draws in summed.draws),
                     begun=any(f.training and f.gradients for f in summed.window.forwards),
                     steps=tuple(summed.steps),
                     sums=tuple(tuple(row) for row in _numbers(summed.sums)),
@@ -119,6 +120,11 @@ class Replicas(Watcher):
             made.wrapper = weakref.ref(wrapper)
             made.replicas = group_text(distributed.get_process_group_ranks(wrapper.process_group))
         return made
+
+    def _keep_own(self, draws: tuple[int, ...]) -> tuple[int, ...]:
+        """Return what generators have drawn that the user's own lines seeded, not a library's."""
+        seeded = self.recorder.watcher(RandomNumbers).seeded
+        return tuple(d * (kind in seeded) for d, kind in zip(draws, GENERATORS, strict=True))
 
     def _names(self, parameters: list[torch.Tensor]) -> tuple[str, ...]:
         """Return what each sum is of: a parameter, or the first of several in a row."""
