@@ -255,6 +255,8 @@ class Probe(Event):
         that was loaded), "renamed" (frozen parameters that a load left out, of the names that it
         had too many), "restored" (a state that shares the memory of what it was loaded into),
         "overwritten" (what a pass has put in the place of what was loaded, as a share of that),
+        "noise" (how far noise that is predicted no better than by its mean correlates with the
+        input, against five deviations of what independent numbers would),
         "order" (passes through a loader in the order of an earlier one), "reach" (different samples
         of a pass, against those drawn; step is the size of the data set), "sorted" (labels that
         rise through each epoch), "random" (steps that drew the numbers of an earlier one),

@@ -247,6 +247,37 @@ def data_keeps_up(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
+@invariant("loop", evidence=has_probe("noise", "no noise was predicted in vain"))
+def noise_is_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The noise that a model is to tell from its input is in the input.
+
+    Judges: steps in which the target of an error is a tensor that the script calls noise, or rows
+        of it that are scaled, all of them: whether any input of its shape correlates with it, where
+        the last quarter of the errors is no smaller than that of predicting its mean.
+    Allows: five deviations of what independent numbers would have, of so many that these are 0.03
+        or less; models that are given the noise itself, as generators are.
+    Misses: noise without a name; targets that are mixed of noise and data; steps that are too few.
+    Why: where one function draws the noise of the target and another that of the input, there is
+        nothing to learn: the loss stays at the variance of the noise.
+    Source: Ho et al. 2020, algorithm 1 (one noise for both); denoising-diffusion-pytorch, whose
+        q_sample draws its own where it is given none.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "noise" and probe.measured <= probe.reference:
+            yield Finding(
+                f"the noise that the model of `{trace.subject}` is to predict is not in its input",
+                f"`{probe.label}`, in {probe.step} of {probe.step} steps",
+                number(probe.measured, "of correlation")
+                + ", and an error as large as that of predicting zero",
+                "above " + number(probe.reference) + ", which independent numbers may have",
+                why="perhaps other noise is drawn for the input: give"
+                f" `{probe.label}` to what makes it",
+                event=probe,
+                source=probe.source,
+            )
+
+
 @invariant("loop", evidence=has_probe("stored", "no data set was served twice that stores samples"))
 def stored_samples_stay(trace: Trace[Event]) -> Iterator[Finding]:
     """

@@ -39,6 +39,7 @@ from trainguard.observe.loop.watch.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.losses import Losses
 from trainguard.observe.loop.watch.meters import Meters
 from trainguard.observe.loop.watch.mixing_probe import MixingProbe
+from trainguard.observe.loop.watch.noise_targets import NoiseTargets
 from trainguard.observe.loop.watch.padding_rows import PaddingRows
 from trainguard.observe.loop.watch.parameters import Parameters
 from trainguard.observe.loop.watch.policy_weights import PolicyWeights
@@ -107,6 +108,7 @@ _ALL: tuple[type[Watcher], ...] = (
     ReshapedAxes,
     Meters,
     Transitions,
+    NoiseTargets,
     SelfMatches,
     LabelOrder,
     EpochOrders,

@@ -1,0 +1,80 @@
+"""Noise that a model is to tell from its input: what tells that the input has it."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.recorder import Recorder
+
+
+def found(loss_of) -> tuple[list[Probe], bool]:
+    """Train on noise for a while; return what was found, and whether it was looked for."""
+    torch.manual_seed(0)
+    with Recorder("x") as recorder:
+        net = nn.Linear(32, 32)
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+        for _ in range(20):
+            optimizer.zero_grad()
+            loss_of(net, torch.randn(64, 32)).backward()
+            optimizer.step()
+    probes = (event for event in recorder.trace if isinstance(event, Probe))
+    looked = "noise" in recorder.trace.conditions["looked"]
+    return [probe for probe in probes if probe.probe == "noise"], looked
+
+
+def other(net, x) -> torch.Tensor:
+    """Give the model other noise."""
+    noise = torch.randn_like(x)
+    return F.mse_loss(net(x + torch.randn_like(x)), noise)
+
+
+def other_by_hand(net, x) -> torch.Tensor:
+    """Give the model other noise, by a loss of one's own."""
+    eps = torch.randn_like(x)
+    return (eps - net(x + torch.randn_like(x))).abs().mean()
+
+
+def other_scaled(net, x) -> torch.Tensor:
+    """Give the model other noise, and scale the target by the sample."""
+    noise = torch.randn_like(x)
+    return F.mse_loss(net(x + torch.randn_like(x)), -noise / (1 + torch.rand(len(x), 1)))
+
+
+def same(net, x) -> torch.Tensor:
+    """Give the model the noise of the target, a tenth of its data."""
+    noise = torch.randn_like(x)
+    return F.mse_loss(net(x + 0.1 * noise), noise)
+
+
+def mixed(net, x) -> torch.Tensor:
+    """Predict another noisy copy of the data."""
+    noise = torch.randn_like(x)
+    return F.mse_loss(net(x + torch.randn_like(x)), x + noise)
+
+
+def generated(net, x) -> torch.Tensor:
+    """Learn from the noise itself."""
+    noise = torch.randn_like(x)
+    return F.mse_loss(net(noise), noise.flip(1))
+
+
+@pytest.mark.parametrize("loss_of", [other, other_by_hand, other_scaled])
+def test_noise_that_is_not_in_the_input(loss_of) -> None:
+    """It correlates with the input no more than by chance."""
+    (probe,), looked = found(loss_of)
+    assert looked
+    assert probe.measured <= probe.reference < 0.03
+
+
+def test_noise_that_is_in_the_input() -> None:
+    """It correlates, though nothing has been learned yet."""
+    (probe,), _ = found(same)
+    assert probe.measured > 3 * probe.reference
+
+
+@pytest.mark.parametrize("loss_of", [mixed, generated])
+def test_noise_that_is_not_the_target(loss_of) -> None:
+    """Nothing is told of it."""
+    assert found(loss_of) == ([], False)
