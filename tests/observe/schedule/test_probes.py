@@ -43,6 +43,14 @@ class Forgetful:
         self.optimizer.param_groups[0]["lr"] = 1 / (1 + self.count)
 
 
+class Waiting(Forgetful):
+    """One that counts what did not improve, and forgets it too."""
+
+    def step(self, metrics: float) -> None:
+        """Count a metric."""
+        super().step()
+
+
 class Remembering(Forgetful):
     """The same with its state saved."""
 
@@ -81,10 +89,17 @@ class Refusing(Remembering):
     ],
 )
 def test_a_resume_goes_through_a_file(scheduler: type, phases: set[str]) -> None:
-    """What becomes of the state is told apart in the trace, and only a whole one is passed."""
+    """What becomes of the state is told apart in the trace; one that is not there is a note."""
     schedule = tg.Schedule(scheduler, warmup=8, total=20, base_rate=1.0)
     assert {tick.phase for tick in ticks(schedule, "resume")} == phases
-    assert bool(broken(schedule, "resume_continues_the_schedule")) == ("resumed" not in phases)
+    assert bool(broken(schedule, "resume_continues_the_schedule")) == bool(
+        phases & {"unsaved", "unloaded"}
+    )
+
+
+def test_a_rule_of_metrics_without_a_state_breaks() -> None:
+    """A training can advance a count anew by as many steps; nobody has the metrics again."""
+    assert broken(tg.Schedule(Waiting, total=20), "resume_continues_the_schedule")
 
 
 def test_a_run_is_saved_in_the_warmup_and_in_the_middle() -> None:

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any
 
 import torch
@@ -160,6 +161,7 @@ def ticks(
     case: int = 0,
 ) -> Iterator[Tick]:  # fmt: skip
     """Yield one tick for each step, and advance the schedule between them."""
+    fed = drive.is_fed
     for step in steps:
         metric = metrics(step)
         yield Tick(
@@ -168,7 +170,7 @@ def ticks(
             step=step,
             rates=drive.rates(step),
             reported=drive.reported_rates(),
-            metric=metric,
+            metric=metric if fed else nan,
             label=label,
         )
         if step != steps[-1]:
