@@ -56,4 +56,4 @@ def _spread(rows: torch.Tensor) -> Number:
     if not few.numel():
         return 0.0
     spread = (few.float() - few[:1].float()).abs().max()
-    return spread.item() if spread.is_cpu else spread
+    return spread.tolist() if spread.is_cpu else spread

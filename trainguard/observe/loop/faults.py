@@ -15,7 +15,7 @@ from trainguard.events.base import EVERYTHING, Event, Plain
 from trainguard.observe.loop.counterfactual.forking import look_apart
 from trainguard.observe.loop.deferred import fetch
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
-from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.patches import Patches, unseen
 
 T = TypeVar("T")
 _MOST = 200  # characters of a message
@@ -44,7 +44,7 @@ class Faults:
         if self._patches.blind or id(watcher) in self._off:
             return None
         try:
-            return method(*args)
+            return unseen(method, *args)
         except Exception as error:  # noqa: BLE001 nothing of ours may raise in the user's code
             self.switch_off(watcher, error)
             return None
@@ -55,7 +55,7 @@ class Faults:
             return None
         try:
             with self._looking:
-                return method(*args)
+                return unseen(method, *args)
         except Exception as error:  # noqa: BLE001 nothing of ours may raise in the user's code
             self.stop_looking(f"the recorder failed: {describe(error)}")
             return None
@@ -76,7 +76,7 @@ class Faults:
         if self._patches.blind or id(watcher) in self._off:
             return []
         try:
-            return list((ask or watcher.finish)())
+            return list(unseen(ask or watcher.finish))
         except Exception as error:  # noqa: BLE001 the other watchers have events too
             self.switch_off(watcher, error)
             return []

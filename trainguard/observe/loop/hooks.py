@@ -22,7 +22,7 @@ from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.watcher import Columns
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.living_objects import living
-from trainguard.observe.tools.patches import is_abstract
+from trainguard.observe.tools.patches import is_abstract, unseen
 
 if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder
@@ -105,7 +105,7 @@ def _backwards(recorder: "Recorder", backward: Callable[..., Any]) -> Callable[.
         if not isinstance(tensors, torch.Tensor):
             tensors = tuple(tensors)  # a generator could not be read twice
         loss = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
-        if not isinstance(loss, torch.Tensor) or loss.is_meta:
+        if not isinstance(loss, torch.Tensor) or _is_meta(loss):
             return backward(tensors, *args, **kwargs)
         if not patches.watching:
             recorder.hand.count()
@@ -143,7 +143,7 @@ def _returns(recorder: "Recorder", grad: Callable[..., Any]) -> Callable[..., An
             inputs = tuple(inputs)  # a generator could not be read twice
         parts = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
         again = kwargs.get("create_graph", len(args) > 2 and args[2])
-        one = isinstance(outputs, torch.Tensor) and outputs.numel() == 1
+        one = isinstance(outputs, torch.Tensor) and unseen(outputs.numel) == 1
         takes = recorder.hand.takes
         if not one or not recorder.faults.look(takes, parts, again):
             return grad(outputs, inputs, *args, **kwargs)
@@ -160,7 +160,8 @@ def _is_alarming(loss: torch.Tensor) -> bool:
     """Say whether a loss shows, without waiting for a device, that its step is to be recorded."""
     if not loss.is_cpu or loss.numel() != 1:
         return False
-    value = loss.item()  # torch.isfinite is several operations
+    # torch.isfinite is several operations, and `item` is what people replace to find waits.
+    value: Any = loss.tolist()
     return bool(value - value != 0)
 
 
@@ -182,7 +183,7 @@ def _makes(recorder: "Recorder", make: Callable[..., None]) -> Callable[..., Non
 def _is_meta(output: Any) -> bool:
     """Say whether a module has returned a tensor that has only a shape."""
     first = output if isinstance(output, torch.Tensor) else next(tensors_in(output), None)
-    return first is not None and first.is_meta
+    return first is not None and unseen(getattr, first, "is_meta")
 
 
 class _Steps:

@@ -202,8 +202,7 @@ class Recorder:
 
     def step_begins(self, window: Window) -> Columns:
         """Ask the watchers about the step that is about to be made."""
-        with torch.no_grad():
-            return self.faults.look(self._tell, "before_step", window) or {}
+        return self.faults.look(torch.no_grad()(self._tell), "before_step", window) or {}
 
     def step_ends(self, window: Window, columns: Columns, skipped: bool = False) -> None:
         """Make a Step of what the watchers saw, and count it."""

@@ -3,19 +3,23 @@
 import os
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, TypeVar
 
 import torch
 from torch._guards import detect_fake_mode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from trainguard.core.errors import passes_on
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.tools.redirection import Redirection
 
+T = TypeVar("T")
 _MISSING = object()
 _EVERY: "weakref.WeakSet[Patches]" = weakref.WeakSet()
 _is_tracing: Callable[[], bool] = torch._C._is_tracing  # noqa: SLF001 the public one asks more
+_is_told: Callable[[], bool] = torch._C._is_torch_function_enabled  # noqa: SLF001 as above
+_TELLING: Any = getattr(torch._C, "_EnableTorchFunction", nullcontext)  # noqa: SLF001 as above
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack  # noqa: SLF001 there is no other
 
 
@@ -101,6 +105,23 @@ if hasattr(os, "register_at_fork"):  # once for all recordings: it cannot be tak
 def is_abstract() -> bool:
     """Say whether what runs now is traced, or runs on tensors without values."""
     return _is_tracing() or (_modes() > 0 and detect_fake_mode() is not None)
+
+
+def unseen(work: Callable[..., T], *args: Any) -> T:
+    """Return what we do with tensors, of which no class of tensors or mode of the user's is told."""
+    if _modes():
+        with _disable_current_modes(), torch._C.DisableTorchFunction():  # noqa: SLF001 as documented
+            return work(*args)
+    if not _is_told():
+        return work(*args)
+    with torch._C.DisableTorchFunction():  # noqa: SLF001 as documented
+        return work(*args)
+
+
+def seen(work: Callable[[], T]) -> T:
+    """Return what the user's own code does, with what it defined of tensors, inside of `unseen`."""
+    with _TELLING():
+        return work()
 
 
 class WriteRefusedError(RuntimeError):

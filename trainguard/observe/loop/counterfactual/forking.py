@@ -21,6 +21,7 @@ from torch import nn
 from trainguard.observe.loop.counterfactual.sealing import landlock_version, seal
 from trainguard.observe.tools.devices import in_use
 from trainguard.observe.tools.outside_state import reaches_outside
+from trainguard.observe.tools.patches import seen
 
 T = TypeVar("T")
 Report = dict[str, Any]
@@ -143,10 +144,10 @@ def look_apart(look: Callable[[], T], module: nn.Module | None = None) -> tuple[
     """
     if why := _forbids_children():
         if module is None or not reaches_outside(module):
-            return look(), ""
+            return seen(look), ""
         return None, f"its code reaches what is outside of it, and there can be no child: {why}"
     threads = threading.active_count() > 1
-    answer = fork(_HURRIED if threads else _LOOKING, lambda out: out.report(seen=look()))
+    answer = fork(_HURRIED if threads else _LOOKING, lambda out: out.report(seen=seen(look)))
     if answer is None or not answer.trouble:
         return (answer.report["seen"] if answer is not None else None), ""
     return None, f"the child process that tried it failed: {answer.trouble}"

@@ -30,6 +30,10 @@ from trainguard.observe.tools.patches import Patches
 _CLASSES = ("cross_entropy", "nll_loss")
 _LOGITS = "binary_cross_entropy_with_logits"
 _NUMBERS = {_LOGITS, "binary_cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
+# As they are: what a script puts in their place is not ours to call.
+_FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
+    name: getattr(functional, name) for name in (*_NUMBERS, *_CLASSES)
+}
 _SYMMETRIC = {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
 _CHUNKS = 64  # stretches of the run whose losses are told apart
 _WIDEST = 2**16  # classes, or outputs of one sample
@@ -287,11 +291,10 @@ def _compare_numbers(place: _Place, target: torch.Tensor) -> torch.Tensor | None
         guess = before.clamp(_EPSILON, 1 - _EPSILON).logit().expand_as(target)
     else:
         guess = before.expand_as(target)
-    call: Callable[..., torch.Tensor] = getattr(functional, function)
-    return call(guess.to(target.dtype), target, **options)
+    return _FUNCTIONS[function](guess.to(target.dtype), target, **options)
 
 
 def _as_number(value: torch.Tensor) -> Number:
     """Return the mean of what a loss function returned, as a number where that does not wait."""
     mean = value.detach().mean() if value.dim() else value.detach()
-    return mean.item() if mean.is_cpu else mean.clone()
+    return mean.tolist() if mean.is_cpu else mean.clone()

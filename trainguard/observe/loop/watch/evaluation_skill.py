@@ -119,7 +119,7 @@ class EvaluationSkill(Watcher):
             counts = count_wanted(target, inside, scores.shape[1]) * sound
             known.counts = counts if known.counts is None else known.counts + counts
             right, rows = (scores.argmax(1) == target).sum() * sound, sound * len(target)
-            known.right = known.right + (right.item() if right.is_cpu else right)
+            known.right = known.right + (right.tolist() if right.is_cpu else right)
             known.rows = known.rows + (len(target) if right.is_cpu else rows)
 
 

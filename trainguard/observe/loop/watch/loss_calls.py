@@ -148,7 +148,7 @@ class LossCalls:
     def add_value(self, value: torch.Tensor) -> None:
         """Count a loss that is below zero, or no finite number."""
         if value.is_cpu and value.numel() == 1:
-            number = value.item()
+            number = value.tolist()
             self.negative += number < -_TOLERANCE
             self.nonfinite += number - number != 0
         elif not value.dim():
@@ -162,7 +162,7 @@ class LossCalls:
             return
         low, high = (bound.float() for bound in target.aminmax())
         if target.is_cpu:
-            self.low, self.high = min(self.low, low.item()), max(self.high, high.item())
+            self.low, self.high = min(self.low, low.tolist()), max(self.high, high.tolist())
         else:
             self.low = low.minimum(torch.as_tensor(self.low, device=low.device))
             self.high = high.maximum(torch.as_tensor(self.high, device=high.device))
@@ -264,7 +264,7 @@ def _share_beyond(target: torch.Tensor, low: float, high: float) -> Any:
     with torch.no_grad():
         slack = _SLACK * (1.0 if high < inf else target.abs().max())
         share = ((target < low - slack) | (target > high + slack)).float().mean()
-        return share.item() if share.is_cpu else share
+        return share.tolist() if share.is_cpu else share
 
 
 def is_broadcast(first: torch.Size, second: torch.Size) -> bool:
