@@ -32,12 +32,18 @@ from trainguard.command.output import (
 )
 from trainguard.command.ranks import own_file, rank
 from trainguard.command.run_request import RunRequest
-from trainguard.command.together import choose_trace, judge_others, reports_of
+from trainguard.command.together import (
+    choose_trace,
+    judge_others,
+    judge_threads,
+    reports_of,
+    threads_as_rows,
+)
 from trainguard.command.torchrun import settle
 from trainguard.core.catalogue import catalogue
 from trainguard.core.errors import DeclarationError, SubjectError, is_ours
 from trainguard.events.trace import Trace
-from trainguard.judging.judge import applicable, check_excuses_apply, check_steps, judge_run
+from trainguard.judging.judge import applicable, check_excuses_apply, check_steps
 from trainguard.judging.live import LiveJudge
 from trainguard.judging.verdict import Verdict
 from trainguard.report import run_summary
@@ -78,8 +84,8 @@ def launch(order: RunRequest) -> int:
         code = CLEAN if failure is None else report_error(failure, err)
         # From here on the work is done: torchrun, say, may not cut off the account of it.
         with _ignore_termination():
-            order, trace = choose_trace(order, recorder, spawned)
-            return _judge_and_report(order, trace, spawned, code, live, out, err)
+            order, *traces = choose_trace(order, recorder, spawned)
+            return _judge_and_report(order, traces, spawned, code, live, out, err)
 
 
 @contextmanager
@@ -150,6 +156,7 @@ def _record(
     raised: Any = None
     options: dict[str, Any] = {"steps": run.steps, "probe": run.probe, "promises": run.promises}
     recorder = Recorder(run.name, components=order.components, **options)
+    recorder.thread.splits = True
     spawned = SpawnedProcesses(run.name, options)
     if live.is_wanted:
         recorder.live = LiveLooks(live.look, live.wants_look)
@@ -169,6 +176,7 @@ def _record(
             try:
                 with ranks.end_in_order():
                     execute(program)
+                    recorder.thread.wait()
             except BaseException as error:
                 raised = error
                 raise
@@ -201,15 +209,15 @@ def _end_waiting(
     from trainguard.observe.loop.waiting import end_recording  # late, for torch
 
     end_recording(recorder, place)
-    order, trace = choose_trace(order, recorder, spawned)
-    code = _judge_and_report(order, trace, spawned, CLEAN, live, out, err)
+    order, *traces = choose_trace(order, recorder, spawned)
+    code = _judge_and_report(order, traces, spawned, CLEAN, live, out, err)
     flush()
     os._exit(settle(code))
 
 
 def _judge_and_report(
     order: RunRequest,
-    trace: Trace[Any],
+    traces: list[Trace[Any]],
     spawned: Any,
     code: int,
     live: LiveAccount,
@@ -217,7 +225,7 @@ def _judge_and_report(
     err: TextIO,
 ) -> int:
     """Judge what was recorded, write the files, print the report, and return the exit code."""
-    ended = "interrupted" if code == INTERRUPTED else ""
+    ended, trace = "interrupted" if code == INTERRUPTED else "", traces[0]
     held = order.baseline
     missing, verdicts, others = "", tuple[Verdict, ...](), ranks.Others()
     try:
@@ -225,8 +233,7 @@ def _judge_and_report(
     except SubjectError as fault:
         missing = f"{fault.sentence}.\n{fault.remedy}"
     if order.judging and not missing:
-        own = judge_run(order.subject, trace, order.settings, order.command, SILENCE)
-        verdicts = tuple(map(held.hold, live.judge.merge(own)))
+        verdicts = tuple(map(held.hold, live.judge.merge(judge_threads(order, traces))))
     if order.judging:
         verdicts, others = judge_others(order, trace, spawned, verdicts, failed=bool(code))
     whole = order.judging and not (missing or code or others.missing or rank() or live.as_rows())
@@ -247,7 +254,8 @@ def _judge_and_report(
         return code or USAGE
     if order.judging and not rank():
         size = spawned.count if spawned.traces else ranks.world()
-        rows = run_summary.as_rows(told) + ranks.as_rows(others, size, trace)
+        rows = run_summary.as_rows(told) + threads_as_rows(traces)
+        rows += ranks.as_rows(others, size, trace)
         rows += run_summary.questions_as_rows(trace) if order.verbose else []
         rows += live.as_rows() + (baseline_as_rows(held) if whole else [])
         head = run_summary.headline(told, order.subject.name)

@@ -2,26 +2,70 @@
 
 from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from trainguard.command import ranks
 from trainguard.command.options import SILENCE
 from trainguard.command.run_request import RunRequest
+from trainguard.core.errors import SubjectError
 from trainguard.events.joined import digest, join, share_columns
+from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
-from trainguard.judging.judge import judge_run
+from trainguard.judging.judge import check_steps, judge_run
 from trainguard.judging.verdict import Verdict
 from trainguard.report.text import render_verdict
 
+# Of one invariant on several threads, the later in this list is told.
+_WEIGHTS: Final = ("skipped", "stale", "passed", "known", "excused", "broken")
 
-def choose_trace(order: RunRequest, recorder: Any, spawned: Any) -> tuple[RunRequest, Trace[Any]]:
-    """Return what is judged: this process, or where it made no step the first that it started."""
+
+def choose_trace(order: RunRequest, recorder: Any, spawned: Any) -> tuple[Any, ...]:
+    """
+    Return the order with what is judged: this process, or the first that it started.
+
+    Of this process, each thread that trains has a trace of its own; the first one speaks for it.
+    """
     if recorder.steps or not spawned.traces:
         spawned.traces.clear()
-        return order, ranks.with_rank(recorder.trace)
+        first, *others = (each.trace for each in recorder.thread.recorders())
+        traces = [first, *(other for other in others if _is_judgeable(order, other))]
+        if len(traces) > 1 and not any(isinstance(event, Step) for event in first):
+            traces.pop(0)
+        return order, *map(ranks.with_rank, traces)
     several = copy(order.subject)
     object.__setattr__(several, "ranks", spawned.count)  # it has been declared, and checked
     return replace(order, subject=several), spawned.traces[min(spawned.traces)]
+
+
+def _is_judgeable(order: RunRequest, trace: Trace[Any]) -> bool:
+    """Say whether a thread has made steps that can be judged."""
+    try:
+        check_steps(order.subject, trace)
+    except SubjectError:
+        return False
+    return True
+
+
+def judge_threads(order: RunRequest, traces: list[Trace[Any]]) -> tuple[Verdict, ...]:
+    """Judge the training of each thread by itself; of each invariant the worst verdict counts."""
+    each = [
+        judge_run(order.subject, trace, order.settings, order.command, SILENCE) for trace in traces
+    ]
+    return tuple(max(verdicts, key=_weigh) for verdicts in zip(*each, strict=True))
+
+
+def _weigh(verdict: Verdict) -> tuple[int, bool]:
+    """Return how much a verdict says; an excuse that one thread needs is not stale."""
+    return _WEIGHTS.index(verdict.outcome), bool(verdict.findings)
+
+
+def threads_as_rows(traces: list[Trace[Any]]) -> list[tuple[str, str]]:
+    """Return how many threads were judged, each by itself, and what they have made."""
+    if len(traces) == 1:
+        return []
+    steps = sum(int(str(trace.conditions["steps"])) for trace in traces)
+    told = f"{len(traces)} trained beside each other, and made {steps} steps; each was judged by"
+    return [("threads", f"{told} itself, and the figures above are of the first")]
 
 
 def reports_of(verdicts: tuple[Verdict, ...]) -> ranks.Found:

@@ -14,19 +14,24 @@ from tests.observe.loop.trainings import plain
 from trainguard.observe.loop.recorder import Recorder
 
 AT_ONCE = """
-import threading, torch
+import contextlib, threading, torch
 from torch import nn
 torch.set_num_threads(1)
-def train():
+lock, nothing = threading.Lock(), contextlib.nullcontext()
+def make():
     net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
-    opt = torch.optim.AdamW(net.parameters())
+    return net, torch.optim.AdamW(net.parameters())
+shared = make()
+def train(number):
+    net, opt = make()
     for _ in range(50):
-        x = torch.randn(16, 8)
-        loss = (net(x) - x.sum(1, keepdim=True)).square().mean()
-        opt.zero_grad()
-        loss.backward()
-        opt.step()
-threads = [threading.Thread(target=train) for _ in range(4)]
+        with nothing:
+            x = torch.randn(16, 8)
+            loss = (net(x) - x.sum(1, keepdim=True)).square().mean()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+threads = [threading.Thread(target=train, args=(number,)) for number in range(4)]
 for thread in threads:
     thread.start()
 for thread in threads:
@@ -42,20 +47,44 @@ def in_thread(work: Callable[[], object]) -> None:
     thread.join(60)
 
 
-@pytest.mark.parametrize("turn", range(3))
-def test_threads_that_train_at_once_are_counted(turn: int, tmp_path: Path) -> None:
-    """The process lives, each step is counted, and the reason why none is judged is given."""
-    (tmp_path / "train.py").write_text(AT_ONCE)
-    done = subprocess.run(
+def run(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script under the command."""
+    (folder / "train.py").write_text(script)
+    return subprocess.run(
         [sys.executable, "-m", "trainguard", "run", "train.py"],
-        cwd=tmp_path,
+        cwd=folder,
         env=PLAIN,
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=240,
     )
-    assert done.returncode == 2, turn
+
+
+@pytest.mark.parametrize("turn", range(3))
+def test_threads_that_train_at_once_are_judged_each(turn: int, tmp_path: Path) -> None:
+    """The process lives, and each thread's training has passed by itself."""
+    done = run(tmp_path, AT_ONCE)
+    assert (done.returncode, done.stderr) == (0, ""), turn
+    told = " ".join(done.stdout.split())
+    assert "train.py: 50 steps of AdamW" in told
+    assert "4 trained beside each other, and made 200 steps; each was judged by itself" in told
+
+
+def test_threads_that_train_at_once_are_told_apart(tmp_path: Path) -> None:
+    """One of them leaves its gradients where they are."""
+    script = AT_ONCE.replace("opt.zero_grad()", "number == 2 or opt.zero_grad()")
+    done = run(tmp_path, script)
+    assert done.returncode == 1
+    assert "gradients_start_empty: `train.py` steps with gradients" in done.stdout
+    assert "49 of 49 steps" in done.stdout
+
+
+def test_threads_that_train_at_once_one_model_are_counted(tmp_path: Path) -> None:
+    """The process lives, each step is counted, and the reason why none is judged is given."""
+    script = AT_ONCE.replace("opt = make()", "opt = shared").replace("with nothing", "with lock")
+    done = run(tmp_path, script)
+    assert done.returncode == 2
     assert "made 200 training steps that were counted and cannot be judged" in done.stderr
     assert "several threads train at once" in done.stderr
 

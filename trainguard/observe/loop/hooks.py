@@ -8,6 +8,7 @@ parameters which had just got a gradient; a gradient was cleared when it is no l
 import threading
 from collections.abc import Callable
 from functools import wraps
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,7 +40,9 @@ def install(recorder: "Recorder") -> None:
     for found in living(Optimizer):  # those made before
         if hasattr(found, "param_groups"):
             recorder.window_of(found).earlier = True
-    steps = _Steps(recorder)
+    recorder.thread.steps = steps = _Steps(recorder)
+    if recorder.thread.is_beside:  # the first recording passes steps on: torch iterates over these
+        return
     for register, hook in (
         (register_optimizer_step_pre_hook, steps.before),
         (register_optimizer_step_post_hook, steps.after),
@@ -52,7 +55,8 @@ def _calls(recorder: "Recorder", call: Callable[..., Any]) -> Callable[..., Any]
     inside = threading.local()
     called, graphless, builds = recorder.called, recorder.graphless, torch.is_grad_enabled
     patches = recorder.patches
-    compiling, elsewhere = torch.compiler.is_compiling, recorder.thread.is_elsewhere
+    thread, compiling = recorder.thread, torch.compiler.is_compiling
+    elsewhere = thread.is_elsewhere
     bare = recorder.is_bare
 
     @wraps(call)
@@ -61,6 +65,8 @@ def _calls(recorder: "Recorder", call: Callable[..., Any]) -> Callable[..., Any]
         if compiling():
             return call(module, *args, **kwargs)
         inner = getattr(inside, "module", None) is not None or recorder.backward  # a checkpoint's
+        if thread.splits and not inner and builds() and thread.part() is not None:
+            return nn.Module.__call__(module, *args, **kwargs)  # the new recording sees it too
         if inner or not patches.live or elsewhere():
             called.add(id(module))
             if inner and not builds() and getattr(inside, "builds", False):
@@ -98,8 +104,10 @@ def _backwards(recorder: "Recorder", backward: Callable[..., Any]) -> Callable[.
         """Run backward; one inside another (of a checkpoint) is part of it."""
         if not patches.active or patches.blind or is_abstract():
             return backward(tensors, *args, **kwargs)
+        if recorder.thread.is_apart():
+            return backward(tensors, *args, **kwargs)
         if not recorder.thread.claim():
-            recorder.faults.stop_looking("several threads train at once")
+            recorder.thread.stop()
         if recorder.backward or patches.blind:
             return backward(tensors, *args, **kwargs)
         if not isinstance(tensors, torch.Tensor):
@@ -172,8 +180,9 @@ def _makes(recorder: "Recorder", make: Callable[..., None]) -> Callable[..., Non
     def wrapper(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
         """Make the optimizer, and open its window."""
         make(optimizer, *args, **kwargs)
-        if recorder.patches.active:
-            recorder.faults.look(recorder.window_of, optimizer)
+        if recorder.patches.active and not recorder.thread.is_apart():
+            owner = recorder.thread.part() or recorder
+            owner.faults.look(owner.window_of, optimizer)
             if recorder.nudge is not None:
                 recorder.nudge.move_optimizer(optimizer)
 
@@ -196,6 +205,9 @@ class _Steps:
     def before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Measure what the step will be made with: now, or after the closure that computes it."""
         recorder, columns = self.recorder, Columns()
+        if recorder.thread.is_apart():
+            other = recorder.thread.beside.get(get_ident())
+            return other and other.thread.steps.before(optimizer, args, kwargs)
         if not recorder.patches.active or torch.compiler.is_compiling() or is_abstract():
             return None
         self._running().append((optimizer, columns, []))
@@ -217,6 +229,11 @@ class _Steps:
     def after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         """Record the step, unless it only passed on what an optimizer inside it did."""
         recorder, running = self.recorder, self._running()
+        if recorder.thread.is_apart():
+            other = recorder.thread.beside.get(get_ident())
+            if other is not None:
+                other.thread.steps.after(optimizer, _args, _kwargs)
+            return
         while running:
             stepping, columns, inner = running.pop()
             if stepping is optimizer:  # one that raised half-way is still on the list

@@ -73,7 +73,7 @@ class Recorder:
         self.graphless: set[int] = set()  # of those called without a graph in a call with one
         self.calling = self.backward = False  # whether an outermost call or a backward is going on
         self.woken = False  # whether something is wrong in a step that would not be watched
-        self.thread = TrainingThread()
+        self.thread = TrainingThread(self)
         self.hand = ManualSteps(self)
         self.recent: list[Forward] = []  # the latest calls of outermost modules
         self.asks: Callable[..., None] | None = None  # told before a module is called
@@ -115,6 +115,7 @@ class Recorder:
         """Put everything back and write the trace; an end that we asked for is no error."""
         if self.leave is not None:
             self.leave(error)
+        self.thread.end()
         seconds = perf_counter() - self._began
         stopped = isinstance(error, Stopped)
         self._ended = "finished" if kind is None else "stopped" if stopped else "failed"

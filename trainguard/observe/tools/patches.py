@@ -108,7 +108,7 @@ def is_abstract() -> bool:
 
 
 def unseen(work: Callable[..., T], *args: Any) -> T:
-    """Return what we do with tensors, of which no class of tensors or mode of the user's is told."""
+    """Return what we do with tensors; no class of tensors or mode of the user's is told of it."""
     if _modes():
         with _disable_current_modes(), torch._C.DisableTorchFunction():  # noqa: SLF001 as documented
             return work(*args)

@@ -65,7 +65,7 @@ class _Segment:
     def add(self, value: torch.Tensor) -> None:
         """Add what a loss function returned."""
         self.count += 1
-        self.last = value.item() if value.is_cpu else value.double()
+        self.last = value.tolist() if value.is_cpu else value.double()
         self.total = self.total + self.last
 
     def compare(self, state: _State) -> None:

@@ -148,7 +148,7 @@ class LossCalls:
     def add_value(self, value: torch.Tensor) -> None:
         """Count a loss that is below zero, or no finite number."""
         if value.is_cpu and value.numel() == 1:
-            number = value.tolist()
+            number: Any = value.tolist()
             self.negative += number < -_TOLERANCE
             self.nonfinite += number - number != 0
         elif not value.dim():

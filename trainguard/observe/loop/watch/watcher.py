@@ -83,7 +83,9 @@ def shielded(method: F) -> F:
 
     @wraps(method)
     def wrapper(watcher: Watcher, *args: Any) -> Any:
-        """Call the method; None where it fails, or the watcher is switched off."""
+        """Call the method; None where it fails, is switched off, or is another thread's."""
+        if not watcher.recorder.thread.hears():
+            return None
         return watcher.recorder.faults.call(watcher, method, watcher, *args)
 
     return wrapper  # type: ignore[return-value]
