@@ -74,10 +74,7 @@ def _calls(recorder: "Recorder", call: Callable[..., Any]) -> Callable[..., Any]
             return call(module, *args, **kwargs)
         if is_abstract():
             return call(module, *args, **kwargs)
-        if recorder.nudge is not None:
-            recorder.nudge.move_module(module)
-        if recorder.asks is not None:
-            recorder.faults.look(recorder.asks, module, args, kwargs)
+        _begin_call(recorder, module, args, kwargs)
         if recorder.before_pass is not None:
             recorder.faults.look(recorder.before_pass, module)
         inside.builds = builds()
@@ -93,6 +90,14 @@ def _calls(recorder: "Recorder", call: Callable[..., Any]) -> Callable[..., Any]
         return output
 
     return wrapper
+
+
+def _begin_call(recorder: "Recorder", module: nn.Module, args: Any, kwargs: Any) -> None:
+    """Move the parameters of an outermost module, or ask about its call, where that is wanted."""
+    if recorder.nudge is not None:
+        recorder.nudge.move_module(module)
+    if recorder.asks is not None:
+        recorder.faults.look(recorder.asks, module, args, kwargs)
 
 
 def _backwards(recorder: "Recorder", backward: Callable[..., Any]) -> Callable[..., Any]:
