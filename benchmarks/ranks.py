@@ -4,16 +4,21 @@ Thousands of processes judged together: seconds and memory, by digests of a size
 Up to 4,096 processes of 10,000 steps each, of which a recorder keeps 865, leave what they leave for
 the first one, which takes it in and judges it as at the end of a run: in health, with a rate and
 the inputs of three of them that are not those of the others, and where no two of them agree on
-anything, in a loss and a gradient of each one's own. `python -m benchmarks.ranks`.
+anything, in a loss and a gradient of each one's own.
+
+And what is added to a recorded step of 2 processes, a transformer of 10 M parameters under
+DistributedDataParallel that also adds up its loss: the share of a step's time that the watchers of
+ranks take; and to a run of 4 processes at its end. `python -m benchmarks.ranks`.
 """
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing import get_context
 from resource import RUSAGE_SELF, getrusage
 from time import process_time
+from typing import Any
 
 from benchmarks.report import conditions, row
 from trainguard.command.ranks import Others
@@ -30,6 +35,8 @@ HASHED = 512  # steps whose inputs it takes fingerprints of
 PARAMETERS = 64
 STATES = ("healthy", "three of them odd", "each another")
 SECONDS, MEMORY = 60.0, 1024.0  # allowed; MiB
+STEP_SHARE, END = 0.02, 2.0  # of a step; seconds
+MADE = 48  # steps of the transformer, the first of which are all looked at
 
 WATCHED = (*range(DENSE), *range(DENSE, STEPS, STRIDE))
 LOOKS = (-1, *(i for i in WATCHED if i < 8 or not i & (i - 1) or i % 256 == 0))
@@ -103,9 +110,76 @@ def measure(world: int, state: str) -> tuple[float, float, float, int]:
     return taking, judging, getrusage(RUSAGE_SELF).ru_maxrss / 1024, found
 
 
+def time_watchers() -> bytes:
+    """Train in one of two processes; return the share of its time that watchers of ranks take."""
+    import torch
+    import torch.distributed as dist
+    from torch.nn.functional import cross_entropy
+
+    from benchmarks.recorder import Transformer
+    from trainguard.observe.loop.recorder import Recorder
+    from trainguard.observe.loop.watch.collectives import Collectives
+    from trainguard.observe.loop.watch.replicas import Replicas
+
+    spent = [0.0]
+
+    def timed(method: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a method that adds its time to what was spent."""
+
+        def wrapper(*args: Any) -> Any:
+            """Call it."""
+            began = process_time()
+            try:
+                return method(*args)
+            finally:
+                spent[0] += process_time() - began
+
+        return wrapper
+
+    methods = {Replicas: ("before_step", "after_step"), Collectives: ("before_step", "_take")}
+    for kind, names in methods.items():
+        for name in names:
+            setattr(kind, name, timed(getattr(kind, name)))
+    dist.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(Transformer())
+    optimizer = torch.optim.AdamW(model.parameters())
+    words = torch.randint(0, 512, (4, 65))
+    with Recorder("benchmark", probe=False):
+        for made in range(MADE + 1):
+            if made == 1:
+                began, spent[0] = process_time(), 0.0  # the first step makes what stays
+            optimizer.zero_grad()
+            logits = model(words[:, :-1])
+            loss = cross_entropy(logits.reshape(-1, 512), words[:, 1:].reshape(-1))
+            loss.backward()
+            optimizer.step()
+            dist.all_reduce(loss.detach())
+    share = spent[0] / (process_time() - began)
+    dist.barrier()
+    return str(share).encode()
+
+
+def print_costs() -> None:
+    """Print what is added to a step of two processes, and to the end of four."""
+    from trainguard.observe.ranks.processes import call_in_ranks
+
+    share = max(float(each) for each in call_in_ranks(time_watchers, 2, 600.0))
+    row("watchers of ranks, of a step of 2 processes", f"{100 * share:.2f} %")
+    began = process_time()
+    measure(4, STATES[0])
+    end = process_time() - began
+    row("4 processes of 10,000 steps: written, taken in, judged", f"{end:.2f} s")
+    assert share < STEP_SHARE
+    assert end < END
+
+
 def main() -> None:
     """Print the table; each row is measured in a process of its own, which begins with little."""
     print(conditions())
+    print("| what | cost |")
+    print("|---|---|")
+    print_costs()
+    print()
     print("| processes | state | taken in, s | judged, s | peak, MiB | invariants that found |")
     print("|---|---|---|---|---|---|")
     for state in STATES:
