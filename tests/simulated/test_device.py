@@ -1,6 +1,7 @@
 """The simulated accelerator is unlike the CPU where a real one is, and counts what it should."""
 
 import json
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -101,6 +102,18 @@ def test_recurrent_layers_compute_what_the_cpu_does(make, device):
     there(values.to(device))[0].sum().backward()
     for own, other in zip(layer.parameters(), there.parameters(), strict=True):
         torch.testing.assert_close(own.grad, other.grad.cpu())
+
+
+def test_the_page_of_a_dry_run_is_made_of_its_figures(tmp_path):
+    """Every part is on the page that is kept as an example, which says that it is none of a GPU."""
+    kept = Path(gpu.__file__).parent / "dry_run"
+    raw = json.loads((kept / "GPU.json").read_text())
+    assert raw["conditions"]["simulated"]
+    assert [*raw["parts"]] == [part.__name__ for part in gpu.PARTS]
+    gpu.write(raw["parts"], Machine("sim", simulated=True), tmp_path)
+    made, page = ((folder / "GPU.md").read_text().splitlines() for folder in (tmp_path, kept))
+    assert page[2] == "A dry run on a simulated accelerator: these figures mean nothing."
+    assert page[:4] + page[5:] == made[:4] + made[5:]  # between them is the version of torch
 
 
 def test_measuring_goes_on_after_a_failure(tmp_path):
