@@ -23,6 +23,7 @@ _IMPORTS = (ast.Import, ast.ImportFrom)
 LIKE = 0.7  # of the lines: less is another component, and not the same one mended
 _THREAD = r"\b([\w.-]+/[\w.-]+) "
 PLACES = {
+    r"(?<![\w./])(?:[\w-]+\.)+(?:org|io)/[\w./-]*\w": r"https://\g<0>",
     _THREAD + r"issues? (\d+)": r"https://github.com/\1/issues/\2",
     _THREAD + r"pull requests? (\d+)": r"https://github.com/\1/pull/\2",
     r"\barXiv (\d{4}\.\d{4,5})": r"https://arxiv.org/abs/\1",
