@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import sys
 
 import pytest
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 from tests.command.compare.runs import run, write
 from trainguard.command import cli
 from trainguard.command.exit import seconds as seconds_of
-from trainguard.command.output import say
+from trainguard.command.output import paint, say
 
 FULL = pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")
 
@@ -87,3 +88,23 @@ def test_time_without_end(trace, seconds) -> None:
     """A limit that is none is none."""
     assert compare(trace, trace, "--timeout", seconds).exit_code == 0
     assert seconds_of(float(seconds)) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="there are no such terminals")
+def test_a_terminal_has_colours(monkeypatch) -> None:
+    """They are added to the report, which is the same without them; a plain stream has none."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    report = (
+        "loss_falls: `a` rises\n  at        step 1\n\n3 judged: 2 passed, 1 broken\nmy_run: 3 steps"
+    )
+    master, slave = os.openpty()
+    with os.fdopen(slave, "w") as terminal:
+        painted = paint(report, terminal)
+        monkeypatch.setenv("TERM", "dumb")
+        assert paint(report, terminal) == report
+    os.close(master)
+    assert re.sub(r"\x1b\[[\d;]*m", "", painted) == report
+    assert painted.startswith("\x1b[1;31mloss_falls\x1b[0m: ")
+    assert "\x1b[32m2 passed\x1b[0m, \x1b[1;31m1 broken\x1b[0m\nmy_run: 3" in painted
+    assert paint(report, io.StringIO()) == report

@@ -8,12 +8,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 from trainguard.core.files import write_whole
 from trainguard.judging.baseline import Baseline
 from trainguard.report.formats import RunAccount
 from trainguard.report.formats.table import write_accounts
+
+_COLOURS: Final = {
+    r"(?m)^[a-z]+(?:_[a-z]+)+(?=: \D)": "bold red",  # the name of what is broken
+    r"(?m)^  [a-z]+(?= {2,})": "dim",  # the label of a row
+    r"\b\d+ broken\b": "bold red",
+    r"\b\d+ passed\b": "green",
+}
 
 
 def say(text: str, stream: TextIO, err: TextIO | None = None) -> bool:
@@ -43,6 +50,22 @@ def forget_unwritten(stream: TextIO) -> None:
             os.dup2(nothing, stream.fileno())
         finally:
             os.close(nothing)
+
+
+def paint(text: str, stream: TextIO) -> str:
+    """Return a report in colours where a terminal shows it that has some."""
+    with suppress(AttributeError, ValueError):  # no stream, or closed
+        if stream.isatty():
+            from rich.console import Console  # late: most reports are read by no terminal
+            from rich.text import Text
+
+            console, told = Console(file=stream, highlight=False), Text(text)
+            for pattern, style in _COLOURS.items():
+                told.highlight_regex(pattern, style)
+            with console.capture() as shown:
+                console.print(told, soft_wrap=True)
+            return shown.get().removesuffix("\n")
+    return text
 
 
 def write_file(path: Path, content: Callable[[], str | bytes], err: TextIO) -> bool:
@@ -84,8 +107,10 @@ class Audience:
         printed = [name for name, path in self.formats if path is None] or ["text"]
         if not self.formats and os.environ.get("GITHUB_ACTIONS") == "true":
             printed += ["github"]
-        for text in filter(None, (write_accounts(name, accounts) for name in printed)):
-            said &= say(text, self.out, self.err)
+        for name in printed:
+            text = write_accounts(name, accounts)
+            if text:
+                said &= say(paint(text, self.out) if name == "text" else text, self.out, self.err)
         # A file is an account too; with none, nobody could tell this run from one that passed.
         return written and (said or self.files or any(path for _, path in self.formats))
 
