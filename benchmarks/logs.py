@@ -239,22 +239,33 @@ def table() -> None:
 
 
 LONG = {
-    "metrics.csv": ("step,loss,lr\n", "{},{:.5f},{:.4e}\n"),
-    "log.jsonl": ("", '{{"step": {}, "loss": {:.5f}, "lr": {:.4e}}}\n'),
-    "train.log": ("", "step {} | loss {:.5f} | lr {:.4e}\n"),
+    "metrics.csv": ("step,loss,lr\n", "{},{:.5f},{:.4e}\n", ""),
+    "log.jsonl": ("", '{{"step": {}, "loss": {:.5f}, "lr": {:.4e}}}\n', ""),
+    "train.log": ("", "step {} | loss {:.5f} | lr {:.4e}\n", ""),
+    "wide.csv": (
+        "step,loss,lr" + ",x" * 30 + "\n",
+        "{},{:.5f},{:.4e}" + ",0.12345" * 30 + "\n",
+        "",
+    ),
+    "trainer_state.json": (
+        '{"log_history": [{}',
+        ',\n{{"step": {}, "loss": {:.5f}, "learning_rate": {:.4e}}}',
+        '], "max_steps": 1000000}',
+    ),
 }
 
 
 def long() -> None:
-    """Print what diagnosing 1,000,000 steps takes, in a process for each of three formats."""
+    """Print what diagnosing 1,000,000 steps takes, in a process for each of five formats."""
     print(f"{conditions()}\n\n| figure | measured |\n|---|---|", flush=True)
-    for name, (head, line) in LONG.items():
+    for name, (head, line, end) in LONG.items():
         with TemporaryDirectory() as folder:
             file = Path(folder) / name
             with file.open("w") as opened:
                 opened.write(head)
                 for n in range(10**6):
                     opened.write(line.format(n, 0.4 + 2 * 0.99999**n, 1e-3 * (1 - n / 1e6)))
+                opened.write(end)
             begun = time.perf_counter()
             command = [sys.executable, "-m", "trainguard", "diagnose", str(file)]
             with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:

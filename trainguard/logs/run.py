@@ -3,9 +3,10 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, islice
 from math import isfinite, nan
 from operator import lt
+from typing import cast
 
 from trainguard.logs.column import LoggedColumn
 from trainguard.logs.find import Source
@@ -121,17 +122,15 @@ def _read(source: Source, chosen: dict[str, str], told: Callable[[int], None]) -
     """Read one file."""
     run = LoggedRun([source])
     sorter = _Sorter(run, source, {name: role for role, name in chosen.items()})
-    together, count = list[Row](), 0
-    for row in source.reader(chosen)(source.path):
-        if not isinstance(row, Lost):
-            together.append(row)
-        if len(together) >= _TOGETHER or isinstance(row, Lost):
-            sorter.sort(together)
-            told(count := count + len(together))
-            together = []
-        if isinstance(row, Lost) and len(run.lost) < _LOST:
-            run.lost.append((row, max(sorter.counter.step, 0.0)))
-    sorter.sort(together)
+    rows, count = source.reader(chosen)(source.path), 0
+    while together := [*islice(rows, _TOGETHER)]:
+        for kind, alike in groupby(together, type):
+            if kind is Row:
+                sorter.sort(cast("Iterable[Row]", alike))
+            else:
+                lost = islice(cast("Iterator[Lost]", alike), _LOST - len(run.lost))
+                run.lost += [(each, max(sorter.counter.step, 0.0)) for each in lost]
+        told(count := count + len(together))
     for column in run.columns.values():
         column.finish()
     run.unit = sorter.counter.unit
@@ -157,13 +156,15 @@ class _Counter:
     ) -> Sequence[float]:
         """Return the steps of rows as they say, where all only count on; nothing where not."""
         steps = [step for step in said if step is not None]
-        whole = len(steps) == len(said) == epochs.count(None) and not self._offset
+        whole = len(steps) == len(said) and not self._offset
         if not whole or not self.step < steps[0] or not all(map(lt, steps, steps[1:])):
             return ()
         if steps[-1] >= 1e15:
             return ()
         before = steps[-2] if len(steps) > 1 else self.step
         self._stride, self.step, self.unit = steps[-1] - before, steps[-1], "step"
+        known = (epoch for epoch in reversed(epochs) if epoch is not None and isfinite(epoch))
+        self._epoch = next(known, self._epoch)
         return steps
 
     def count(self, row: Row) -> float:

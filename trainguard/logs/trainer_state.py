@@ -1,15 +1,15 @@
 """The trainer_state.json of Hugging Face's Trainer, and other files that are one JSON document."""
 
-import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from io import TextIOWrapper
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from trainguard.core.errors import DeclarationError
-from trainguard.logs.json_lines import row_of_object
+from trainguard.logs.json_lines import read_value, row_of_object
 from trainguard.logs.reading import open_log
 from trainguard.logs.row import Row
 from trainguard.logs.text import encoding_of
@@ -18,7 +18,6 @@ _LISTS = ("log_history", "history", "logs", "metrics")
 _BLOCK = 1 << 16  # characters that are read at once
 _LONGEST = 1 << 24  # characters of a value that is no row
 _SIGN = re.compile(r"[^\s,:\ufeff]")
-_decode = json.JSONDecoder().raw_decode
 
 
 def rows(file: Path, chosen: dict[str, str]) -> Iterator[Row]:
@@ -31,8 +30,8 @@ def rows(file: Path, chosen: dict[str, str]) -> Iterator[Row]:
             if last is not None:
                 yield last
             last = row_of_object(value, given)
-        elif name == "max_steps" and isinstance(value, int) and 0 < value < 1 << 62:
-            total = value
+        elif name == "max_steps" and isinstance(value, float) and 0 < value < 1 << 62:
+            total = int(value)
         elif name and isinstance(value, list):
             columns[name] = value
     if last is not None:  # how many steps there are to be may stand behind the rows
@@ -92,9 +91,10 @@ class _Document:
         end = self._text.rfind("}", self._at) + 1
         if not (self._plain and end):
             return []
-        try:
-            members: list[Any] = json.loads(f"[{self._text[self._at : end]}]")
-        except (ValueError, RecursionError):  # the last brace is within one, or behind the list
+        text, members, read = f"[{self._text[self._at : end]}]", list[Any](), 0
+        with suppress(ValueError, RecursionError):
+            members, read = read_value(text)
+        if read < len(text):  # the last brace is within one of them, or behind the list
             self._plain = False
             return []
         self._at = end
@@ -121,7 +121,7 @@ class _Document:
         self._next()
         while True:
             try:
-                value, end = _decode(self._text, self._at)
+                value, end = read_value(self._text, self._at)
             except ValueError:
                 if not self._read(max(_BLOCK, len(self._text) - self._at)):
                     raise

@@ -56,9 +56,9 @@ def test_a_page_has_the_curves_and_each_finding_at_its_step(log) -> None:
     assert page.count("<h1>") == 2
     assert page.count('class="curve"') == 2 + 2  # loss and rate, loss and validation loss
     assert '<line class="broken" x1="1000.0"' in page
-    assert 'title="loss_is_finite">1</a>' in page
+    assert 'title="step 60: loss_is_finite">1</a>' in page
     assert '<line class="note"' in page
-    assert 'title="loss_falls">' in page
+    assert ': loss_falls">' in page
     assert "<script" not in page
 
 
