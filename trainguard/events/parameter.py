@@ -12,6 +12,7 @@ class Parameter(Event):
 
     name: "Net.fc1.weight"; module: the module that holds it, "Net.fc1"; elements: its size.
     dimensions: how many it has. own: whether a class of the user's made it, not a layer of torch.
+    source: where the user's innermost class that it is in computes.
     hidden: whether the model that uses it does not register it: its layer is kept in a list, say.
     trainable: whether it required a gradient in every step; False where it did so in none.
     thawed: whether that changed in the course of the run; learns: whether it requires one at the
@@ -31,6 +32,7 @@ class Parameter(Event):
     elements: int = 1
     dimensions: int = 2
     own: bool = False
+    source: str = ""
     hidden: bool = False
     trainable: bool = True
     thawed: bool = False

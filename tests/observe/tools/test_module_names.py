@@ -61,6 +61,28 @@ def test_a_table_of_parameters_is_its_owners() -> None:
     assert names.is_own(net.weights["size"])
 
 
+class Head(nn.Module):
+    """A module of the user's around another one of the user's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.last = Net(), nn.Linear(2, 2)
+
+    def forward(self, points):
+        """Return scores."""
+        return self.last(self.net.part(points))
+
+
+def test_a_parameter_leads_to_the_innermost_class_of_the_users() -> None:
+    """Its line is that of `forward`; a class without one, or a module of torch, passes it on."""
+    names, head, bare = ModuleNames(), Head(), nn.Linear(2, 2)
+    names.add(head)
+    names.add(bare)
+    line = f"{__file__}:{Head.forward.__code__.co_firstlineno}"
+    assert names.source(head.last.weight) == names.source(head.net.part[0].weight) == line
+    assert names.source(bare.weight) == ""
+
+
 def test_what_is_unknown_is_described() -> None:
     """A parameter of no known module is told by its shape."""
     assert ModuleNames().parameter(nn.Parameter(torch.zeros(2, 3))) == "parameter of shape (2, 3)"

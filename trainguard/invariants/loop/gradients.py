@@ -278,6 +278,8 @@ def _make_dead_finding(trace: Trace[Event], dead: list[Parameter], alive: Parame
         + f" in each of the last {min(p.dead for p in dead)} steps that were watched",
         "above " + integer(0) + f" within {_DEAD} steps",
         why="what the model says no longer depends on its input: perhaps all units of a layer died"
-        " in a step that was too large; a lower rate, warm-up or a leaky activation keeps them",
+        " in a step that was too large; a lower rate, warm-up or a leaky activation keeps them;"
+        " or something without a gradient, such as round, stands before what still learns",
         event=dead[0],
+        source=dead[0].source,
     )

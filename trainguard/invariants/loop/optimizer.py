@@ -105,6 +105,7 @@ def _make_finding(
         why=why,
         rank=rank,
         event=left_out[0],
+        source=left_out[0].source,
     )
 
 
@@ -123,6 +124,7 @@ def _make_replaced_finding(
         integer(0, "%"),
         why="perhaps a layer, or the model, was replaced after the optimizer was built",
         event=left_out[0],
+        source=left_out[0].source,
     )
 
 

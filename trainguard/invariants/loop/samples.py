@@ -1,7 +1,6 @@
 """Judgements of the order in which samples come, and of the numbers that are drawn for them."""
 
 from collections.abc import Iterator
-from math import inf
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
@@ -147,9 +146,9 @@ def random_numbers_do_not_recur(trace: Trace[Event]) -> Iterator[Finding]:
         augmentation too: what should differ in each step is the same over and over.
     Source: huggingface/diffusers issue 7991 and pull request 8223.
     """
-    for probe in events(trace, Probe):
-        least = {"random": _STEPS, "random epochs": _OPENINGS}.get(probe.probe, inf)
-        what = "steps" if probe.probe == "random" else "epochs"
+    kinds = {"random": (_STEPS, "steps"), "random epochs": (_OPENINGS, "epochs")}
+    for probe in [p for p in events(trace, Probe) if p.probe in kinds and p.reference > 0]:
+        least, what = kinds[probe.probe]
         if probe.measured >= least and 2 * probe.measured >= probe.reference:
             yield Finding(
                 f"{what} of `{trace.subject}` draw the random numbers of earlier {what}",

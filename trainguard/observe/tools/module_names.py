@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainguard.observe.tools.user_line import foreign
+
 _WRAPPED = ("_orig_mod", "module")  # of torch.compile, and of the parallel wrappers
 _WRAPPERS = ("torch", "accelerate")  # the packages whose wrappers those are
 _TABLES = (nn.ParameterList, nn.ParameterDict)  # of the module that has them, and never called
@@ -25,7 +27,7 @@ class ModuleNames:
         self._roots: list[weakref.ref[nn.Module]] = []
         self._modules: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
         self._parameters: dict[int, tuple[weakref.ref[nn.Parameter], str, str]] = {}
-        self._own: set[str] = set()  # names of modules whose class is none of torch's
+        self._own: dict[str, str] = {}  # modules whose class is none of torch's, with their lines
         self.hidden: set[int] = set()  # ids of parameters that no outermost module registers
         self._taken: dict[str, int] = {}
 
@@ -54,7 +56,7 @@ class ModuleNames:
         for path, module in root.named_modules():
             own = f"{name}.{path}" if path else name
             if not type(module).__module__.startswith("torch."):
-                self._own.add(own)
+                self._own[own] = _find_line(type(module))
             holder = own.rpartition(".")[0] if isinstance(module, _TABLES) and path else own
             if not self._find_name(module):
                 self._modules[id(module)] = (weakref.ref(module), own)
@@ -84,6 +86,13 @@ class ModuleNames:
     def is_own(self, parameter: torch.Tensor) -> bool:
         """Say whether the class of the module that holds a parameter is the user's."""
         return self.holder(parameter) in self._own
+
+    def source(self, parameter: torch.Tensor) -> str:
+        """Return where the user wrote the innermost module that a parameter is in, or nothing."""
+        path = self.holder(parameter)
+        while path and not self._own.get(path):
+            path = path.rpartition(".")[0]
+        return self._own.get(path, "")
 
     def refresh(self) -> None:
         """Learn what was added below the outermost modules since they were first called."""
@@ -122,6 +131,14 @@ class ModuleNames:
         """Return the name of a module that was met, or nothing."""
         known = self._modules.get(id(module))
         return known[1] if known is not None and known[0]() is module else ""
+
+
+def _find_line(kind: type) -> str:
+    """Return `file:line` of what a class of the user's computes, or nothing."""
+    code = getattr(getattr(kind, "forward", None), "__code__", None)
+    if code is None or not foreign(code.co_filename):
+        return ""
+    return f"{code.co_filename}:{code.co_firstlineno}"
 
 
 def unwrap(module: nn.Module) -> nn.Module:

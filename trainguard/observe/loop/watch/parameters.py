@@ -266,6 +266,7 @@ class Parameters(Watcher):
             elements=seen.form[1].numel(),
             dimensions=len(seen.form[1]),
             own=alive is not None and names.is_own(alive),
+            source=names.source(alive) if alive is not None else "",
             hidden=seen.key in names.hidden and alive is not None,
             trainable=True in seen.required,
             thawed=len(seen.required) > 1,
