@@ -73,8 +73,8 @@ def random_numbers_differ_between_ranks(trace: Trace[Any]) -> Iterator[Finding]:
         dropout, noise, augmentation in the process itself. A note: seeds that are the same in all
         processes are often meant for the initial parameters alone.
     Allows: half of the steps, from 4 on that draw; whatever is drawn for the same batches, as in
-        tensor parallelism; draws at the beginning of an epoch, as for its order; generators that no
-        line of the script seeds itself: a trainer has its reasons.
+        tensor parallelism; draws at the beginning of an epoch, as for its order; generators that a
+        library has seeded last, as Hugging Face's Trainer does: it has its reasons.
     Misses: generators of the script's own, of accelerators and of workers; a stream that is put
         back after each step; processes whose inputs are not on the CPU.
     Why: samples of one step get the same masks and the same noise on each process: noise of which

@@ -46,7 +46,7 @@ def watch_waiting(seconds: float | None, speak: Callable[[str], None]) -> Iterat
             elif monotonic() - begun > _STILL:
                 speak(place_of(frame))
 
-    threading.Thread(target=watch, name="trainguard-waiting", daemon=True).start()
+    threading.Thread(target=watch, name="trainguard", daemon=True).start()
     try:
         yield
     finally:

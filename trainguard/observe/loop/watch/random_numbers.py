@@ -44,7 +44,7 @@ class RandomNumbers(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self.seeded: set[str] = set()  # generators that a line of the user's own has seeded
+        self.seeded: set[str] = set()  # generators that a line of the user's own has seeded last
         self._states: dict[str, int | None] = {}  # of each generator that was seeded
         self._sources: dict[str, str] = {}
         self._given: dict[tuple[str, str], Any] = {}  # the seed that each line gives
@@ -130,8 +130,8 @@ class RandomNumbers(Watcher):
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             """Set the seed."""
             result = seed(*args, **kwargs)
-            if foreign(sys._getframe(1).f_code.co_filename):  # noqa: SLF001 the way that is cheap
-                self.seeded.add(kind)
+            own = foreign(sys._getframe(1).f_code.co_filename)  # noqa: SLF001 the way that is cheap
+            self.seeded = self.seeded | {kind} if own else self.seeded - {kind}
             if self.recorder.patches.active and self.recorder.steps:
                 self._note_seed(kind, next(iter([*args, *kwargs.values()]), None))
             return result
