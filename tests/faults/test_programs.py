@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.conftest import trouble
+from tests.faults.more_programs import MORE
 from tests.faults.programs import ENDS, HEAD, SAME
 from tests.forks import Started, command
 
@@ -48,10 +49,10 @@ def run(words: list[str], folder: Path, **environment: str) -> subprocess.Comple
 TRAINGUARD = [sys.executable, "-m", "trainguard", "run"]
 
 
-@pytest.mark.parametrize("name", SAME)
+@pytest.mark.parametrize("name", [*SAME, *MORE])
 def test_programs_run_as_without(name: str, script, bench) -> None:
     """What is printed is printed, to the last digit, before the report; the code is 0 to 2."""
-    file = script(SAME[name])
+    file = script((SAME | MORE)[name])
     alone = command(file.parent, "python", str(file), "a", "-b")
     assert alone.returncode == 0, alone.stderr
     watched = command(file.parent, "run", str(file), "a", "-b")
