@@ -34,6 +34,7 @@ FILES: Final[dict[str, dict[str, Any]]] = {
 }
 _PACKAGE = str(Path(__file__).parents[1])
 _BUDGET = "memory_budget(peak, ...): fail a test that holds more memory in tensors than this."
+_MOST_LINES = 20  # of what a subject says: a page of a terminal, beside its traceback
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -102,6 +103,8 @@ def pytest_runtest_makereport(
 
         # What pytest-html shows; without it nobody looks at them.
         vars(report)["extras"] = [*getattr(report, "extras", []), *extras_of(report)]
+    if type(item).__module__.startswith("trainguard."):
+        report.sections = [(title, _shorten(text)) for title, text in report.sections]
     if "trainguard.api.check" not in sys.modules or report.passed:
         return report
     from trainguard.api.check import Broken
@@ -115,6 +118,13 @@ def pytest_runtest_makereport(
     elif isinstance(error, SubjectError) and error.__cause__ is None:
         report.longrepr = f"{error.sentence}.\n{error.remedy}".rstrip()
     return report
+
+
+def _shorten(text: str) -> str:
+    """Return the last lines of what a subject has printed or logged in all calls of it."""
+    lines = text.splitlines()
+    left = len(lines) - _MOST_LINES
+    return text if left <= 0 else "\n".join([f"... {left} lines before", *lines[left:]])
 
 
 def pytest_exception_interact(
