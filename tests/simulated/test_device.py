@@ -35,11 +35,13 @@ def test_memory_is_counted(device):
     before = torch.sim.memory_allocated(device)
     elsewhere = torch.sim.memory_allocated(other)
     torch.sim.reset_peak_memory_stats(device)
+    made = torch.sim.memory_stats(device)["allocation.all.allocated"]
     kept = torch.ones(1000, device=device)
     passing = kept * 2
     del passing
     assert torch.sim.memory_allocated(device) - before == 4000
     assert torch.sim.max_memory_allocated(device) - before == 8000
+    assert torch.sim.memory_stats(device)["allocation.all.allocated"] - made == 2
     assert torch.sim.memory_allocated(other) == elsewhere
 
 
