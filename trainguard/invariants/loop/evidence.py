@@ -103,6 +103,10 @@ MEASURED = some(
     "no evaluation with a loss function of torch was seen",
     lambda e: e.measures and not e.routine,
 )
+# What a pass without a loss is for is not known, unless it leaves batch statistics behind.
+SWEPT = either(
+    MEASURED, some(Evaluation, "-", lambda e: e.touched and not (e.gradients or e.routine))
+)
 CLIPPING = some(Step, "no gradient was clipped", lambda s: s.clip)
 GRADIENTS = some(Step, "no norm of gradients was known", lambda s: not isnan(s.norm))
 LAYERS = some(Step, "fewer than 3 layers had a gradient", lambda s: len(s.layers) >= 3)

@@ -6,14 +6,22 @@ from itertools import groupby, pairwise
 
 from trainguard.core.catalogue import SOON, invariant
 from trainguard.core.finding import Finding, Rank
-from trainguard.core.measure import at_step, portion
+from trainguard.core.measure import at_step, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Evaluation, Parameter, Probe, Step
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import BATCHES, MEASURED, has_probe
+from trainguard.invariants.loop.evidence import (
+    BATCHES,
+    MEASURED,
+    SWEPT,
+    has_probe,
+    several_optimizers,
+)
 from trainguard.invariants.loop.wording import Course, count, courses, events, tally
 
 _FEW = 2
+_SWEEPS = 3  # between steps; batch statistics are gathered on purpose once, or at the end
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 _FROZEN = 50  # steps that ask a module that does not move: fewer may lie between two updates of it
 
 
@@ -134,17 +142,20 @@ def _names(names: Sequence[str]) -> str:
     return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
-@invariant("loop", evidence=MEASURED, live=SOON)
+@invariant("loop", evidence=SWEPT, live=SOON)
 def evaluation_mode_is_on(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A loss that is only measured is measured in evaluation mode.
 
     Judges: evaluations with a loss, after the first step, in which the outermost module is in
-        training mode with dropout or batch statistics awake in it: more than half of them.
-    Allows: passes of every window (a rollout, a teacher); evaluations without a loss, as to gather
-        batch statistics; modules that are kept awake in a model in evaluation mode, as for Monte
-        Carlo dropout; a single pass with a graph, which may be a batch that was skipped.
-    Misses: evaluations whose loss is not one of torch's functions; dropout called as a function.
+        training mode with dropout or batch statistics awake in it: more than half of them. Without
+        a loss: several passes in a row without a graph that move batch statistics, before 3 steps
+        or more, where the module is never called in evaluation mode; with several optimizers, of
+        which one may train what is sampled from, that is a note.
+    Allows: passes of every window (a rollout, a teacher); batch statistics that are gathered before
+        evaluations; modules that are kept awake in a model in evaluation mode, as for Monte Carlo
+        dropout; a single pass with a graph, which may be a batch that was skipped.
+    Misses: dropout alone where no loss is one of torch's functions; dropout called as a function.
     Why: dropout makes the validation loss too high and noisy, and batch statistics take in the
         validation set.
     Source: pliang279/MultiBench issue 26; icon-lab/SynDiff issue 46.
@@ -165,6 +176,38 @@ def evaluation_mode_is_on(trace: Trace[Event]) -> Iterator[Finding]:
             event=awake[0],
             source=awake[0].source,
         )
+    else:
+        yield from _find_sweeps(trace)
+
+
+def _find_sweeps(trace: Trace[Event]) -> Iterator[Finding]:
+    """Yield a finding where passes without a loss go on moving batch statistics in the training."""
+    every = events(trace, Evaluation)
+    asleep = {e.module for e in every if not e.training}
+    last = sum(step.span for step in events(trace, Step) if not step.skipped)
+    sweeps = [e for e in every if _moves_statistics(e) and 0 < e.step < last]
+    sweeps = [e for e in sweeps if e.module not in asleep]
+    if len({e.step for e in sweeps}) >= _SWEEPS:
+        first, several = sweeps[0], not several_optimizers(trace)
+        yield Finding(
+            f"`{trace.subject}` evaluates in training mode",
+            at_step(first.step) + f", {_names(first.awake)}",
+            f"batch statistics of {first.passes} batches taken in, without a graph, as in "
+            + integer(len(sweeps), "sweeps"),
+            "none: those of the training alone",
+            why="model.eval() is missing before the evaluation: what is said of a sample depends on"
+            " its batch",
+            rank=Rank.NOTE if several else Rank.BROKEN,
+            event=first,
+            source=first.source,
+        )
+
+
+def _moves_statistics(passes: Evaluation) -> bool:
+    """Say whether passes in training mode, and without a loss, leave batch statistics behind."""
+    idle = passes.passes >= _FEW and not (passes.gradients or passes.routine or passes.measures)
+    moved = any(name.rpartition(".")[2] in _STATISTICS for name in passes.touched)
+    return idle and passes.training and moved
 
 
 @invariant("loop", evidence=has_probe("reference", "no model was asked that does not move"))

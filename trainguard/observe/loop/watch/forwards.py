@@ -196,6 +196,7 @@ class Forwards(Watcher):
             segment.module() is not module
             or segment.first.step != forward.step
             or segment.first.gradients != forward.gradients
+            or segment.first.training != forward.training
         ):
             self._close()
             segment = None
