@@ -200,8 +200,8 @@ def test_the_sessions_of_the_readme_are_there() -> None:
 
 
 def write(folder: Path, name: str) -> None:
-    """Write a file of a page into a folder."""
-    (code,) = re.findall(rf"```python\n# {re.escape(name)}\n(.*?)```", TEXT, re.S)
+    """Write a file of a page into a folder; the README comes before the others."""
+    code, *_ = re.findall(rf"```python\n# {re.escape(name)}\n(.*?)```", TEXT, re.S)
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_text(f"# {name}\n{code}", encoding="utf-8")
     (folder / "pyproject.toml").touch()
