@@ -77,3 +77,33 @@ def states_are_read_at_tokens(trace: Trace[Event]) -> Iterator[Finding]:
                 event=probe,
                 source=probe.source,
             )
+
+
+@invariant("loop", evidence=has_probe("cosines", "no loss was over products of two tables"))
+def similarities_are_of_unit_rows(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Embeddings that are compared are normalised each by itself, and not over the batch.
+
+    Judges: products of two tables that were both made in the step, (N, K) and (K, M), on the CPU, in
+        the graph of a loss: those whose columns have norms of one over the samples, on both sides,
+        while the rows that are multiplied have not. In two steps that were looked at, or more.
+    Allows: products over the samples, as of redundancy reduction; columns at right angles; tables
+        of fewer than 8 rows, or as many as columns.
+    Misses: products of batches of tables; one side alone; other norms.
+    Why: after normalize(x, dim=0) a similarity is no cosine: its size depends on the batch, a
+        temperature means nothing, and each row knows the others.
+    Source: torch.nn.functional.normalize (dim=1); the NT-Xent loss of arXiv:2002.05709, whose
+        embeddings have a norm of one.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "cosines" and probe.measured >= _LEAST:
+            yield Finding(
+                f"the embeddings that `{trace.subject}` compares are normalised over the batch",
+                "embeddings of shape " + probe.label,
+                portion(probe.measured, probe.reference, "steps")
+                + " have columns with a norm of 1, and rows with another",
+                "rows with a norm of 1",
+                why="normalize over the features, dim=1 or dim=-1, and not over the samples",
+                event=probe,
+                source=probe.source,
+            )

@@ -40,8 +40,9 @@ def target_is_not_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
     The model is not shown what it is to predict.
 
     Judges: columns of the input, or places in windows whose neighbours foretell them, that equal
-        the target in every row of the batches looked at; the outputs at earlier positions when a
-        later position is edited; where each token is its own target, the output for an edited one,
+        the target in every row of the batches looked at; the last places of windows, half of them
+        at most, that are a target of several; the outputs at earlier positions when a later one is
+        edited; where each token is its own target, the output for an edited one,
         of a model whose outputs depend on earlier tokens and on no later ones.
     Allows: a share below 1 (limit) of equal rows; a change of an output within rounding.
     Misses: targets that are scaled, shifted or hidden in several columns.
@@ -56,7 +57,8 @@ def target_is_not_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
                 _at(probe),
                 "equal in " + percent(probe.measured) + " of the rows",
                 "less than " + percent(least),
-                why="perhaps the column of the target was not dropped from the features",
+                why="perhaps the column of the target was not dropped from the features, or the"
+                " target begins before the end of its window",
                 event=probe,
                 source=probe.source,
             )
@@ -172,19 +174,21 @@ def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: inputs that were seen again, the share of them whose label was another one: those of a
         loader of classes, and those of any epochs that have the same inputs and the same targets.
-        Targets that lie over their images, as masks do: those that came mirrored with the same one.
+        Targets that lie over their images, as masks do: those that came mirrored with the same one,
+        and images that came mirrored with the same target, in whatever light.
     Allows: three quarters of the share that labels drawn by chance would have: some data is noisy.
         Classes that are named anew; targets that are the same in each batch, as positions are.
-    Misses: inputs that are seen once, or augmented; labels that are wrong from the beginning.
+    Misses: inputs that are seen once, or augmented otherwise; labels that are wrong from the
+        beginning.
     Why: labels that are shuffled apart from their inputs can only be learned by heart.
     Source: Borda/kaggle_image-classify pull request 12; albumentations' guide to masks.
     """
     for probe in _of(trace, "mirrored"):
         yield Finding(
             f"the targets of `{trace.subject}` are mirrored apart from their inputs",
-            "targets of inputs that came again",
-            portion(probe.measured, probe.reference, "targets") + " were mirrored",
-            "none: the inputs were the same",
+            "inputs and targets of which one came again",
+            portion(probe.measured, probe.reference, "pairs") + " were mirrored on the other side",
+            "none",
             why="draw once whether a sample is flipped, and flip its input and its target by it",
             event=probe,
             source=probe.source,

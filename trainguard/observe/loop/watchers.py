@@ -14,6 +14,7 @@ from trainguard.observe.loop.watch.collectives import Collectives
 from trainguard.observe.loop.watch.components import Components
 from trainguard.observe.loop.watch.conditions import Conditions
 from trainguard.observe.loop.watch.constant_predictions import ConstantPredictions
+from trainguard.observe.loop.watch.cosines import Cosines
 from trainguard.observe.loop.watch.detached_probe import DetachedProbe
 from trainguard.observe.loop.watch.epoch_orders import EpochOrders
 from trainguard.observe.loop.watch.epoch_pairs import EpochPairs
@@ -104,6 +105,7 @@ _ALL: tuple[type[Watcher], ...] = (
     BatchedGraphs,
     PaddingRows,
     AttendedPadding,
+    Cosines,
     ReadPlaces,
     ReshapedAxes,
     Meters,

@@ -48,3 +48,39 @@ def test_targets_of_another_place_are_not_compared() -> None:
     """Boxes, classes and maps of another size do not lie over the input."""
     assert not seen(MASKS, MASKS.flip(-1), images=IMAGES[..., :7]).again
     assert not seen(MASKS[..., 0], MASKS[..., 1]).again
+
+
+def noisy(images: torch.Tensor) -> torch.Tensor:
+    """Return images in another light, with noise."""
+    noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
+    return 0.7 * images + 0.3 + 0.2 * noise
+
+
+SOME = (torch.arange(20) % 2 == 0)[:, None, None, None]
+
+
+@pytest.mark.parametrize("sides", [(-1,), (-2,), (-2, -1)], ids=["right", "down", "both"])
+def test_a_mirrored_input_is_known(sides: tuple[int, ...]) -> None:
+    """A target that stays tells which picture it was, whatever else was done to that."""
+    mirrored = MirroredTargets()
+    mirrored.add(IMAGES, MASKS, ROWS)
+    mirrored.add(
+        noisy(torch.where(SOME, IMAGES.flip(sides), IMAGES)), MASKS, [r + 20 for r in ROWS]
+    )
+    assert (mirrored.is_apart, mirrored.counts) == (True, (10, 20))
+
+
+@pytest.mark.parametrize("kind", ["noise", "together", "blank", "others"])
+def test_inputs_that_are_not_mirrored(kind: str) -> None:
+    """Pictures with noise, those that are mirrored with their masks, and masks of many pictures."""
+    images, masks = noisy(IMAGES), MASKS
+    if kind == "together":
+        images, masks = noisy(IMAGES.flip(-1)), MASKS.flip(-1)
+    elif kind == "blank":
+        images, masks = IMAGES.flip(-1), torch.zeros_like(MASKS)
+    elif kind == "others":
+        images = noisy(IMAGES.roll(1, 0))
+    mirrored = MirroredTargets()
+    mirrored.add(IMAGES, torch.zeros_like(MASKS) if kind == "blank" else MASKS, ROWS)
+    mirrored.add(images, masks, [r + 20 for r in ROWS])
+    assert not mirrored.is_apart

@@ -27,6 +27,7 @@ _BATCHES = 8  # batches whose columns are compared with the target
 _LEAST_BATCHES, _LEAST_ROWS = 3, 32
 _WIDEST = 2**20  # elements of such a batch
 _FORETOLD = 0.5  # correlation with another place: neighbours in series and images have more
+_SERIES = 64  # in a window, with each of which a target is compared
 _CLASSES = ("cross_entropy", "nll_loss", "multi_margin_loss")
 
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
@@ -49,9 +50,14 @@ class _LabelledRow:
 
 @dataclass(slots=True)
 class _Columns:
-    """The columns of an input, or places in its rows, that have equalled the target so far."""
+    """
+    The columns of an input, or places in its rows, that have equalled the target so far.
+
+    width: how many places the target has, each of which equals its own.
+    """
 
     batches: int = 0
+    width: int = 1
     rows: int = 0
     equal: set[int] = field(default_factory=set)
     source: str = ""
@@ -119,7 +125,8 @@ class Labels(Watcher):
             if columns.equal and columns.batches >= _LEAST_BATCHES and columns.rows >= _LEAST_ROWS
         ]
         for columns in found[:1]:
-            label = f"column {min(columns.equal)} of the input"
+            last = f" to {min(columns.equal) + columns.width - 1}" if columns.width > 1 else ""
+            label = f"column {min(columns.equal)}{last} of the input"
             yield Probe(
                 probe="target", measured=1.0, reference=1.0, label=label, source=columns.source
             )
@@ -174,7 +181,11 @@ class Labels(Watcher):
     def _compare(self, source: str, inputs: torch.Tensor, target: Any) -> None:
         """Compare each column of an input with a target, in the first few batches."""
         columns = self._columns.setdefault(source, _Columns(source=source))
-        if columns.is_done or not self.recorder.probe or not _have_columns(inputs, target):
+        if columns.is_done or not self.recorder.probe:
+            return
+        if not _have_columns(inputs, target):
+            if _are_windows(inputs, target):
+                self._compare_ends(columns, inputs.detach(), target.detach())
             return
         flat = target.detach().reshape(-1, 1).to(device=inputs.device, dtype=inputs.dtype)
         if not bool((flat != flat[0]).any()):
@@ -188,6 +199,34 @@ class Labels(Watcher):
         columns.equal = equal & columns.equal if columns.batches else equal
         columns.batches += 1
         columns.rows += len(flat)
+
+    def _compare_ends(self, columns: _Columns, inputs: torch.Tensor, target: torch.Tensor) -> None:
+        """Compare the last places of windows with a target of several, as in forecasts."""
+        rows, columns.width = len(target), target.shape[1]
+        flat = target.reshape(rows, columns.width, -1)
+        found: set[int] = set()
+        for windows in _series_of(inputs, flat):
+            first, end = windows[:, : -columns.width], windows[:, -columns.width :]
+            if torch.equal(end, flat) and bool((flat[:, :1] != flat[:1, :1]).any()):
+                # What goes before must foretell it, or it may be asked for on purpose.
+                near, goal = first[:, -columns.width :].flatten(1), flat[:, 0, :1]
+                found |= {first.shape[1]} if _is_foretold(near, goal) else set()
+        columns.equal = found & columns.equal if columns.batches else found
+        columns.batches += 1
+        columns.rows += rows
+
+
+def _series_of(inputs: torch.Tensor, target: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the series of (N, T, K) in windows that a target of (N, H, K) may be the end of."""
+    longest = 2 * target.shape[1]  # more is what is restored, and not foretold
+    ways = [inputs[..., None]] if inputs.dim() == 2 else [inputs, inputs.transpose(1, 2)]
+    for windows in ways:
+        if windows.shape[1] < longest:
+            continue
+        if windows.shape[2] == target.shape[2]:
+            yield windows
+        elif target.shape[2] == 1 and windows.shape[2] <= _SERIES:
+            yield from windows.split(1, dim=2)
 
 
 def _by_chance(labels: list[int]) -> float:
@@ -251,3 +290,14 @@ def _have_columns(inputs: torch.Tensor, target: Any) -> bool:
         and inputs.numel() <= _WIDEST
         and target.shape in (inputs.shape[:1], (inputs.shape[0], 1))
     )
+
+
+def _are_windows(inputs: torch.Tensor, target: Any) -> bool:
+    """Say whether an input may be windows of series, and the target several numbers of each."""
+    if not isinstance(target, torch.Tensor) or not inputs.is_floating_point():
+        return False
+    if inputs.is_nested or inputs.layout != torch.strided or inputs.numel() > _WIDEST:
+        return False
+    shapes = inputs.dim() in (2, 3) and target.dim() in (2, 3) and target.dtype == inputs.dtype
+    rows = shapes and len(inputs) == len(target) > 1 and target.device == inputs.device
+    return rows and target.shape[1] > 1 and not target.requires_grad

@@ -154,12 +154,13 @@ class SamplePairs(Watcher):
                     source=source,
                 )
         for source, mirrored in self._mirrored.items():
-            self.looked |= {"mirrored"} if mirrored.again else set()
+            mirrors, again = mirrored.counts
+            self.looked |= {"mirrored"} if again else set()
             if mirrored.is_apart:
                 yield Probe(
                     probe="mirrored",
-                    measured=float(mirrored.mirrored),
-                    reference=float(mirrored.again),
+                    measured=float(mirrors),
+                    reference=float(again),
                     source=source,
                 )
         for source, own in ({} if self._unknown else self._evaluated).items():

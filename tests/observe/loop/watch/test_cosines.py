@@ -1,0 +1,37 @@
+"""Which axis embeddings are normalised along before they are compared."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import normalize
+
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.recorder import Recorder
+
+WAYS = {
+    "batch": lambda a, b: normalize(a, dim=0) @ normalize(b, dim=0).T,
+    "einsum": lambda a, b: torch.einsum("nk,mk->nm", normalize(a, dim=0), normalize(b, dim=0)),
+    "by hand": lambda a, b: (a / a.norm(dim=0)) @ (a / a.norm(dim=0)).T + 0 * b.sum(),
+    "rows": lambda a, b: normalize(a, dim=1) @ normalize(b, dim=1).T,
+    "over samples": lambda a, b: normalize(a, dim=0).T @ normalize(b, dim=0),
+    "one side": lambda a, b: normalize(a, dim=0) @ b.T,
+    "right angles": lambda a, b: torch.linalg.qr(a)[0] @ torch.linalg.qr(a)[0].T + 0 * b.sum(),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_normalised(way) -> None:
+    """Columns of one over the samples, on both sides, are told of."""
+    torch.manual_seed(0)
+    with Recorder("x") as recorder:
+        model = nn.Linear(6, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(2):
+            optimizer.zero_grad()
+            WAYS[way](
+                model(torch.randn(12, 6)), model(torch.randn(12, 6))
+            ).square().sum().backward()
+            optimizer.step()
+    probes = [event for event in recorder.trace if isinstance(event, Probe)]
+    found = [probe.label for probe in probes if probe.probe == "cosines"]
+    assert found == (["(12,4)"] if way in ("batch", "einsum", "by hand") else [])
