@@ -84,9 +84,9 @@ def similarities_are_of_unit_rows(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Embeddings that are compared are normalised each by itself, and not over the batch.
 
-    Judges: products of two tables that were both made in the step, (N, K) and (K, M), on the CPU, in
-        the graph of a loss: those whose columns have norms of one over the samples, on both sides,
-        while the rows that are multiplied have not. In two steps that were looked at, or more.
+    Judges: products of two tables that were both made in the step, (N, K) and (K, M), on the CPU,
+        in the graph of a loss: those whose columns have norms of one over the samples, on both
+        sides, while the rows that are multiplied have not. In two steps or more.
     Allows: products over the samples, as of redundancy reduction; columns at right angles; tables
         of fewer than 8 rows, or as many as columns.
     Misses: products of batches of tables; one side alone; other norms.
