@@ -101,8 +101,8 @@ def similarities_are_of_unit_rows(trace: Trace[Event]) -> Iterator[Finding]:
                 f"the embeddings that `{trace.subject}` compares are normalised over the batch",
                 "embeddings of shape " + probe.label,
                 portion(probe.measured, probe.reference, "steps")
-                + " have columns with a norm of 1, and rows with another",
-                "rows with a norm of 1",
+                + " have columns of unit norm, and rows of another",
+                "rows of unit norm",
                 why="normalize over the features, dim=1 or dim=-1, and not over the samples",
                 event=probe,
                 source=probe.source,

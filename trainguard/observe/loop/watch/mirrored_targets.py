@@ -35,8 +35,14 @@ class MirroredTargets:
     rows: int = 0
     numbers: int = 0
 
-    def add(self, given: torch.Tensor, target: torch.Tensor, rows: list[int]) -> None:
-        """Take in a batch: what a module was given, its targets, and a number for each input."""
+    def add(
+        self, given: torch.Tensor, target: torch.Tensor, rows: list[int], *, alone: bool = True
+    ) -> None:
+        """
+        Take in a batch: what a module was given, its targets, and a number for each input.
+
+        alone: whether it was given nothing else, which may tell what is to be mirrored.
+        """
         is_over = given.dim() > 3 and target.dim() > 2 and given.shape[-2:] == target.shape[-2:]
         room = is_over and min(target.shape[-2:]) >= _SIDE and self._has_room(target, given)
         if not room:
@@ -45,7 +51,7 @@ class MirroredTargets:
         turned = [_numbers_of(target.flip(sides)) for sides in _MIRRORS]
         images = [set(each) for each in zip(*turned, strict=True)]
         for picture, number, mirrored in zip(given.detach(), own, images, strict=True):
-            if number not in mirrored:
+            if alone and number not in mirrored:
                 self._compare(picture, number)
         for row, number, mirrored in zip(rows, own, images, strict=True):
             if row not in self.first:

@@ -189,7 +189,7 @@ class SamplePairs(Watcher):
                 pairs = self._hash(forward.module, tensors, target, learns=learns)
                 if pairs is not None and learns:
                     mirrored = self._mirrored.setdefault(tally.source, MirroredTargets())
-                    mirrored.add(tensors[0], target, pairs[0])
+                    mirrored.add(tensors[0], target, pairs[0], alone=len(tensors) == 1)
         if pairs is None:
             self._unknown |= not learns
         elif learns:
