@@ -1,5 +1,8 @@
 """The judge of the accuracies that a script says."""
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 
 from trainguard.core.finding import Rank
@@ -68,6 +71,12 @@ def test_values_are_held_against_the_ways_of_counting(judged, values, rank) -> N
     """What matches nothing is left alone."""
     events = [*evaluations(axis=(22, 41, 53, 30)), *said(values)]
     assert [f.rank for f in judged("logged_accuracies_are_true", events)] == rank
+
+
+def test_a_share_is_no_percentage(judged) -> None:
+    """Of many classes, what is near to one in a hundred of a share is not near to chance."""
+    events = [*map(partial(replace, classes=60), evaluations()), *said((0.35, 0.58, 0.66, 0.93))]
+    assert not judged("logged_accuracies_are_true", events)
 
 
 @pytest.mark.parametrize("name", ["best_acc", "top5_acc", "balanced accuracy", "acc_class_3"])

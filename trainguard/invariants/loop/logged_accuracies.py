@@ -216,8 +216,9 @@ def _zero(pairs: Sequence[_Pair]) -> _Fault | None:
 def _at_chance(pairs: Sequence[_Pair]) -> _Fault | None:
     """Return the suspicion of values that stay at chance while the predictions become good."""
     bases = [basis for _, own in pairs for basis in own]
+    unit = 100 if max(said.value for said, _ in pairs) > 1 else 1
     stays = all(
-        min(abs(said.value / unit - 1 / basis.scores[-1].classes) for unit in (1, 100)) <= _CHANCE
+        abs(said.value / unit - 1 / basis.scores[-1].classes) <= _CHANCE
         for said, own in pairs
         for basis in own
     )

@@ -226,7 +226,7 @@ def _series_of(inputs: torch.Tensor, target: torch.Tensor) -> Iterator[torch.Ten
         if windows.shape[2] == target.shape[2]:
             yield windows
         elif target.shape[2] == 1 and windows.shape[2] <= _SERIES:
-            yield from windows.split(1, dim=2)
+            yield from torch.split(windows, 1, dim=2)
 
 
 def _by_chance(labels: list[int]) -> float:
