@@ -56,6 +56,12 @@ def test_constant_predictions(more: dict, expected: list[str], ranks) -> None:
     assert ranks(BEATS, [fit(**more)]) == expected
 
 
+def test_a_reconstruction_that_is_drowned(judged) -> None:
+    """The other term is named as the cause, and not what the inputs say of themselves."""
+    (finding,) = judged(BEATS, [fit(only=0.0, reconstructs=True)])
+    assert "another term drowns it" in finding.why
+
+
 def test_rollouts_and_rising_rates_are_left_alone(judged, steps) -> None:
     """The targets of rollouts move, and a warmup that is not over has not begun to learn."""
     assert judged(BEATS, [Evaluation(step=0, routine=True), fit()]) == []

@@ -99,6 +99,12 @@ def _guess_cause(worse: bool, taught: bool, fit: BaselineFit) -> str:
             "perhaps a rate that is too high, inputs or weights that are far too large, or a"
             " sign that is turned"
         )
+    if fit.reconstructs and fit.only < _ALONE:
+        return (
+            "its targets are the inputs, so another term drowns it: perhaps that is summed over"
+            " dimensions, as a divergence is, and this is a mean over all elements; sum both over"
+            " a sample"
+        )
     if taught:
         return (
             f"a small regression on {fit.inputs} of these inputs explains {fit.learnable:.0%} of"
