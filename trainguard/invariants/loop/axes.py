@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding
+from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
@@ -23,6 +23,7 @@ def reshapes_exchange_no_axes(trace: Trace[Event]) -> Iterator[Finding]:
         those with channels, or equal parts of them, in the last axis. Of other layers, those that
         give (N, T, D) the shape (N, D, T), (N, heads, T, D / heads) or (N, D, H, W), and those that
         give (N, heads, T, K) the shape (N, T, heads * K).
+        Parts of channels that later layers learn from, as capsules do, are a note.
     Allows: axes that are split, merged or left as they are; what was joined, padded or cut before,
         as for relative positions; what is reduced over the last axis.
     Misses: sizes that are equal; (N, D, T) where one size divides the other, unless a convolution
@@ -32,8 +33,9 @@ def reshapes_exchange_no_axes(trace: Trace[Event]) -> Iterator[Finding]:
     Source: torch.Tensor.view and torch.Tensor.permute; lufficc/SSD, where box heads are permuted
         before they are viewed, and discuss.pytorch.org/t/difference-between-view-and-permute.
     """
+    ranks = {"reshaped": Rank.BROKEN, "reshaped in part": Rank.NOTE}
     for probe in events(trace, Probe):
-        if probe.probe == "reshaped" and probe.measured >= _LEAST:
+        if probe.probe in ranks and probe.measured >= _LEAST:
             name, before, after = probe.label.split(" ")
             yield Finding(
                 f"a reshape in `{trace.subject}` has the shape of exchanged axes, and exchanges"
@@ -44,6 +46,7 @@ def reshapes_exchange_no_axes(trace: Trace[Event]) -> Iterator[Finding]:
                 "the numbers of one place beside each other",
                 why="view() and reshape() leave numbers in the order of memory: permute() or"
                 " transpose() first, then reshape",
+                rank=ranks[probe.probe],
                 event=probe,
                 source=probe.source,
             )

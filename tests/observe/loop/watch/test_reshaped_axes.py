@@ -68,3 +68,15 @@ def test_reductions_are_left_alone() -> None:
         probes = [event for event in recorder.trace if isinstance(event, Probe)]
         told.append([probe.label for probe in probes if probe.probe == "reshaped"])
     assert told == [["Conv2d.weight (N,8,8,8) (N,128,4)"], []]
+
+
+def test_parts_of_channels_that_a_layer_learns_from() -> None:
+    """Capsules are as good in another order: they only make a note."""
+    conv, last, picture = nn.Conv2d(3, 8, 1), nn.Linear(4, 2), torch.randn(4, 3, 8, 8)
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD([*conv.parameters(), *last.parameters()], lr=0.1)
+        for _ in range(3):
+            last(conv(picture).view(4, -1, 4).sigmoid()).square().sum().backward()
+            optimizer.step()
+    probes = [event for event in recorder.trace if isinstance(event, Probe)]
+    assert [p.probe for p in probes if p.probe.startswith("reshaped")] == ["reshaped in part"]

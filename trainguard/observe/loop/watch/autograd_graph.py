@@ -5,7 +5,7 @@ Only names, edges and saved constants are read. A mark put on a node lives and d
 so that no graph is kept alive by somebody who wants to recognise it later.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -56,6 +56,16 @@ def producer(tensor: torch.Tensor) -> str:
             break
         node = before
     return name_of(node)
+
+
+def find_readers(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
+    """Return the nodes that each node's numbers go to."""
+    readers: dict[Node, list[Node]] = {}
+    for node in nodes:
+        for before, _ in node.next_functions:
+            if before is not None:
+                readers.setdefault(before, []).append(node)
+    return readers
 
 
 def shape_before_view(tensor: torch.Tensor) -> tuple[int, ...]:

@@ -95,11 +95,7 @@ class ReadPlaces(Watcher):
 
 def _last_places(nodes: list[Node]) -> Iterator[_LastPlace]:
     """Yield the nodes that read the last place of states that nothing else reads."""
-    readers: dict[Node, list[Node]] = {}
-    for node in nodes:
-        for before, _ in node.next_functions:
-            if before is not None:
-                readers.setdefault(before, []).append(node)
+    readers = autograd_graph.find_readers(nodes)
     for node in nodes:
         read = _last_place(node)
         before = node.next_functions[0][0] if read is not None else None

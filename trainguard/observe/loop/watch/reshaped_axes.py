@@ -19,6 +19,7 @@ _MOST_NODES = 20000
 _THROUGH = 12  # nodes between a view and the layer that made its numbers
 _CONVOLUTIONS = {"ConvolutionBackward", "MkldnnConvolutionBackward", "SlowConv3DBackward"}
 _PRODUCTS = {"AddmmBackward", "MmBackward"}
+_LAYERS = _CONVOLUTIONS | _PRODUCTS | {"BmmBackward", "BaddbmmBackward"}
 # What is joined, padded or cut may be viewed on purpose in a shape that shears it.
 _ASSEMBLED = ("Cat", "Stack", "ConstantPad", "Slice", "AsStrided", "Index", "Unfold", "Accumulate")
 _REDUCTIONS = ("Mean", "Sum", "Max", "Amax", "Amin", "Min", "Var", "Std", "Norm", "LinalgVector")
@@ -31,7 +32,6 @@ class _Reshape:
     """A view of one shape in another, and in how many of the steps looked at it was seen."""
 
     source: str
-    label: str
     steps: int = 0
 
 
@@ -40,14 +40,15 @@ class ReshapedAxes(Watcher):
     The Probe event "reshaped": views whose shape is that of exchanged axes.
 
     A view goes by the order in memory. What a convolution made has its channels in axis 1: where
-    a view leaves some of them for the last axis, there are neighbours of one channel instead.
+    a view leaves some of them for the last axis, there are neighbours of one channel instead. It is
+    "reshaped in part" where these are parts of the channels and later layers learn from them.
     """
 
-    makes = ("Probe:reshaped",)
+    makes = ("Probe:reshaped", "Probe:reshaped in part")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._found: dict[str, _Reshape] = {}
+        self._found: dict[tuple[str, str], _Reshape] = {}  # by the kind of probe, and its label
         self._steps = 0
 
     def before_backward(self, loss: torch.Tensor) -> None:
@@ -60,25 +61,23 @@ class ReshapedAxes(Watcher):
             return
         self.looked.add("reshaped")
         self._steps += 1
-        consumers = _consumers(nodes)
-        seen = {label for view in views for label in self._look_at(view, consumers.get(view, []))}
-        for label in seen:
-            known = self._found.setdefault(label, _Reshape(caller(), label))
-            known.steps += 1
+        readers = autograd_graph.find_readers(nodes)
+        for key in {key for view in views for key in self._look_at(view, readers)}:
+            self._found.setdefault(key, _Reshape(caller())).steps += 1
 
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
-        for found in self._found.values():
+        for (probe, label), found in self._found.items():
             yield Probe(
-                probe="reshaped",
+                probe=probe,
                 measured=float(found.steps),
                 reference=float(self._steps),
-                label=found.label,
+                label=label,
                 source=found.source,
             )
 
-    def _look_at(self, view: Node, consumers: list[str]) -> Iterator[str]:
-        """Yield what is to be said of a view that exchanges axes without moving numbers."""
+    def _look_at(self, view: Node, readers: dict[Node, list[Node]]) -> Iterator[tuple[str, str]]:
+        """Yield the probe and its label for a view that exchanges axes without moving numbers."""
         before, after = autograd_graph.sizes(view), _shape_after(view)
         if not before or not after or prod(before) != prod(after) or not prod(before):
             return
@@ -86,6 +85,7 @@ class ReshapedAxes(Watcher):
         kind = autograd_graph.kind_of(maker) if maker is not None else ""
         if maker is None or kind.startswith(_ASSEMBLED):
             return
+        consumers = [autograd_graph.kind_of(node) for node in readers.get(view, ())]
         reduced = any(name.startswith(_REDUCTIONS) for name in consumers)
         if kind in _CONVOLUTIONS:
             wrong = not reduced and leaves_channels(before, after)
@@ -93,7 +93,11 @@ class ReshapedAxes(Watcher):
             into = any(name in _CONVOLUTIONS for name in consumers)
             wrong = exchanges(before, after, certain=into)
         if wrong:
-            yield f"{self._name(maker)} {_without_batch(before)} {_without_batch(after)}"
+            in_part = kind in _CONVOLUTIONS and after[-1] < before[1]
+            probe = (
+                "reshaped in part" if in_part and _is_learned_from(view, readers) else "reshaped"
+            )
+            yield probe, f"{self._name(maker)} {_without_batch(before)} {_without_batch(after)}"
 
     def _name(self, maker: Node) -> str:
         """Return the name of the parameter of the layer that made the numbers, or nothing."""
@@ -162,14 +166,17 @@ def _without_batch(shape: Shape) -> str:
     return f"(N,{','.join(str(size) for size in shape[1:])})"
 
 
-def _consumers(nodes: list[Node]) -> dict[Node, list[str]]:
-    """Return the kinds of the nodes that each node's numbers go to, whatever copies them first."""
-    consumers: dict[Node, list[str]] = {}
-    for node in nodes:
-        for before, _ in node.next_functions:
-            if before is not None:
-                consumers.setdefault(before, []).append(autograd_graph.kind_of(node))
-    return consumers
+def _is_learned_from(view: Node, readers: dict[Node, list[Node]]) -> bool:
+    """Say whether a later layer makes something of a view, and so may have learned its order."""
+    waiting, seen = [*readers.get(view, ())], set[Node]()
+    while waiting:
+        node = waiting.pop()
+        if autograd_graph.kind_of(node) in _LAYERS:
+            return True
+        if node not in seen:
+            seen.add(node)
+            waiting += readers.get(node, ())
+    return False
 
 
 def _maker(view: Node, rank: int) -> Node | None:
