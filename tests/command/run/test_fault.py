@@ -9,7 +9,7 @@ FAULTS = {
         "observe.loop.recorder",
         "home.Recorder.step_begins = lambda self: None",  # it is called with a window
     ),
-    "while judging": ("command.run", "home.judge_run = None"),
+    "while judging": ("command.run", "home.judge_threads = None"),
 }
 
 

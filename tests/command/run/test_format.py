@@ -45,7 +45,7 @@ def test_all_formats_tell_of_one_run(folder) -> None:
     assert text["markdown"].count(f"\n{text['text'].strip()}\n~~~") == 1
     assert not re.search(r"<script|https?://", text["html"])
     assert "polyline" in text["html"]
-    assert text["html"].count('<section class="finding"') == 1
+    assert text["html"].count('<section class="card finding"') == 1
 
 
 def test_one_format_is_printed_in_place_of_the_report(folder) -> None:

@@ -108,7 +108,7 @@ def timeouts_are_sane(trace: Trace[Any]) -> Iterator[Finding]:
     Misses: what a launcher or a scheduler of the cluster waits for.
     Why: where one process dies, all others hold their GPUs until the timeout is over; one of
         seconds ends a run whose first process saves a checkpoint.
-    Source: post-mortems, row C5 (138 days); pytorch, init_process_group (timeout).
+    Source: torch.distributed.init_process_group (timeout); a post-mortem with one of 138 days.
     """
     logs = [log for group in _groups(trace) for log in group if log.timeout]
     odd = [log for log in logs if not _SHORTEST <= log.timeout <= _LONGEST]

@@ -209,11 +209,13 @@ class _Steps:
 
     def before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Measure what the step will be made with: now, or after the closure that computes it."""
+        if torch.compiler.is_compiling():  # at once: what follows cannot be compiled
+            return None
         recorder, columns = self.recorder, Columns()
         if recorder.thread.is_apart():
             other = recorder.thread.beside.get(get_ident())
             return other and other.thread.steps.before(optimizer, args, kwargs)
-        if not recorder.patches.active or torch.compiler.is_compiling() or is_abstract():
+        if not recorder.patches.active or is_abstract():
             return None
         self._running().append((optimizer, columns, []))
         recorder.hand.leave_to_optimizers()
@@ -233,6 +235,8 @@ class _Steps:
 
     def after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         """Record the step, unless it only passed on what an optimizer inside it did."""
+        if torch.compiler.is_compiling():
+            return
         recorder, running = self.recorder, self._running()
         if recorder.thread.is_apart():
             other = recorder.thread.beside.get(get_ident())
