@@ -29,8 +29,13 @@ def choose_trace(order: RunRequest, recorder: Any, spawned: Any) -> tuple[Any, .
         spawned.traces.clear()
         first, *others = (each.trace for each in recorder.thread.recorders())
         traces = [first, *(other for other in others if _is_judgeable(order, other))]
+        made = [other for other in others if int(str(other.conditions["steps"]))]
+        unjudged = recorder.thread.uncounted + sum(other not in traces for other in made)
         if len(traces) > 1 and not any(isinstance(event, Step) for event in first):
             traces.pop(0)
+        if unjudged:
+            told = {**traces[0].conditions, "unjudged threads": unjudged}
+            traces[0] = replace(traces[0], conditions=told)
         return order, *map(ranks.with_rank, traces)
     several = copy(order.subject)
     object.__setattr__(several, "ranks", spawned.count)  # it has been declared, and checked
@@ -60,12 +65,15 @@ def _weigh(verdict: Verdict) -> tuple[int, bool]:
 
 
 def threads_as_rows(traces: list[Trace[Any]]) -> list[tuple[str, str]]:
-    """Return how many threads were judged, each by itself, and what they have made."""
+    """Return how many threads were judged, what they have made, and how many were not."""
+    left = traces[0].conditions.get("unjudged threads", 0)
+    why = "there were too many, or they had made too little or still trained at the end"
+    rows = [("unjudged", f"{left} more threads that train: {why}")] if left else []
     if len(traces) == 1:
-        return []
+        return rows
     steps = sum(int(str(trace.conditions["steps"])) for trace in traces)
     told = f"{len(traces)} trained beside each other, and made {steps} steps; each was judged by"
-    return [("threads", f"{told} itself, and the figures above are of the first")]
+    return [("threads", f"{told} itself, and the figures above are of the first"), *rows]
 
 
 def reports_of(verdicts: tuple[Verdict, ...]) -> ranks.Found:

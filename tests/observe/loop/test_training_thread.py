@@ -80,6 +80,17 @@ def test_threads_that_train_at_once_are_told_apart(tmp_path: Path) -> None:
     assert "49 of 49 steps" in done.stdout
 
 
+def test_threads_that_train_at_once_beyond_nine_are_told_of(tmp_path: Path) -> None:
+    """What is left alone is no pass: the report says how many threads are not judged."""
+    script = AT_ONCE.replace("range(4)", "range(12)").replace(
+        "net, opt = make()", "net, opt = make()\n    gate.wait()"
+    )
+    script = script.replace("shared = make()", "shared = make()\ngate = threading.Barrier(12)")
+    told = " ".join(run(tmp_path, script).stdout.split())
+    assert "9 trained beside each other, and made 450 steps" in told
+    assert "unjudged 3 more threads that train: there were too many" in told
+
+
 def test_threads_that_train_at_once_one_model_are_counted(tmp_path: Path) -> None:
     """The process lives, each step is counted, and the reason why none is judged is given."""
     script = AT_ONCE.replace("opt = make()", "opt = shared").replace("with nothing", "with lock")

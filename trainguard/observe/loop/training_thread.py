@@ -28,7 +28,7 @@ class TrainingThread:
 
     It may be followed by another once it has ended. Until one is known, all are listened to.
     splits: whether a thread that trains beside it is recorded too, by itself; beside: by which.
-    uncounted: how many threads are only counted, since there are too many.
+    uncounted: how many threads are left alone, since there are too many.
     """
 
     def __init__(self, recorder: "Recorder", whole: "TrainingThread | None" = None) -> None:
