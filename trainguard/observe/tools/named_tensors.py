@@ -1,12 +1,11 @@
 """Tensors by the names that the user's running functions have for them."""
 
 import re
-import sys
 from collections.abc import Iterator
 
 import torch
 
-from trainguard.observe.tools.user_line import user_frame, variables_of
+from trainguard.observe.tools.user_line import user_frames, variables_of
 
 _FRAMES = 2  # of the user's code whose variables are looked at
 # Words in the names of what comes after a state.
@@ -20,10 +19,7 @@ def words_in(name: str) -> set[str]:
 
 def named_tensors() -> Iterator[tuple[int, str, torch.Tensor]]:
     """Yield the tensors in the variables of the user's running functions, each with its name."""
-    frame = user_frame(sys._getframe(1))  # noqa: SLF001 the one way to look at callers
-    for number in range(_FRAMES):
-        if frame is None:
-            return
+    for number, frame in enumerate(user_frames(_FRAMES)):
         for name, value in variables_of(frame).items():
             named = isinstance(value, tuple) and hasattr(value, "_fields")  # not its class
             entries = value._asdict() if named else value
@@ -31,4 +27,3 @@ def named_tensors() -> Iterator[tuple[int, str, torch.Tensor]]:
             for key, each in pairs:
                 if isinstance(key, str) and isinstance(each, torch.Tensor) and each.dim():
                     yield number, key, each
-        frame = user_frame(frame.f_back)

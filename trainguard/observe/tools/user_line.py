@@ -3,6 +3,7 @@
 import os
 import sys
 import sysconfig
+from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from inspect import CO_OPTIMIZED
@@ -54,6 +55,14 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     while frame is not None and not foreign(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
+
+
+def user_frames(most: int) -> Iterator[FrameType]:
+    """Yield the frames of the user's own code that are running, the innermost first."""
+    frame = user_frame(sys._getframe(1))  # noqa: SLF001 the one way to look at callers
+    while frame is not None and most > 0:
+        yield frame
+        frame, most = user_frame(frame.f_back), most - 1
 
 
 def variables_of(frame: FrameType) -> dict[str, Any]:

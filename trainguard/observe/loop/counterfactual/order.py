@@ -1,6 +1,5 @@
 """The batch in another order: whether it matters at which place in it a sample stands."""
 
-import sys
 import weakref
 from collections.abc import Iterator
 from types import FunctionType, ModuleType
@@ -34,7 +33,7 @@ from trainguard.observe.loop.counterfactual.witness import GivenRows, Witness
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.batches import Batches
 from trainguard.observe.tools.places import storage_of
-from trainguard.observe.tools.user_line import user_frame, variables_of
+from trainguard.observe.tools.user_line import user_frames, variables_of
 
 _FRAMES = 8  # of the user's code whose variables are looked at
 _DEPTH = 3  # of containers and objects in a variable
@@ -215,13 +214,9 @@ def _holds_state(module: nn.Module, rows: int) -> bool:
 
 def _reach(seen: set[int]) -> Iterator[Any]:
     """Yield the tensors and rows of numbers in the variables of the user's code that is running."""
-    frame = user_frame(sys._getframe(1))  # noqa: SLF001 the one way to look at callers
-    for _ in range(_FRAMES):
-        if frame is None:
-            return
+    for frame in user_frames(_FRAMES):
         for value in variables_of(frame).values():
             yield from _values_in(value, _DEPTH, seen)
-        frame = user_frame(frame.f_back)
 
 
 def _values_in(value: Any, depth: int, seen: set[int]) -> Iterator[Any]:

@@ -21,7 +21,7 @@ from torch.utils.data import dataloader
 from trainguard.observe.loader.reachable_state import generators, put_back, state_of
 from trainguard.observe.loop.counterfactual.forking import Exit, Report
 from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall, Question
-from trainguard.observe.loop.counterfactual.sample_axis import callers, pools_of, with_rows
+from trainguard.observe.loop.counterfactual.sample_axis import FRAMES, pools_of, with_rows
 from trainguard.observe.loop.counterfactual.witness import Witness, total
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.batches import Batches
@@ -29,7 +29,7 @@ from trainguard.observe.loop.watch.loss_calls import LossCalls
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.fingerprint import fingerprint
 from trainguard.observe.tools.isolation import read_streams, write_streams
-from trainguard.observe.tools.user_line import foreign, variables_of
+from trainguard.observe.tools.user_line import foreign, user_frames, variables_of
 
 if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder
@@ -209,7 +209,7 @@ def _orders_of(call: ModuleCall) -> Iterator[tuple[Any, np.ndarray[Any, Any]]]:
 
 def _variables() -> Iterator[dict[str, Any]]:
     """Yield the variables of the user's code that is running, and of generators that wait."""
-    yield from map(variables_of, callers())
+    yield from map(variables_of, user_frames(FRAMES))
     frames = [g.gi_frame for g in gc.get_objects() if type(g) is GeneratorType]
     for frame in frames:
         if frame is not None and foreign(frame.f_code.co_filename):

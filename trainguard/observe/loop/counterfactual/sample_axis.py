@@ -1,8 +1,6 @@
 """Tells of how many samples inputs have a row: samples drawn at random, and no steps in time."""
 
-import sys
 from collections.abc import Iterable, Iterator
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,13 +11,13 @@ from trainguard.observe.loop.counterfactual.question import ModuleCall, is_edita
 from trainguard.observe.loop.watch.batches import Batches
 from trainguard.observe.loop.watch.mixing_probe import PLAIN, draws_samples
 from trainguard.observe.loop.window import Window
-from trainguard.observe.tools.user_line import user_frame, variables_of
+from trainguard.observe.tools.user_line import user_frames, variables_of
 
 if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder
 
 _LEAST_ROWS = 4
-_FRAMES = 4  # of the user's code whose variables are looked at
+FRAMES = 4  # of the user's code whose variables are looked at
 _LOOKED = 12  # rows that are looked for in a pool: ordered by chance once in 479,001,600
 _MOST = 2**24  # numbers in a pool
 _VALUES = 64  # entries of a variable that are looked at
@@ -132,22 +130,12 @@ def pools_of(
 ) -> Iterator[Pool]:
     """Yield what the user's variables have with rows of the same shape, and more of them."""
     seen = {id(tensor)}
-    for each in map(variables_of, callers()) if variables is None else variables:
+    for each in map(variables_of, user_frames(FRAMES)) if variables is None else variables:
         for table in (table for value in each.values() for table in _tables_in(value)):
             own = tuple(table.shape[1:]) == tuple(tensor.shape[1:]) and table.ndim > 1
             if own and id(table) not in seen and 2 * len(tensor) <= len(table) and _fits(table):
                 seen.add(id(table))
                 yield table
-
-
-def callers() -> Iterator[FrameType]:
-    """Yield the innermost frames of the user's code that is running."""
-    frame = user_frame(sys._getframe(1))  # noqa: SLF001 the one way to look at callers
-    for _ in range(_FRAMES):
-        if frame is None:
-            return
-        yield frame
-        frame = user_frame(frame.f_back)
 
 
 def _tables_in(value: Any) -> Iterator[Pool]:

@@ -1,6 +1,5 @@
 """Watches whole epochs, whatever serves them: the same inputs and targets, in other pairs."""
 
-import sys
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -21,7 +20,7 @@ from trainguard.observe.loop.watch.sample_pairs import LEAST, NOISE, Epochs
 from trainguard.observe.loop.watch.watcher import Watcher, shielded
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.patches import Patches
-from trainguard.observe.tools.user_line import caller, user_frame, variables_of
+from trainguard.observe.tools.user_line import caller, user_frames, variables_of
 
 _ROWS = 2**17  # that are hashed
 _BYTES = 2**26
@@ -195,16 +194,12 @@ def _find_target(loss: torch.Tensor, output: torch.Tensor) -> torch.Tensor | Non
 
 def _variables() -> Iterator[torch.Tensor]:
     """Yield the tensors without gradients that the user's functions have at hand, nearest first."""
-    frame = user_frame(sys._getframe(1))  # noqa: SLF001 the one way to look at callers
-    for _ in range(_FRAMES):
-        if frame is None:
-            return
+    for frame in user_frames(_FRAMES):
         for value in variables_of(frame).values():
             small = type(value) in (tuple, list) and len(value) <= _ENTRIES
             for each in value if small else value.values() if _is_record(value) else [value]:
                 if type(each) is torch.Tensor and not each.requires_grad and each.dim():
                     yield each
-        frame = user_frame(frame.f_back)
 
 
 def _is_record(value: Any) -> bool:

@@ -1,6 +1,5 @@
 """Watches what adds up over an evaluation: whether it begins anew with each one."""
 
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -14,7 +13,7 @@ from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.logged import LoggedValues
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward
-from trainguard.observe.tools.user_line import user_frame, variables_of
+from trainguard.observe.tools.user_line import user_frames, variables_of
 
 _FRAMES = 6  # of the user's code whose variables are looked at
 _MOST = 16  # numbers that a meter has: what has more is something else
@@ -125,17 +124,14 @@ def _is(value: float, mean: float, rounding: float) -> bool:
 
 def _find_meters() -> Iterator[tuple[str, dict[str, float], int]]:
     """Yield what has a few numbers among the variables of the user's code: name, numbers, id."""
-    frame, seen = user_frame(sys._getframe(1)), set()  # noqa: SLF001 the one way to look at callers
-    for _ in range(_FRAMES):
-        if frame is None:
-            return
+    seen = set()
+    for frame in user_frames(_FRAMES):
         for name, value in variables_of(frame).items():
             if id(value) not in seen:
                 seen.add(id(value))
                 numbers = _numbers_of(value)
                 if 1 < len(numbers) <= _MOST:
                     yield name, numbers, id(value)
-        frame = user_frame(frame.f_back)
 
 
 def _numbers_of(value: Any) -> dict[str, float]:

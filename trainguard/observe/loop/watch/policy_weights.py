@@ -1,7 +1,6 @@
 """Watches policy gradients: whether the weight of a log-probability learns from being one."""
 
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from inspect import getsourcelines
@@ -17,7 +16,7 @@ from trainguard.observe.loop.watch import autograd_graph
 from trainguard.observe.loop.watch.autograd_graph import SAME, Node, kind_of
 from trainguard.observe.loop.watch.watcher import Watcher, shielded
 from trainguard.observe.tools.patches import Patches
-from trainguard.observe.tools.user_line import caller, user_frame, variables_of
+from trainguard.observe.tools.user_line import caller, user_frames, variables_of
 
 _STEPS = {0, 1, 2, 4, 8, 16, 32}  # that are looked at
 _MOST_NODES = 20000
@@ -192,14 +191,10 @@ def _fitted_by(node: Node) -> list[Node]:
 
 def _name_of(node: Node) -> tuple[str, str] | None:
     """Return the user's name for what a node returned, and the line that gives it that name."""
-    frame = user_frame(sys._getframe(1))  # noqa: SLF001 the one way to look at callers
-    for _ in range(_FRAMES):
-        if frame is None:
-            break
+    for frame in user_frames(_FRAMES):
         for name, value in variables_of(frame).items():
             if type(value) is torch.Tensor and value.grad_fn is node:
                 return name, _assignment(frame, name)
-        frame = user_frame(frame.f_back)
     return None
 
 
