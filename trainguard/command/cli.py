@@ -20,7 +20,14 @@ from trainguard.command.join import join_traces
 from trainguard.command.memory.command import show_memory
 from trainguard.command.mutate.command import mutate_training
 from trainguard.command.options import (
+    AllowOption,
+    BaselineOption,
     FormatOption,
+    IgnoreOption,
+    JsonOption,
+    SelectOption,
+    StrictOption,
+    UpdateOption,
     Words,
     check_file,
     read_excuses,
@@ -76,9 +83,7 @@ def run_script(
     timeout: Annotated[
         float | None, typer.Option(help="Stop after so many seconds.", metavar="SECONDS")
     ] = None,
-    json: Annotated[
-        Path | None, typer.Option(help="Write the findings to this file.", metavar="FILE")
-    ] = None,
+    json: JsonOption = None,
     trace: Annotated[
         Path | None,
         typer.Option(help="Write what was recorded, to judge it again.", metavar="FILE"),
@@ -93,22 +98,12 @@ def run_script(
     events: Annotated[
         Path | None, typer.Option(help="Append a line of JSON for each finding.", metavar="FILE")
     ] = None,
-    select: Annotated[
-        Words, typer.Option(help="Judge only these invariants.", metavar="GLOBS")
-    ] = None,
-    ignore: Annotated[
-        Words, typer.Option(help="Judge all invariants but these.", metavar="GLOBS")
-    ] = None,
-    allow: Annotated[
-        Words, typer.Option(help="Excuse one; fails once it is not needed.", metavar="NAME=REASON")
-    ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Let notes fail too.")] = False,
-    baseline: Annotated[
-        Path | None, typer.Option(help="Fail only for what is not in this file.", metavar="FILE")
-    ] = None,
-    update_baseline: Annotated[
-        bool, typer.Option("--update-baseline", help="Write that file anew, with what is found.")
-    ] = False,
+    select: SelectOption = None,
+    ignore: IgnoreOption = None,
+    allow: AllowOption = None,
+    strict: StrictOption = False,
+    baseline: BaselineOption = None,
+    update_baseline: UpdateOption = False,
     no_probes: Annotated[
         bool, typer.Option("--no-probes", help="Only watch: try nothing out.")
     ] = False,

@@ -13,7 +13,14 @@ import typer
 from trainguard.command.exit import CLEAN, FOUND, USAGE, ending
 from trainguard.command.options import (
     SILENCE,
+    AllowOption,
+    BaselineOption,
     FormatOption,
+    IgnoreOption,
+    JsonOption,
+    SelectOption,
+    StrictOption,
+    UpdateOption,
     Words,
     check_file,
     check_installed,
@@ -72,29 +79,17 @@ def diagnose_logs(
     peak: Annotated[
         float | None, typer.Option(help="Fail if a rate is higher.", metavar="RATE")
     ] = None,
-    json: Annotated[
-        Path | None, typer.Option(help="Write the findings to this file.", metavar="FILE")
-    ] = None,
+    json: JsonOption = None,
     format: FormatOption = None,  # noqa: A002 it is the name of the option
     html: Annotated[
         Path | None, typer.Option(help="Write a page with the curves.", metavar="FILE")
     ] = None,
-    select: Annotated[
-        Words, typer.Option(help="Judge only these invariants.", metavar="GLOBS")
-    ] = None,
-    ignore: Annotated[
-        Words, typer.Option(help="Judge all invariants but these.", metavar="GLOBS")
-    ] = None,
-    allow: Annotated[
-        Words, typer.Option(help="Excuse one; fails once it is not needed.", metavar="NAME=REASON")
-    ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Let notes fail too.")] = False,
-    baseline: Annotated[
-        Path | None, typer.Option(help="Fail only for what is not in this file.", metavar="FILE")
-    ] = None,
-    update_baseline: Annotated[
-        bool, typer.Option("--update-baseline", help="Write that file anew, with what is found.")
-    ] = False,
+    select: SelectOption = None,
+    ignore: IgnoreOption = None,
+    allow: AllowOption = None,
+    strict: StrictOption = False,
+    baseline: BaselineOption = None,
+    update_baseline: UpdateOption = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Name what had nothing to judge.")
     ] = False,

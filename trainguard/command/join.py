@@ -11,8 +11,13 @@ import typer
 from trainguard.command.exit import CLEAN, FOUND, USAGE, ending
 from trainguard.command.options import (
     SILENCE,
+    AllowOption,
+    BaselineOption,
     FormatOption,
-    Words,
+    IgnoreOption,
+    SelectOption,
+    StrictOption,
+    UpdateOption,
     name_only,
     read_excuses,
     read_settings,
@@ -49,22 +54,12 @@ def join_traces(
         Path, typer.Argument(help="Where the traces of one run are.", metavar="FOLDER")
     ],
     format: FormatOption = None,  # noqa: A002 it is the name of the option
-    select: Annotated[
-        Words, typer.Option(help="Judge only these invariants.", metavar="GLOBS")
-    ] = None,
-    ignore: Annotated[
-        Words, typer.Option(help="Judge all invariants but these.", metavar="GLOBS")
-    ] = None,
-    allow: Annotated[
-        Words, typer.Option(help="Excuse one; fails once it is not needed.", metavar="NAME=REASON")
-    ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Let notes fail too.")] = False,
-    baseline: Annotated[
-        Path | None, typer.Option(help="Fail only for what is not in this file.", metavar="FILE")
-    ] = None,
-    update_baseline: Annotated[
-        bool, typer.Option("--update-baseline", help="Write that file anew, with what is found.")
-    ] = False,
+    select: SelectOption = None,
+    ignore: IgnoreOption = None,
+    allow: AllowOption = None,
+    strict: StrictOption = False,
+    baseline: BaselineOption = None,
+    update_baseline: UpdateOption = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Name what had nothing to judge.")
     ] = False,

@@ -28,6 +28,23 @@ FormatOption = Annotated[
         autocompletion=complete_format,
     ),
 ]
+SelectOption = Annotated[Words, typer.Option(help="Judge only these invariants.", metavar="GLOBS")]
+IgnoreOption = Annotated[
+    Words, typer.Option(help="Judge all invariants but these.", metavar="GLOBS")
+]
+AllowOption = Annotated[
+    Words, typer.Option(help="Excuse one; fails once it is not needed.", metavar="NAME=REASON")
+]
+StrictOption = Annotated[bool, typer.Option("--strict", help="Let notes fail too.")]
+BaselineOption = Annotated[
+    Path | None, typer.Option(help="Fail only for what is not in this file.", metavar="FILE")
+]
+UpdateOption = Annotated[
+    bool, typer.Option("--update-baseline", help="Write that file anew, with what is found.")
+]
+JsonOption = Annotated[
+    Path | None, typer.Option(help="Write the findings to this file.", metavar="FILE")
+]
 SILENCE: Final = '--allow NAME="<reason>"'
 _Given = TypeVar("_Given", bound=Subject)
 
