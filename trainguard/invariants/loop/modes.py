@@ -17,7 +17,7 @@ from trainguard.invariants.loop.evidence import (
     has_probe,
     several_optimizers,
 )
-from trainguard.invariants.loop.wording import Course, count, courses, events, tally
+from trainguard.invariants.loop.wording import Course, and_more, count, courses, events, tally
 
 _FEW = 2
 _SWEEPS = 3  # between steps; batch statistics are gathered on purpose once, or at the end
@@ -94,7 +94,7 @@ def _never_awake(trace: Trace[Event], course: Course) -> Finding:
     step = course.steps[0]
     return Finding(
         f"`{trace.subject}` trains a model in evaluation mode",
-        course.at(step) + f", {_names(step.asleep)}",
+        course.at(step) + f", {and_more(step.asleep)}",
         "asleep in " + tally(course.steps, course.steps),
         "awake",
         why="pretrained models are often loaded in evaluation mode; model.train() is missing",
@@ -111,7 +111,7 @@ def _left_asleep(trace: Trace[Event], course: Course, left: Sequence[_Switch]) -
     asleep = [step for switch in left for step in switch.row]
     return Finding(
         f"`{trace.subject}` goes on training in evaluation mode",
-        course.at(step) + f"{by}, {_names(step.asleep)}",
+        course.at(step) + f"{by}, {and_more(step.asleep)}",
         "asleep in " + tally(asleep, course.steps),
         "awake, as before",
         why="model.train() is missing after the evaluation" if before else "",
@@ -135,11 +135,6 @@ def _learns(asleep: Sequence[str], moved: set[str] | None) -> bool:
 def _root(name: str) -> str:
     """Return the outermost module of a name."""
     return name.partition(".")[0]
-
-
-def _names(names: Sequence[str]) -> str:
-    """Write the first of some names, and how many more there are."""
-    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 @invariant("loop", evidence=SWEPT, live=SOON)
@@ -169,7 +164,7 @@ def evaluation_mode_is_on(trace: Trace[Event]) -> Iterator[Finding]:
     if 2 * len(awake) > len(judged):
         yield Finding(
             f"`{trace.subject}` measures a loss in training mode",
-            at_step(awake[0].step) + f", {_names(awake[0].awake)}",
+            at_step(awake[0].step) + f", {and_more(awake[0].awake)}",
             "awake in " + portion(len(awake), len(judged), "evaluations"),
             "asleep",
             why="model.eval() is missing before the evaluation",
@@ -191,7 +186,7 @@ def _find_sweeps(trace: Trace[Event]) -> Iterator[Finding]:
         first, several = sweeps[0], not several_optimizers(trace)
         yield Finding(
             f"`{trace.subject}` evaluates in training mode",
-            at_step(first.step) + f", {_names(first.awake)}",
+            at_step(first.step) + f", {and_more(first.awake)}",
             f"batch statistics of {first.passes} batches taken in, without a graph, as in "
             + integer(len(sweeps), "sweeps"),
             "none: those of the training alone",
@@ -270,7 +265,7 @@ def evaluation_leaves_no_trace(trace: Trace[Event]) -> Iterator[Finding]:
         first = touched[0]
         yield Finding(
             f"an evaluation changes the model of `{trace.subject}`",
-            at_step(first.step) + f", {_names(sure or first.touched)}",
+            at_step(first.step) + f", {and_more(sure or first.touched)}",
             "changed by " + portion(len(touched), len(still), "evaluations"),
             "as before the evaluation",
             why="" if sure else "perhaps a cache that is filled at the first call",

@@ -9,7 +9,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Parameter
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import PARAMETERS
-from trainguard.invariants.loop.wording import courses, events, percent
+from trainguard.invariants.loop.wording import and_more, courses, events, percent
 
 
 @invariant("loop", evidence=PARAMETERS)
@@ -99,7 +99,7 @@ def _make_finding(
     """Return the finding about parameters that are in no optimizer."""
     return Finding(
         f"the optimizers of `{trace.subject}` {told}",
-        _names(left_out),
+        and_more(p.name for p in left_out),
         _measure_share(left_out, reached),
         integer(0, "%"),
         why=why,
@@ -119,7 +119,7 @@ def _make_replaced_finding(
     return Finding(
         f"the optimizers of `{trace.subject}` hold parameters of no module that is called"
         " and leave out others that get gradients",
-        f"{_names(left_out)}; held: {_names(gone)}",
+        f"{and_more(p.name for p in left_out)}; held: {and_more(p.name for p in gone)}",
         _measure_share(left_out, reached),
         integer(0, "%"),
         why="perhaps a layer, or the model, was replaced after the optimizer was built",
@@ -169,9 +169,3 @@ def _measure_share(left_out: Sequence[Parameter], reached: Sequence[Parameter]) 
     """Write the share of the elements with gradient that is left out."""
     share = _elements(left_out) / _elements(reached)
     return percent(share) + " of the elements that get gradients"
-
-
-def _names(parameters: Sequence[Parameter]) -> str:
-    """Write the first of some parameters, and how many more there are."""
-    more = len(parameters) - 1
-    return parameters[0].name + (f" and {more} more" if more else "")

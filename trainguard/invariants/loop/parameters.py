@@ -10,7 +10,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Parameter, Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import FROZEN, PARAMETERS
-from trainguard.invariants.loop.wording import count, courses, events, middle
+from trainguard.invariants.loop.wording import and_more, count, courses, events, middle
 from trainguard.invariants.wording import number
 from trainguard.subjects.loop import named_by
 
@@ -91,12 +91,6 @@ def _nameless(
             )
 
 
-def _names(parameters: Sequence[Parameter]) -> str:
-    """Write the first of some parameters, and how many more there are."""
-    more = len(parameters) - 1
-    return parameters[0].name + (f" and {more} more" if more else "")
-
-
 def _still(trace: Trace[Event], parameters: Sequence[Parameter]) -> Finding:
     """Return the finding about promised parameters that did not move."""
     one = parameters[0]
@@ -109,7 +103,7 @@ def _still(trace: Trace[Event], parameters: Sequence[Parameter]) -> Finding:
     }
     return Finding(
         f"parameters that `{trace.subject}` promises to train do not move",
-        _names(parameters),
+        and_more(p.name for p in parameters),
         "no move in " + integer(_count_steps(trace), "steps"),
         "a move within " + integer(_LEAST_STEPS, "steps"),
         why=next((told for told, true in reasons.items() if true), ""),
@@ -150,7 +144,7 @@ def _standing(trace: Trace[Event], parameters: Iterable[Parameter]) -> Iterator[
         if found:
             yield Finding(
                 summary.format(trace.subject),
-                _names(found),
+                and_more(p.name for p in found),
                 "no move in "
                 + integer(_count_steps(trace), "steps")
                 + f", gradients up to {number(max(p.gradient for p in found))}",
@@ -199,7 +193,7 @@ def _all_standing(trace: Trace[Event], parameters: Iterable[Parameter]) -> Itera
         f"the parameters of `{trace.subject}` end as they began although its steps move them"
         if stepped
         else f"no parameter of `{trace.subject}` moves",
-        _names(stuck),
+        and_more(p.name for p in stuck),
         "no move in "
         + integer(_count_steps(trace), "steps")
         + f", gradients up to {number(max(p.gradient for p in stuck))}",
@@ -252,8 +246,7 @@ def _find_unreached(trace: Trace[Event], parameters: Iterable[Parameter]) -> Ite
 
 def _list_modules(modules: Sequence[Sequence[Parameter]]) -> str:
     """Write the name of the first of some modules, and how many more there are."""
-    more = len(modules) - 1
-    return (modules[0][0].module or modules[0][0].name) + (f" and {more} more" if more else "")
+    return and_more(own[0].module or own[0].name for own in modules)
 
 
 @invariant("loop", evidence=FROZEN)
@@ -283,7 +276,7 @@ def frozen_parameters_stay(trace: Trace[Event]) -> Iterator[Finding]:
         if found:
             yield Finding(
                 summary,
-                _names(found),
+                and_more(p.name for p in found),
                 portion(len(found), len(parameters), "parameters") + " moved",
                 portion(0, len(parameters)),
                 why=_why_moved(found[0]),

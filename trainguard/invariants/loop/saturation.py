@@ -9,7 +9,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Parameter, Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import PARAMETERS, both, has_probe, steps_from
-from trainguard.invariants.loop.wording import events
+from trainguard.invariants.loop.wording import and_more, events
 
 _FEW = 3
 _LEAST_STEPS = 21  # from the 20th on it is looked at
@@ -46,12 +46,11 @@ def functions_let_gradients_through(trace: Trace[Event]) -> Iterator[Finding]:
 
 def _make_finding(trace: Trace[Event], function: str, probes: list[Probe], rank: Rank) -> Finding:
     """Return the finding about one function."""
-    first, more = probes[0], len(probes) - 1
-    name = first.label.rpartition(" ")[0]
+    first = probes[0]
     stepped = function in ("ceil", "floor", "round", "sign")
     return Finding(
         f"a {function} of `{trace.subject}` lets no gradient through",
-        name + (f" and {more} more" if more else ""),
+        and_more(probe.label.rpartition(" ")[0] for probe in probes),
         "gradients of exactly " + integer(0) + " in every step",
         "above " + integer(0) + " in some step",
         why=f"{function}() is flat wherever it is not a step: let the gradient pass by it, as in"

@@ -9,7 +9,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import has_probe
-from trainguard.invariants.loop.wording import events, percent
+from trainguard.invariants.loop.wording import and_more, events, percent
 
 _REPLACED = 0.05  # of a parameter; a projection after the last step before saving moves it less
 
@@ -77,7 +77,7 @@ def loaded_state_is_used(trace: Trace[Event]) -> Iterator[Finding]:
     for probe in found[:1]:
         yield Finding(
             f"a pass of `{trace.subject}` overwrites what was loaded",
-            at_step(probe.step) + f", {probe.label}" + _and_more(len(found) - 1),
+            at_step(probe.step) + ", " + and_more(p.label for p in found),
             "changed by " + percent(probe.measured) + " of it in the first pass after the load",
             "as it was loaded",
             why="perhaps the layer initialises itself at its first batch, and what says that it has"
@@ -85,11 +85,6 @@ def loaded_state_is_used(trace: Trace[Event]) -> Iterator[Finding]:
             event=probe,
             source=probe.source,
         )
-
-
-def _and_more(others: int) -> str:
-    """Say how many more there are."""
-    return f" and {others} more" if others else ""
 
 
 @invariant("loop", evidence=has_probe("restored", "no state was loaded"))

@@ -125,6 +125,12 @@ def percent(part: float) -> Measure:
     return number(100 * part, "%", ".3g")
 
 
+def and_more(names: Iterable[str]) -> str:
+    """Write the first of some names, and how many more there are: "Net.fc1.weight and 3 more"."""
+    first, *others = names
+    return first + (f" and {len(others)} more" if others else "")
+
+
 def last_word(step: Step, word: str) -> int:
     """Return where a word stands last in the order of a step's window; -1 where it does not."""
     return max((index for index, done in enumerate(step.order) if done == word), default=-1)
