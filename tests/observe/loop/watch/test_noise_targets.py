@@ -9,15 +9,16 @@ from trainguard.events.loop import Probe
 from trainguard.observe.loop.recorder import Recorder
 
 
-def found(loss_of) -> tuple[list[Probe], bool]:
-    """Train on noise for a while; return what was found, and whether it was looked for."""
+def found(loss_of, plain: int = 0) -> tuple[list[Probe], bool]:
+    """Train on noise, after plain steps; return what was found, and whether it was looked for."""
     torch.manual_seed(0)
     with Recorder("x") as recorder:
         net = nn.Linear(32, 32)
         optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
-        for _ in range(20):
+        for step in range(plain + 20):
             optimizer.zero_grad()
-            loss_of(net, torch.randn(64, 32)).backward()
+            x = torch.randn(64, 32)
+            (net(x).square().mean() if step < plain else loss_of(net, x)).backward()
             optimizer.step()
     probes = (event for event in recorder.trace if isinstance(event, Probe))
     looked = "noise" in recorder.trace.conditions["looked"]
@@ -78,3 +79,9 @@ def test_noise_that_is_in_the_input() -> None:
 def test_noise_that_is_not_the_target(loss_of) -> None:
     """Nothing is told of it."""
     assert found(loss_of) == ([], False)
+
+
+@pytest.mark.parametrize(("plain", "expected"), [(20, True), (80, False)])
+def test_noise_that_comes_late(plain, expected) -> None:
+    """It is waited for, but not in each pass of a run that has none."""
+    assert found(other, plain)[1] == expected

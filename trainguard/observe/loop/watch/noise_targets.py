@@ -20,6 +20,7 @@ from trainguard.observe.tools.user_line import caller
 
 _NAMES = {"noise", "noises", "eps", "epsilon", "epsilons"}
 _LOOKS = 1024
+_VAIN = 64  # passes without noise, after which none is looked for: it is there from the first on
 _LARGEST = 2**22  # elements
 _NODES = 64  # of the graph, from the loss
 _PARTS = 4  # tables that the noise is looked for in
@@ -45,6 +46,7 @@ class NoiseTargets(Watcher):
         self._rows: list[torch.Tensor] = []
         self._name = self._source = ""
         self._off = not recorder.probe
+        self._vain = 0
 
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
@@ -55,6 +57,8 @@ class NoiseTargets(Watcher):
         returned = [t for t in tensors_in(output) if t.requires_grad and t.is_floating_point()]
         if not returned or returned[0].dim() < 2 or returned[0].numel() > _LARGEST:
             return
+        self._vain += 1
+        self._off = not self._rows and self._vain > _VAIN
         shape, given = returned[0].shape, [t for t in tensors_in(inputs) if t.is_floating_point()]
         for _, name, tensor in named_tensors():
             if not words_in(name) & _NAMES or tensor.shape != shape or tensor.requires_grad:
@@ -81,6 +85,7 @@ class NoiseTargets(Watcher):
 
     def finish(self) -> Iterable[Event]:
         """Return what is known of noise that was the target in every step looked at."""
+        self._open = None
         rows = to_host(self._rows)
         if not rows or not all(float(row[0]) for row in rows):
             return
