@@ -203,7 +203,7 @@ class Recorder:
 
     def step_begins(self, window: Window) -> Columns:
         """Ask the watchers about the step that is about to be made."""
-        return self.faults.look(torch.no_grad()(self._tell), "before_step", window) or {}
+        return self.faults.look(self._tell_graphless, "before_step", window) or {}
 
     def step_ends(self, window: Window, columns: Columns, skipped: bool = False) -> None:
         """Make a Step of what the watchers saw, and count it."""
@@ -218,6 +218,11 @@ class Recorder:
             if answer:
                 columns |= answer
         return columns
+
+    @torch.no_grad()
+    def _tell_graphless(self, instant: str, *what: Any) -> Columns:
+        """Tell the watchers what happens, and let nothing that they compute have a graph."""
+        return self._tell(instant, *what)
 
     def _make_step(self, window: Window, columns: Columns, skipped: bool) -> None:
         """Make a Step of what the watchers saw before it, and see now."""
