@@ -70,10 +70,10 @@ def test_a_cell_of_a_notebook(monkeypatch) -> None:
     cell = {"tg": tg, "torch": torch, "nn": nn, "steps": 10}
     exec(compile(body, "/tmp/ipykernel_7/3191944802.py", "exec"), cell)
     seen = cell["seen"]
-    assert repr(seen).startswith("tg.record('In[3]'), 10 steps recorded: ")
+    assert repr(seen).startswith("tg.record('cell 3'), 10 steps recorded: ")
     with pytest.raises(tg.Broken) as caught:
         seen.check()
-    assert re.search(r" at +step 1, .* In\[3\]:10\n", str(caught.value))
+    assert re.search(r" at +step 1, .* cell 3, line 10\n", str(caught.value))
 
 
 def test_what_is_broken(broken) -> None:

@@ -24,6 +24,12 @@ def train(steps, empty=True):
         opt.step()
     return loss.item(), float(net[0].weight.detach().double().sum())
 """
+DECLARED = """
+def root(x):
+    return x.square().sum().sqrt()
+
+tg.check(tg.Loss(root, x=tg.real("B T", -1, 1)), profile="quick")
+"""
 CELLS = (
     MODEL,
     "train(40)",
@@ -32,6 +38,7 @@ CELLS = (
     "with tg.record() as kept:\n    train(40, empty=False)",
     "kept",
     "kept.check()",
+    DECLARED,
 )
 
 
@@ -44,13 +51,14 @@ def test_a_training_in_a_kernel() -> None:
     cells = [nbformat.v4.new_code_cell(source) for source in CELLS]
     notebook = nbformat.v4.new_notebook(cells=cells)
     nbclient.NotebookClient(notebook, timeout=240, allow_errors=True).execute()
-    plain, recorded, seen, kept, raised = (_output(cells[n]) for n in (1, 2, 3, 5, 6))
+    plain, recorded, seen, kept, raised, told = (_output(cells[n]) for n in (1, 2, 3, 5, 6, 7))
     assert plain["data"]["text/plain"] == recorded["data"]["text/plain"]
-    assert "tg.record(&#x27;In[3]&#x27;), 40 steps" in seen["data"]["text/html"]
+    assert "tg.record(&#x27;cell 3&#x27;), 40 steps" in seen["data"]["text/html"]
     assert "broken" not in seen["data"]["text/html"]
     assert "broken: gradients_start_empty" in kept["data"]["text/html"]
-    assert "In[1]:17" in kept["data"]["text/html"]  # opt.step()
-    assert raised["ename"] == "Broken"
+    assert "cell 1, line 17" in kept["data"]["text/html"]  # opt.step()
+    assert raised["ename"] == told["ename"] == "Broken"
+    assert "cell 8, line 4" in told["evalue"]
 
 
 def _output(cell: Any) -> Any:

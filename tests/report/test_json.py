@@ -14,7 +14,7 @@ from trainguard.core.finding import Finding
 from trainguard.core.measure import at_step, number
 from trainguard.events.trace import Trace
 from trainguard.judging.verdict import Config, Verdict
-from trainguard.report.json import document
+from trainguard.report.json import document, render
 from trainguard.report.run_summary import summarize_run
 from trainguard.subjects.loop import Script
 
@@ -76,7 +76,7 @@ def written(*findings: Finding) -> dict:
     (made,) = (one for one in catalogue("loop") if one.name == "loss_is_finite")
     told = summarize_run(Trace("train", (), {}))
     verdict = Verdict(script, made, Config(), "broken", findings)
-    return json.loads(document(script, [verdict], told))
+    return json.loads(render(document(script, [verdict], told)))
 
 
 def test_what_had_nothing_to_judge_stands_apart() -> None:
@@ -86,7 +86,7 @@ def test_what_had_nothing_to_judge_stands_apart() -> None:
         Verdict(script, one, Config(), "passed"),
         Verdict(script, other, Config(), "skipped", reason="no gradient was clipped"),
     ]
-    told = json.loads(document(script, verdicts, summarize_run(Trace("train", (), {}))))
+    told = json.loads(render(document(script, verdicts, summarize_run(Trace("train", (), {})))))
     assert told["judged"] == [one.key]
     assert told["unjudged"] == {other.key: "no gradient was clipped"}
 

@@ -23,7 +23,6 @@ from trainguard.command.options import (
     UpdateOption,
     Words,
     check_file,
-    check_installed,
     name_only,
     read_excuses,
     read_settings,
@@ -32,6 +31,7 @@ from trainguard.command.options import (
 )
 from trainguard.command.output import Audience, write_baseline
 from trainguard.core.catalogue import catalogue
+from trainguard.core.files import check_installed
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Trace
 from trainguard.judging.baseline import Baseline, open_baseline

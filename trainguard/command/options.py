@@ -1,6 +1,5 @@
 """Options that several commands have alike: what is judged, what is excused, what is written."""
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -8,7 +7,7 @@ import typer
 
 from trainguard.core.catalogue import catalogue, check_globs
 from trainguard.core.errors import DeclarationError
-from trainguard.core.files import check_writable
+from trainguard.core.files import check_installed, check_writable
 from trainguard.core.settings import Settings, from_pyproject
 from trainguard.report.formats.table import FORMATS, split_format
 from trainguard.subjects.subject import Subject
@@ -53,15 +52,6 @@ def name_only(subject: _Given) -> _Given:
     """Return a subject of a command line, which no file declares: it is told of by its name."""
     object.__setattr__(subject, "file", "")
     return subject
-
-
-def check_installed(option: str, library: str) -> None:
-    """Raise where a library that an option needs is not there; the extra `report` has it."""
-    if find_spec(library) is None:
-        raise DeclarationError(
-            f"{option} needs {library}, which is not installed."
-            " Install it: pip install 'trainguard[report]'."
-        )
 
 
 def split_globs(words: Words) -> tuple[str, ...]:

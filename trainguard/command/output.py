@@ -13,7 +13,7 @@ from typing import Any, Final, TextIO
 from trainguard.core.files import write_whole
 from trainguard.judging.baseline import Baseline
 from trainguard.report.formats import RunAccount
-from trainguard.report.formats.table import write_accounts
+from trainguard.report.formats.table import FORMATS, write_accounts, write_told
 
 _COLOURS: Final = {
     r"(?m)^[a-z]+(?:_[a-z]+)+(?=: \D)": "bold red",  # the name of what is broken
@@ -103,7 +103,8 @@ class Audience:
         written = said = True
         for name, path in self.formats:
             if path is not None:
-                written &= write_file(path, partial(_file_text, name, accounts), self.err)
+                told = [*map(FORMATS[name].tell, accounts)]
+                written &= write_file(path, partial(write_told, name, told), self.err)
         printed = [name for name, path in self.formats if path is None] or ["text"]
         if not self.formats and os.environ.get("GITHUB_ACTIONS") == "true":
             printed += ["github"]
@@ -113,12 +114,6 @@ class Audience:
                 said &= say(paint(text, self.out) if name == "text" else text, self.out, self.err)
         # A file is an account too; with none, nobody could tell this run from one that passed.
         return written and (said or self.files or any(path for _, path in self.formats))
-
-
-def _file_text(name: str, accounts: Sequence[RunAccount]) -> str:
-    """Return a report as the text of a file, which ends with a line break."""
-    text = write_accounts(name, accounts)
-    return text if text.endswith("\n") or not text else f"{text}\n"
 
 
 @contextmanager

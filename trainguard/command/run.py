@@ -48,7 +48,7 @@ from trainguard.judging.live import LiveJudge
 from trainguard.judging.verdict import Verdict
 from trainguard.report import run_summary
 from trainguard.report.formats import RunAccount
-from trainguard.report.json import check_apart, document
+from trainguard.report.json import check_apart, document, render
 from trainguard.report.progress import progress
 from trainguard.report.run_report import baseline_as_rows, render_report
 
@@ -243,8 +243,8 @@ def _judge_and_report(
     elsewhere = tuple(ranks.found_by_others(every))
     written = not whole or write_baseline(held, err)
     if order.json is not None:
-        plain = partial(document, order.subject, verdicts, told, elsewhere)
-        written &= write_file(own_file(order.json), plain, err)
+        plain = document(order.subject, verdicts, told, elsewhere)
+        written &= write_file(own_file(order.json), partial(render, plain), err)
     if order.trace is not None:
         written &= write_file(own_file(order.trace), trace.to_text, err)
     live.write_rest(verdicts, told.steps)

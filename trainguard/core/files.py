@@ -2,6 +2,7 @@
 
 import glob
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 from trainguard.core.errors import DeclarationError
@@ -32,6 +33,15 @@ def write_whole(path: Path, content: str | bytes) -> None:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def check_installed(option: str, library: str) -> None:
+    """Raise where a library that an option needs is not there; the extra `report` has it."""
+    if find_spec(library) is None:
+        raise DeclarationError(
+            f"{option} needs {library}, which is not installed."
+            " Install it: pip install 'trainguard[report]'."
+        )
 
 
 def is_running(process: str) -> bool:

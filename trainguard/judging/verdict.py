@@ -100,6 +100,11 @@ class Verdict:
     mended: tuple[str, ...] = ()
 
     @property
+    def label(self) -> str:
+        """The invariant and what it was judged on: `loss.value_is_finite[cpu-float32]`."""
+        return f"{self.invariant.key}{f'[{self.config}]' if str(self.config) else ''}"
+
+    @property
     def fails(self) -> bool:
         """Whether it fails the run."""
         return self.outcome in FAILING

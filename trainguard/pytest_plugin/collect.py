@@ -113,6 +113,8 @@ class InvariantItem(pytest.Item):
         except SubjectError as fault:
             self._refer_to_first(fault)
             self.fault = fault
+            told = fault_and_cause(self.subject, self.invariant, fault, rerun(self))
+            self.config.stash[FILES].fail(self.parent.nodeid, self.subject, self.invariant, told)
             self.entry["outcome"] = "unobservable"
         except Exception as error:  # noqa: BLE001 whatever it is, it is ours
             raise crash(error, self.invariant) from None
@@ -255,7 +257,9 @@ def _judge_all(item: pytest.Function, subject: Subject) -> str:
             judged = with_pictures(item, item.config.stash[FILES].hold(item.nodeid, judged, trace))
         except SubjectError as fault:
             entry["outcome"] = "unobservable"
-            return "\n\n".join([*texts, fault_and_cause(subject, made, fault, rerun(item))])
+            told = fault_and_cause(subject, made, fault, rerun(item))
+            item.config.stash[FILES].fail(item.nodeid, subject, made, told)
+            return "\n\n".join([*texts, told])
         entry.update(account(judged, settings))
         if judged.fails:
             texts.append(render_verdict(judged))

@@ -28,6 +28,11 @@ OPTIONS: Final[dict[str, tuple[IniType, str]]] = {
 }
 # The same of what is read and written besides; these have no twin, for a run is asked for them.
 FILES: Final[dict[str, dict[str, Any]]] = {
+    "format": {
+        "action": "append",
+        "metavar": "FORMAT=FILE",
+        "help": "write what was judged as text, json, github, sarif, junit, html or markdown",
+    },
     "html": {"metavar": "FILE", "help": "write a page of what was judged, with curves of runs"},
     "baseline": {"metavar": "FILE", "help": "fail only for what is not in it; written where new"},
     "update-baseline": {"action": "store_true", "help": "write it anew, with what is found"},

@@ -34,7 +34,7 @@ class Judging:
     def __init__(self, config: pytest.Config) -> None:
         try:
             self.settings = read_settings(config)
-            self.files = open_files(config)
+            self.files = open_files(config, strict=self.settings.strict)
         except DeclarationError as error:
             raise pytest.UsageError(str(error)) from None
         self.config = config
@@ -196,8 +196,8 @@ class Judging:
         terminalreporter.write_line(self.summary.text(self.settings))
         for sentence in self.told:
             terminalreporter.write_line(f"trainguard: {sentence}")
-        for annotation in self.files.annotations or ():
-            terminalreporter.write_line(annotation)
+        for line in self.files.printed():
+            terminalreporter.write_line(line)
 
     # Where subjects are
 

@@ -22,7 +22,7 @@ def document(
     verdicts: Iterable[Verdict],
     told: RunSummary,
     others: Iterable[tuple[int, str, str]] = (),
-) -> str:
+) -> dict[str, Any]:
     """
     Return the JSON document of a run.
 
@@ -32,7 +32,7 @@ def document(
     head = {"version": VERSION, "script": str(subject.path), "args": [*hide_secrets(subject.args)]}
     of_others = [dict(zip(("rank", "invariant", "text"), each, strict=True)) for each in others]
     found = {**findings(list(verdicts)), "others": of_others}
-    return render({**head, **found, "trace": as_plain(told)})
+    return {**head, **found, "trace": as_plain(told)}
 
 
 def render(document: dict[str, Any]) -> str:
@@ -43,7 +43,7 @@ def render(document: dict[str, Any]) -> str:
 def findings(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     """Return what became of all that was judged, in plain values."""
     return {
-        "judged": [v.invariant.key for v in verdicts if v.outcome != "skipped"],
+        "judged": [*dict.fromkeys(v.invariant.key for v in verdicts if v.outcome != "skipped")],
         "unjudged": {v.invariant.key: v.reason for v in verdicts if v.outcome == "skipped"},
         "findings": [
             _entry(verdict, finding)
@@ -83,6 +83,7 @@ def _entry(verdict: Verdict, finding: Finding) -> dict[str, Any]:
     return {
         "invariant": verdict.invariant.name,
         "family": verdict.invariant.family,
+        "config": str(verdict.config),
         "rank": finding.rank.value,
         "summary": finding.summary,
         "at": _place(finding.at),

@@ -25,7 +25,7 @@ def findings_schema() -> Schema:
     return {
         "$schema": _DRAFT,
         "title": "The findings of trainguard",
-        "anyOf": [{"$ref": "#/$defs/script"}, {"$ref": "#/$defs/logs"}],
+        "anyOf": [{"$ref": f"#/$defs/{name}"} for name in ("script", "logs", "session")],
         "$defs": {
             "script": _object(
                 version={"const": VERSION},
@@ -39,6 +39,19 @@ def findings_schema() -> Schema:
                 version={"const": VERSION},
                 args=_TEXTS,
                 runs=_list(_object(run=_TEXT, **_judged(), log=_log())),
+            ),
+            "session": _object(
+                version={"const": VERSION},
+                args=_TEXTS,
+                subjects=_list(
+                    _object(
+                        subject=_TEXT,
+                        kind=_TEXT,
+                        **_judged(),
+                        faults=_list(_object(invariant=_TEXT, text=_TEXT)),
+                        trace={"anyOf": [_summary(), {"type": "null"}]},
+                    )
+                ),
             ),
             "finding": _object(**_finding()),
             "place": _object(
@@ -99,6 +112,7 @@ def _finding() -> dict[str, Schema]:
     return {
         "invariant": _TEXT,
         "family": {"enum": list(FAMILIES)},
+        "config": _TEXT,
         "rank": {"enum": [rank.value for rank in Rank]},
         "summary": _TEXT,
         "at": place,

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from trainguard.command.memory.target import find_subject
-from trainguard.command.options import check_installed
 from trainguard.core.errors import DeclarationError, did_you_mean
+from trainguard.core.files import check_installed
 from trainguard.core.settings import from_pyproject
 from trainguard.report.json import check_apart
 from trainguard.subjects import domain

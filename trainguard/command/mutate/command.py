@@ -21,9 +21,10 @@ from trainguard.command.mutate.project import Project, find_project
 from trainguard.command.mutate.proposal import propose
 from trainguard.command.mutate.trial import Trial, try_guards, try_training
 from trainguard.command.mutate.unchanged import check_judged, check_repeats, is_same
-from trainguard.command.options import Words, check_file, check_installed, split_globs
+from trainguard.command.options import Words, check_file, split_globs
 from trainguard.command.output import say, write_file
 from trainguard.core.errors import DeclarationError
+from trainguard.core.files import check_installed
 from trainguard.mutants.operator import Mutant, mutants, operators
 from trainguard.mutants.result import Ledger, Result, Survey, by_turns, result_of
 from trainguard.report.mutation import render_survey, survey_as_json, survey_as_page

@@ -18,6 +18,7 @@ from zlib import crc32
 import torch
 
 from trainguard.core.errors import SubjectError
+from trainguard.core.notebook import cell_source
 from trainguard.observe.tools import devices
 from trainguard.observe.tools.allowance import Allowance
 from trainguard.observe.tools.user_line import foreign
@@ -263,7 +264,7 @@ def _place(frame: FrameType | None, owner: FrameType | None) -> str:
     """Write which line that is not ours is running inside the owner's block."""
     while frame is not None and frame is not owner:
         if foreign(frame.f_code.co_filename):
-            return f", at {frame.f_code.co_filename}:{frame.f_lineno}"
+            return f", at {cell_source(f'{frame.f_code.co_filename}:{frame.f_lineno}')}"
         frame = frame.f_back
     return ""
 

@@ -1,9 +1,10 @@
 """
 The formats of a report, one module each: what a run comes to, for those that read no terminal.
 
-A `RunAccount` is all that a format is given of a run. A format is a function from the accounts of
-one run or several to text, in a module of its own, and a line of `FORMATS` in table.py, which the
-command line reads.
+A `RunAccount` is all that a format is given of a run. A format is a module with two functions:
+`tell` puts one account into plain values, which another process can send, and `write` makes a text
+of what was told of one run or of several. It has a line in `FORMATS` of table.py, which the command
+line and the plugin read.
 """
 
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from trainguard.events.trace import Trace
 from trainguard.judging.verdict import Verdict
 from trainguard.report import log_summary, run_summary
 from trainguard.report.run_summary import RunSummary
+from trainguard.report.text import render_verdict
 from trainguard.subjects.log import Log
 from trainguard.subjects.loop import Script
 from trainguard.subjects.subject import Subject
@@ -25,10 +27,12 @@ from trainguard.subjects.subject import Subject
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunAccount:
     """
-    What a run came to.
+    What a run came to, or what was judged of a declared subject.
 
     text: the report, as it is printed. root: the folder that paths are told from.
     others: (rank, invariant, report) of what only other processes of the run have found.
+    owner: the node id of a subject that pytest judged. faults: (invariant, report) of why it could
+        not be observed.
     """
 
     subject: Subject
@@ -38,6 +42,8 @@ class RunAccount:
     text: str
     root: Path
     others: tuple[tuple[int, str, str], ...] = ()
+    owner: str = ""
+    faults: tuple[tuple[str, str], ...] = ()
 
     def found(self) -> Iterator[tuple[Verdict, Finding, bool]]:
         """Yield what counts, with whether it fails; what is excused does not count."""
@@ -50,6 +56,14 @@ class RunAccount:
         """Yield the verdicts whose excuse excuses nothing."""
         return (verdict for verdict in self.verdicts if verdict.outcome == "stale")
 
+    def apart(self) -> Iterator[tuple[str, str]]:
+        """Yield invariant and text of what fails for a reason that is no finding made here."""
+        for verdict in self.stale():
+            yield verdict.invariant.name, render_verdict(verdict)
+        for rank, name, text in self.others:
+            yield name, f"Found by rank {rank}:\n{text}"
+        yield from self.faults
+
     @property
     def is_log(self) -> bool:
         """Whether the run is known by its logs."""
@@ -57,19 +71,30 @@ class RunAccount:
 
     @property
     def name(self) -> str:
-        """The name of the script, or of one of several runs that logs are of."""
+        """The node id of a subject, the script, or one of several runs that logs are of."""
+        if self.owner:
+            return self.owner
         return self.trace.subject if isinstance(self.subject, Log) else self.subject.name
+
+    @property
+    def kind(self) -> str:
+        """What the subject is declared as, such as `tg.Loss`."""
+        return f"tg.{type(self.subject).__name__}"
 
     @property
     def headline(self) -> str:
         """One sentence on the run."""
         if self.is_log:
             return log_summary.headline(self.trace)
+        if self.owner and not self.told.steps:
+            return f"{self.owner}: {self.kind}"
         return run_summary.headline(self.told, self.name)
 
     @property
     def rows(self) -> list[tuple[str, str]]:
-        """What is known of the run as labelled rows."""
+        """What is known of the run as labelled rows; nothing where none was made."""
+        if self.owner and not (self.told.steps or self.is_log):
+            return []
         return log_summary.as_rows(self.trace) if self.is_log else run_summary.as_rows(self.told)
 
     @property

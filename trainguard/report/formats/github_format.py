@@ -4,7 +4,7 @@ Annotations of GitHub Actions: each finding at its line, in the pull request tha
 Source: GitHub documentation, Workflow commands for GitHub Actions (setting an error message).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from trainguard.core.measure import Place
 from trainguard.report.formats import RunAccount, state_finding
@@ -14,14 +14,14 @@ _MESSAGE = {"%": "%25", "\r": "%0D", "\n": "%0A"}
 _PROPERTY = {**_MESSAGE, ":": "%3A", ",": "%2C"}
 
 
-def write(accounts: Sequence[RunAccount]) -> str:
+def write(told: Sequence[Sequence[str]]) -> str:
+    """Return the workflow commands of all runs, one a line."""
+    return "\n".join(line for lines in told for line in lines)
+
+
+def tell(account: RunAccount) -> list[str]:
     """Return a workflow command for each finding: an error, or a notice for what is a note."""
-    return "\n".join(line for account in accounts for line in _lines(account))
-
-
-def _lines(account: RunAccount) -> Iterator[str]:
-    """Yield the workflow commands of one run."""
-    yield from (
+    lines = [
         _annotate(
             "error" if fails else "notice",
             account.locate(finding.at),
@@ -29,20 +29,9 @@ def _lines(account: RunAccount) -> Iterator[str]:
             state_finding(finding),
         )
         for verdict, finding, fails in account.found()
-    )
-    yield from (
-        _annotate(
-            "error",
-            account.locate(Place("")),
-            verdict.invariant.name,
-            f'The excuse "{verdict.reason}" excuses nothing any more: take it away.',
-        )
-        for verdict in account.stale()
-    )
-    yield from (
-        _annotate("error", account.locate(Place("")), name, f"Found by rank {rank}:\n{text}")
-        for rank, name, text in account.others
-    )
+    ]
+    place = account.locate(Place(""))
+    return lines + [_annotate("error", place, name, text) for name, text in account.apart()]
 
 
 def _annotate(level: str, place: tuple[str, int], name: str, message: str) -> str:

@@ -53,35 +53,7 @@ class StepMark:
     kind: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PagePart:
-    """What a page tells of one run: a headline, labelled rows, what was judged, and its trace."""
-
-    name: str
-    headline: str
-    rows: Sequence[tuple[str, str]]
-    verdicts: Sequence[Verdict]
-    trace: Trace[Any]
-    others: tuple[tuple[int, str, str], ...] = ()
-
-
-def write(accounts: Sequence[RunAccount]) -> str:
-    """Return the page of one run or of several."""
-    parts = [
-        PagePart(
-            name=account.name,
-            headline=account.headline,
-            rows=account.rows,
-            verdicts=account.verdicts,
-            trace=account.trace,
-            others=account.others,
-        )
-        for account in accounts
-    ]
-    return write_page([*map(tell, parts)])
-
-
-def write_page(told: Sequence[Told]) -> str:
+def write(told: Sequence[Told]) -> str:
     """Return the page of what was told of one run, of several, or of declared subjects."""
     runs = [{**each, "prefix": f"{n}-" if n else ""} for n, each in enumerate(told)]
     return fill_page("run_page.html", runs=runs, width=WIDTH, height=HEIGHT)
@@ -97,36 +69,40 @@ def fill_page(template: str, **values: Any) -> str:
     return environment.get_template(template).render(**values)
 
 
-def tell(part: PagePart) -> Told:
-    """Return what the template is told of a run, in plain values that another process can send."""
-    steps = [event for event in part.trace if isinstance(event, Step)]
-    passed = [e.step for e in part.trace if isinstance(e, Step | Evaluation)]
+def tell(account: RunAccount) -> Told:
+    """Return what the template is told of a run."""
+    trace, verdicts = account.trace, account.verdicts
+    steps = [event for event in trace if isinstance(event, Step)]
+    passed = [e.step for e in trace if isinstance(e, Step | Evaluation)]
     ends = min(passed, default=0), max(passed, default=1)
-    failing = [verdict for verdict in part.verdicts if verdict.fails]
-    notes = [(v.invariant, f) for v in part.verdicts if not v.fails for f in v.notes]
+    failing = [verdict for verdict in verdicts if verdict.fails]
+    notes = [(v.invariant, f) for v in verdicts if not v.fails for f in v.notes]
     skipped: dict[str, list[str]] = {}
-    for verdict in part.verdicts:
+    for verdict in verdicts:
         if verdict.outcome == "skipped":
             skipped.setdefault(verdict.reason, []).append(verdict.invariant.key)
     found = [(v.invariant, v.breaches[:1], "broken") for v in failing]
     found += [(made, (finding,), "note") for made, finding in notes]
     return {
-        "name": part.name,
-        "headline": part.headline,
-        "judged": judged_text(part.verdicts),
-        "rows": part.rows,
-        "lines": [asdict(line) for line in _draw_lines(part.trace, steps, ends)],
+        "name": account.name,
+        "headline": account.headline,
+        "judged": judged_text(verdicts),
+        "rows": account.rows,
+        "lines": [asdict(line) for line in _draw_lines(trace, steps, ends)],
         "marks": [asdict(mark) for mark in _mark(found, ends)],
         "ends": ends,
-        "failing": [_tell_verdict(verdict) for verdict in failing],
+        "failing": [
+            *map(_tell_verdict, failing),
+            *({"summary": f"{name} could not be judged", "text": t} for name, t in account.faults),
+        ],
         "notes": [render_note(finding, made) for made, finding in notes],
         "passed": [
-            (f"{v.invariant.key}{f'[{v.config}]' * bool(str(v.config))}", v.invariant.title)
-            for v in part.verdicts
-            if v.outcome == "passed"
+            (verdict.label, verdict.invariant.title)
+            for verdict in verdicts
+            if verdict.outcome == "passed"
         ],
-        "others": part.others,
-        "excused": [(v.invariant.key, v.reason) for v in part.verdicts if v.outcome == "excused"],
+        "others": account.others,
+        "excused": [(v.invariant.key, v.reason) for v in verdicts if v.outcome == "excused"],
         "skipped": skipped,
     }
 

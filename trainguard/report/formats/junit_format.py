@@ -16,37 +16,40 @@ from trainguard.report.text import render_note, render_verdict
 _NO_XML: Final = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # of XML 1.0
 
 
-def write(accounts: Sequence[RunAccount]) -> str:
-    """Return a test suite for each run; what had nothing to judge is skipped, with the reason."""
+def write(told: Sequence[str]) -> str:
+    """Return the document with the test suite of each run."""
     suites = ET.Element("testsuites", name="trainguard")
-    for account in accounts:
-        _add_suite(suites, account)
+    suites.extend(map(ET.fromstring, told))
     ET.indent(suites)
     return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(suites, encoding="unicode")}\n'
 
 
-def _add_suite(suites: ET.Element, account: RunAccount) -> None:
-    """Add the test suite of one run."""
+def tell(account: RunAccount) -> str:
+    """Return the test suite of one run; what had nothing to judge is skipped, with the reason."""
     counts = {
-        "tests": len(account.verdicts) + len(account.others),
+        "tests": len(account.verdicts) + len(account.others) + len(account.faults),
         "failures": sum(verdict.fails for verdict in account.verdicts) + len(account.others),
         "skipped": sum(verdict.outcome == "skipped" for verdict in account.verdicts),
-        "errors": 0,
+        "errors": len(account.faults),
     }
-    attributes = {"name": account.name, "time": f"{account.told.seconds:.3f}"}
+    attributes = {"name": _clean(account.name), "time": f"{account.told.seconds:.3f}"}
     attributes |= {name: str(count) for name, count in counts.items()}
-    suite = ET.SubElement(suites, "testsuite", attributes)
+    suite = ET.Element("testsuite", attributes)
     for verdict in account.verdicts:
-        _add_case(suite, verdict)
+        _add_case(suite, verdict, account.owner or verdict.subject.name)
     for rank, name, text in account.others:
         case = ET.SubElement(suite, "testcase", classname=f"rank {rank}", name=name)
         _add_failure(case, text)
+    for name, text in account.faults:
+        case = ET.SubElement(suite, "testcase", classname=account.name, name=name)
+        _add_failure(case, text, "error")
+    return ET.tostring(suite, encoding="unicode")
 
 
-def _add_case(suite: ET.Element, verdict: Verdict) -> None:
+def _add_case(suite: ET.Element, verdict: Verdict, name: str) -> None:
     """Add the test case of one invariant."""
     made = verdict.invariant
-    case = ET.SubElement(suite, "testcase", classname=verdict.subject.name, name=made.key)
+    case = ET.SubElement(suite, "testcase", classname=_clean(name), name=verdict.label)
     if verdict.fails:
         _add_failure(case, render_verdict(verdict))
     elif verdict.outcome in ("skipped", "excused", "known"):
@@ -57,10 +60,10 @@ def _add_case(suite: ET.Element, verdict: Verdict) -> None:
         ET.SubElement(case, "system-out").text = _clean("\n".join(notes))
 
 
-def _add_failure(case: ET.Element, text: str) -> None:
+def _add_failure(case: ET.Element, text: str, kind: str = "failure") -> None:
     """Add why a test case failed; its first line is the message."""
     head, _, _ = text.partition("\n")
-    ET.SubElement(case, "failure", message=_clean(head)).text = _clean(text)
+    ET.SubElement(case, kind, message=_clean(head)).text = _clean(text)
 
 
 def _clean(text: str) -> str:

@@ -6,13 +6,13 @@ from trainguard.report.formats import RunAccount, state_finding
 from trainguard.report.run_report import judged_text
 
 
-def write(accounts: Sequence[RunAccount]) -> str:
+def write(told: Sequence[str]) -> str:
+    """Return the sections of all runs."""
+    return "\n\n".join(told)
+
+
+def tell(account: RunAccount) -> str:
     """Return what was judged, a table of what was found, and the whole report, folded."""
-    return "\n\n".join(map(_section, accounts))
-
-
-def _section(account: RunAccount) -> str:
-    """Return what is told of one run."""
     rows = [
         _row(
             "broken" if fails else "note",
@@ -24,6 +24,7 @@ def _section(account: RunAccount) -> str:
     ]
     rows += [_row("stale", v.invariant.name, "", v.reason) for v in account.stale()]
     rows += [_row("broken", name, f"rank {rank}", "see below") for rank, name, _ in account.others]
+    rows += [_row("unobserved", name, "", text.partition("\n")[0]) for name, text in account.faults]
     table = [_row("", "invariant", "at", "what"), "|---|---|---|---|", *rows] if rows else []
     fence = "~" * 3 + "~" * account.text.count("~~~")
     folded = [

@@ -12,53 +12,76 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from trainguard.core.finding import Finding
+from trainguard.core.measure import Place
 from trainguard.judging.verdict import Verdict
 from trainguard.report.formats import RunAccount, state_finding
-from trainguard.report.text import render_verdict
 
 _SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def write(accounts: Sequence[RunAccount]) -> str:
-    """Return a log with what was found in each run."""
-    log = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [*map(_run, accounts)]}
+def write(told: Sequence[dict[str, Any]]) -> str:
+    """
+    Return a log with what was found.
+
+    It has one run, however many trainings there were: code scanning of GitHub refuses a file with
+    several runs of one tool.
+    """
+    rules = {rule["id"]: rule for each in told for rule in each["rules"]}
+    driver = {"name": "trainguard", "version": version("trainguard"), "rules": [*rules.values()]}
+    run = {
+        "tool": {"driver": driver},
+        "columnKind": "unicodeCodePoints",
+        "results": [result for each in told for result in each["results"]],
+    }
+    log = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
     return f"{json.dumps(log, indent=2)}\n"
 
 
-def _run(account: RunAccount) -> dict[str, Any]:
-    """Return one run: a rule for each invariant, a result for each finding."""
+def tell(account: RunAccount) -> dict[str, Any]:
+    """Return a rule for each invariant that was judged, and a result for each finding."""
     judged = {verdict.invariant.key: verdict.invariant for verdict in account.verdicts}
-    rules = [
-        {"id": key, "name": made.name, "shortDescription": {"text": made.title}}
-        for key, made in judged.items()
-    ]
-    driver = {"name": "trainguard", "version": version("trainguard"), "rules": rules}
+    names = {made.name: key for key, made in judged.items()}
     return {
-        "tool": {"driver": driver},
-        "columnKind": "unicodeCodePoints",
+        "rules": [
+            {"id": key, "name": made.name, "shortDescription": {"text": made.title}}
+            for key, made in judged.items()
+        ],
         "results": [
-            *(_result(account, *each) for each in account.found()),
-            *(_without_place(v.invariant.key, render_verdict(v)) for v in account.stale()),
-            *(_without_place(name, f"rank {rank}: {text}") for rank, name, text in account.others),
+            *(_tell_finding(account, *each) for each in account.found()),
+            *(
+                _result(account, names.get(name, name), Place(""), text, text)
+                for name, text in account.apart()
+            ),
         ],
     }
 
 
-def _without_place(key: str, text: str) -> dict[str, Any]:
-    """Return a result that is about no line: an excuse, or what another process has found."""
-    return {"ruleId": key, "level": "error", "message": {"text": text}}
+def _tell_finding(
+    account: RunAccount, verdict: Verdict, finding: Finding, fails: bool
+) -> dict[str, Any]:
+    """Return the result of a finding."""
+    key, text = verdict.invariant.key, state_finding(finding)
+    level = "error" if fails else "note"
+    return _result(account, key, finding.at, text, finding.summary, level)
 
 
-def _result(account: RunAccount, verdict: Verdict, finding: Finding, fails: bool) -> dict[str, Any]:
-    """Return a finding; its fingerprint survives where lines above it are added."""
-    file, line = account.locate(finding.at)
-    key = verdict.invariant.key
-    same = sha256(f"{key}\n{verdict.subject.name}\n{file}\n{finding.summary}".encode()).hexdigest()
+def _result(
+    account: RunAccount, key: str, at: Place, text: str, summary: str, level: str = "error"
+) -> dict[str, Any]:
+    """
+    Return one result, at the declaration where nothing is known of its line.
+
+    Code scanning refuses one without a place. The fingerprint survives where lines above it are
+    added.
+    """
+    file, line = account.locate(at)
+    name = account.owner or account.subject.name
+    same = sha256(f"{key}\n{name}\n{file}\n{summary}".encode()).hexdigest()
     place = {"artifactLocation": {"uri": quote(file)}, "region": {"startLine": line}}
     return {
         "ruleId": key,
-        "level": "error" if fails else "note",
-        "message": {"text": state_finding(finding)},
+        "level": level,
+        "message": {"text": text},
         "locations": [{"physicalLocation": place}],
         "partialFingerprints": {"trainguard/v1": same},
     }

@@ -5,6 +5,11 @@ from collections.abc import Sequence
 from trainguard.report.formats import RunAccount
 
 
-def write(accounts: Sequence[RunAccount]) -> str:
+def tell(account: RunAccount) -> str:
     """Return the text that a terminal is shown."""
-    return "\n\n".join(account.text for account in accounts)
+    return account.text
+
+
+def write(told: Sequence[str]) -> str:
+    """Return the texts of all, one below the other."""
+    return "\n\n".join(told)
