@@ -246,10 +246,11 @@ class Probe(Event):
     """
     What the recorder found by trying something out on copies of live objects.
 
-    probe: "repeat" (the same evaluation input twice), "mix" (another sample edited; "mix along
-        time" where the second axis is taken for that of samples), "future" (a
-        later position edited), "present" (a position that is its own target edited), "target" (the
-        target looked for in the input), "labels" (one input with different labels), "rerun" (the
+    probe: "repeat" (the same evaluation input twice; "repeat as told" where what drops is told that
+        it is training), "mix" (another sample edited; "mix along time" where the second axis is
+        taken for that of samples), "future" (a later position edited), "present" (a position that
+        is its own target edited), "target" (the target looked for in the input), "labels" (one
+        input with different labels), "rerun" (the
         same run again), "processes" and "workers" (again in a new process, with other workers),
         "broadcast" (a loss over every pair), "batches" (the same batch again), "matched" (a state
         that was loaded), "renamed" (frozen parameters that a load left out, of the names that it

@@ -83,9 +83,19 @@ def averaged(model: nn.Module, inputs: torch.Tensor, classes: torch.Tensor) -> N
     F.nll_loss(mean.log_softmax(1), classes)
 
 
-def drawn(model: nn.Module, inputs: torch.Tensor, _classes: torch.Tensor) -> None:
-    """Draw samples, of which no loss is computed."""
-    model(inputs)
+def in_parts(model: nn.Module, inputs: torch.Tensor, classes: torch.Tensor) -> None:
+    """Compute the loss of all outputs, which are made part by part."""
+    F.cross_entropy(torch.cat([model(part) for part in inputs.split(4)]), classes)
+
+
+def counted(model: nn.Module, inputs: torch.Tensor, classes: torch.Tensor) -> None:
+    """Count what is right, and take no loss."""
+    (model(inputs).argmax(1) == classes).float().mean()
+
+
+def drawn_at_once(model: nn.Module, inputs: torch.Tensor, classes: torch.Tensor) -> None:
+    """Average over several passes that are made in one batch."""
+    F.cross_entropy(model(inputs.repeat(5, 1)).reshape(5, 16, 3).mean(0), classes)
 
 
 def forgotten(model: nn.Module, inputs: torch.Tensor, classes: torch.Tensor) -> None:
@@ -93,22 +103,34 @@ def forgotten(model: nn.Module, inputs: torch.Tensor, classes: torch.Tensor) -> 
     F.cross_entropy(model.train()(inputs), classes)
 
 
+def told(_net: Net, hidden: torch.Tensor) -> torch.Tensor:
+    """Say that elements are to be dropped, whatever the mode is."""
+    return F.dropout(hidden, 0.5, training=True)
+
+
 def probes(middle, evaluate=measured, *, probe: bool = True) -> list[Probe]:
     """Record a training and return its probes of this kind."""
     with Recorder("x", probe=probe) as recorder:
         train(middle, evaluate)
-    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "repeat"]
+    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe.startswith("repeat")]
 
 
-@pytest.mark.parametrize("evaluate", [measured, inside])
+@pytest.mark.parametrize("evaluate", [measured, inside, in_parts, counted])
 @pytest.mark.parametrize("middle", [dropped, attended])
 def test_dropout_in_every_mode_is_told(middle, evaluate) -> None:
-    """It is told once, with the line that drops, wherever the loss is computed."""
+    """It is told once, with the line that drops, wherever a loss is computed, and without one."""
     (probe,) = probes(middle, evaluate)
     assert probe.measured > 1000 * probe.reference > 0
     lines, start = inspect.getsourcelines(middle)
     assert probe.source == f"{__file__}:{start + len(lines) - 1}"
-    assert (probe.label, probe.step) == ("Net", 1)
+    assert (probe.probe, probe.label, probe.step) == ("repeat", "Net", 1)
+
+
+def test_dropout_that_is_asked_for_is_told_apart() -> None:
+    """With training=True it may be meant: it is told as that where a loss is measured."""
+    (probe,) = probes(told, measured)
+    assert probe.probe == "repeat as told"
+    assert probes(told, counted) == []
 
 
 @pytest.mark.parametrize("name", SOUND)
@@ -117,9 +139,9 @@ def test_sound_evaluations_are_not(name: str) -> None:
     assert probes(SOUND[name]) == []
 
 
-@pytest.mark.parametrize("evaluate", [averaged, drawn, forgotten])
-def test_only_measured_single_passes_are_tried(evaluate) -> None:
-    """Averages over dropout, samples and passes in training mode are not."""
+@pytest.mark.parametrize("evaluate", [averaged, drawn_at_once, forgotten])
+def test_averages_are_not(evaluate) -> None:
+    """Averages over dropout and passes in training mode are silent."""
     assert probes(dropped, evaluate) == []
 
 
