@@ -184,7 +184,7 @@ class Term(Event):
     producer: what made the input ("SoftmaxBackward0"), as autograd names it.
     distributions: calls whose input rows all lay in 0..1 and summed to one.
     positive, heavy, crossed: calls that take log-probabilities and got a value above zero, rows
-        that sum to more than one, columns that sum to one.
+        that sum to more than one, or another axis along which they, or soft targets, sum to one.
     negative, nonfinite: calls with such a result. weighted: whether weights were given.
     range: the smallest and the largest target, of probabilities and signs.
     shares: at the probed steps, the norm of this term's part of the gradient over that of the
@@ -282,7 +282,9 @@ class Probe(Event):
         with log-probabilities), "sample" (losses that depend on a sample without a graph, of those
         that train its distribution), "scale" (the spread of the inputs of an evaluation, against
         that in training; the label has their means, and the loss before and after they are brought
-        to one scale), "ignored" (targets of a class with a name that a loss leaves out, of all).
+        to one scale), "picked" (losses that pick classes along another axis than that of
+        their softmax, of those that pick some), "ignored" (targets of a class with a name that a
+        loss leaves out, of all).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

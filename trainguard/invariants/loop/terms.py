@@ -52,17 +52,20 @@ def components_are_balanced(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop", evidence=FUNCTIONS)
+@invariant("loop", evidence=either(FUNCTIONS, has_probe("picked", "-")))
 def logits_are_not_normalised_twice(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A loss that normalises its input is given logits, and one that does not is given logarithms.
 
     Judges: cross_entropy and binary_cross_entropy_with_logits whose input comes out of a softmax, a
         sigmoid, a ReLU or a tanh, or is made of distributions in every one of 3 calls or more;
-        nll_loss and kl_div whose input is made of distributions, or sums to one over the samples
-        in every call; nll_loss that gets values above zero, or rows of more than one in all.
-    Allows: log_softmax before cross_entropy, which changes nothing; a tanh that is scaled after.
-    Misses: a normalisation that something else follows; losses written by hand.
+        nll_loss and kl_div whose input is made of distributions; logarithms or soft targets that
+        sum to one along another axis than that of the classes, in every call; nll_loss that gets
+        values above zero, or rows of more than one in all. Losses by hand that pick one number of a
+        softmax for each place along its axis, or weigh them by what sums to one along another.
+    Allows: log_softmax before cross_entropy, which changes nothing; a tanh that is scaled after;
+        square tables, which are read both ways.
+    Misses: a normalisation that something else follows; other losses written by hand.
     Why: a softmax of a softmax is nearly flat: the loss cannot fall far, and its gradient fades.
     Source: Lightning-Universe/lightning-bolts issue 654; ariecattan/SciCo issue 2.
     """
@@ -74,18 +77,31 @@ def logits_are_not_normalised_twice(trace: Trace[Event]) -> Iterator[Finding]:
                 f"input of shape {term.input}" if term.input else "",
                 f"{measured} in " + portion(term.calls, term.calls, "calls"),
                 allowed,
-                why=_WHY.get(term.function, ""),
+                why=_WHY.get(term.function, "") if measured != _ELSEWHERE else _AXES,
                 event=term,
                 source=term.source,
             )
+    for probe in events(trace, Probe):
+        if probe.probe == "picked" and _FEW <= probe.measured == probe.reference:
+            yield Finding(
+                f"the loss of `{trace.subject}` picks classes of {_ELSEWHERE}",
+                "softmax over " + probe.label,
+                _ELSEWHERE + " in " + portion(probe.measured, probe.reference, "steps"),
+                "that sum to one over the classes",
+                why=_AXES,
+                event=probe,
+                source=probe.source,
+            )
 
 
+_ELSEWHERE = "probabilities that sum to one along another axis than that of the classes"
 _MAKERS = {
     "SoftmaxBackward0": "the output of a softmax",
     "SigmoidBackward0": "the output of a sigmoid",
     "ReluBackward0": "the output of a ReLU",
     "TanhBackward0": "the output of a tanh",
 }
+_AXES = "the dim of a softmax is the axis of the classes: the last, or 1 of (N, C, ...)"
 _WHY = {
     "cross_entropy": "it takes the softmax itself; leave the activation before it out",
     "binary_cross_entropy_with_logits": "it takes the sigmoid itself; leave the activation before"
@@ -98,6 +114,8 @@ _WHY = {
 def _describe_normalisation(term: Term) -> tuple[str, str]:
     """Tell what a term is given instead of what it takes, and what that is; or nothing."""
     always = term.calls >= _FEW and term.distributions == term.calls
+    if _FEW <= term.calls == term.crossed:
+        return _ELSEWHERE, "that sum to one over the classes"
     if term.function in ("cross_entropy", "binary_cross_entropy_with_logits"):
         classes = term.input[1] if len(term.input) > 1 else 0
         probabilities = always and classes > 1 and term.function == "cross_entropy"
@@ -108,8 +126,6 @@ def _describe_normalisation(term: Term) -> tuple[str, str]:
         return made, "logarithms of probabilities"
     if term.function in ("kl_div", "nll_loss") and always:
         return "probabilities", "logarithms of probabilities"
-    if _FEW <= term.calls == term.crossed:
-        return "probabilities that sum to one over the samples", "that sum to one over the classes"
     if term.function == "nll_loss" and _FEW <= term.calls == term.heavy:
         return "probabilities that sum to more than one", "logarithms of probabilities"
     return "", ""

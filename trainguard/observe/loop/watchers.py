@@ -43,6 +43,7 @@ from trainguard.observe.loop.watch.mixing_probe import MixingProbe
 from trainguard.observe.loop.watch.noise_targets import NoiseTargets
 from trainguard.observe.loop.watch.padding_rows import PaddingRows
 from trainguard.observe.loop.watch.parameters import Parameters
+from trainguard.observe.loop.watch.picked_classes import PickedClasses
 from trainguard.observe.loop.watch.policy_weights import PolicyWeights
 from trainguard.observe.loop.watch.random_numbers import RandomNumbers
 from trainguard.observe.loop.watch.rates import Rates
@@ -107,6 +108,7 @@ _ALL: tuple[type[Watcher], ...] = (
     AttendedPadding,
     Cosines,
     ReadPlaces,
+    PickedClasses,
     ReshapedAxes,
     Meters,
     Transitions,

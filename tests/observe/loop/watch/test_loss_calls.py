@@ -100,3 +100,43 @@ def test_few_rows_stand_for_many(shape: tuple[int, ...]) -> None:
     assert rows.shape[-1] == shape[min(1, len(shape) - 1)]
     assert are_distributions(rows, torch.float32)
     assert not are_distributions(sampled_rows(scores, 1), torch.float32)
+
+
+IMAGES, PIXELS = torch.randn(4, 3, 5, 6), torch.randint(3, (4, 5, 6))
+SUM = {"reduction": "sum"}
+FRAMES = torch.randn(7, 4, 5)  # time, samples, classes
+
+
+@pytest.mark.parametrize(
+    ("function", "scores", "target", "options", "share"),
+    [
+        ("nll_loss", IMAGES.log_softmax(3), PIXELS, {}, 1),
+        ("nll_loss", IMAGES.log_softmax(1), PIXELS, {}, 0),
+        ("nll_loss", SCORES.log_softmax(0), CLASSES, {}, 1),
+        ("cross_entropy", IMAGES.log_softmax(2), PIXELS, {}, 1),
+        ("cross_entropy", IMAGES, IMAGES.softmax(0), {}, 1),
+        ("cross_entropy", IMAGES, IMAGES.softmax(1), {}, 0),
+        ("cross_entropy", IMAGES, IMAGES.sigmoid(), {}, 0),
+        ("cross_entropy", FRAMES[0, :, :4], FRAMES[0, :, :4].softmax(0), {}, 0),
+        ("kl_div", SCORES.log_softmax(1), SCORES.softmax(0), SUM, 1),
+        ("kl_div", SCORES.log_softmax(1), SCORES.log_softmax(0), {"log_target": True, **SUM}, 1),
+        ("kl_div", IMAGES.log_softmax(1), IMAGES.softmax(1), SUM, 0),
+        ("kl_div", IMAGES.log_softmax(1), IMAGES.softmax(3), SUM, 1),
+        ("kl_div", SCORES.log_softmax(0), SCORES.softmax(0), SUM, 1),
+    ],
+)
+def test_other_axes_are_told(function, scores, target, options, share) -> None:
+    """Distributions along another axis than that of the classes are; square tables go both ways."""
+    assert called(function, scores, target, **options).crossed == 12 * share
+
+
+@pytest.mark.parametrize(("axis", "share"), [(0, 1), (1, 1), (2, 0)])
+def test_other_axes_are_told_of_frames(axis: int, share: int) -> None:
+    """The classes of what ctc_loss is given are in the last axis, and the samples in the second."""
+    lengths = torch.full((4,), 7), torch.full((4,), 2)
+    targets = torch.randint(1, 5, (4, 2))
+    with Recorder("x") as recorder:
+        for _ in range(4):
+            F.ctc_loss(FRAMES.log_softmax(axis), targets, *lengths)
+    (term,) = (event for event in recorder.trace if isinstance(event, Term))
+    assert term.crossed == 4 * share

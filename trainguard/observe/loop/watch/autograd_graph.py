@@ -45,6 +45,11 @@ def kind_of(node: Node) -> str:
     return name_of(node).rstrip(_DIGITS)
 
 
+def signed(saved: Any) -> int:
+    """Return a saved whole number, which torch keeps without its sign."""
+    return int(saved) - 2**64 if int(saved) >= 2**63 else int(saved)
+
+
 def producer(tensor: torch.Tensor) -> str:
     """Name what made a tensor, whatever its shape or dtype was changed to since."""
     node: Node = tensor.grad_fn

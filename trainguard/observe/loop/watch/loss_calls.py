@@ -45,7 +45,7 @@ BOUNDS = {
 _SLACK = 0.05  # of one, or of the largest target: noise on targets at a bound
 _TOLERANCE = 1e-4
 _ABOVE = 1e-2  # log(p + epsilon) may lie a little above zero
-_OFF = 0.1  # of the logarithm of the sum of probabilities
+_OFF, _EXACT = 0.1, 1e-3  # of the logarithm of the sum of probabilities
 _MOST = 2**18  # elements that are looked at
 _MOST_ROWS = 64
 _IN_A_STEP = 8  # calls
@@ -143,7 +143,8 @@ class LossCalls:
                 self.above += _as_count(rows.max() > _ABOVE)
             if self.function in LOGARITHMS and rows.shape[-1] > 1:
                 self.heavy += _as_count(rows.float().logsumexp(-1).min() > _OFF)
-                self.crossed += _as_count(_are_crossed(scores.detach(), rows))
+            if self.function in LOGARITHMS | {"cross_entropy"} and rows.shape[-1] > 1:
+                self.crossed += _as_count(self._is_crossed(scores.detach(), target))
 
     def add_value(self, value: torch.Tensor) -> None:
         """Count a loss that is below zero, or no finite number."""
@@ -155,6 +156,23 @@ class LossCalls:
             own = value.detach()
             self.negative = self.negative + (own < -_TOLERANCE)
             self.nonfinite = self.nonfinite + ~own.isfinite()
+
+    def _is_crossed(self, scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Say whether an input of logarithms, or a soft target, goes along another axis."""
+        if scores.dim() < 2 or (scores.dim() == 2 and scores.shape[0] == scores.shape[1]):
+            return torch.zeros((), dtype=torch.bool)  # tables of pairs are read both ways
+        own = _off_along_axes(scores)
+        if not target.is_floating_point() or target.shape != scores.shape:
+            return _is_other(own, CLASSES[self.function])
+        logs = target.detach()
+        logs = logs if (self.options or {}).get("log_target") else logs.clamp_min(0).log()
+        given = _off_along_axes(logs)
+        if self.function != "kl_div":
+            return _is_other(own, 1) | _is_other(given, 1)
+        # Any axis may be that of the classes, but for that of the samples, if it is that of both.
+        same = ((own <= _OFF) & (given <= _OFF)).any()
+        apart = (own <= _EXACT).any() & (given <= _EXACT).any() & ~same
+        return apart | _is_other(own, -1, (0,))
 
     def _look_at_target(self, target: torch.Tensor) -> None:
         """Widen the range of the targets."""
@@ -242,11 +260,18 @@ def are_distributions(rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return (wide.min() >= 0) & (wide.max() <= 1 + tolerance) & (off <= tolerance)
 
 
-def _are_crossed(scores: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Say whether logarithms are those of distributions over the samples, and not over classes."""
-    own = rows.float().logsumexp(-1).abs().max()
-    other = scores.float().logsumexp(0).abs().max() if scores.dim() > 1 else own
-    return (other <= _TOLERANCE * 10) & (own > _OFF)
+def _off_along_axes(logs: torch.Tensor) -> torch.Tensor:
+    """Return for each axis how far logarithms are from those of distributions along it."""
+    rows = (sampled_rows(logs, axis).float() for axis in range(logs.dim()))
+    single = logs.new_full((), inf, dtype=torch.float32)  # what has one place says nothing
+    sums = (r.logsumexp(-1).abs().max() if r.shape[-1] > 1 else single for r in rows)
+    return torch.stack([*sums])
+
+
+def _is_other(off: torch.Tensor, axis: int, others: tuple[int, ...] = ()) -> torch.Tensor:
+    """Say whether what is far from distributions along an axis has them along another one."""
+    found = off[list(others)] if others else off
+    return (found.min() <= _EXACT) & (off[axis] > _OFF)
 
 
 def _largest_chosen(logs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

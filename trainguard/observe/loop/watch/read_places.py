@@ -10,7 +10,7 @@ import torch
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch import autograd_graph
-from trainguard.observe.loop.watch.autograd_graph import Node
+from trainguard.observe.loop.watch.autograd_graph import Node, signed
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.tools.user_line import caller
 
@@ -112,19 +112,14 @@ def _last_place(node: Node) -> _LastPlace | None:
     kind, sizes = autograd_graph.kind_of(node), autograd_graph.sizes(node)
     if kind not in ("SelectBackward", "SliceBackward") or len(sizes) != 3:
         return None
-    axis = _signed(node._saved_dim) % 3  # noqa: SLF001 torch names it so
+    axis = signed(node._saved_dim) % 3  # noqa: SLF001 torch names it so
     begin = getattr(node, "_saved_index", None) if kind == "SelectBackward" else node._saved_start  # noqa: SLF001
     places, rows = sizes[axis], sizes[1 - axis] if axis < 2 else 0
     if axis > 1 or places < _SHORTEST or rows == places:
         return None
-    if _signed(begin) not in (-1, places - 1):
+    if signed(begin) not in (-1, places - 1):
         return None
     return _LastPlace(node, rows, places, upright=axis == 0)
-
-
-def _signed(saved: Any) -> int:
-    """Return a saved whole number, which torch keeps without its sign."""
-    return int(saved) - 2**64 if int(saved) >= 2**63 else int(saved)
 
 
 def _tables(nodes: Iterable[Node]) -> Iterator[tuple[torch.Tensor, torch.Tensor, int]]:
@@ -136,7 +131,7 @@ def _tables(nodes: Iterable[Node]) -> Iterator[tuple[torch.Tensor, torch.Tensor,
                 weight = getattr(node.next_functions[0][0], "variable", None)
                 plain = rows.is_cpu and rows.dim() == 2 and rows.numel() <= _LARGEST
                 if weight is not None and plain:
-                    yield weight, rows, _signed(node._saved_padding_idx)  # noqa: SLF001
+                    yield weight, rows, signed(node._saved_padding_idx)  # noqa: SLF001
 
 
 def _ends_of(rows: torch.Tensor, padding: int) -> torch.Tensor | None:

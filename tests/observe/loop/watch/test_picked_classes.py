@@ -1,0 +1,56 @@
+"""Losses by hand that pick classes along another axis than that of their softmax."""
+
+import pytest
+import torch
+from torch import nn
+
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.recorder import Recorder
+
+LABELS = torch.tensor([0, 2, 1, 2, 0])
+WHOLE = torch.nn.functional.one_hot(LABELS, 3).float() * 0.9 + 0.1 / 3
+LOSSES = {
+    "gathered": lambda z, axis: -z.log_softmax(axis).gather(1, LABELS[:, None]).mean(),
+    "indexed": lambda z, axis: -z.softmax(axis)[range(5), LABELS].add(1e-8).log().mean(),
+    "weighed": lambda z, axis: -(WHOLE * z.log_softmax(axis)).sum(1).mean(),
+}
+
+
+def probes(loss) -> list[Probe]:
+    """Train with a loss, and return the probes of this kind."""
+    torch.manual_seed(0)
+    model, inputs = nn.Linear(4, 3), torch.randn(5, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Recorder("x") as recorder:
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss(model(inputs)).backward()
+            optimizer.step()
+    assert "picked" in recorder.trace.conditions["looked"]
+    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "picked"]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_another_axis_is_told(name: str) -> None:
+    """A softmax over the samples is, with the axis that classes are picked along."""
+    (probe,) = probes(lambda z: LOSSES[name](z, 0))
+    assert (probe.measured, probe.reference) == (3, 3)
+    assert probe.label == "axis 0 of (5, 3), classes along 1"
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_same_axis_is_not(name: str) -> None:
+    """A softmax over the classes is silent."""
+    assert probes(lambda z: LOSSES[name](z, 1)) == []
+
+
+def test_whole_distributions_are_not() -> None:
+    """Rows that are gathered for all classes at once say nothing of an axis."""
+    rows = torch.tensor([[3, 3, 3]])
+
+    def loss(z: torch.Tensor) -> torch.Tensor:
+        """Pick from one row that is gathered as a whole, and from all."""
+        logs = z.log_softmax(1)
+        return -logs.gather(0, rows)[0, 0] - logs.gather(1, LABELS[:, None]).mean()
+
+    assert probes(loss) == []
