@@ -69,6 +69,19 @@ PROJECTS = {
     ),
 }
 
+# The same of the loaders, where the project has a function or a data module that makes them.
+LOADERS = {
+    "sentiment": ("sentiment/data.py", '"dev": (128, 2)', '"dev": (128, 1)', "splits_are_disjoint"),
+    "segment": (
+        *("src/segment/shapes.py", "DataLoader(valid, batch)", "DataLoader(train, batch)"),
+        "splits_are_disjoint",
+    ),
+    "pollution": (
+        *("pollution/data.py", "batch_size, shuffle=True)", "batch_size)"),
+        "epochs_are_reshuffled",
+    ),
+}
+
 
 LOSSES = """\
 from torch import nn
@@ -165,10 +178,19 @@ def test_a_guard_of_a_project(project, tmp_path) -> None:
     told = guarded(folder)
     assert " failed" not in told, told
     assert " passed" in told
-    text = (folder / name).read_text()
-    assert text.count(right) == 1
-    (folder / name).write_text(text.replace(right, wrong))
+    spoil(folder / name, right, wrong)
     assert f"::{invariant}" in guarded(folder)
+    if project in LOADERS:
+        name, right, wrong, invariant = LOADERS[project]
+        spoil(folder / name, right, wrong)
+        assert f"::loaders::{invariant}" in guarded(folder, "-k", "loaders")
+
+
+def spoil(file: Path, right: str, wrong: str) -> None:
+    """Write what is wrong into a file."""
+    text = file.read_text()
+    assert text.count(right) == 1
+    file.write_text(text.replace(right, wrong))
 
 
 def test_a_folder_of_several_scripts(tmp_path) -> None:
@@ -198,6 +220,13 @@ def test_components_become_declarations() -> None:
         ),
         Component(kind="schedule", name="build", module="train", source=source, rate=0.1),
         Component(kind="model", name="Net", module="train", source=source, obstacle="it has none"),
+        Component(
+            kind="loader",
+            name="make",
+            module="data",
+            source=source,
+            splits=(("train", "make('a')", 4, "in order"), ("val", "make('b')", 0, "in order")),
+        ),
     ]
     text = render_guard(Script("train.py"), summarize_run(Trace("x", ())), {}, made, "src")
     compile(text, "guard.py", "exec")
@@ -210,6 +239,8 @@ def test_components_become_declarations() -> None:
         """        "reduction": tg.choice('sum'),  # as it was given""",
         '    sizes={"B": (2, 4), "T": 7},  # guess: fewer samples do, other sizes stay',
         "    base_rate=0.1,  # the rate that its optimizer had",
+        "loaders = tg.Loader(\n    lambda: {\n        \"train\": make('a'),",
+        '        "train": {"batch": 4},\n        "val": {"shuffled": False},',
         "# Not declared: model `Net` (losses.py:3), as",
     ):
         assert f"{line}\n" in text

@@ -27,10 +27,17 @@ from trainguard.events.trace import Sample, Trace
 from trainguard.invariants.loss.sweep import is_at_zero_vector
 from trainguard.judging.judge import check_steps
 from trainguard.judging.promises import broken_with, promises_of
-from trainguard.report.guard_file import SETTINGS, guard_name, render_guard, render_workflow
+from trainguard.report.guard_file import (
+    SETTINGS,
+    guard_name,
+    names_of,
+    render_guard,
+    render_workflow,
+)
 from trainguard.report.progress import showing
 from trainguard.report.run_summary import summarize_run
 from trainguard.report.text import render_cause
+from trainguard.subjects.loader import Loader
 from trainguard.subjects.loop import Script
 from trainguard.subjects.loss import Loss
 
@@ -67,7 +74,8 @@ def write_guards(
     """
     Write a guard file for a script, from a few steps of it.
 
-    It declares the script itself, and the losses, models and schedules of your own that it used.
+    It declares the script itself, and the losses, models, schedules and loaders of your own that it
+    used.
     It writes guard_<script>.py into the working directory and no other file; settings and a
     workflow are printed. Exits with 0, with 2 where it cannot be done, 3 where the script failed,
     4 where trainguard did, and 130 after Ctrl-C.
@@ -99,7 +107,10 @@ def write_guards(
         run = summarize_run(trace)
         text = render_guard(subject, run, kept, seen, folder)
         written = write_file(file, lambda: text, sys.stderr)
-        if written and (excused := _find_zero_vectors(file)):
+        if written:
+            excused, obstacles = _try_declared(file)
+            named = zip(names_of(seen, subject), seen, strict=True)
+            seen = [replace(s, obstacle=obstacles.get(n, s.obstacle)) for n, s in named]
             text = render_guard(subject, run, kept, seen, folder, excused)
             written = write_file(file, lambda: text, sys.stderr)
         if not written:
@@ -180,21 +191,41 @@ def _observe(subject: Script) -> Trace[Any]:
     return observe_script(subject, Settings(), probe=False, components=True)
 
 
-def _find_zero_vectors(file: Path) -> set[str]:
-    """Return the losses whose gradient only explodes at a vector of zeros, which no run has met."""
-    found = set()
+def _try_declared(file: Path) -> tuple[set[str], dict[str, str]]:
+    """
+    Try what was declared: return what is to be excused, and what cannot be declared, with why.
+
+    Excused are losses whose gradient only explodes at a vector of zeros, which no run has met.
+    """
+    excused, obstacles = set[str](), dict[str, str]()
     with suppress(Exception), redirect_stdout(StringIO()):  # of the user's code, and told by pytest
-        declared = vars(load_file(file)).items()
-        for name, loss in [pair for pair in declared if isinstance(pair[1], Loss)]:
-            try:
-                check(loss, select=("loss.gradient_is_bounded",))
-            except Broken as broken:
-                findings = [finding for v in broken.verdicts for finding in v.breaches]
-                if all(
-                    isinstance(f.event, Sample) and is_at_zero_vector(f.event) for f in findings
-                ):
-                    found.add(name)
-    return found
+        for name, subject in vars(load_file(file)).items():
+            if isinstance(subject, Loss) and _explodes_at_zero_vectors(subject):
+                excused.add(name)
+            elif isinstance(subject, Loader) and (why := _find_no_loader(subject)):
+                obstacles[name] = why
+    return excused, obstacles
+
+
+def _explodes_at_zero_vectors(loss: Loss) -> bool:
+    """Say whether the gradient of a loss is bounded but at vectors of zeros."""
+    try:
+        check(loss, select=("loss.gradient_is_bounded",))
+    except Broken as broken:
+        findings = [finding for v in broken.verdicts for finding in v.breaches]
+        return all(isinstance(f.event, Sample) and is_at_zero_vector(f.event) for f in findings)
+    return False
+
+
+def _find_no_loader(loader: Loader) -> str:
+    """Say why loaders cannot be made without the script around them; empty where they can."""
+    from trainguard.observe.loader.observer import try_to_make  # late: torch
+
+    try:
+        try_to_make(loader, Settings())
+    except SubjectError as fault:
+        return fault.sentence
+    return ""
 
 
 def _kept(subject: Script, trace: Trace[Any]) -> dict[str, Any]:

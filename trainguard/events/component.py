@@ -10,7 +10,7 @@ class Component(Event):
     """
     What a guard file can declare, from how it was called.
 
-    kind: "loss", "model" or "schedule".
+    kind: "loss", "model", "schedule" or "loader".
     name, module: what it is imported by, or is called in the script that has it.
     source: where it is defined.
     arguments: (parameter, value as code) of what the object, or what builds it, was made with;
@@ -20,6 +20,8 @@ class Component(Event):
         Kinds are those of domains, and "value" for what is no tensor.
     sizes: (dimension, least, most) of those that have a name.
     rate: the rate of the optimizer that a schedule was given.
+    splits: (name, the call that makes it, samples of a batch, "shuffled" or "in order") of those of
+        a loader; without a call where one makes them all.
     obstacle: why nothing can be declared; empty where something can.
     """
 
@@ -33,4 +35,5 @@ class Component(Event):
     inputs: tuple[tuple[str, str, str, float, float, bool, str], ...] = ()
     sizes: tuple[tuple[str, int, int], ...] = ()
     rate: float = 0.0
+    splits: tuple[tuple[str, str, int, str], ...] = ()
     obstacle: str = ""

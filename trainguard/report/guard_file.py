@@ -56,7 +56,7 @@ def render_guard(
     lines += [f"steps={script.steps},"]
     lines += [f"{name}={_code(value)},  # {_GUESSES[name]}" for name, value in promises.items()]
     rates = {rate for ends in told.rates.values() for end in ends for rate in end}
-    named = zip(components, _names(components, guard_name(script)), strict=True)
+    named = zip(components, names_of(components, script), strict=True)
     shown = ", ".join(f"{rate:.3g}" for rate in sorted(rates)[:4])
     return "\n".join(
         [
@@ -116,9 +116,17 @@ def _declare(made: Component) -> Iterator[str]:
     """Yield what stands in the declaration of a component."""
     given = ", ".join(f"{name}={code}" for name, code in made.arguments)
     builds = made.kind == "loss" and made.built
-    yield f"{made.name}({given})," if builds else f"{made.name},"
+    calls = [f'"{name}": {call}' for name, call, *_ in made.splits if call]
+    if calls:
+        yield from ("lambda: {", *(f"    {call}," for call in calls), "},")
+    else:
+        yield f"{made.name}({given})," if builds else f"{made.name},"
     if given and not builds:
         yield f"arguments=dict({given}),"
+    if made.splits and any(name for name, *_ in made.splits):
+        yield "splits={"
+        yield from (f"    {_render_split(*each)}" for each in made.splits)
+        yield "},  # guess: the batches and orders that were seen"
     if made.rate:
         yield f"base_rate={made.rate!r},  # the rate that its optimizer had"
     drawn = {each[0]: _render_input(*each[1:]) for each in made.inputs}
@@ -128,6 +136,18 @@ def _declare(made: Component) -> Iterator[str]:
         yield from (f"{name}={line}" for name, line in drawn.items())
     if made.sizes:
         yield f"sizes={{{', '.join(_sizes(made))}}},  # guess: fewer samples do, other sizes stay"
+
+
+def _render_split(name: str, _: str, batch: int, order: str) -> str:
+    """
+    Return a split and what it promises as code.
+
+    That a training keeps its order is no promise: it is a mistake more often than a choice.
+    """
+    told = [f'"batch": {batch}'] if batch else []
+    if order and not (order == "in order" and name.startswith("train")):
+        told.append(f'"shuffled": {order == "shuffled"}')
+    return f'"{name}": {{{", ".join(told)}}},'
 
 
 def _render_input(kind: str, shape: str, low: float, high: float, grad: bool, values: str) -> str:
@@ -157,15 +177,15 @@ def _sizes(made: Component) -> Iterator[str]:
         yield f'"{name}": {most}' if least == most else f'"{name}": ({least}, {most})'
 
 
-def _names(components: Sequence[Component], taken: str) -> list[str]:
+def names_of(components: Sequence[Component], script: Script) -> list[str]:
     """Return a name for each component: its own and its kind, and none that means another thing."""
-    used, names = {taken, "tg", *(c.name for c in components)}, []
+    used, names = {guard_name(script), "tg", *(c.name for c in components)}, []
     for made in components:
         own = re.sub("(?<=[a-z0-9])(?=[A-Z])", "_", made.name).lower()
         short = own.removesuffix(f"_{made.kind}")
-        name = next(
-            n for n in (f"{short}_{made.kind}", short, f"{own}_{made.kind}") if n not in used
-        )
+        tried = [f"{short}_{made.kind}", short, f"{own}_{made.kind}"]
+        tried = ["loaders", f"{own}_loaders"] if made.kind == "loader" else tried
+        name = next(n for n in tried if n not in used)
         used.add(name)
         names.append(name)
     return names

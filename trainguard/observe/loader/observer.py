@@ -52,6 +52,12 @@ def observe(loader: Loader, device: str, dtype: str, settings: Settings) -> "Loa
     return LoaderObservation(loader, device, dtype, settings)
 
 
+def try_to_make(loader: Loader, settings: Settings) -> None:
+    """Make the loaders of all splits once; raises SubjectError where that cannot be done."""
+    with quiet(), isolate(settings.seed), no_process_left(), deadline(loader.timeout):
+        Loaders(loader, seed=settings.seed).make()
+
+
 @dataclass
 class LoaderObservation(SubjectObservation[Loader, Event]):
     """The traces of one declaration of loaders, each observed when first asked for."""

@@ -1,5 +1,5 @@
 """
-Sees how the user's own losses, models and schedules are called, for `trainguard init`.
+Sees how the user's own losses, models, schedules and loaders are made, for `trainguard init`.
 
 It asks Python to be told of each call, and looks at those of functions and modules that are the
 user's. That takes time, so that no other recording does it.
@@ -22,27 +22,19 @@ from torch.optim.lr_scheduler import LRScheduler
 from trainguard.events.base import Event
 from trainguard.events.component import Component
 from trainguard.observe.loop.watch.seen_inputs import SeenInputs
+from trainguard.observe.loop.watch.seen_loaders import INIT, Made, SeenLoaders
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.importable import find_no_import, import_name
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.plain_code import Imports, default_of, write_arguments, write_plain
 from trainguard.observe.tools.user_line import foreign
+from trainguard.subjects.loader import METHODS
 
 _PATIENCE = 16  # calls after which a function that has returned nothing of interest never will
 _MANY = CO_VARARGS | CO_VARKEYWORDS
 _LATER = CO_GENERATOR | CO_COROUTINE
 _BOUND = ("self", "cls")
-
-
-@dataclass(slots=True)
-class _Made:
-    """What a module was made by: the user's class or function, and its arguments."""
-
-    module: str
-    name: str
-    given: dict[str, Any]
-    source: str = ""
 
 
 @dataclass(slots=True)
@@ -54,7 +46,7 @@ class _Seen:
     name: str
     source: str
     inputs: SeenInputs = field(default_factory=SeenInputs)
-    made: _Made | None = None
+    made: Made | None = None
     minimised: int = 0
     maximised: int = 0
     returned: set[float] = field(default_factory=set)
@@ -68,7 +60,7 @@ class _OpenCall:
     frame: FrameType
     role: str
     given: dict[str, Any]
-    module: nn.Module | None = None
+    owner: Any = None
     outermost: bool = False
 
 
@@ -82,7 +74,8 @@ class Components(Watcher):
         self._roles: dict[CodeType, str] = {}
         self._fruitless: dict[CodeType, int] = {}
         self._calls: list[_OpenCall] = []
-        self._made: weakref.WeakKeyDictionary[nn.Module, _Made] = weakref.WeakKeyDictionary()
+        self._made: weakref.WeakKeyDictionary[Any, Made] = weakref.WeakKeyDictionary()
+        self._loaders = SeenLoaders()
         self._seen: dict[tuple[str, str, str], _Seen] = {}
         self._rates: set[float] = set()
 
@@ -110,6 +103,7 @@ class Components(Watcher):
             told = _tell(seen)
             if not told.obstacle or foreign(told.source.rpartition(":")[0]):
                 yield told
+        yield from self._loaders.tell()
 
     def _notice(self, frame: FrameType, event: str, result: Any) -> None:
         """Be told of a call, or of a return, by Python; most are none of ours."""
@@ -128,10 +122,10 @@ class Components(Watcher):
         variables, code = frame.f_locals, frame.f_code
         count = code.co_argcount + code.co_kwonlyargcount
         given = {name: variables[name] for name in code.co_varnames[:count] if name in variables}
-        module = given.pop("self", None) if role != "function" else None
-        if role != "function" and not isinstance(module, nn.Module):
+        owner = given.pop("self", None) if role != "function" else None
+        if role in ("forward", "init") and not isinstance(owner, nn.Module) and not _serves(owner):
             return
-        call = _OpenCall(frame, role, given, module)
+        call = _OpenCall(frame, role, given, owner)
         call.outermost = not any(other.role == "forward" for other in self._calls)
         self._calls.append(call)
         if role == "function" and _may_be_loss(given):
@@ -141,8 +135,8 @@ class Components(Watcher):
 
     def _enter_forward(self, call: _OpenCall) -> None:
         """Look at the inputs of the model, and of a loss that is a module."""
-        module, code = call.module, call.frame.f_code
-        if module is None or not torch.is_grad_enabled():
+        module, code = call.owner, call.frame.f_code
+        if not torch.is_grad_enabled():
             return
         bare = self.recorder.is_bare(module)
         if not (call.outermost and module.training and not bare) and not (
@@ -154,7 +148,7 @@ class Components(Watcher):
             "loss" if bare else "model", kind.__module__, kind.__qualname__, _line(code)
         )
         plain = kind.__init__ is nn.Module.__init__ and foreign(code.co_filename)
-        as_class = _Made(kind.__module__, kind.__qualname__, {}) if plain else None
+        as_class = Made(kind.__module__, kind.__qualname__, {}) if plain else None
         seen.made = self._made.get(module, as_class)
         if code.co_flags & _MANY:
             seen.inputs.obstacle = "its forward takes any arguments"
@@ -170,12 +164,18 @@ class Components(Watcher):
     @shielded
     def _leave(self, call: _OpenCall, result: Any) -> None:
         """Look at what a call has returned."""
-        if call.role == "init" and call.module is not None:
-            made: type[nn.Module] = type(call.module)
-            if getattr(made.__init__, "__code__", None) is call.frame.f_code:
-                self._made[call.module] = _Made(made.__module__, made.__qualname__, call.given)
+        called, code = type(call.owner), call.frame.f_code
+        if call.role == "init":
+            if getattr(called.__init__, "__code__", None) is code:
+                made = Made(called.__module__, called.__qualname__, call.given, _line(code))
+                self._made[call.owner] = made
+        elif call.role == "loader":
+            if call.frame.f_back is not None and foreign(call.frame.f_back.f_code.co_filename):
+                self._loaders.add_loader(call.owner, call.frame.f_back)
+        elif call.role == "serve":
+            made = Made(called.__module__, called.__qualname__, {}, _line(code))
+            self._loaders.add_method(self._made.get(call.owner, made), code.co_name, result)
         elif call.role == "forward":
-            called = type(call.module)
             self._await(("loss", called.__module__, called.__qualname__), result)
         else:
             self._leave_function(call, result)
@@ -183,20 +183,23 @@ class Components(Watcher):
     def _leave_function(self, call: _OpenCall, result: Any) -> None:
         """Look at what a function of the user's has returned: a loss, a rate, what it has built."""
         place, code = _place(call.frame), call.frame.f_code
+        made = Made(*place, call.given, _line(code))
+        if self._loaders.add_result(made, result, call.frame.f_locals):
+            return
         parts = result if isinstance(result, tuple | list) else (result,)
         schedulers = [part for part in parts[:8] if isinstance(part, LRScheduler)]
         if isinstance(result, nn.Module):
             known = self._made.get(result)
             if known is None or write_arguments(known.given, []) is None:
-                self._made[result] = _Made(*place, call.given, _line(code))
+                self._made[result] = made
         elif schedulers:
             seen = self._of("schedule", *place, _line(code))
-            seen.made = _Made(*place, call.given)
+            seen.made = Made(*place, call.given)
             group = schedulers[0].optimizer.param_groups[0]
             seen.rate = float(group.get("initial_lr", group["lr"]))
         elif type(result) is float and call.given and type(next(iter(call.given.values()))) is int:
             seen = self._of("rate", *place, _line(code))
-            seen.made = _Made(*place, dict(list(call.given.items())[1:]))
+            seen.made = Made(*place, dict(list(call.given.items())[1:]))
             seen.returned.add(result)
         elif not self._await(("loss", *place), result):
             self._lose_patience(code)
@@ -232,7 +235,7 @@ def _tell(seen: _Seen) -> Component:
     """Return the event of a component."""
     kind = {"rate": "schedule"}.get(seen.kind, seen.kind)
     imports: Imports = []
-    made = seen.made or _Made(seen.module, seen.name, {})
+    made = seen.made or Made(seen.module, seen.name, {})
     given, drawn = dict(made.given), list[tuple[str, str, str, float, float, bool, str]]()
     if kind == "schedule":
         given = {k: v for k, v in given.items() if not isinstance(v, Optimizer)}
@@ -261,15 +264,24 @@ def _tell(seen: _Seen) -> Component:
 
 
 def _role(code: CodeType) -> str:
-    """Say what the calls of some code may be: of a module, its making, or a plain function."""
+    """Say what the calls of some code may be: of a module, of what makes one, or of a function."""
+    if code is INIT:
+        return "loader"
     if code.co_name == "forward" and code.co_varnames[:1] == ("self",):
         return "forward"
     if not foreign(code.co_filename) or not code.co_flags & CO_OPTIMIZED:
         return ""
     if code.co_name == "__init__":
         return "init"
+    if code.co_name in METHODS.values():
+        return "serve"
     plain = not code.co_flags & (_MANY | _LATER) and code.co_qualname.isidentifier()
-    return "function" if plain and code.co_argcount + code.co_kwonlyargcount else ""
+    return "function" if plain else ""
+
+
+def _serves(owner: Any) -> bool:
+    """Say whether something is a data module, or anything shaped like one."""
+    return any(callable(getattr(type(owner), method, None)) for method in METHODS.values())
 
 
 def _may_be_loss(given: dict[str, Any]) -> bool:
@@ -291,7 +303,7 @@ def _line(code: CodeType) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}"
 
 
-def _is_default(made: _Made, described: tuple[Any, ...]) -> bool:
+def _is_default(made: Made, described: tuple[Any, ...]) -> bool:
     """Say whether an input of a function is what it is where nothing is given."""
     function: Any = getattr(sys.modules.get(made.module), made.name, None)
     if described[1] != "value" or not hasattr(function, "__code__"):

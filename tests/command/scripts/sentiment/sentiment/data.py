@@ -1,5 +1,5 @@
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 VOCABULARY, PAD = 50, 0
 
@@ -28,3 +28,11 @@ def collate(rows):
         [t for t, _ in rows], batch_first=True, padding_value=PAD
     )
     return tokens, torch.stack([label for _, label in rows])
+
+
+def make_loader(split, batch):
+    count, seed = {"train": (512, 1), "dev": (128, 2)}[split]
+    train = split == "train"
+    return DataLoader(
+        Sentences(count, seed), batch, shuffle=train, collate_fn=collate, drop_last=train
+    )

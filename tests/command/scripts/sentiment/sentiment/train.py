@@ -1,10 +1,9 @@
 import argparse
 
 import torch
-from torch.utils.data import DataLoader
 
 from .config import load
-from .data import Sentences, collate
+from .data import make_loader
 from .losses import smoothed_cross_entropy
 from .model import Classifier
 
@@ -33,10 +32,8 @@ def main():
     args = parser.parse_args()
     config = load(args.config)
     torch.manual_seed(args.seed)
-    train_loader = DataLoader(
-        Sentences(512, seed=1), config.batch_size, shuffle=True, collate_fn=collate, drop_last=True
-    )
-    dev_loader = DataLoader(Sentences(128, seed=2), 64, collate_fn=collate)
+    train_loader = make_loader("train", config.batch_size)
+    dev_loader = make_loader("dev", 64)
     model = Classifier(config.width, config.layers, config.dropout)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=0.01)
     scheduler = warmup_schedule(optimizer, config.warmup, config.epochs * len(train_loader))
