@@ -118,8 +118,8 @@ def time_watchers() -> bytes:
 
     from benchmarks.recorder import Transformer
     from trainguard.observe.loop.recorder import Recorder
-    from trainguard.observe.loop.watch.collectives import Collectives
-    from trainguard.observe.loop.watch.replicas import Replicas
+    from trainguard.observe.loop.watch.runs.collectives import Collectives
+    from trainguard.observe.loop.watch.runs.replicas import Replicas
 
     spent = [0.0]
 

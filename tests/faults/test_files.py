@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tests.command.compare.runs import run
 from tests.faults.conftest import trouble
 from tests.invariants.loop.conftest import judge
-from tests.invariants.loop.test_curves import PLACE, text
+from tests.invariants.loop.runs.test_curves import PLACE, text
 from trainguard.command.cli import app
 from trainguard.core.catalogue import check_globs
 from trainguard.core.errors import DeclarationError

@@ -19,7 +19,7 @@ from tests.simulated.device import Counts, counts, places
 from tests.simulated.trainings import TRAININGS, adversarial, prefetched, regression
 from trainguard.observe.loop import window
 from trainguard.observe.loop.recorder import Recorder
-from trainguard.observe.loop.watch.gradients import Gradients
+from trainguard.observe.loop.watch.gradients.gradients import Gradients
 
 OURS = trainguard.observe.__path__[0]
 STEPS, DENSE = 40, 20  # after the dense steps, one in 16 is watched

@@ -9,7 +9,7 @@ from trainguard.core.finding import Finding, Rank
 from trainguard.events.joined import join
 from trainguard.events.ranks import GroupCalls, RankRun
 from trainguard.events.trace import Trace
-from trainguard.observe.loop.watch.collectives import Collectives, _GroupLog
+from trainguard.observe.loop.watch.runs.collectives import Collectives, _GroupLog
 
 SUM, BARRIER = "all_reduce of 16 float32, SUM", "barrier"
 

@@ -161,6 +161,6 @@ def test_an_unknown_probe_is_refused() -> None:
 
 def test_a_fault_of_ours_is_not_blamed_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a watcher raises in the middle of a training is told in the trace."""
-    monkeypatch.setattr("trainguard.observe.loop.watch.time_memory.perf_counter", None)
+    monkeypatch.setattr("trainguard.observe.loop.watch.runs.time_memory.perf_counter", None)
     (told,) = observed(tg.Loop(plain)).trace("run").conditions["faults"]
     assert told.startswith("TimeAndMemory was switched off: TypeError: ")

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from tests.observe.loop.watch.test_module_copy import INPUTS, tried
+from tests.observe.loop.watch.models.test_module_copy import INPUTS, tried
 
 
 def test_parameters_are_read_where_they_are() -> None:

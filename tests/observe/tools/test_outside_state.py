@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from tests.observe.loop.trainings import batches
 from trainguard.observe.loop.counterfactual import forking
 from trainguard.observe.loop.recorder import Recorder
-from trainguard.observe.loop.watch import repeat_probe
+from trainguard.observe.loop.watch.models import repeat_probe
 from trainguard.observe.tools.outside_state import reaches_outside
 from trainguard.report.run_summary import as_rows, summarize_run
 

@@ -35,7 +35,7 @@ from trainguard.observe.checkpoint.files import (
 )
 from trainguard.observe.checkpoint.state import State, living_optimizers, parameters_of, state_now
 from trainguard.observe.loop.recorder import Recorder
-from trainguard.observe.loop.watch.averaged_copies import AveragedCopies
+from trainguard.observe.loop.watch.parameters.averaged_copies import AveragedCopies
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.devices import in_use
 from trainguard.observe.tools.isolation import isolate

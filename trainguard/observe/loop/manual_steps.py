@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trainguard.observe.loop.watch import autograd_graph
-from trainguard.observe.loop.watch.losses import Losses
+from trainguard.observe.loop.watch.gradients import autograd_graph
+from trainguard.observe.loop.watch.losses.losses import Losses
 from trainguard.observe.loop.watch.watcher import Columns
 from trainguard.observe.loop.window import Window, gradient_of
 from trainguard.observe.tools.local_values import local_values

@@ -28,8 +28,8 @@ from trainguard.observe.loop.live_looks import LiveLooks
 from trainguard.observe.loop.manual_steps import ManualSteps
 from trainguard.observe.loop.stopped import Stopped
 from trainguard.observe.loop.training_thread import TrainingThread
-from trainguard.observe.loop.watch.conditions import Conditions
-from trainguard.observe.loop.watch.scaling import Scaling
+from trainguard.observe.loop.watch.gradients.scaling import Scaling
+from trainguard.observe.loop.watch.runs.conditions import Conditions
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, listeners
 from trainguard.observe.loop.watchers import watchers
 from trainguard.observe.loop.window import Forward, Window

@@ -11,7 +11,7 @@ from typing import Any
 
 from trainguard.events.base import Plain
 from trainguard.events.trace import Trace
-from trainguard.observe.loop.watch.collectives import Collectives
+from trainguard.observe.loop.watch.runs.collectives import Collectives
 from trainguard.observe.tools.user_line import place_of
 
 _STILL = 5.0  # seconds in one and the same call, after the time was over

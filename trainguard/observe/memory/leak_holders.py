@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainguard.observe.loop.watch.autograd_graph import below
+from trainguard.observe.loop.watch.gradients.autograd_graph import below
 from trainguard.observe.memory.live_objects import LiveStorage, Mark, marks_at
 from trainguard.observe.tools.heap import holders
 from trainguard.observe.tools.living_objects import living

@@ -17,7 +17,7 @@ from trainguard.observe.loop.counterfactual.question import (
     is_editable,
 )
 from trainguard.observe.loop.counterfactual.witness import Witness
-from trainguard.observe.loop.watch.batches import Batches
+from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.window import Forward
 from trainguard.subjects import relation as declared
 

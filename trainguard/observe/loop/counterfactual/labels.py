@@ -16,7 +16,7 @@ from trainguard.observe.loop.counterfactual.question import (
 from trainguard.observe.loop.counterfactual.sample_axis import count_samples
 from trainguard.observe.loop.counterfactual.witness import Witness
 from trainguard.observe.loop.locate_nonfinite import tensors_in
-from trainguard.observe.loop.watch.batches import Batches
+from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.places import storage_of
 

@@ -14,13 +14,13 @@ from trainguard.observe.loop.counterfactual.forking import Exit, Report
 from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall
 from trainguard.observe.loop.counterfactual.replay import BatchAgain, LossesWitness
 from trainguard.observe.loop.counterfactual.witness import Witness
-from trainguard.observe.loop.watch import autograd_graph
-from trainguard.observe.loop.watch.constant_predictions import (
+from trainguard.observe.loop.watch.gradients import autograd_graph
+from trainguard.observe.loop.watch.losses.constant_predictions import (
     are_classes,
     count_classes,
     lose_rates,
 )
-from trainguard.observe.loop.watch.loss_calls import LossCalls
+from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.window import gradient_of
 from trainguard.observe.tools.fingerprint import fingerprint
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from trainguard.observe.loop.watch.autograd_graph import SAME, Node, kind_of
+from trainguard.observe.loop.watch.gradients.autograd_graph import SAME, Node, kind_of
 
 CUT, CALL = "trainguard: cut", "trainguard: call"
 LEAST_HANDOVERS = 3

@@ -31,7 +31,7 @@ from trainguard.observe.loop.counterfactual.samples import (
 )
 from trainguard.observe.loop.counterfactual.witness import GivenRows, Witness
 from trainguard.observe.loop.locate_nonfinite import tensors_in
-from trainguard.observe.loop.watch.batches import Batches
+from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.tools.places import storage_of
 from trainguard.observe.tools.user_line import user_frames, variables_of
 

@@ -24,8 +24,8 @@ from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall
 from trainguard.observe.loop.counterfactual.sample_axis import FRAMES, pools_of, with_rows
 from trainguard.observe.loop.counterfactual.witness import Witness, total
 from trainguard.observe.loop.locate_nonfinite import tensors_in
-from trainguard.observe.loop.watch.batches import Batches
-from trainguard.observe.loop.watch.loss_calls import LossCalls
+from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
+from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.fingerprint import fingerprint
 from trainguard.observe.tools.isolation import read_streams, write_streams

@@ -8,8 +8,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from trainguard.observe.loop.counterfactual.question import ModuleCall, is_editable
-from trainguard.observe.loop.watch.batches import Batches
-from trainguard.observe.loop.watch.mixing_probe import PLAIN, draws_samples
+from trainguard.observe.loop.watch.models.mixing_probe import PLAIN, draws_samples
+from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.user_line import user_frames, variables_of
 

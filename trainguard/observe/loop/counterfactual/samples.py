@@ -15,8 +15,8 @@ from trainguard.observe.loop.counterfactual.question import (
 )
 from trainguard.observe.loop.counterfactual.sample_axis import count_rows, windows_of, with_rows
 from trainguard.observe.loop.counterfactual.witness import GivenRows, Numbers, Witness
-from trainguard.observe.loop.watch.future_probe import NEXT, token_shares
-from trainguard.observe.loop.watch.loss_calls import LossCalls
+from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
+from trainguard.observe.loop.watch.models.future_probe import NEXT, token_shares
 from trainguard.observe.loop.window import gradient_of
 
 Flags = np.ndarray[Any, np.dtype[Any]]

@@ -14,7 +14,7 @@ from trainguard.observe.loop.counterfactual.question import (
 )
 from trainguard.observe.loop.counterfactual.witness import Witness
 from trainguard.observe.loop.locate_nonfinite import tensors_in
-from trainguard.observe.loop.watch.loss_calls import LossCalls
+from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.named_tensors import NEXT, named_tensors, words_in
 from trainguard.observe.tools.places import start_of

@@ -11,8 +11,8 @@ from torch import nn
 
 from trainguard.observe.loop.counterfactual.forking import Exit
 from trainguard.observe.loop.locate_nonfinite import tensors_in
-from trainguard.observe.loop.watch.loss_calls import LossCalls
-from trainguard.observe.loop.watch.loss_functions import LossFunctions
+from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
+from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward, gradient_of
 from trainguard.observe.tools.fingerprint import fingerprint

@@ -1,0 +1,107 @@
+"""Metrics that a script says, against those of its evaluations."""
+
+from math import exp, inf
+
+import numpy as np
+import pytest
+
+from trainguard.core.finding import Rank
+from trainguard.core.names import metric_of
+from trainguard.events.fit import Metrics
+from trainguard.events.loop import Logged
+from trainguard.events.trace import Trace
+from trainguard.invariants.loop.said.logged_metrics import logged_metrics_are_true
+from trainguard.observe.loop.metric_values import perplexities, values_of
+
+VALUES = (("auc", "true", 0.8), ("auc", "true", 0.7), ("auc", "batches", 0.75))
+
+
+def judge(*said, name="val_auc", values=VALUES, rounding=5e-5):
+    """Return the findings about what is said after one evaluation each."""
+    events = []
+    for step, value in enumerate(said):
+        events.append(Metrics(step=step, clock=2 * step, values=values))
+        events.append(
+            Logged(name=name, value=value, step=step, clock=2 * step + 1, rounding=rounding)
+        )
+    return list(logged_metrics_are_true(Trace("train.py", tuple(events))))
+
+
+def test_the_mean_of_batches() -> None:
+    """It is broken if two evaluations agree on it, in percent too; one alone is a note."""
+    (found,) = judge(0.75, 0.75)
+    assert found.rank is Rank.BROKEN
+    assert found.measured == "0.75 (2 of 2 times)"
+    assert judge(75.0, 75.0, rounding=0.005)[0].rank is Rank.BROKEN
+    assert judge(0.75)[0].rank is Rank.NOTE
+
+
+@pytest.mark.parametrize("value", [0.8, 0.7, 0.61, inf])
+def test_what_is_true_or_unknown_passes(value: float) -> None:
+    """Any convention is true, and what matches nothing is not judged."""
+    assert judge(0.75, value) == []
+
+
+def test_what_makes_no_difference_passes() -> None:
+    """A mean of batches that is nearly the truth is not worth a word; two digits are too few."""
+    near = (("auc", "true", 0.8), ("auc", "batches", 0.805))
+    assert judge(0.805, 0.805, values=near) == []
+    assert judge(0.75, 0.75, rounding=0.005) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "metric"),
+    [
+        ("val/AUROC", "auc"),
+        ("F1-score (macro)", "f1"),
+        ("test_r2", "r2"),
+        ("eval_ppl", "perplexity"),
+        ("precision@10", ""),
+        ("recall_at_5", ""),
+        ("f1 cats", ""),
+        ("auc_f1", ""),
+        ("loss", ""),
+    ],
+)
+def test_names_of_metrics(name: str, metric: str) -> None:
+    """A name means a metric where nothing else stands beside it."""
+    assert metric_of(name) == metric
+
+
+def ways(values):
+    """Return the values of each metric by how they were computed, rounded."""
+    told: dict[tuple[str, str], set[float]] = {}
+    for name, way, value in values:
+        told.setdefault((name, way), set()).add(round(value, 4))
+    return told
+
+
+def test_metrics_of_one_class() -> None:
+    """AUC counts pairs, ties as one half; decisions are those above one half."""
+    scores, targets = np.array([0.1, 0.6, 0.6, 0.9, 0.3, 0.8]), np.array([0, 0, 1, 1, 1, 0])
+    told = ways(values_of([(scores[:4], targets[:4]), (scores[4:], targets[4:])]))
+    assert told["auc", "true"] == {round((1.5 + 3 + 1) / 9, 4), round((1 + 2 / 4 + 3 / 5) / 3, 4)}
+    assert 0.5 in told["precision", "true"]
+    assert round(2 / 3, 4) in told["recall", "true"]
+    assert round(4 / 7, 4) in told["f1", "true"]
+    assert round((0.8 + 0) / 2, 4) in told["f1", "batches"]
+
+
+def test_metrics_of_numbers() -> None:
+    """R2 and RMSE are of all numbers at once, and of each batch by mistake."""
+    targets = np.array([[0.0], [2.0], [4.0], [6.0]])[:, 0]
+    scores = targets + np.array([1.0, -1.0, 3.0, -3.0])
+    told = ways(values_of([(scores[:2], targets[:2]), (scores[2:], targets[2:])]))
+    assert told["rmse", "true"] == {round(5**0.5, 4)}
+    assert told["rmse", "batches"] == {2.0}
+    assert told["rmse", "squared"] == {5.0}
+    assert told["r2", "true"] == {0.0}
+    assert told["r2", "batches"] == {-4.0}
+
+
+def test_perplexities() -> None:
+    """The truth is exp of the mean over tokens, or over batches."""
+    told = ways(perplexities([(1.0, 10), (3.0, 30)]))
+    assert told["perplexity", "true"] == {round(exp(2.5), 4), round(exp(2.0), 4)}
+    assert round((exp(1) + exp(3)) / 2, 4) in told["perplexity", "batches"]
+    assert ways(perplexities([])) == {}

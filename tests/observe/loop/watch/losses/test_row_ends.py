@@ -1,0 +1,39 @@
+"""Ends of rows: what is left out as padding is."""
+
+import pytest
+import torch
+
+from trainguard.observe.loop.watch.losses.row_ends import RowEnds
+
+
+@pytest.mark.parametrize(
+    ("rows", "labels", "left_out"),
+    [
+        ([[1, 2, 3, 0], [1, 2, 0, 0]], [[1, 2, 3, 9], [1, 2, 9, 9]], 1),
+        ([[1, 2, 3, 0], [1, 2, 0, 0]], [[9, 2, 3, 9], [9, 2, 9, 9]], 1),  # a prompt is left out too
+        ([[1, 2, 3, 0], [1, 2, 0, 0]], [[1, 2, 3, 0], [1, 2, 0, 9]], 0),  # ends are learned
+        ([[1, 2, 3, 4], [1, 2, 0, 0]], [[1, 2, 3, 4], [1, 2, 9, 9]], 0),  # none in the longest
+        ([[1, 2, 3, 0], [1, 2, 3, 0]], [[1, 2, 3, 9], [1, 2, 3, 9]], 0),  # nothing is padded
+        ([[1, 2, 3, 0], [1, 2, 0, 0]], [[1, 9, 9, 9], [1, 9, 9, 9]], 0),  # answers are not learned
+        ([[1, 2, 3, 0], [0, 0, 0, 0]], [[1, 2, 3, 9], [9, 9, 9, 9]], 0),  # an empty row
+    ],
+)
+@pytest.mark.parametrize("is_shifted", [False, True])
+def test_ends(rows, labels, left_out, is_shifted) -> None:
+    """What ends all rows and is never a target counts, whether the last place is cut off or not."""
+    ends = RowEnds("x.py:1")
+    after = torch.tensor(labels)[:, 1:]
+    target = after if is_shifted else torch.nn.functional.pad(after, (0, 1), value=9)
+    ends.count(torch.tensor(rows), target.reshape(-1), 9)
+    assert ends.left_out == left_out
+
+
+@pytest.mark.parametrize(("mask", "certain"), [([[1] * 4, [1, 1, 1, 0]], True), (None, False)])
+def test_a_mask(mask, certain) -> None:
+    """Where all rows are as wide, it tells which of them have an end."""
+    ends = RowEnds("x.py:1")
+    rows, target = torch.tensor([[1, 2, 3, 0], [1, 2, 0, 0]]), torch.tensor([2, 3, 9, 2, 9, 9])
+    for _ in range(3):
+        ends.count(rows, target, 9, [] if mask is None else [rows, torch.tensor(mask)])
+    assert ends.left_out == 3
+    assert ends.are_left_out is certain

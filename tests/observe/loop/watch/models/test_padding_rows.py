@@ -1,0 +1,84 @@
+"""What the recorder sees of numbers that stand for padding, and come as tokens too."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.loop.watch.models.padding_rows import _comes_inside
+
+TOKENS = 10
+
+
+def found(tokens_of, loss_of, padding: int | None = 0) -> list[tuple[str, int]]:
+    """Record six steps, and return what was said of rows of the embedding."""
+    torch.manual_seed(0)
+    with Recorder("x") as recorder:
+        model = nn.Sequential(nn.Embedding(TOKENS, 6, padding_idx=padding), nn.Linear(6, TOKENS))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(6):
+            tokens = tokens_of(torch.randint(TOKENS, (24, 9)))
+            optimizer.zero_grad()
+            loss_of(model, tokens).backward()
+            optimizer.step()
+    probes = [event for event in recorder.trace if isinstance(event, Probe)]
+    return [(p.label, p.step) for p in probes if p.probe == "padding" and p.measured >= 3]
+
+
+def after(model, tokens, **options) -> torch.Tensor:
+    """Learn the token after each."""
+    scores = model(tokens[:, :-1])
+    return F.cross_entropy(scores.mT, tokens[:, 1:], **options)
+
+
+def last(model, tokens) -> torch.Tensor:
+    """Learn the last token of each row."""
+    return F.cross_entropy(model(tokens[:, :-1]).mean(1), tokens[:, -1])
+
+
+def left_out(model, tokens) -> torch.Tensor:
+    """Learn the token after each, but one."""
+    return after(model, tokens, ignore_index=3)
+
+
+def same(model, tokens) -> torch.Tensor:
+    """Learn some of the tokens themselves."""
+    kept = torch.rand(tokens.shape) < 0.5
+    return F.cross_entropy(model(tokens).mT, tokens.where(kept, 0), ignore_index=0)
+
+
+def filled(tokens) -> torch.Tensor:
+    """Fill up rows of other tokens with 0."""
+    return tokens.clamp(1).masked_fill(torch.arange(9) > torch.randint(8, (24, 1)), 0)
+
+
+@pytest.mark.parametrize(
+    ("tokens_of", "loss_of", "padding", "said"),
+    [
+        (torch.clone, after, 0, [("Sequential.0.weight learned", 0)]),
+        (torch.clone, last, 0, [("Sequential.0.weight learned", 0)]),
+        (torch.clone, left_out, None, [("Sequential.0.weight left out", 3)]),
+        (torch.clone, after, None, []),
+        (torch.clone, same, 0, []),
+        (filled, after, 0, []),
+        (lambda tokens: filled(tokens).T.contiguous(), after, 0, []),
+        (lambda tokens: torch.cat([filled(tokens), filled(tokens)], 1), after, 0, []),
+    ],
+)
+def test_padding(tokens_of, loss_of, padding, said) -> None:
+    """A number counts that comes between others, and is a target or is left out as one."""
+    assert found(tokens_of, loss_of, padding) == said
+
+
+@pytest.mark.parametrize(
+    ("row", "inside"),
+    [([1, 0, 2, 0, 3], True), ([1, 2, 0, 0, 0], False), ([0, 0, 1, 2, 3], False)],
+)
+def test_between_others(row, inside) -> None:
+    """What fills up a row is not between others; along the other axis it must be so too."""
+    other = [4] * len(row)
+    table = torch.tensor([other, row, other, row, other, row, other])
+    assert _comes_inside(table, 0) is inside
+    assert _comes_inside(table.T, 0) is inside

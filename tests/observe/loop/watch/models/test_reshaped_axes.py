@@ -1,0 +1,82 @@
+"""Views that have the shape of exchanged axes, and those that only look like it."""
+
+import pytest
+import torch
+from torch import nn
+
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.loop.watch.models.reshaped_axes import exchanges, leaves_channels
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "wrong"),
+    [
+        ((9, 8, 6, 6), (9, 72, 4), True),
+        ((9, 8, 8, 8), (9, 128, 4), True),  # the sizes fit by chance
+        ((9, 64, 7, 7), (9 * 49, 64), True),
+        ((9, 6, 4, 10), (9, 10, 24), True),
+        ((9, 12, 7), (9, 7, 12), True),
+        ((9, 8, 6, 6), (9, 288), False),
+        ((9, 8, 6, 6), (9, 8, 36), False),
+        ((9, 8, 6, 6), (9, 4, 72), False),  # groups of two channels
+        ((9, 512, 2, 2), (9, 256, 8), False),
+        ((9, 8, 6, 6), (9 * 8, 36), False),
+        ((9, 8, 6, 6), (9, 2, 4, 6, 6), False),
+        ((9, 512, 1, 1), (9, 512), False),
+    ],
+)
+def test_channels(before, after, wrong) -> None:
+    """Channels of one place are not beside each other before they are moved."""
+    assert leaves_channels(before, after) == wrong
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "certain", "wrong"),
+    [
+        ((9, 7, 12), (9, 12, 7), False, True),
+        ((9, 6, 12), (9, 12, 6), False, False),
+        ((9, 6, 12), (9, 12, 6), True, True),
+        ((9, 7, 12), (9, 4, 7, 3), False, True),
+        ((9, 4, 7, 3), (9, 7, 12), False, True),
+        ((9, 64, 10), (9, 10, 8, 8), False, True),
+        ((9, 7, 12), (9, 7, 4, 3), False, False),
+        ((9, 7, 12), (9, 84), False, False),
+        ((9, 4, 64), (9, 16, 4, 4), False, False),  # groups of channels, and back
+        ((9, 16, 4, 4), (9, 4, 64), False, False),
+        ((9, 4, 16), (9, 16, 2, 2), False, False),
+        ((9, 7, 7), (9, 7, 7), True, False),
+        ((7, 9, 12), (9, 7, 12), True, False),  # that mixes samples, and is found by this
+    ],
+)
+def test_exchanges(before, after, certain, wrong) -> None:
+    """Sizes in another order are those of axes that were not moved."""
+    assert exchanges(before, after, certain=certain) == wrong
+
+
+def test_reductions_are_left_alone() -> None:
+    """What is taken together over the last axis of a view may be any neighbours."""
+    told = []
+    for reduced in (False, True):
+        layer, picture = nn.Conv2d(3, 8, 1), torch.randn(4, 3, 8, 8)
+        with Recorder("x") as recorder:
+            optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+            for _ in range(3):
+                rows = layer(picture).view(4, -1, 4)
+                (rows.mean(-1) if reduced else rows.sigmoid()).square().sum().backward()
+                optimizer.step()
+        probes = [event for event in recorder.trace if isinstance(event, Probe)]
+        told.append([probe.label for probe in probes if probe.probe == "reshaped"])
+    assert told == [["Conv2d.weight (N,8,8,8) (N,128,4)"], []]
+
+
+def test_parts_of_channels_that_a_layer_learns_from() -> None:
+    """Capsules are as good in another order: they only make a note."""
+    conv, last, picture = nn.Conv2d(3, 8, 1), nn.Linear(4, 2), torch.randn(4, 3, 8, 8)
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD([*conv.parameters(), *last.parameters()], lr=0.1)
+        for _ in range(3):
+            last(conv(picture).view(4, -1, 4).sigmoid()).square().sum().backward()
+            optimizer.step()
+    probes = [event for event in recorder.trace if isinstance(event, Probe)]
+    assert [p.probe for p in probes if p.probe.startswith("reshaped")] == ["reshaped in part"]

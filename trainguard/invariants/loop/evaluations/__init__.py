@@ -1,0 +1,1 @@
+"""Judgements of evaluations, and of what adds up over them."""

@@ -1,0 +1,1 @@
+"""Judgements of gradients: finite, fresh, clipped as they say, spent, and spread."""

@@ -1,0 +1,285 @@
+"""Judgements of the gradients that steps are made with: finite, fresh, and there at all."""
+
+import re
+from collections.abc import Iterator
+from itertools import takewhile
+from math import inf, isfinite, isinf, isnan
+
+from trainguard.core.catalogue import SOON, invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import Measure, integer, join_places, portion
+from trainguard.events.base import Event
+from trainguard.events.loop import Parameter, Read, Step
+from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import GRADIENTS, READS, steps_from
+from trainguard.invariants.loop.losses.loss import has_nonfinite_loss
+from trainguard.invariants.loop.wording import (
+    Course,
+    count,
+    courses,
+    events,
+    first,
+    last_word,
+    middle,
+    most_of,
+    tally,
+)
+from trainguard.invariants.wording import number
+
+_NEVER = 5  # steps without any gradient: a first phase may leave out one or two
+_DEAD = 20  # steps in a row in which no weight gets a gradient that is not zero
+_FOR_GOOD = 40  # skipped steps in a row: a factor of 2**24 is down to 2**-16 by then
+_WRITES = re.compile(r"zero_\(|zeros|=\s*None\b|\bdel\b|zero_grad")
+
+
+@invariant("loop", evidence=GRADIENTS, live=1)
+def gradients_are_finite(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The gradients of every step are finite.
+
+    Judges: the global norm of the gradients that a step was made with, up to the first loss that
+        is not finite, which loss_is_finite has.
+    Allows: steps that a gradient scaler skipped, also where an optimizer skips them by itself: the
+        next gradients are then finite. Not 40 skipped ones in a row to the end.
+    Misses: gradients that are not finite and that no optimizer used.
+    Why: the loss of that step is still a number; the next one, and every one after it, is not.
+    Source: pytorch/pytorch issue 10729.
+    """
+    end = min(
+        (s.clock for s in events(trace, Step) if has_nonfinite_loss(s) and not s.skipped),
+        default=inf,
+    )
+    for course in courses(trace):
+        judged = [s for s in course.steps if s.clock <= end and not has_nonfinite_loss(s)]
+        step = next((s for s in judged if _unsound(s) and not _left_out(course, s)), None)
+        if step is not None:
+            yield Finding(
+                f"the gradients of `{trace.subject}` are not finite",
+                course.at(step),
+                "norm " + number(step.norm),
+                "finite",
+                why=f"the first value that is not finite: {step.culprit}"
+                if step.culprit
+                else "perhaps a torch.where branch that was not taken, or a norm or root at zero",
+                event=step,
+                source=step.source,
+            )
+        else:
+            yield from _skipped_for_good(trace, course)
+
+
+def _unsound(step: Step) -> bool:
+    """Say whether the gradients of a step are known and no numbers; nan alone may be unknown."""
+    seen = bool(step.culprit) or not all(isfinite(norm) for _, norm, _ in step.layers)
+    return isinf(step.norm) or (isnan(step.norm) and seen)
+
+
+def _left_out(course: Course, step: Step) -> bool:
+    """Say whether a scaler is there and the next step is sound: this one changed nothing."""
+    scaled = step.scale != 1 or any(s.skipped for s in course.every)
+    after = first(course.steps, lambda s: s.step > step.step)
+    return scaled and after is not None and isfinite(after.norm)
+
+
+def _skipped_for_good(trace: Trace[Event], course: Course) -> Iterator[Finding]:
+    """Yield a finding where all last steps were skipped though their loss was finite."""
+    ending = tuple(
+        takewhile(lambda s: s.skipped and not has_nonfinite_loss(s), reversed(course.every))
+    )
+    if count(ending) >= _FOR_GOOD:
+        yield Finding(
+            f"the gradients of `{trace.subject}` are never finite again and its steps are skipped",
+            course.at(ending[-1]) + " and all after it",
+            integer(count(ending), "steps") + " skipped in a row",
+            Measure(f"fewer than {_FOR_GOOD}", _FOR_GOOD, "steps"),
+            why=f"the first value that is not finite: {ending[-1].culprit}"
+            if ending[-1].culprit
+            else "no factor of a scaler is at fault after so many: the run learns nothing more",
+            event=ending[-1],
+            source=ending[-1].source,
+        )
+
+
+@invariant("loop", evidence=steps_from(2), live=SOON)
+def gradients_start_empty(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The gradients of the last step are cleared before the next backward pass.
+
+    Judges: what was there when the first backward pass after a step arrived, in each step but the
+        first of each optimizer.
+    Allows: leftovers in half of the steps, or up to 0.001 (limit) of the norm of the step.
+    Misses: gradients that another optimizer's loss left behind and that no step has used.
+    Why: without zero_grad each step is made with the sum of all gradients so far; the loss falls
+        all the same, for a while.
+    Source: the pitfall that every tutorial of PyTorch names.
+    """
+    least = trace.limit("gradients_start_empty", 1e-3)
+    for course in courses(trace):
+        later = [step for step in course.every[1:] if not step.skipped]
+        stale = [s for s in later if s.leftover > 0 and not s.leftover < least * s.norm]
+        if not most_of(stale, later):
+            continue
+        shares = middle(s.leftover / s.norm for s in stale if s.norm > 0)
+        yield Finding(
+            f"`{trace.subject}` steps with gradients that the last step had already used",
+            join_places(course.at(stale[0]), stale[0].leftover_name),
+            number(shares) + f" of the step's gradient norm, in {tally(stale, later)}"
+            if isfinite(shares)
+            else number(stale[0].leftover) + f" left over, in {tally(stale, later)}",
+            "at most " + number(least) + " of it",
+            why="zero_grad may be missing, come between backward and step, or be that of another"
+            " optimizer or model",
+            event=stale[0],
+            source=stale[0].source,
+        )
+
+
+@invariant("loop", evidence=READS)
+def gradient_norm_is_measured_before_zeroing(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Gradients are read while they are there.
+
+    Judges: each line that read gradients in at least 2 steps, always after they had been cleared.
+    Allows: lines that assert something, and those that clear or create gradients themselves. A
+        note where the line only asks whether they are missing.
+    Misses: a line that sees them at other times too, in another call of the same function.
+    Why: a norm that is taken after zero_grad is 0.0 for ever, and the explosion that it should
+        have shown is not seen.
+    Source: Lightning-AI/pytorch-lightning issue 272.
+    """
+    for read in events(trace, Read):
+        if read.full or read.empty < 2 or "assert" in read.code or _WRITES.search(read.code):
+            continue
+        asks = re.fullmatch(r"\s*(if|elif|while)\b[^:]*\bis None\s*:\s*(continue)?\s*", read.code)
+        yield Finding(
+            f"`{trace.subject}` reads gradients where they are cleared",
+            read.code.strip().partition("\n")[0][:60] or read.source,
+            "gradients at " + portion(0, read.empty, "reads"),
+            "at least " + portion(1, read.empty),
+            why="a norm or a histogram that is taken after zero_grad is always zero or nothing",
+            rank=Rank.NOTE if asks else Rank.BROKEN,
+            event=read,
+            source=read.source,
+        )
+
+
+@invariant("loop")
+def gradient_norm_is_positive(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The gradients of a step are not all zero.
+
+    Judges: the global norm in the steps that backward ran for; optimizers that make 5 steps or
+        more and hold frozen parameters only; models whose first weights, half of all or more, had a
+        gradient once and get zeros in the last 20 steps while the rest learns on.
+    Allows: zeros in half of the steps (an advantage of zero); where a loss is exactly zero, as
+        when every margin is kept; in a single step; steps of one of several optimizers that no
+        gradient was meant for; frozen parameters that move, as in an evolution strategy. An
+        optimizer of frozen parameters beside others that step is a note.
+    Misses: parts of a model whose gradient is zero while weights of another part learn.
+    Why: zero_grad between backward and step, a clamp that is always active or units that are all
+        dead leave a run that only pretends.
+    Source: Lu et al., Dying ReLU and Initialization (arXiv 1903.06733);
+        discuss.pytorch.org topic 84911 (the head frozen with the rest).
+    """
+    yield from _find_dead_models(trace)
+    # What requires no gradient and moves nevertheless is given one that was found by other means.
+    given = any(p.held and p.moved and not p.trainable for p in events(trace, Parameter))
+    for course in courses(trace):
+        if _is_frozen(course):
+            if not given:
+                yield _make_frozen_finding(trace, course)
+            continue
+        ran = [s for s in course.steps if s.losses or "backward" in s.order]
+        cleared = [s for s in ran if _is_cleared(s, course)]
+        dead = [s for s in ran if s.norm == 0 and s.received and 0.0 not in s.losses]
+        if most_of(cleared, ran):
+            yield _nothing_left(trace, course, cleared, ran)
+        elif len(ran) > 1 and most_of(dead, ran):
+            yield Finding(
+                f"the gradients of `{trace.subject}` are zero",
+                course.at(dead[0]),
+                "norm " + integer(0) + f" in {tally(dead, ran)}",
+                "above " + integer(0),
+                why="perhaps a clamp that is always active, dead units, or a factor of zero",
+                event=dead[0],
+                source=dead[0].source,
+            )
+
+
+def _is_cleared(step: Step, course: Course) -> bool:
+    """Say whether the gradients of a step were cleared after its last backward pass."""
+    late = last_word(step, "zero") > last_word(step, "backward") >= 0
+    nothing = step.norm == 0 or (isnan(step.norm) and not step.received)
+    return late and nothing and (course.alone or step.received > 0) and step.held > 0
+
+
+def _nothing_left(
+    trace: Trace[Event], course: Course, cleared: list[Step], ran: list[Step]
+) -> Finding:
+    """Return the finding for gradients that are cleared before they are used."""
+    return Finding(
+        f"the gradients of `{trace.subject}` are cleared before the step that should use them",
+        course.at(cleared[0]),
+        "norm " + integer(0) + f" in {tally(cleared, ran)}",
+        "above " + integer(0),
+        why="zero_grad comes between backward and step",
+        event=cleared[0],
+        source=cleared[0].source,
+    )
+
+
+def _is_frozen(course: Course) -> bool:
+    """Say whether an optimizer steps all the time with parameters that require no gradient."""
+    empty = all(s.norm == 0 and not (s.held or s.received or s.update > 0) for s in course.steps)
+    return empty and not course.by_hand and count(course.steps) >= _NEVER
+
+
+def _make_frozen_finding(trace: Trace[Event], course: Course) -> Finding:
+    """Return the finding about an optimizer that has nothing to train."""
+    step, last = course.steps[0], course.steps[-1]
+    beside = any(
+        s.optimizer != course.optimizer and step.clock < s.clock < last.clock
+        for s in events(trace, Step)
+    )
+    return Finding(
+        f"an optimizer of `{trace.subject}` holds frozen parameters only",
+        course.optimizer,
+        integer(0, "gradients") + f" in {count(course.steps)} steps",
+        integer(1) + " or more",
+        why="perhaps the loop that freezes the model also freezes what is to be trained",
+        rank=Rank.NOTE if beside else Rank.BROKEN,
+        event=step,
+        source=step.source,
+    )
+
+
+def _find_dead_models(trace: Trace[Event]) -> Iterator[Finding]:
+    """Yield a finding for each model whose first weights have died while a part of it learns on."""
+    models: dict[str, list[Parameter]] = {}
+    for p in events(trace, Parameter):
+        if p.held and p.received and p.gradient > 0 and not p.copy:
+            models.setdefault(p.name.partition(".")[0], []).append(p)
+    for own in models.values():
+        weights = [p for p in own if p.dimensions >= 2]
+        dead = list(takewhile(lambda p: p.dead >= _DEAD, weights))
+        alive = [p for p in own if not p.dead]
+        half = sum(p.elements for p in weights) / 2
+        if len(dead) >= 2 and alive and sum(p.elements for p in dead) >= half:
+            yield _make_dead_finding(trace, dead, alive[0])
+
+
+def _make_dead_finding(trace: Trace[Event], dead: list[Parameter], alive: Parameter) -> Finding:
+    """Return the finding about weights that get gradients of zero from some step on."""
+    return Finding(
+        f"the first layers of `{trace.subject}` have died and get no gradient any more",
+        f"{dead[0].name} to {dead[-1].name}; {alive.name} still learns",
+        "exactly "
+        + integer(0)
+        + f" in each of the last {min(p.dead for p in dead)} steps that were watched",
+        "above " + integer(0) + f" within {_DEAD} steps",
+        why="what the model says no longer depends on its input: perhaps all units of a layer died"
+        " in a step that was too large; a lower rate, warm-up or a leaky activation keeps them;"
+        " or something without a gradient, such as round, stands before what still learns",
+        event=dead[0],
+        source=dead[0].source,
+    )

@@ -1,0 +1,1 @@
+"""Judgements of losses: their course, their values, their terms, and what chance reaches."""

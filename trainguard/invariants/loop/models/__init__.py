@@ -1,0 +1,1 @@
+"""Judgements of calls of models: their modes, and what was tried on copies or in another step."""

@@ -1,0 +1,312 @@
+"""Judgements of what was tried out on copies of live objects, and of a run that was run again."""
+
+from collections.abc import Iterator
+
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import Measure, at_step, integer, portion
+from trainguard.events.base import Event
+from trainguard.events.counterfactual import WhatIf
+from trainguard.events.loop import Probe
+from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import MIXING, TARGETS, either, has_probe
+from trainguard.invariants.loop.models.counterfactuals import answers_to
+from trainguard.invariants.loop.wording import events, percent
+from trainguard.invariants.wording import number
+
+_PERVASIVE = 0.9  # of the other samples: experts that are full, or a mixed partner, move a few
+_LEAST_ANSWERS = 2
+_OVER_THE_BATCH = "perhaps a recurrent layer takes the batch for time: see batch_first"
+
+
+def _of(trace: Trace[Event], kind: str) -> Iterator[Probe]:
+    """Yield the probes of one kind."""
+    return (probe for probe in events(trace, Probe) if probe.probe == kind)
+
+
+def _at(probe: Probe) -> str:
+    """Write when and where something was tried out."""
+    return ", ".join(part for part in (f"step {probe.step}", probe.label) if part)
+
+
+def _fades(answer: WhatIf) -> bool:
+    """Say whether a change goes on from each sample to the next, and fades."""
+    return answer.numbers[1:] == (1.0,)
+
+
+@invariant("loop", evidence=TARGETS)
+def target_is_not_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The model is not shown what it is to predict.
+
+    Judges: columns of the input, or places in windows whose neighbours foretell them, that equal
+        the target in every row of the batches looked at; the last places of windows, half of them
+        at most, that are a target of several; the outputs at earlier positions when a later one is
+        edited; where each token is its own target, the output for an edited one,
+        of a model whose outputs depend on earlier tokens and on no later ones.
+    Allows: a share below 1 (limit) of equal rows; a change of an output within rounding.
+    Misses: targets that are scaled, shifted or hidden in several columns.
+    Why: the loss falls to nothing and the model is of no use where the target is not known yet.
+    Source: huggingface/transformers issues 31673, 35066 and 48745; neurodata/SPORF issue 355.
+    """
+    least = trace.limit("target_is_not_in_the_input", 1.0)
+    for probe in _of(trace, "target"):
+        if probe.measured >= least:
+            yield Finding(
+                f"the target of `{trace.subject}` stands in its input",
+                _at(probe),
+                "equal in " + percent(probe.measured) + " of the rows",
+                "less than " + percent(least),
+                why="perhaps the column of the target was not dropped from the features, or the"
+                " target begins before the end of its window",
+                event=probe,
+                source=probe.source,
+            )
+    for probe in _of(trace, "future"):
+        if probe.measured > probe.reference:
+            yield Finding(
+                f"an earlier output of `{trace.subject}` depends on a later input",
+                _at(probe),
+                "changed by " + number(probe.measured),
+                "at most " + number(probe.reference),
+                why="perhaps a causal mask is missing, or padding on the wrong side",
+                event=probe,
+                source=probe.source,
+            )
+    for probe in _of(trace, "present"):
+        if probe.measured > probe.reference:
+            yield Finding(
+                f"`{trace.subject}` predicts each token from itself",
+                _at(probe),
+                "changed by " + number(probe.measured) + " with the token that is the target",
+                "at most " + number(probe.reference),
+                why="perhaps the targets are the inputs, not shifted by one",
+                event=probe,
+                source=probe.source,
+            )
+
+
+@invariant("loop", evidence=has_probe("shifted", "no model was given tokens with their labels"))
+def targets_are_shifted_once(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A language model that is given tokens and labels predicts the next token, not the one after it.
+
+    Judges: models that are called with tokens and with labels that are the next tokens already:
+        whether the targets of the loss are what follows those labels.
+    Allows: several heads, one of which predicts the next token.
+    Misses: labels that the model is not given; runs with several optimizers.
+    Why: many models shift labels by themselves; where the data are shifted too, each token is
+        predicted from all but the one before it, and what is generated leaves every other one out.
+    Source: huggingface/transformers, GPT2LMHeadModel ("the labels are shifted inside the model").
+    """
+    for probe in _of(trace, "shifted"):
+        yield Finding(
+            f"`{trace.subject}` predicts the token after the next one",
+            _at(probe),
+            "targets " + integer(probe.measured, "places") + " after their token",
+            integer(probe.reference, "place"),
+            why="the labels are shifted where they are made, and again by the model",
+            event=probe,
+            source=probe.source,
+        )
+
+
+@invariant("loop", evidence=MIXING)
+def samples_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The output for a sample does not depend on the other samples of its batch.
+
+    Judges: in evaluation mode, the outputs of the other samples when one of them is edited; in a
+        step that a forked child made again, what loss functions of torch are given for them. A note
+        along the second axis, where a layer takes time along the first: these may be a scene.
+    Allows: changes within rounding; of a step, what changes less than 90 % of the other samples,
+        unless it goes on from each sample to the next, and fades.
+    Misses: mixing inside of a loss; steps with batch statistics, tables of all pairs, several
+        optimizers, or samples that no loader of torch draws at random.
+    Why: a softmax or a mean over the batch dimension makes predictions depend on the company.
+    Source: DeepReinforcementLearningInAction issue 32; perone/euclidesdb issue 2 (softmax, dim=0).
+    """
+    tried = [*_of(trace, "mix"), *_of(trace, "mix along time")]
+    found = [probe for probe in tried if probe.measured > probe.reference]
+    for probe in found:
+        yield Finding(
+            f"samples of a batch mix in a model of `{trace.subject}`",
+            _at(probe),
+            "changed by " + number(probe.measured),
+            "at most " + number(probe.reference),
+            why="perhaps a softmax, a maximum, a mean or a view over the batch"
+            + ("" if probe.probe == "mix" else ", the second axis here"),
+            rank=Rank.BROKEN if probe.probe == "mix" else Rank.NOTE,
+            event=probe,
+            source=probe.source,
+        )
+    answers = [] if found else answers_to(trace, "a sample edited")
+    mixed = [a for a in answers if a.measured >= _PERVASIVE * a.reference > 0 or _fades(a)]
+    if len(mixed) >= _LEAST_ANSWERS and len(mixed) == len(answers):
+        first = mixed[0]
+        inside, fading = first.numbers[:1] == (1.0,), _fades(first)
+        yield Finding(
+            f"samples of a batch mix in {'a model' if inside else 'the steps'} of"
+            f" `{trace.subject}`",
+            at_step(first.step) + f", {first.label} edited",
+            portion(first.measured, first.reference, "other samples")
+            + (" changed, ever less from one to the next" if fading else " changed"),
+            "none of them" if fading else "less than " + percent(_PERVASIVE) + " of them",
+            smallest=first.smallest,
+            why=_OVER_THE_BATCH
+            if fading
+            else "perhaps a softmax, a maximum, a mean or a view over the batch"
+            + ("" if inside else ", between the model and the loss"),
+            event=first,
+            source=first.source,
+        )
+
+
+@invariant(
+    "loop",
+    evidence=either(
+        has_probe("labels", "no sample came again with its label"), has_probe("mirrored", "-")
+    ),
+)
+def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The same input comes with the same label.
+
+    Judges: inputs that were seen again, the share of them whose label was another one: those of a
+        loader of classes, and those of any epochs that have the same inputs and the same targets.
+        Targets that lie over their images, as masks do: those that came mirrored with the same one,
+        and images that came mirrored with the same target, in whatever light.
+    Allows: three quarters of the share that labels drawn by chance would have: some data is noisy.
+        Classes that are named anew; targets that are the same in each batch, as positions are.
+    Misses: inputs that are seen once, or augmented otherwise; labels that are wrong from the
+        beginning.
+    Why: labels that are shuffled apart from their inputs can only be learned by heart.
+    Source: Borda/kaggle_image-classify pull request 12; albumentations' guide to masks.
+    """
+    for probe in _of(trace, "mirrored"):
+        yield Finding(
+            f"the targets of `{trace.subject}` are mirrored apart from their inputs",
+            "inputs and targets of which one came again",
+            portion(probe.measured, probe.reference, "pairs") + " were mirrored on the other side",
+            "none",
+            why="draw once whether a sample is flipped, and flip its input and its target by it",
+            event=probe,
+            source=probe.source,
+        )
+    # Three watchers look at labels: of a loader, of rows of epochs, and of sums over epochs.
+    for probe in [p for p in _of(trace, "labels") if p.measured > p.reference][:1]:
+        yield Finding(
+            f"the labels of `{trace.subject}` do not follow their inputs",
+            _at(probe),
+            "another label in " + percent(probe.measured) + " of the repeated inputs",
+            "at most " + percent(probe.reference),
+            why="perhaps inputs and labels are shuffled apart from each other: index both by the"
+            " same permutation, before what this line is given",
+            event=probe,
+            source=probe.source,
+        )
+
+
+@invariant("loop", evidence=has_probe("repeat", "no evaluation was fit to be made again"))
+def evaluation_is_deterministic(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The same input gives the same output in evaluation mode.
+
+    Judges: two passes over the input of an evaluation, on a copy of the model. A note where what
+        drops is told training=True, and a loss is measured.
+    Allows: differences within rounding, as the probe measured it; noise; three passes over one
+        input, or batches in which a row comes again: an average over them is meant to differ.
+    Misses: randomness that not every input brings about.
+    Why: dropout called as a function, with training=True, stays on whatever the mode is.
+    Source: Coderx7/SimpleNet issue 2; mertyg/vision-language-models-are-bows issue 17.
+    """
+    ranks = {"repeat": Rank.BROKEN, "repeat as told": Rank.NOTE}
+    for probe in events(trace, Probe):
+        if probe.probe in ranks and probe.measured > probe.reference:
+            yield Finding(
+                f"an evaluation of `{trace.subject}` gives another output each time",
+                _at(probe),
+                "differs by " + number(probe.measured),
+                "at most " + number(probe.reference),
+                why="perhaps F.dropout without training=self.training, or noise that is drawn in"
+                " the forward pass",
+                rank=ranks[probe.probe],
+                event=probe,
+                source=probe.source,
+            )
+
+
+@invariant("loop", probe="rerun")
+def run_is_reproducible(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Two runs from the same seed have the same losses.
+
+    Judges: the losses of the first 8 steps of two runs that begin with the same random states, in
+        one process; in the profile thorough in a new process too, where the loop is a variable of
+        a module. Where the function takes `num_workers`, 0 and 2 of them: a difference is a note.
+    Allows: nothing: the losses agree to the last bit.
+    Misses: what differs later, or on another device or with other threads.
+    Why: without it no difference between two runs can be put down to a change of the code.
+    Source: PyTorch's notes on reproducibility; open-mmlab/mmdetection issue 2034.
+    """
+    for probe in _of(trace, "processes"):
+        yield _differs(
+            probe,
+            f"two runs of `{trace.subject}` from the same seed differ in another process",
+            "perhaps the order of a set of words, or the id or hash of an object",
+        )
+    for probe in _of(trace, "workers"):
+        yield _differs(
+            probe,
+            f"the losses of `{trace.subject}` depend on the number of workers",
+            "perhaps random numbers are drawn in the data set: draw them from a generator that is"
+            " seeded by epoch and index, so that a run can be made again on another machine",
+            Rank.NOTE,
+        )
+    for probe in _of(trace, "rerun"):
+        if probe.measured < probe.reference:
+            yield _differs(
+                probe,
+                f"two runs of `{trace.subject}` from the same seed differ",
+                "perhaps a generator of its own that is not seeded, the order of a set, or"
+                " state that the first run left behind",
+            )
+
+
+def _differs(probe: Probe, summary: str, why: str, rank: Rank = Rank.BROKEN) -> Finding:
+    """Return a finding of a run that parted from another that it should be."""
+    return Finding(
+        summary,
+        ", ".join(part for part in (f"step {probe.measured:.0f}", probe.label) if part),
+        "the same losses in " + integer(probe.measured, "steps"),
+        "in " + integer(probe.reference, "steps"),
+        why=why,
+        rank=rank,
+        event=probe,
+        source=probe.source,
+    )
+
+
+@invariant("loop", evidence=has_probe("shared", "no probe was made"))
+def layers_are_distinct(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The layers of a list are layers of their own.
+
+    Judges: modules that stand at several places of a list. What is found is a note.
+    Allows: sharing outside of lists, such as tied embeddings.
+    Misses: layers that share their weights and not themselves.
+    Why: [layer] * 6 is six times the same layer: a sixth of the parameters, under another name.
+    Source: zalandoresearch/pytorch-vq-vae issue 2; linkedin/Liger-Kernel pull request 269.
+    """
+    for probe in _of(trace, "shared"):
+        if probe.measured > 1:
+            yield Finding(
+                f"a model of `{trace.subject}` holds one layer at several places of a list",
+                probe.label,
+                integer(probe.measured, "places"),
+                Measure("1 place", 1, "places"),
+                why="[layer] * n repeats one layer; [make_layer() for _ in range(n)] makes several",
+                rank=Rank.NOTE,
+                event=probe,
+                source=probe.source,
+            )

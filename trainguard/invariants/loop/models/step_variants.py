@@ -1,0 +1,189 @@
+"""Judgements of a step in another way: in another order, with other noise, with cut graphs."""
+
+from collections.abc import Iterator
+
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import Measure, at_step, integer, portion
+from trainguard.events.base import Event
+from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import has_answer
+from trainguard.invariants.loop.models.counterfactuals import answers_to
+from trainguard.invariants.loop.wording import percent
+
+_LEAST_ORDERS = 2  # answers
+_PERVASIVE = 0.9  # of the samples that moved: experts that are full by the order drop few
+_LEAST_NOISES = 2  # answers
+_LEAST_STATES = 2  # answers: a first step may be a warm-up of its own kind
+
+
+@invariant(
+    "loop",
+    evidence=has_answer("batch in another order", "no batch had samples that could change places"),
+)
+def order_of_samples_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    It does not matter at which place in its batch a sample stands.
+
+    Judges: steps that a forked child made again with the samples of the batch in another order, in
+        all variables of the callers, without dropout, where a loader of torch drew the samples at
+        random, or the targets are the next tokens of the inputs: what loss functions of torch are
+        given for samples whose targets moved with them, and that no other sample changes.
+    Allows: rounding, 1e-4 of the largest score (1e-1 in dtypes of 8 to 11 bits), a change for less
+        than 90 % of the samples that moved, or in one step alone, and samples that mix: whatever
+        looks at its neighbours, or at a group, minds who they are.
+    Misses: weights by place that a loss function does not see; batch statistics, tables of all
+        pairs, numbers of samples in lists or arrays, states kept in the model, random numbers
+        other than dropout's.
+    Why: a positional encoding that is written for (T, B, C) and given (B, T, C) tells a model the
+        number of the sample, and nothing of positions.
+    Source: songyangco/GETNext issue 2; datawhalechina/hello-agents issue 61.
+    """
+    answers = answers_to(trace, "batch in another order")
+    moved = [a for a in answers if a.measured >= _PERVASIVE * a.reference > 0]
+    others = [answer.measured for answer in answers_to(trace, "a sample edited")]
+    if len(moved) < _LEAST_ORDERS or len(moved) < len(answers) or not others or any(others):
+        return
+    first = moved[0]
+    yield Finding(
+        f"a sample's place in its batch matters in `{trace.subject}`",
+        at_step(first.step) + f", {first.label}",
+        portion(first.measured, first.reference, "samples") + f" change in {first.smallest}",
+        "less than " + percent(_PERVASIVE) + " of them",
+        why="perhaps positions are counted along the batch: an encoding that is"
+        " written for (T, B, C), and given (B, T, C)",
+        event=first,
+        source=first.source,
+    )
+
+
+@invariant("loop", evidence=has_answer("checkpoints bypassed", "no activation was checkpointed"))
+def checkpoints_keep_gradients(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Activation checkpointing changes no gradient.
+
+    Judges: a step that a forked child made again with every `torch.utils.checkpoint` bypassed, from
+        the same random state.
+    Allows: rounding, 1e-4 of the largest gradient (1e-1 in dtypes of 8 to 11 bits).
+    Misses: checkpointing that is not that of torch.
+    Why: a reentrant checkpoint whose inputs need no gradient cuts off all that lies before it, and
+        only warns; dropout that is drawn anew gives gradients of another function.
+    Source: PyTorch, torch.utils.checkpoint ("None of the inputs have requires_grad=True").
+    """
+    for answer in answers_to(trace, "checkpoints bypassed"):
+        if answer.measured > 0:
+            yield Finding(
+                f"checkpoints change the gradients of `{trace.subject}`",
+                at_step(answer.step),
+                portion(answer.measured, answer.reference, "parameters")
+                + " have another gradient without checkpoints",
+                "the same gradients",
+                smallest=answer.smallest,
+                why="perhaps a reentrant checkpoint whose inputs need no gradient:"
+                " use_reentrant=False; or preserve_rng_state=False with dropout",
+                event=answer,
+                source=answer.source,
+            )
+
+
+@invariant("loop", evidence=has_answer("other noise", "no dropout struck in a step"))
+def dropout_matters(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Where dropout strikes, other noise makes another step.
+
+    Judges: steps that a forked child made again from another seed, where dropout strikes 32
+        elements or more on the average.
+    Allows: anything but the same loss and gradients to the last bit in two steps.
+    Misses: one of several dropouts that does not matter.
+    Why: `self.dropout(hidden)` whose result is thrown away regularises nothing.
+    Source: discuss.pytorch.org, dropout called without assigning its result.
+    """
+    answers = answers_to(trace, "other noise")
+    same = [answer for answer in answers if answer.measured == 0]
+    if len(same) >= _LEAST_NOISES and len(same) == len(answers):
+        first = same[0]
+        yield Finding(
+            f"dropout changes nothing in `{trace.subject}`",
+            f"steps {', '.join(str(answer.step) for answer in same)}",
+            Measure("the same loss and gradients from another seed", len(same), "steps"),
+            "another loss, or other gradients",
+            why="perhaps the result of dropout is thrown away: hidden = self.dropout(hidden)",
+            event=first,
+            source=first.source,
+        )
+
+
+@invariant(
+    "loop",
+    evidence=has_answer(
+        "gradients with their graph", "no step asked torch.autograd.grad for gradients"
+    ),
+)
+def penalties_have_a_graph(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A term of a loss that is made of gradients moves parameters.
+
+    Judges: steps that a forked child made again up to the backward pass, in which the gradients
+        that `torch.autograd.grad` returned for an input, without create_graph, have a graph: a term
+        that is added to the loss and depends on parameters by these gradients alone.
+    Allows: gradients for parameters; gradients that make inputs, targets or weights of what learns.
+    Misses: terms of which only a part has no graph; `x.grad` after a backward.
+    Why: without create_graph a gradient penalty or the residual of an equation is a constant: it is
+        part of the loss that is shown, and changes nothing.
+    Source: Gulrajani et al., Improved Training of Wasserstein GANs, 2017; torch.autograd.grad
+        (create_graph).
+    """
+    for answer in answers_to(trace, "gradients with their graph"):
+        if answer.measured > 0:
+            yield Finding(
+                f"a term of the loss of `{trace.subject}` is made of gradients without a graph",
+                at_step(answer.step),
+                Measure("it moves no parameter", answer.measured, "terms"),
+                "it moves those that the gradients depend on",
+                why="torch.autograd.grad(..., create_graph=True) lets a penalty on gradients be"
+                " learned from",
+                event=answer,
+                source=answer.smallest or answer.source,
+            )
+            return
+
+
+@invariant(
+    "loop",
+    evidence=has_answer(
+        "states with their graph", "no step cut the graph of a state again and again"
+    ),
+)
+def states_are_learned_through(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A recurrent state keeps its graph from one step in time to the next.
+
+    Judges: steps that a forked child made again up to the backward pass, in which what the user's
+        code detaches keeps its graph: a chain of four states or more, each made from the one before
+        by a layer such as GRUCell or LSTM, in which every hand-over is detached, in 2 such steps
+        and all that were asked. Where no such layer is there, it is a note.
+    Allows: states that are detached between windows or chunks; states of which one keeps its graph;
+        what is handed over under no_grad.
+    Misses: states that are copied without `detach` and `data`; windows of three steps in time.
+    Why: a state that is detached in each step in time is a constant: the layer learns from the
+        current input alone, and nothing of what lies before.
+    Source: Williams and Peng, An Efficient Gradient-Based Algorithm for On-Line Training of
+        Recurrent Network Trajectories, 1990; PyTorch, word language model (repackage_hidden).
+    """
+    answers = answers_to(trace, "states with their graph")
+    if len(answers) >= _LEAST_STATES and all(answer.measured for answer in answers):
+        first = answers[0]
+        layers = all(answer.numbers == (1.0,) for answer in answers)
+        yield Finding(
+            f"nothing is learned through time in `{trace.subject}`",
+            at_step(first.step),
+            integer(int(first.measured), "hand-overs")
+            + " of a state in a row, each without its graph",
+            "a state that keeps its graph",
+            why="detach a state once in a window, not in each step in time"
+            if layers
+            else "each step is learned alone; where that is meant, all is well",
+            rank=Rank.BROKEN if layers else Rank.NOTE,
+            event=first,
+            source=first.smallest or first.source,
+        )

@@ -1,0 +1,1 @@
+"""Judgements of parameters: moved, held, averaged, loaded."""

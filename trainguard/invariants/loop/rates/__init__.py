@@ -1,0 +1,1 @@
+"""Judgements of learning rates, and of the schedules that they follow."""

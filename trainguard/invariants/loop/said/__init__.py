@@ -1,0 +1,1 @@
+"""Judgements of what a script says of itself."""

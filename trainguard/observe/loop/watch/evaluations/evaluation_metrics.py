@@ -1,0 +1,185 @@
+"""Watches what an evaluation predicts, and what its metrics are."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainguard.core.names import metric_of
+from trainguard.events.base import Event
+from trainguard.events.fit import Metrics
+from trainguard.observe.loop.deferred import to_host
+from trainguard.observe.loop.metric_values import Batch, perplexities, values_of
+from trainguard.observe.loop.watch.evaluations.evaluation_skill import EvaluationSkill
+from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
+from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
+from trainguard.observe.loop.watch.said.logged import LoggedValues
+from trainguard.observe.loop.watch.samples.batches import Batches
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
+from trainguard.observe.loop.window import Forward, Window
+from trainguard.observe.tools.patches import Patches
+
+_FIRST = 4  # evaluations that are kept though no metric was said yet
+_MOST = 64  # evaluations
+_CROSS_ENTROPIES = ("cross_entropy", "nll_loss")
+_IGNORED = -100
+# Numbers that an evaluation predicts: the metrics of more are not computed. And of evaluations that
+# are over, how many wait for a step that is looked at more closely anyway.
+_LARGEST = 2**20
+
+
+@dataclass(slots=True, eq=False)
+class _Evaluation:
+    """
+    The scores and targets of one evaluation at one place.
+
+    losses: means of cross-entropies, each with the number of targets that it is a mean of.
+    """
+
+    place: str
+    key: Any
+    step: int
+    clock: int = 0
+    numbers: int = 0
+    batches: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    losses: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+
+
+class EvaluationMetrics(Watcher):
+    """
+    The Metrics events, of evaluations whose targets a loss function was given, or a loader served.
+
+    A long run goes on with it only where a metric is ever said.
+    """
+
+    makes = ("Metrics",)
+    relies_on = ("Batches", "EvaluationSkill", "LoggedValues", "LossFunctions")
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._latest: dict[str, _Evaluation] = {}
+        self._over: list[_Evaluation] = []
+        self._found: list[Metrics] = []
+        self._count = 0
+
+    def install(self, patches: Patches) -> None:
+        """Ask to be told of the calls of loss functions."""
+        self._skill = self.recorder.watcher(EvaluationSkill)
+        self._served = self.recorder.watcher(Batches).recent
+        self.recorder.watcher(LossFunctions).listeners.append(self._on_loss)
+
+    def forward(
+        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
+    ) -> None:
+        """Keep the output of a pass that does not learn, and the targets that were served."""
+        for target in self._skill.targets_of(forward, inputs, output)[:1]:
+            own = self._evaluation(f"of {forward.module}")
+            if own is not None:
+                self._add(own, output, target)
+
+    @shielded
+    def _on_loss(
+        self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
+    ) -> None:
+        """Keep what a loss function is given without gradients."""
+        if torch.is_grad_enabled() or not isinstance(target, torch.Tensor):
+            return
+        own = self._evaluation(tally.source)
+        if own is None:
+            return
+        self._add(own, scores, target)
+        if tally.function in _CROSS_ENTROPIES and not value.dim():
+            ignored = (tally.options or {}).get("ignore_index", _IGNORED)
+            own.losses.append((value.detach().clone(), (target != ignored).sum()))
+
+    def after_step(self, window: Window) -> Columns:
+        """Measure the evaluations that are over, where a step is looked at more closely."""
+        if self._over and window.is_surveyed:
+            self._measure_over()
+        return {}
+
+    def finish(self) -> Iterator[Event]:
+        """Return the metrics of each evaluation."""
+        self._over += self._latest.values()
+        self._measure_over()
+        yield from self._found
+
+    def _evaluation(self, place: str) -> _Evaluation | None:
+        """Return the evaluation at a place that goes on, or the next one; None after too many."""
+        key = self.recorder.steps, self._served[-1].turn if self._served else 0
+        own = self._latest.get(place)
+        if own is None or own.key != key:
+            if not self._goes_on():
+                return None
+            if own is not None:
+                self._over.append(own)
+                if sum(each.numbers for each in self._over if each.batches) > _LARGEST:
+                    self._measure_over()
+            self._count += 1
+            own = self._latest[place] = _Evaluation(place, key, self.recorder.steps)
+        own.clock = self.recorder.tick()
+        return own
+
+    def _add(self, own: _Evaluation, scores: Any, target: Any) -> None:
+        """Add a batch to an evaluation."""
+        if not _fit(scores, target):
+            return
+        own.numbers += scores.numel()
+        if own.numbers > _LARGEST:
+            own.batches.clear()
+        else:
+            own.batches.append((scores.detach().clone(), target.detach().clone()))
+
+    def _goes_on(self) -> bool:
+        """Say whether another evaluation is looked at."""
+        if self._count >= _MOST:
+            return False
+        said = self.recorder.watcher(LoggedValues).names()
+        return self._count < _FIRST or any(metric_of(name) for name in said)
+
+    def _measure_over(self) -> None:
+        """Compute the metrics of the evaluations that are over, whose numbers come together."""
+        pairs = [pair for own in self._over for pair in (*own.batches, *own.losses)]
+        here = iter(to_host([tensor for pair in pairs for tensor in pair]))
+        for own in self._over:
+            batches = [(_as_rows(next(here)), _as_rows(next(here))) for _ in own.batches]
+            losses = [(float(next(here)), int(next(here))) for _ in own.losses]
+            self._measure(own, batches, losses)
+        self._over.clear()
+
+    def _measure(
+        self, own: _Evaluation, batches: list[Batch], losses: list[tuple[float, int]]
+    ) -> None:
+        """Compute the metrics of an evaluation from its numbers."""
+        alike = len({(scores.shape[1:], target.shape[1:]) for scores, target in batches}) == 1
+        values = (*(values_of(batches) if alike else ()), *perplexities(losses))
+        if values:
+            self._found.append(
+                Metrics(
+                    source=own.place,
+                    step=own.step,
+                    clock=own.clock,
+                    batches=max(len(batches), len(losses)),
+                    values=tuple(dict.fromkeys(values)),
+                )
+            )
+
+
+def _fit(scores: Any, target: Any) -> bool:
+    """Say whether these are predictions of samples, and what they should be."""
+    if type(scores) is not torch.Tensor or type(target) is not torch.Tensor:
+        return False
+    if not scores.is_floating_point() or target.is_complex() or not scores.numel():
+        return False
+    if scores.layout != torch.strided or not 0 < scores.dim() <= 2 or not target.dim():
+        return False
+    classes = scores.dim() == 2 and scores.shape[:1] == target.shape
+    return classes or scores.numel() == target.numel()
+
+
+def _as_rows(tensor: torch.Tensor) -> Any:
+    """Return the numbers as an array, a column of one as a vector."""
+    rows = tensor.flatten(1).squeeze(1) if tensor.dim() > 1 else tensor
+    return (rows.double() if rows.is_floating_point() else rows).numpy()

@@ -1,0 +1,248 @@
+"""Watches how many predictions are right where losses are computed, by true and by wrong counts."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from trainguard.events.base import Event
+from trainguard.events.fit import Score
+from trainguard.observe.loop.watch.evaluations.evaluation_skill import EvaluationSkill
+from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
+from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
+from trainguard.observe.loop.watch.said.logged import LoggedValues
+from trainguard.observe.loop.watch.watcher import Watcher, shielded
+from trainguard.observe.loop.window import DENSE, Forward
+from trainguard.observe.tools.patches import Patches
+
+_CLASSES = ("cross_entropy", "nll_loss")
+_LOGITS = "binary_cross_entropy_with_logits"
+_LARGEST = 2**22  # elements of the scores of a batch
+_PLACES = 16
+_STRETCHES = 4096  # of all places
+_IGNORED = -100
+
+Counts = dict[str, tuple[Any, Any]]  # by each way of counting: what is right, and of how many
+
+
+@dataclass(slots=True, eq=False)
+class _Stretch:
+    """The calls of one place that belong together; numbers: right, of, and sum of their ratios."""
+
+    step: int
+    turn: int
+    classes: int
+    evaluation: bool
+    sole: bool = True
+    clock: int = 0
+    calls: int = 0
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, counts: Counts) -> None:
+        """Add the counts of one call."""
+        self.calls += 1
+        for name, (right, of) in counts.items():
+            known = self.numbers.get(name, (0, 0, 0))
+            share = right / (of + (of == 0))
+            self.numbers[name] = known[0] + right, known[1] + of, known[2] + share
+
+
+class Scores(Watcher):
+    """
+    The Score events, of the loss functions that are about classes or probabilities.
+
+    In a long run, those of training go on only where an accuracy is ever said.
+    """
+
+    makes = ("Score",)
+    relies_on = ("EvaluationSkill", "LoggedValues", "LossFunctions")
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._places: dict[tuple[str, bool], list[_Stretch]] = {}
+        self._count = self._backwards = 0
+
+    def install(self, patches: Patches) -> None:
+        """Ask to be told of the calls of loss functions."""
+        self._skill = self.recorder.watcher(EvaluationSkill)
+        self._logged = self.recorder.watcher(LoggedValues)
+        self.recorder.watcher(LossFunctions).listeners.append(self._on_loss)
+
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """Tell the calls of one backward from those of the next."""
+        self._backwards += 1
+
+    def forward(
+        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
+    ) -> None:
+        """Compare the output of a pass that does not learn with the classes that were served."""
+        for target in self._skill.targets_of(forward, inputs, output):
+            if not target.is_floating_point():
+                self._add(f"of {forward.module}", "cross_entropy", output, target)
+
+    def finish(self) -> Iterator[Event]:
+        """Return what was counted at each place."""
+        for (source, _), stretches in self._places.items():
+            yield from (_describe(source, one) for one in stretches if one.numbers)
+
+    @shielded
+    def _on_loss(
+        self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
+    ) -> None:
+        """Count what is right in what a loss function is given."""
+        late = value.requires_grad and self.recorder.steps > DENSE
+        if late and not self._logged.says_accuracy:
+            return
+        ignored = (tally.options or {}).get("ignore_index", _IGNORED)
+        self._add(tally.source, tally.function, scores, target, ignored)
+
+    def _add(
+        self, place: str, function: str, scores: torch.Tensor, target: Any, ignored: int = _IGNORED
+    ) -> None:
+        """Add the counts of one call to the stretch that it belongs to."""
+        if not _are_comparable(function, scores, target):
+            return
+        stretch = self._stretch(place, scores, function)
+        if stretch is None:
+            return
+        with torch.no_grad():
+            if function in _CLASSES:
+                counts = _count_classes(scores.detach(), target, ignored)
+            else:
+                counts = _count_probabilities(scores.detach(), target, function == _LOGITS)
+            stretch.add(counts)
+        recent = self.recorder.recent
+        stretch.sole &= bool(recent) and target.numel() == recent[-1].samples
+        stretch.clock = self.recorder.tick()
+
+    def _stretch(self, place: str, scores: torch.Tensor, function: str) -> _Stretch | None:
+        """Return the stretch of a place that goes on, or a new one; None if there are too many."""
+        learns = torch.is_grad_enabled()
+        if (place, learns) not in self._places and len(self._places) >= _PLACES:
+            return None
+        own = self._places.setdefault((place, learns), [])
+        key = self.recorder.steps, self._backwards
+        if not own or (own[-1].step, own[-1].turn) != key:
+            if self._count >= _STRETCHES:
+                return None
+            self._count += 1
+            classes = scores.shape[1] if function in _CLASSES else 2
+            own.append(_Stretch(*key, classes, not learns))
+        return own[-1]
+
+
+def _are_comparable(function: str, scores: Any, target: Any) -> bool:
+    """Say whether these are scores of classes, or probabilities, and what they should be."""
+    if not isinstance(target, torch.Tensor) or not isinstance(scores, torch.Tensor):
+        return False
+    if not scores.is_floating_point() or not 0 < scores.numel() <= _LARGEST or not target.dim():
+        return False
+    if function not in _CLASSES:
+        binary = function in (_LOGITS, "binary_cross_entropy")
+        return binary and scores.shape == target.shape and not target.requires_grad
+    integral = not (target.is_floating_point() or target.is_complex())
+    wide = scores.dim() > 1 and scores.shape[1] > 1
+    return integral and wide and target.shape == scores.shape[:1] + scores.shape[2:]
+
+
+def _count_classes(scores: torch.Tensor, given: torch.Tensor, ignored: int) -> Counts:
+    """Return what is right by each way of counting, of scores of classes."""
+    named, every = _as_array(scores.argmax(1)), given.numel()
+    target = _as_array(given)
+    counted = target != ignored
+    if target.ndim == 1 and target is not given and counted.all():
+        with suppress(ValueError):  # a target that is no class
+            return _count_all(scores, named, target)
+    hits = (named == target) & counted
+    of = counted.sum()
+    counts: Counts = {"right": (hits.sum(), of), "all": (hits.sum(), every)}
+    counts["padded"] = (named == target).sum(), every
+    for index, name in enumerate(("first", "second")):
+        counts[name] = (target == index).sum(), of
+    if target.ndim > 1:
+        whole = (hits | ~counted).reshape(len(hits), -1).all(1)
+        counts["whole"] = whole.sum(), len(whole)
+    for axis in (dim for dim in range(scores.dim()) if dim != 1):
+        if scores.shape[:axis] + scores.shape[axis + 1 :] == target.shape:
+            other = _as_array(scores.argmax(axis))
+            counts["axis"] = ((other == target) & counted).sum(), of
+    if target.ndim == 1:
+        most = scores.shape[1]
+        tallies = [_tally(classes, counted, most) for classes in (named, target)]
+        counts["pairs"] = (tallies[0] * tallies[1]).sum(), every * every
+        counts["commonest"] = tallies[1].max(), of
+    return counts
+
+
+def _count_all(scores: torch.Tensor, named: Any, target: Any) -> Counts:
+    """Return the same of one class for each sample, where none is ignored, in few operations."""
+    of, most = len(target), scores.shape[1]
+    came, said = np.bincount(target, minlength=most), np.bincount(named, minlength=most)
+    hits = np.count_nonzero(named == target)
+    counts: Counts = {"right": (hits, of), "all": (hits, of), "padded": (hits, of)}
+    counts |= {"first": (int(came[0]), of), "second": (int(came[1]), of)}
+    if of == most:
+        counts["axis"] = np.count_nonzero(_as_array(scores.argmax(0)) == target), of
+    counts["pairs"] = float(came @ said), float(of) * of
+    counts["commonest"] = int(came.max()), of
+    return counts
+
+
+def _as_array(tensor: torch.Tensor) -> Any:
+    """Return the same numbers for NumPy, which is faster with few, where they are on the CPU."""
+    return tensor.numpy() if type(tensor) is torch.Tensor and tensor.is_cpu else tensor
+
+
+def _tally(classes: Any, counted: Any, most: int) -> Any:
+    """Return how often each class comes, what is ignored left out."""
+    if isinstance(classes, np.ndarray):
+        return np.bincount(classes.clip(0, most - 1), weights=counted, minlength=most)
+    tally = torch.zeros(most, dtype=torch.double, device=classes.device)
+    return tally.scatter_add_(0, classes.clamp(0, most - 1), counted.double())
+
+
+def _count_probabilities(scores: torch.Tensor, target: torch.Tensor, logits: bool) -> Counts:
+    """Return what is right by each way of counting, of probabilities or their logits."""
+    positive, wanted = scores > (0 if logits else 0.5), target > 0.5
+    hits, of = _as_array(positive == wanted), target.numel()
+    ones, said = _as_array(wanted).sum(), _as_array(positive).sum()
+    counts: Counts = {
+        "right": (hits.sum(), of),
+        "first": (of - ones, of),
+        "second": (ones, of),
+        "hard": (_as_array((target == 0) | (target == 1)).sum(), of),
+    }
+    if target.dim() > 1 and target.numel() > len(target):
+        counts["whole"] = hits.reshape(len(hits), -1).all(1).sum(), len(hits)
+    else:
+        counts["pairs"] = ones * said + (of - ones) * (of - said), of * of
+        counts["commonest"] = of / 2 + abs(ones - of / 2), of
+    if logits:
+        counts["half"] = _as_array((scores > 0.5) == wanted).sum(), of
+        counts["rounded"] = _as_array(scores.round() == target).sum(), of
+    return counts
+
+
+def _describe(source: str, stretch: _Stretch) -> Score:
+    """Return the event of a stretch; none of its counts where targets are between 0 and 1."""
+    numbers = {name: tuple(map(float, each)) for name, each in stretch.numbers.items()}
+    hard = numbers.pop("hard", (0.0, 0.0))
+    commonest = numbers.pop("commonest", (float("nan"),))
+    sharp = hard[0] == hard[1]
+    return Score(
+        step=stretch.step,
+        source=source,
+        clock=stretch.clock,
+        calls=stretch.calls,
+        evaluation=stretch.evaluation,
+        classes=stretch.classes,
+        sole=stretch.sole,
+        ways=tuple((n, r, of, total / stretch.calls) for n, (r, of, total) in numbers.items())
+        if sharp
+        else (),
+        commonest=commonest[0],
+    )

@@ -1,0 +1,1 @@
+"""Gradients: their norms, clipping and scaling, who spends them, and what stops them."""

@@ -1,0 +1,1 @@
+"""Losses: what is handed to backward, and what loss functions are given."""

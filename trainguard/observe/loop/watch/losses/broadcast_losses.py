@@ -1,0 +1,127 @@
+"""Watches for losses, written by hand, that compare every output with every target."""
+
+from collections.abc import Iterable
+from math import prod
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.locate_nonfinite import tensors_in
+from trainguard.observe.loop.watch.gradients import autograd_graph
+from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.window import Forward, Window
+from trainguard.observe.tools.user_line import caller
+
+_STEPS = 8
+_NEAR = 12  # nodes from the loss
+_REDUCTIONS = {"MeanBackward", "SumBackward"}
+_ELEMENTWISE = {
+    "AbsBackward",
+    "DivBackward",
+    "MeanBackward",
+    "MulBackward",
+    "NegBackward",
+    "PowBackward",
+    "SqrtBackward",
+    "SumBackward",
+}
+_DIFFERENCES = {"SubBackward", "RsubBackward"}
+_ON_PURPOSE = {"UnsqueezeBackward", "ExpandBackward", "IndexBackward", "RepeatBackward"}
+
+
+class BroadcastLosses(Watcher):
+    """
+    The Probe events "broadcast", found in the graphs of the first steps.
+
+    A mean or sum over N x N elements is one of pairs where a difference below it has N elements of
+    the model's output on one side, nothing that learns on the other, and nobody asked for a table
+    by adding a dimension. Differences in which both sides learn are rankings.
+    """
+
+    makes = ("Probe:broadcast",)
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._outputs: dict[int, str] = {}  # sizes of outputs in this window: the module's name
+        self._found: dict[str, Probe] = {}
+
+    def forward(
+        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
+    ) -> None:
+        """Remember how many elements an outermost module returned."""
+        if self.recorder.probe and self.recorder.steps < _STEPS and forward.gradients:
+            sizes = [t.numel() for t in tensors_in(output) if t.requires_grad and 0 < t.dim() < 3]
+            self._outputs |= {size: forward.module for size in sizes[:8] if size > 1}
+
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """Look at the graph of the loss."""
+        if not self._outputs or self._found or loss.grad_fn is None:
+            return
+        try:
+            count = _pairs(loss, set(self._outputs))
+            self.looked.add("broadcast")
+        except Exception:  # noqa: BLE001 not every version of torch tells the same of its graph
+            return
+        if count:
+            step, name = self.recorder.steps, self._outputs[count]
+            source = caller()
+            self._found[source] = Probe(
+                probe="broadcast",
+                measured=float(count * count),
+                reference=float(count),
+                step=step,
+                label=name,
+                source=source,
+            )
+
+    def after_step(self, window: Window) -> Columns:
+        """Forget the outputs of the window."""
+        self._outputs.clear()
+        return {}
+
+    def finish(self) -> Iterable[Event]:
+        """Return what was found."""
+        return self._found.values()
+
+
+def _pairs(loss: torch.Tensor, counts: set[int]) -> int:
+    """Return the number of outputs that are compared with all targets in a loss, 0 if none are."""
+    near = list(autograd_graph.below(loss.grad_fn, _NEAR))
+    for node in near:
+        shape = autograd_graph.sizes(node) if autograd_graph.kind_of(node) in _REDUCTIONS else ()
+        square = len(shape) == 2 and shape[0] == shape[1] and shape[0] in counts
+        if square and _compares(loss, node, shape[0], _NEAR):
+            return 0 if any(_ranks(loss, each, shape[0]) for each in near) else shape[0]
+    return 0
+
+
+def _ranks(loss: torch.Tensor, node: autograd_graph.Node, count: int) -> bool:
+    """
+    Say whether something compares so many outputs with as many others that learn.
+
+    That is a ranking, or a distance between distributions, which has pairs on purpose.
+    """
+    live = _learning(node)
+    if autograd_graph.kind_of(node) not in _DIFFERENCES or len(live) < 2:
+        return False
+    return all(prod(autograd_graph.shape_after(loss, *each)) == count for each in live)
+
+
+def _compares(loss: torch.Tensor, node: autograd_graph.Node, count: int, depth: int) -> bool:
+    """Say whether something is made of differences of so many outputs from something constant."""
+    live, kind = _learning(node), autograd_graph.kind_of(node)
+    if kind in _DIFFERENCES:
+        before, output = live[0]
+        meant = autograd_graph.kind_of(before) in _ON_PURPOSE
+        return not meant and prod(autograd_graph.shape_after(loss, before, output)) == count
+    if kind not in _ELEMENTWISE or not live or not depth:
+        return False
+    return all(_compares(loss, before, count, depth - 1) for before, _ in live)
+
+
+def _learning(node: autograd_graph.Node) -> list[tuple[autograd_graph.Node, int]]:
+    """Return what a node takes from others that learn, each with the number of its output."""
+    return [(before, output) for before, output in node.next_functions if before is not None]

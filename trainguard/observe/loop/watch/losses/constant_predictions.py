@@ -1,0 +1,300 @@
+"""
+Watches what a loss function would return for a prediction that knows no input.
+
+That prediction is the average of the targets seen so far: their mean, or the logarithm of how often
+each class came. It is told the next targets before it learns from them, as the model is, and the
+two losses are compared on the very same calls.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from trainguard.events.base import Event
+from trainguard.events.fit import BaselineFit
+from trainguard.observe.loop.alike_samples import AlikeSamples, Number
+from trainguard.observe.loop.held_out_regression import Examples
+from trainguard.observe.loop.thinning import distance_of
+from trainguard.observe.loop.watch.gradients import autograd_graph
+from trainguard.observe.loop.watch.losses.loss_calls import LossCalls, class_weights
+from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
+from trainguard.observe.loop.watch.samples.batches import Batches
+from trainguard.observe.loop.watch.watcher import Watcher, shielded
+from trainguard.observe.tools.patches import Patches
+
+_CLASSES = ("cross_entropy", "nll_loss")
+_LOGITS = "binary_cross_entropy_with_logits"
+_NUMBERS = {_LOGITS, "binary_cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
+# As they are: what a script puts in their place is not ours to call.
+_FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
+    name: getattr(functional, name) for name in (*_NUMBERS, *_CLASSES)
+}
+_SYMMETRIC = {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
+_CHUNKS = 64  # stretches of the run whose losses are told apart
+_WIDEST = 2**16  # classes, or outputs of one sample
+_LARGEST = 2**22  # elements of a target
+_EPSILON = 1e-6
+_HALF = 0.5  # of a time that each class is taken to have come before the first call
+_PLACES = 16
+_PENDING = 32  # calls with classes whose constant losses are computed together
+_COUNTS = 2**18  # numbers in what waits for that: a vocabulary waits for fewer calls
+_NODES = 2**12  # of a graph that are looked at: such a model is no constant
+
+
+@dataclass(slots=True)
+class _Place:
+    """
+    The losses of the model and of the constant prediction in the calls of one place.
+
+    only: backward passes whose loss was a multiple of one of these calls, and of nothing else.
+    chunks: (loss, loss of the constant, calls) of stretches of the run, all equally long.
+    average: of the targets so far, for classes how often each came; weight: of how many it is.
+    pending: the losses of the latest calls with classes, and how often each class came in them.
+    sizes: of the parameters that there were at the first call, in all their dimensions.
+    """
+
+    tally: LossCalls
+    only: int = 0
+    chunks: list[tuple[Number, Number, int]] = field(default_factory=list)
+    stride: int = 1
+    average: torch.Tensor | None = None
+    weight: float = 0.0
+    sizes: set[int] = field(default_factory=set)
+    failed: bool = False
+    samples: AlikeSamples = field(default_factory=AlikeSamples)
+    examples: Examples = field(default_factory=Examples)
+    pending: list[tuple[Number, torch.Tensor]] = field(default_factory=list)
+
+    def add(self, loss: Number, constant: Number) -> None:
+        """Add the two losses of one call; in a long run the stretches become longer."""
+        if self.chunks and self.chunks[-1][2] < self.stride:
+            before = self.chunks.pop()
+            self.chunks.append((before[0] + loss, before[1] + constant, before[2] + 1))
+        else:
+            self.chunks.append((loss, constant, 1))
+        if len(self.chunks) >= _CHUNKS and self.chunks[-1][2] == self.stride:
+            pairs = zip(self.chunks[::2], self.chunks[1::2], strict=True)
+            self.chunks = [(a[0] + b[0], a[1] + b[1], a[2] + b[2]) for a, b in pairs]
+            self.stride *= 2
+
+    def add_classes(self, value: Number, came: torch.Tensor) -> None:
+        """Add a call whose targets are classes, by how often each came; the first one teaches."""
+        if self.average is None:
+            self.average = came + _HALF
+            return
+        self.pending.append((value, came))
+        if len(self.pending) >= min(_PENDING, _COUNTS // len(came) + 1):
+            self.settle()
+
+    def settle(self) -> None:
+        """Compute what the frequencies of classes before each waiting call lose in that call."""
+        pending, self.pending = self.pending, []
+        if not pending or self.average is None:
+            return
+        came = torch.stack([came for _, came in pending]).to(self.average)
+        before = self.average + came.cumsum(0) - came
+        self.average = self.average + came.sum(0)
+        constants = lose_rates(self.tally, before / before.sum(1, keepdim=True), came)
+        losses = [value for value, _ in pending]
+        if not constants.is_cpu:  # there it is not known before whether a call had any classes
+            had = came.sum(1) > 0
+            constants = constants.where(had, 0.0)
+            losses = [*torch.stack(losses).where(had, 0.0)]
+        each = constants.tolist() if constants.is_cpu else constants.unbind()
+        for loss, constant in zip(losses, each, strict=True):
+            self.add(loss, constant)
+
+    def counts(self) -> list[float]:
+        """Return how often each class came, where parameters have such a size."""
+        if self.average is None or self.average.dim() != 1 or self.tally.function not in _CLASSES:
+            return []  # the average is of numbers
+        return self.average.tolist() if len(self.average) in self.sizes else []
+
+
+class ConstantPredictions(Watcher):
+    """The BaselineFit events."""
+
+    makes = ("BaselineFit",)
+    relies_on = ("Batches", "LossFunctions")
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._places: dict[int, _Place] = {}
+        self._backwards = 0
+
+    def install(self, patches: Patches) -> None:
+        """Ask to be told of the calls of loss functions."""
+        self._batches = self.recorder.watcher(Batches)
+        self._losses = self.recorder.watcher(LossFunctions)
+        self._losses.listeners.append(self._on_loss)
+
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """Count the passes whose loss comes from one place alone."""
+        self._backwards += 1
+        only = self._losses.only
+        place = self._places.get(id(only)) if only is not None else None
+        if place is not None:
+            place.only += 1
+
+    def finish(self) -> Iterator[Event]:
+        """Return what was added up of each place."""
+        for place in self._places.values():
+            self._attempt(place, place.settle)
+            if place.failed or not place.chunks:
+                continue
+            weights, counts = class_weights(place.tally, place.average, place.weight)
+            came = [number for number, times in enumerate(place.counts()) if times > _HALF]
+            yield BaselineFit(
+                function=place.tally.function,
+                source=place.tally.source,
+                calls=sum(calls for _, _, calls in place.chunks),
+                only=place.only / max(1, self._backwards),
+                losses=tuple(float(loss) / calls for loss, _, calls in place.chunks),
+                constants=tuple(float(loss) / calls for _, loss, calls in place.chunks),
+                **place.samples.describe(),
+                **place.examples.describe(),
+                weights=weights,
+                counts=counts,
+                classes=len(place.counts()),
+                single=came[0] if len(came) == 1 else -1,
+            )
+
+    @shielded
+    def _on_loss(
+        self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
+    ) -> None:
+        """Compare a loss with that of the constant prediction, which then learns the target."""
+        if not value.requires_grad or (
+            tally.function not in _NUMBERS and tally.function not in _CLASSES
+        ):
+            return
+        place = self._places.get(id(tally))
+        if place is None:
+            if len(self._places) >= _PLACES:
+                return
+            sizes = {size for p in self.recorder.names.parameters() for size in p.shape}
+            failed = not _looks_at_inputs(value)
+            place = self._places[id(tally)] = _Place(tally, sizes=sizes, failed=failed)
+        self._attempt(place, lambda: self._look(place, scores, target, value))
+
+    def _attempt(self, place: _Place, look: Callable[[], None]) -> None:
+        """Look at a place, as long as nothing has failed there."""
+        if not place.failed:
+            try:
+                with torch.no_grad():
+                    look()
+            except Exception:  # noqa: BLE001 whatever cannot be compared is left alone
+                place.failed = True
+
+    def _look(
+        self, place: _Place, scores: torch.Tensor, target: torch.Tensor, value: torch.Tensor
+    ) -> None:
+        """Add the losses of one call, and let the constant prediction learn from it."""
+        tally = place.tally
+        if target.requires_grad and not scores.requires_grad and tally.function in _SYMMETRIC:
+            scores, target = target, scores
+        able = target.numel() <= _LARGEST and tally.options is not None
+        if target.requires_grad or not able:
+            place.failed = True
+            return
+        given = self._batches.given() if self._batches.given is not None else None
+        if given is not None:
+            place.examples.add(given, target)
+            unit = tally.function in _SYMMETRIC
+            place.samples.add(distance_of(tally.calls), given, scores.detach(), target, unit)
+        if are_classes(tally, target):
+            came = count_classes(tally, scores.shape[1 if scores.dim() > 1 else 0], target)
+            if came is not None:
+                place.add_classes(_as_number(value), came)
+            return
+        constant = _compare_numbers(place, target.detach())
+        if constant is not None:
+            place.add(_as_number(value), _as_number(constant))
+
+
+def _looks_at_inputs(loss: torch.Tensor) -> bool:
+    """Say whether a matrix is learned, or a graph too large to tell: without one it is constant."""
+    nodes = list(autograd_graph.below(loss.grad_fn, _NODES))
+    leaves = [node.variable for node in nodes if hasattr(node, "variable")]
+    return len(nodes) >= _NODES or any(leaf.dim() > 1 for leaf in leaves)
+
+
+def are_classes(tally: LossCalls, target: torch.Tensor) -> bool:
+    """Say whether the targets are numbers of classes."""
+    return tally.function in _CLASSES and not target.is_floating_point()
+
+
+def count_classes(tally: LossCalls, count: int, target: torch.Tensor) -> torch.Tensor | None:
+    """Return how often each class came, those left out that the loss ignores; None if none did."""
+    ignored = (tally.options or {}).get("ignore_index", -100)
+    flat = target.reshape(-1)
+    if not 1 < count <= _WIDEST or not len(flat):
+        return None
+    if ignored < 0 and flat.is_cpu:
+        with suppress(ValueError):  # some are ignored
+            return torch.from_numpy(np.bincount(flat.numpy(), minlength=count))
+    wanted = (flat >= 0) & (flat < count) & (flat != ignored)
+    if flat.is_cpu:
+        return torch.bincount(flat[wanted], minlength=count) if wanted.any() else None
+    return count_wanted(flat, wanted, count)
+
+
+def count_wanted(flat: torch.Tensor, wanted: torch.Tensor, count: int) -> torch.Tensor:
+    """Return how often each class came among those that are wanted, without waiting for it."""
+    # What is left out is counted beside the classes: to drop it would wait for the accelerator.
+    places = flat.long().where(wanted, count)
+    came = places.new_zeros(count + 1).scatter_add_(0, places, torch.ones_like(places))
+    return came[:count]
+
+
+def lose_rates(tally: LossCalls, rates: torch.Tensor, came: torch.Tensor) -> torch.Tensor:
+    """Return the loss of predicting rates of classes, in each of some calls."""
+    options = tally.options or {}
+    weights = options.get("weight")
+    weights = torch.ones_like(rates[0]) if weights is None else weights.to(rates)
+    smooth = options.get("label_smoothing", 0.0)
+    wanted = ((1 - smooth) * rates + smooth / rates.shape[1]) * weights
+    costs = weights * -(wanted / wanted.sum(1, keepdim=True)).clamp_min(1e-30).log()
+    samples = came.sum(1)
+    lost: torch.Tensor = (1 - smooth) * (came * costs).sum(1) + smooth * samples * costs.mean(1)
+    divisor = {"mean": (came * weights).sum(1), "none": samples}.get(tally.reduction, 1)
+    return lost.div(divisor)
+
+
+def _compare_numbers(place: _Place, target: torch.Tensor) -> torch.Tensor | None:
+    """Return the loss of the average target so far, then add these targets to the average."""
+    function = place.tally.function
+    flat = target.float()
+    if function in _CLASSES:
+        own = flat.movedim(1, -1).reshape(-1, flat.shape[1]).mean(0)
+    elif target.dim() == 2:
+        own = flat.mean(0)
+    else:
+        own = flat.mean()
+    before = place.average
+    rows = float(len(target)) if target.dim() else 1.0
+    place.weight += rows
+    if before is None:
+        place.average = own.clone()
+        return None
+    place.average = before + (own - before) * (rows / place.weight)
+    options = dict(place.tally.options or {})
+    if function in _CLASSES:
+        shape = (1, -1) + (1,) * (target.dim() - 2)
+        guess = before.clamp_min(_EPSILON).log().reshape(shape).expand_as(target)
+    elif function == _LOGITS:
+        guess = before.clamp(_EPSILON, 1 - _EPSILON).logit().expand_as(target)
+    else:
+        guess = before.expand_as(target)
+    return _FUNCTIONS[function](guess.to(target.dtype), target, **options)
+
+
+def _as_number(value: torch.Tensor) -> Number:
+    """Return the mean of what a loss function returned, as a number where that does not wait."""
+    mean = value.detach().mean() if value.dim() else value.detach()
+    return mean.tolist() if mean.is_cpu else mean.clone()

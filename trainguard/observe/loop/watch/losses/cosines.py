@@ -1,0 +1,98 @@
+"""Watches tables of similarities: whether what is multiplied was normalised along the same axis."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.watch.gradients import autograd_graph
+from trainguard.observe.loop.watch.gradients.autograd_graph import Node
+from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.tools.user_line import caller
+
+_STEPS = {0, 1, 2, 4, 8, 16}  # that are looked at
+_MOST_NODES = 20000
+_LARGEST = 2**20  # elements of what is multiplied
+_FEWEST = 8  # samples: a norm of fewer may be one by chance
+_ONE = 1e-3  # that a norm differs from one at most
+_PRODUCTS = {"MmBackward", "BmmBackward"}
+
+
+class Cosines(Watcher):
+    """The Probe event "cosines": products of two tables, each normalised over the other axis."""
+
+    makes = ("Probe:cosines",)
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._steps = self._wrong = 0
+        self._source = self._label = ""
+
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """Look at the products that a loss is made of."""
+        if loss.grad_fn is None or self.recorder.steps not in _STEPS:
+            return
+        nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
+        products = [n for n in nodes if autograd_graph.kind_of(n) in _PRODUCTS and _is_of_two(n)]
+        if len(nodes) >= _MOST_NODES or not products:
+            return
+        self.looked.add("cosines")
+        self._steps += 1
+        with torch.no_grad():
+            found = next((shape for node in products if (shape := _wrong_shape(node))), "")
+        if found:
+            self._wrong += 1
+            self._label, self._source = found, self._source or caller()
+
+    def finish(self) -> Iterable[Event]:
+        """Return what was found."""
+        if self._wrong:
+            yield Probe(
+                probe="cosines",
+                measured=float(self._wrong),
+                reference=float(self._steps),
+                label=self._label,
+                source=self._source,
+            )
+
+
+def _is_of_two(node: Node) -> bool:
+    """Say whether a product is of two tables that were made, and of no parameter."""
+    for before, _ in node.next_functions:
+        while before is not None and autograd_graph.kind_of(before) in {
+            *autograd_graph.SAME,
+            "TBackward",
+        }:
+            before = before.next_functions[0][0]
+        if before is None or hasattr(before, "variable"):
+            return False
+    return True
+
+
+def _wrong_shape(node: Node) -> str:
+    """Return the shape of (N, K) where it and (K, M) have norms of one over N and M, not over K."""
+    with suppress(RuntimeError):  # what was changed since cannot be read
+        first, second = node._saved_self, node._saved_mat2  # noqa: SLF001
+        if first is None or second is None or not first.is_cpu or first.numel() > _LARGEST:
+            return ""
+        if first.dim() == 3 and len(first) == len(second) == 1:  # as einsum makes them
+            first, second = first[0], second[0]
+        if first.dim() == 2 and all(map(_is_of_the_batch, (first, second.mT))):
+            return f"({first.shape[0]},{first.shape[1]})"
+    return ""
+
+
+def _is_of_the_batch(table: torch.Tensor) -> bool:
+    """Say whether each column of (N, K) has a norm of one and rows have not; no orthogonal ones."""
+    rows, columns = table.shape
+    if rows < _FEWEST or columns < 2 or rows == columns or not table.is_floating_point():
+        return False
+    own = table.float()
+    over_batch, over_columns = own.norm(dim=0), own.norm(dim=1)
+    if float((over_batch - 1).abs().max()) > _ONE or float((over_columns - 1).abs().max()) < _ONE:
+        return False
+    apart = own.mT @ own - torch.eye(columns)
+    return float(apart.abs().max()) > _ONE

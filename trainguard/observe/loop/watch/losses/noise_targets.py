@@ -1,0 +1,154 @@
+"""Watches models that are to tell the noise in their input: whether the input has it at all."""
+
+from collections.abc import Iterable, Iterator
+from math import sqrt
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.deferred import to_host
+from trainguard.observe.loop.locate_nonfinite import tensors_in
+from trainguard.observe.loop.watch.gradients import autograd_graph
+from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.named_tensors import named_tensors, words_in
+from trainguard.observe.tools.places import start_of
+from trainguard.observe.tools.user_line import caller
+
+_NAMES = {"noise", "noises", "eps", "epsilon", "epsilons"}
+_LOOKS = 1024
+_VAIN = 64  # passes without noise, after which none is looked for: it is there from the first on
+_LARGEST = 2**22  # elements
+_NODES = 64  # of the graph, from the loss
+_PARTS = 4  # tables that the noise is looked for in
+_CLOSE = 1e-5
+_DEVIATIONS = 5.0
+_UNSEEN = 0.03  # a correlation: noise of 3 % of the data is still told from none
+_BEATEN = 0.98  # of the loss that zero has, the mean of the noise
+
+
+class NoiseTargets(Watcher):
+    """
+    The Probe event "noise": noise that is predicted no better than by its mean.
+
+    measured: how far it correlates with what the model is given; reference: five deviations of the
+    correlation that independent numbers would have.
+    """
+
+    makes = ("Probe:noise",)
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._open: tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]] | None = None
+        self._rows: list[torch.Tensor] = []
+        self._name = self._source = ""
+        self._off = not recorder.probe
+        self._vain = 0
+
+    def forward(
+        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
+    ) -> None:
+        """Remember a pass with what is called noise, of the shape of what the model returns."""
+        if self._off or not forward.gradients or len(self._rows) >= _LOOKS:
+            return
+        returned = [t for t in tensors_in(output) if t.requires_grad and t.is_floating_point()]
+        if not returned or returned[0].dim() < 2 or returned[0].numel() > _LARGEST:
+            return
+        self._vain += 1
+        self._off = not self._rows and self._vain > _VAIN
+        shape, given = returned[0].shape, [t for t in tensors_in(inputs) if t.is_floating_point()]
+        for _, name, tensor in named_tensors():
+            if not words_in(name) & _NAMES or tensor.shape != shape or tensor.requires_grad:
+                continue
+            if start_of(tensor) in map(start_of, given):
+                self._off = True  # a model that is given the noise makes something of it
+                return
+            parts = list(_find_parts(given, shape))[:_PARTS]
+            if parts and tensor.is_floating_point():
+                self._open = tensor.detach(), returned[0].detach(), parts
+                self._name, self._source = name, caller()
+
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """See whether the noise is what the model is to return, and how much of it is given."""
+        if self._open is None or loss.grad_fn is None:
+            return
+        (noise, returned, parts), self._open = self._open, None
+        with torch.no_grad():
+            errors = list(_compare_with(loss, noise, returned))[:1]
+            if errors:
+                sums = [_correlate(noise, part) for part in parts]
+                sums += [torch.zeros_like(sums[0])] * (_PARTS - len(sums))
+                self._rows.append(torch.cat([errors[0], *sums]))
+
+    def finish(self) -> Iterable[Event]:
+        """Return what is known of noise that was the target in every step looked at."""
+        self._open = None
+        rows = to_host(self._rows)
+        if not rows or not all(float(row[0]) for row in rows):
+            return
+        self.looked.add("noise")
+        late = rows[-max(1, len(rows) // 4) :]
+        lost = sum(float(row[1]) for row in late) / max(sum(float(row[2]) for row in late), 1e-30)
+        sums = torch.stack(rows)[:, 3:].sum(0).reshape(_PARTS, 6)
+        share = max(_share(*part.tolist()) for part in sums if part[0])
+        limit = _DEVIATIONS / sqrt(float(sums[0, 0]))
+        if lost >= _BEATEN and limit <= _UNSEEN:
+            yield Probe(
+                probe="noise",
+                measured=share,
+                reference=limit,
+                step=len(rows),
+                label=self._name,
+                source=self._source,
+            )
+
+
+def _find_parts(given: list[torch.Tensor], shape: torch.Size) -> Iterator[torch.Tensor]:
+    """Yield what of the inputs has the shape of the noise; others may be joined to its side."""
+    for tensor in given:
+        if tensor.shape == shape:
+            yield tensor.detach()
+        elif tensor.dim() == len(shape) and tensor.shape[0] == shape[0]:
+            for axis in (1, -1):
+                size = shape[axis]
+                firsts = tensor.detach().narrow(axis, 0, min(size, tensor.shape[axis]))
+                lasts = tensor.detach().flip(axis).narrow(axis, 0, firsts.shape[axis]).flip(axis)
+                yield from (part for part in (firsts, lasts) if part.shape == shape)
+
+
+def _compare_with(
+    loss: torch.Tensor, noise: torch.Tensor, returned: torch.Tensor
+) -> Iterator[torch.Tensor]:
+    """Yield for errors below a loss: whether they are of the noise, their size, and that of it."""
+    for node in autograd_graph.below(loss.grad_fn, _NODES):
+        target, own = getattr(node, "_saved_target", None), getattr(node, "_saved_self", None)
+        if not isinstance(own, torch.Tensor) or own.shape != noise.shape:
+            continue
+        if isinstance(target, torch.Tensor) and target.shape == noise.shape:
+            flat = target.flatten(1).double(), noise.flatten(1).double()
+            alike = torch.cosine_similarity(flat[0], flat[1], dim=1).abs() >= 1 - _CLOSE
+            error, size = own - target, target
+        elif autograd_graph.kind_of(node) in ("PowBackward", "AbsBackward"):
+            difference = returned - noise
+            far = torch.minimum((difference - own).abs().max(), (difference + own).abs().max())
+            alike, error, size = far <= _CLOSE * noise.abs().max(), own, noise
+        else:
+            continue
+        numbers = alike.all(), error.square().sum(), size.square().sum()
+        yield torch.stack([number.double() for number in numbers])
+
+
+def _correlate(noise: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+    """Return the sums that a correlation is made of."""
+    x, y = part.double(), noise.double()
+    sums = x.sum(), y.sum(), x.square().sum(), y.square().sum(), (x * y).sum()
+    return torch.stack([torch.full_like(sums[0], noise.numel()), *sums])
+
+
+def _share(count: float, x: float, y: float, xx: float, yy: float, xy: float) -> float:
+    """Return the correlation of two columns, without its sign."""
+    spread = (xx - x * x / count) * (yy - y * y / count)
+    return abs(xy - x * y / count) / sqrt(spread) if spread > 0 else 1.0

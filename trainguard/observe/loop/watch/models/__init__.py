@@ -1,0 +1,1 @@
+"""Calls of models: their modes, and what is tried on copies of them."""

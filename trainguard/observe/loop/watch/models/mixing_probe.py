@@ -1,0 +1,198 @@
+"""Watches for samples that mix: the output for one depends on the others of its batch."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import data
+
+from trainguard.observe.loop.locate_nonfinite import tensors_in
+from trainguard.observe.loop.watch.models.module_copy import CopyableCall, Run, difference
+from trainguard.observe.loop.watch.models.probe import ModuleProbe, Seen, steady
+from trainguard.observe.loop.watch.watcher import shielded
+from trainguard.observe.tools.patches import Patches
+
+_LEAST_ROWS = 4
+_PERVASIVE = 0.9  # of the samples; experts that are full drop a few
+PLAIN = (bool, int, float, str, type(None))
+_RANDOM = (data.RandomSampler, data.SubsetRandomSampler, data.WeightedRandomSampler)
+_SEQUENCE_LAYERS = (nn.RNNBase, nn.MultiheadAttention)
+_BATCH_NORM = nn.modules.batchnorm._BatchNorm  # noqa: SLF001 what all of them derive from
+
+
+class MixingProbe(ModuleProbe):
+    """
+    The Probe event "mix": every other sample is exchanged for one of the rest, which must not care.
+
+    Only where rows are samples for sure: the batch comes from a loader that shuffles single samples
+    and puts them together itself. Or, as "mix along time", where a layer that takes time along the
+    first axis is given one like the input. A batch norm without running statistics mixes on
+    purpose; a table of all pairs of samples, as contrastive models return, is no output of one.
+    """
+
+    makes = ("Probe:mix", "Probe:mix along time")
+    relies_on = ("Forwards",)
+
+    probe = "mix"
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._batch: list[torch.Tensor] = []  # that a loader handed out last
+        self._axis = 0  # of samples, in the call that is looked at
+
+    def install(self, patches: Patches) -> None:
+        """Be told of what loaders hand out."""
+        if self.is_wanted:
+            iterator = getattr(data.dataloader, "_BaseDataLoaderIter", None)
+            patches.replace(iterator, "__next__", self._next)
+
+    def fits(self, call: CopyableCall) -> bool:
+        """Say whether all inputs have as many samples, along the axis that is that of samples."""
+        batch, self._batch = self._batch, []
+        tensors = [entry for entry in call.inputs if isinstance(entry, torch.Tensor)]
+        plain = all(isinstance(entry, (torch.Tensor, *PLAIN)) for entry in call.inputs)
+        if not plain or not tensors or not all(tensor.dim() for tensor in tensors):
+            return False
+        loaded = any(_same(tensors[0], each) for each in batch)
+        if not loaded and not (_counts_time_first(call.module) and _is_sequence(tensors)):
+            return False
+        self._axis = 0 if loaded else 1
+        self.probe = "mix" if loaded else "mix along time"
+        rows = {tensor.shape[self._axis] for tensor in tensors}
+        return len(rows) == 1 and min(rows) >= _LEAST_ROWS and not _mixes_on_purpose(call.module)
+
+    def look(self, call: CopyableCall, run: Run) -> Seen | None:
+        """Exchange every other sample, and see how much the outputs for the rest change."""
+        shape = next(entry.shape for entry in call.inputs if isinstance(entry, torch.Tensor))
+        axis = self._axis
+        with _watch_sequences(shape[:2]) as sequences:
+            first = _others(run(call.inputs), shape, axis)
+        if axis and not sequences:
+            return None
+        again = _others(run(call.inputs), shape, axis)
+        after = _others(run(tuple(_edit(entry, axis) for entry in call.inputs)), shape, axis)
+        if not [t.shape for t in first] == [t.shape for t in again] == [t.shape for t in after]:
+            return None
+        for before, second, edited in zip(first, again, after, strict=True):
+            reference = self.reference(call, before)
+            if not steady(before, second, reference):
+                return None
+            each = [difference([a], [b]) for a, b in zip(edited, before, strict=True)]
+            typical = sorted(each, reverse=True)[int(_PERVASIVE * len(each)) - 1]
+            if typical > reference:
+                return Seen(typical, reference)
+        return None
+
+    def _next(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a `__next__` of loaders that remembers the batch while it is wanted."""
+
+        @wraps(original)
+        def wrapper(iterator: Any) -> Any:
+            """Return the next batch."""
+            batch = original(iterator)
+            self._remember(iterator, batch)
+            return batch
+
+        return wrapper
+
+    @shielded
+    def _remember(self, iterator: Any, batch: Any) -> None:
+        """Remember a batch while it is wanted."""
+        if self.is_wanted and self.recorder.patches.live and _shuffles(iterator):
+            self._batch = list(tensors_in(batch))[:16]
+        elif self._batch:
+            self._batch = []
+
+
+def draws_samples(iterator: Any) -> data.BatchSampler | None:
+    """Return by what a loader draws the samples of a batch, if each of them is drawn at random."""
+    batches = getattr(iterator, "_index_sampler", None)
+    own = type(batches) is data.BatchSampler and isinstance(batches.sampler, _RANDOM)
+    return batches if own else None
+
+
+def _shuffles(iterator: Any) -> bool:
+    """Say whether a loader draws single samples at random and puts them together itself."""
+    own = draws_samples(iterator) is not None
+    return own and getattr(iterator, "_collate_fn", None) is data.default_collate
+
+
+def _same(given: torch.Tensor, loaded: torch.Tensor) -> bool:
+    """Say whether a tensor is what was loaded: moved, cast or with its rows in another shape."""
+    if given is loaded:
+        return True
+    if given.dim() == 0 or loaded.dim() == 0 or len(given) != len(loaded):
+        return False
+    rows, own = given.detach().reshape(len(given), -1), loaded.reshape(len(loaded), -1)
+    return rows.shape == own.shape and torch.equal(rows.cpu(), own.cpu().to(rows.dtype))
+
+
+def _edit(entry: Any, axis: int) -> Any:
+    """Return an input with its samples 0, 2, 4, ... exchanged for sample 1."""
+    if not isinstance(entry, torch.Tensor):
+        return entry
+    edited = entry.detach().clone()
+    samples = edited.movedim(axis, 0)  # a view
+    samples[::2] = entry.detach().movedim(axis, 0)[1]
+    return edited
+
+
+def _others(output: list[torch.Tensor], shape: torch.Size, axis: int) -> list[torch.Tensor]:
+    """
+    Return the samples 1, 3, 5, ... of each output, first axis first: those that stay as they are.
+
+    Only of outputs with one entry for each sample, and none for each pair of them.
+    """
+    able = (
+        t
+        for t in output
+        if t.shape[: axis + 1] == shape[: axis + 1] and shape[axis] not in t.shape[axis + 1 :]
+    )
+    return [t.movedim(axis, 0)[1::2].clone() for t in able if t.numel()]
+
+
+def _is_sequence(tensors: list[torch.Tensor]) -> bool:
+    """Say whether inputs have two axes that cannot be taken for one another, the same in all."""
+    shapes = {tuple(tensor.shape[:2]) for tensor in tensors}
+    return len(shapes) == 1 and len(set(*shapes)) == 2
+
+
+def _counts_time_first(module: nn.Module) -> bool:
+    """Say whether a module has a layer whose second axis is that of samples."""
+    return any(_takes_time_first(part) for part in module.modules())
+
+
+def _takes_time_first(layer: nn.Module) -> bool:
+    """Say whether a layer of torch takes time along the first axis, samples along the second."""
+    return isinstance(layer, _SEQUENCE_LAYERS) and not getattr(layer, "batch_first", True)
+
+
+@contextlib.contextmanager
+def _watch_sequences(shape: torch.Size) -> Iterator[list[str]]:
+    """Collect the layers that are given time and samples along these two axes, in this order."""
+    seen: list[str] = []
+
+    def note(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+        """Remember a layer that is given a sequence of this shape."""
+        given = inputs[0] if inputs else None
+        if (
+            _takes_time_first(layer)
+            and isinstance(given, torch.Tensor)
+            and given.shape[:2] == shape
+        ):
+            seen.append(type(layer).__name__)
+
+    handle = nn.modules.module.register_module_forward_pre_hook(note)
+    try:
+        yield seen
+    finally:
+        handle.remove()
+
+
+def _mixes_on_purpose(module: nn.Module) -> bool:
+    """Say whether a module normalises with the statistics of the batch in evaluation mode too."""
+    norms = [part for part in module.modules() if isinstance(part, _BATCH_NORM)]
+    return any(norm.running_mean is None for norm in norms)

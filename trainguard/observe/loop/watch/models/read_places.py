@@ -1,0 +1,147 @@
+"""Watches where a loss reads the states of padded sequences: at the last place, or elsewhere."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.watch.gradients import autograd_graph
+from trainguard.observe.loop.watch.gradients.autograd_graph import Node, signed
+from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.tools.user_line import caller
+
+_STEPS = {0, 1, 2, 4, 8, 16, 32, 64}  # that are looked at
+_MOST_NODES = 20000
+_SHORTEST = 4  # places of a row
+_LARGEST = 2**20  # tokens that are read
+_HALF = 0.5  # of the rows
+
+
+@dataclass(slots=True)
+class _Reading:
+    """Steps in which the last places alone were read, those in padding, and what share of rows."""
+
+    source: str
+    steps: int = 0
+    padded: int = 0
+    share: float = 0.0
+
+
+@dataclass(slots=True)
+class _LastPlace:
+    """A node that reads the last place of states alone; upright: of (T, N, D)."""
+
+    node: Node
+    rows: int
+    places: int
+    upright: bool
+
+
+class ReadPlaces(Watcher):
+    """The Probe event "read": tables of tokens whose rows are read in their padding."""
+
+    makes = ("Probe:read",)
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._readings: dict[str, _Reading] = {}
+
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """Compare the last places that are read with the rows of the tables below."""
+        if loss.grad_fn is None or self.recorder.steps not in _STEPS:
+            return
+        nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
+        if len(nodes) >= _MOST_NODES:
+            return
+        for read in _last_places(nodes):
+            below = set(autograd_graph.below(read.node, _MOST_NODES))
+            for weight, table, padding in _tables(below):
+                if table.shape == (read.rows, read.places):
+                    self._count(weight, table, padding)
+                elif read.upright and table.T.shape == (read.rows, read.places):
+                    self._count(weight, table.T, padding)
+
+    def finish(self) -> Iterable[Event]:
+        """Return what was found."""
+        for name, reading in self._readings.items():
+            if reading.padded:
+                yield Probe(
+                    probe="read",
+                    measured=reading.share / reading.padded,
+                    reference=float(reading.steps),
+                    step=reading.padded,
+                    label=name,
+                    source=reading.source,
+                )
+
+    def _count(self, weight: torch.Tensor, rows: torch.Tensor, padding: int) -> None:
+        """Count a step in which only the last place of each row is read."""
+        ends = _ends_of(rows, padding)
+        if ends is None:
+            return
+        self.looked.add("read")
+        name = self.recorder.names.parameter(weight)
+        reading = self._readings.setdefault(name, _Reading(caller()))
+        reading.steps += 1
+        share = float((ends > 0).double().mean())
+        if share >= _HALF:
+            reading.padded += 1
+            reading.share += share
+
+
+def _last_places(nodes: list[Node]) -> Iterator[_LastPlace]:
+    """Yield the nodes that read the last place of states that nothing else reads."""
+    readers = autograd_graph.find_readers(nodes)
+    for node in nodes:
+        read = _last_place(node)
+        before = node.next_functions[0][0] if read is not None else None
+        while before is not None and len(readers[before]) == 1:
+            if autograd_graph.kind_of(before) not in autograd_graph.SAME:
+                break
+            before = before.next_functions[0][0]
+        if read is not None and before is not None and len(readers[before]) == 1:
+            yield read
+
+
+def _last_place(node: Node) -> _LastPlace | None:
+    """Return what is read, where a node selects the last place of many along one of two axes."""
+    kind, sizes = autograd_graph.kind_of(node), autograd_graph.sizes(node)
+    if kind not in ("SelectBackward", "SliceBackward") or len(sizes) != 3:
+        return None
+    axis = signed(node._saved_dim) % 3  # noqa: SLF001 torch names it so
+    begin = getattr(node, "_saved_index", None) if kind == "SelectBackward" else node._saved_start  # noqa: SLF001
+    places, rows = sizes[axis], sizes[1 - axis] if axis < 2 else 0
+    if axis > 1 or places < _SHORTEST or rows == places:
+        return None
+    if signed(begin) not in (-1, places - 1):
+        return None
+    return _LastPlace(node, rows, places, upright=axis == 0)
+
+
+def _tables(nodes: Iterable[Node]) -> Iterator[tuple[torch.Tensor, torch.Tensor, int]]:
+    """Yield the tables of tokens that embeddings read, with the embedding and its padding."""
+    for node in nodes:
+        if autograd_graph.kind_of(node) == "EmbeddingBackward":
+            with suppress(RuntimeError):  # what was changed since cannot be read
+                rows = node._saved_indices  # noqa: SLF001
+                weight = getattr(node.next_functions[0][0], "variable", None)
+                plain = rows.is_cpu and rows.dim() == 2 and rows.numel() <= _LARGEST
+                if weight is not None and plain:
+                    yield weight, rows, signed(node._saved_padding_idx)  # noqa: SLF001
+
+
+def _ends_of(rows: torch.Tensor, padding: int) -> torch.Tensor | None:
+    """Return how much padding each row ends with; None where that is not known, or the same."""
+    known = padding >= 0
+    token = padding if known else int(rows[:, -1].mode().values)
+    there = (rows == token).int()
+    ends = there.flip(1).cumprod(1).sum(1)
+    if not known:
+        if int((there.sum(1) - ends).max()) or int(ends.max()) < 2:
+            return None  # it comes inside too
+        ends = ends - ends.min()  # the first may be a token that tells the end
+    return ends if int(ends.min()) < int(ends.max()) < rows.shape[1] else None

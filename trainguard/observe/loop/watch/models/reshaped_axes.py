@@ -1,0 +1,215 @@
+"""Watches views in the graph of a loss: shapes of a permutation that move no numbers."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.watch.gradients import autograd_graph
+from trainguard.observe.loop.watch.gradients.autograd_graph import Node
+from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.tools.user_line import caller
+
+_STEPS = {0, 1, 2, 4, 8}  # that are looked at
+_MOST_NODES = 20000
+_THROUGH = 12  # nodes between a view and the layer that made its numbers
+_CONVOLUTIONS = {"ConvolutionBackward", "MkldnnConvolutionBackward", "SlowConv3DBackward"}
+_PRODUCTS = {"AddmmBackward", "MmBackward"}
+_LAYERS = _CONVOLUTIONS | _PRODUCTS | {"BmmBackward", "BaddbmmBackward"}
+# What is joined, padded or cut may be viewed on purpose in a shape that shears it.
+_ASSEMBLED = ("Cat", "Stack", "ConstantPad", "Slice", "AsStrided", "Index", "Unfold", "Accumulate")
+_REDUCTIONS = ("Mean", "Sum", "Max", "Amax", "Amin", "Min", "Var", "Std", "Norm", "LinalgVector")
+
+Shape = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Reshape:
+    """A view of one shape in another, and in how many of the steps looked at it was seen."""
+
+    source: str
+    steps: int = 0
+
+
+class ReshapedAxes(Watcher):
+    """
+    The Probe event "reshaped": views whose shape is that of exchanged axes.
+
+    A view goes by the order in memory. What a convolution made has its channels in axis 1: where
+    a view leaves some of them for the last axis, there are neighbours of one channel instead. It is
+    "reshaped in part" where these are parts of the channels and later layers learn from them.
+    """
+
+    makes = ("Probe:reshaped", "Probe:reshaped in part")
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._found: dict[tuple[str, str], _Reshape] = {}  # by the kind of probe, and its label
+        self._steps = 0
+
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """Look at the views that a loss is made of."""
+        if loss.grad_fn is None or self.recorder.steps not in _STEPS:
+            return
+        nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
+        views = [node for node in nodes if autograd_graph.kind_of(node) in autograd_graph.VIEWS]
+        if len(nodes) >= _MOST_NODES or not views:
+            return
+        self.looked.add("reshaped")
+        self._steps += 1
+        readers = autograd_graph.find_readers(nodes)
+        for key in {key for view in views for key in self._look_at(view, readers)}:
+            self._found.setdefault(key, _Reshape(caller())).steps += 1
+
+    def finish(self) -> Iterable[Event]:
+        """Return what was found."""
+        for (probe, label), found in self._found.items():
+            yield Probe(
+                probe=probe,
+                measured=float(found.steps),
+                reference=float(self._steps),
+                label=label,
+                source=found.source,
+            )
+
+    def _look_at(self, view: Node, readers: dict[Node, list[Node]]) -> Iterator[tuple[str, str]]:
+        """Yield the probe and its label for a view that exchanges axes without moving numbers."""
+        before, after = autograd_graph.sizes(view), _shape_after(view)
+        if not before or not after or prod(before) != prod(after) or not prod(before):
+            return
+        maker = _maker(view, len(before))
+        kind = autograd_graph.kind_of(maker) if maker is not None else ""
+        if maker is None or kind.startswith(_ASSEMBLED):
+            return
+        consumers = [autograd_graph.kind_of(node) for node in readers.get(view, ())]
+        reduced = any(name.startswith(_REDUCTIONS) for name in consumers)
+        if kind in _CONVOLUTIONS:
+            wrong = not reduced and leaves_channels(before, after)
+        else:
+            into = any(name in _CONVOLUTIONS for name in consumers)
+            wrong = exchanges(before, after, certain=into)
+        if wrong:
+            in_part = kind in _CONVOLUTIONS and after[-1] < before[1]
+            probe = (
+                "reshaped in part" if in_part and _is_learned_from(view, readers) else "reshaped"
+            )
+            yield probe, f"{self._name(maker)} {_without_batch(before)} {_without_batch(after)}"
+
+    def _name(self, maker: Node) -> str:
+        """Return the name of the parameter of the layer that made the numbers, or nothing."""
+        for before, _ in maker.next_functions:
+            while before is not None and autograd_graph.kind_of(before) in ("TBackward",):
+                before = before.next_functions[0][0]
+            variable = getattr(before, "variable", None)
+            if variable is not None and variable.dim() > 1:
+                return self.recorder.names.parameter(variable)
+        return "-"
+
+
+def leaves_channels(before: Shape, after: Shape) -> bool:
+    """Say whether channels of (N, C, ...) are meant by the last axis of a view, and not there."""
+    batch, channels = before[0], before[1]
+    places = [size for size in before[2:] if size > 1]
+    kept = [size for size in after if size > 1]
+    if len(kept) < 2 or len(after) > 3 or channels < 2 or not places:
+        return False
+    if after[0] != batch and (len(after) > 2 or after[0] % batch):
+        return False
+    last, rows = kept[-1], prod(places)
+    if last in [prod(places[place:]) for place in range(len(places))]:
+        return False  # places, or whole maps of channels
+    groups = last % rows == 0 and channels % (last // rows) == 0
+    parts = last < channels and channels % last == 0 and not groups
+    with_places = len(places) > 1 and last in {channels * size for size in places}
+    return last == channels != rows or parts or (with_places and last % rows != 0)
+
+
+def exchanges(before: Shape, after: Shape, *, certain: bool) -> bool:
+    """
+    Say whether a view of (N, ...) has the sizes of exchanged axes, and not in this order.
+
+    certain: whether what is done with it tells that they are meant to be.
+    """
+    if not before or not after or before[0] != after[0]:
+        return False
+    own = [size for size in before[1:] if size > 1]
+    new = [size for size in after[1:] if size > 1]
+    if len(own) == 3 and len(new) == 2:  # heads joined before they are moved behind the places
+        return own[1] == new[0] and _are_apart(own[0], own[1])
+    if len(own) != 2 or own[0] == own[1]:
+        return False
+    places, features = own
+    if len(new) == 2:
+        return new == [features, places] and (certain or max(own) % min(own) != 0)
+    heads = len(new) == 3 and new[1] == places and new[0] * new[2] == features
+    maps = len(new) == 3 and new[0] == features and new[1] * new[2] == places
+    return (heads and _are_apart(new[0], places)) or (maps and _are_apart(features, places))
+
+
+def _are_apart(first: int, second: int) -> bool:
+    """Say whether the first of two axes is no multiple of the second, which groups of it are."""
+    return first % second != 0
+
+
+def _shape_after(view: Node) -> Shape:
+    """Return the shape of what a view made; nothing where this torch does not tell."""
+    known = getattr(view, "_input_metadata", ())
+    return tuple(int(size) for size in known[0].shape) if known else ()
+
+
+def _without_batch(shape: Shape) -> str:
+    """Return a shape whose first size may change from step to step."""
+    return f"(N,{','.join(str(size) for size in shape[1:])})"
+
+
+def _is_learned_from(view: Node, readers: dict[Node, list[Node]]) -> bool:
+    """Say whether a later layer makes something of a view, and so may have learned its order."""
+    waiting, seen = [*readers.get(view, ())], set[Node]()
+    while waiting:
+        node = waiting.pop()
+        if autograd_graph.kind_of(node) in _LAYERS:
+            return True
+        if node not in seen:
+            seen.add(node)
+            waiting += readers.get(node, ())
+    return False
+
+
+def _maker(view: Node, rank: int) -> Node | None:
+    """Return the node that made the numbers of a view, through what keeps each in its place."""
+    node = view.next_functions[0][0] if view.next_functions else None
+    for _ in range(_THROUGH):
+        if node is None:
+            return None
+        kind = autograd_graph.kind_of(node)
+        if kind in _CONVOLUTIONS | _PRODUCTS or kind.startswith(_ASSEMBLED):
+            return node
+        if kind in autograd_graph.VIEWS and rank != len(autograd_graph.sizes(node)):
+            return _of_linear(node)
+        if kind in ("PermuteBackward", "TransposeBackward") or not _is_pointwise(kind):
+            return node
+        node = node.next_functions[0][0]
+    return node
+
+
+def _of_linear(view: Node) -> Node:
+    """Return the product of matrices that a view brings in shape, or else the view."""
+    before = view.next_functions[0][0]
+    is_product = before is not None and autograd_graph.kind_of(before) in _PRODUCTS
+    return before if is_product else view
+
+
+def _is_pointwise(kind: str) -> bool:
+    """Say whether a node keeps each number in its place, and has one input that matters."""
+    pointwise = (
+        *("Relu", "Leaky", "Elu", "Gelu", "Silu", "Sigmoid", "Tanh", "Softplus", "Hardswish"),
+        *("Clone", "ToCopy", "Mul", "Div", "Add", "Exp", "NativeDropout", "NativeBatchNorm"),
+        *("CudnnBatchNorm", "NativeGroupNorm", "NativeLayerNorm", "MaxPool", "AvgPool"),
+        *("AdaptiveAvgPool", "MkldnnAdaptiveAvg", "Alias", "UnsafeView", "Hardtanh", "Mish"),
+        *("AdaptiveMaxPool", "MkldnnMaxPool", "Clamp", "PreluKernel", "Celu", "Selu"),
+    )
+    return kind.startswith(pointwise)

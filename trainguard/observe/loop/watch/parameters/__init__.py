@@ -1,0 +1,1 @@
+"""What becomes of parameters: whether they move, are held, averaged, shared, saved and loaded."""

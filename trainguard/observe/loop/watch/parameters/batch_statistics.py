@@ -1,0 +1,103 @@
+"""Watches the batch statistics that evaluations use: whether they ever followed the data."""
+
+import weakref
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.watch.parameters.averaged_copies import AveragedCopies
+from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.window import Forward
+
+_LOOKS = 16  # evaluations of one module that are looked at
+_BATCH_NORM = nn.modules.batchnorm._NormBase  # noqa: SLF001 what all of them derive from
+
+
+class BatchStatistics(Watcher):
+    """
+    The Probe event "statistics": a mean of 0 and a variance of 1 in an evaluation, as at first.
+
+    measured: how many batches they have seen. Told are those that saw some and did not move, and
+    those of an average whose own weights have moved, while those of its model saw some.
+    """
+
+    makes = ("Probe:statistics",)
+    relies_on = ("AveragedCopies",)
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._layers: weakref.WeakKeyDictionary[nn.Module, list[Any]] = weakref.WeakKeyDictionary()
+        self._looks: weakref.WeakKeyDictionary[nn.Module, tuple[int, int]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._found: dict[str, Probe] = {}
+
+    def forward(
+        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
+    ) -> None:
+        """Look at the statistics of a module in evaluation mode, once between two steps."""
+        if module.training or forward.gradients or not self.recorder.steps:
+            return
+        layers = self._layers.get(module)
+        if layers is None:
+            layers = self._layers[module] = [weakref.ref(p) for p in _batch_norms(module)]
+        looks, step = self._looks.get(module, (0, -1))
+        # Later looks are further apart: an average takes some steps before it is known as one.
+        if layers and looks < _LOOKS and self.recorder.steps >= max(step + 1, step * 5 // 4):
+            self._looks[module] = looks + 1, self.recorder.steps
+            with suppress(Exception):  # whatever somebody's layers do when they are looked at
+                self._look(forward, module, [layer for ref in layers if (layer := ref())])
+
+    def finish(self) -> Iterable[Event]:
+        """Return what was found."""
+        return self._found.values()
+
+    def _look(self, forward: Forward, module: nn.Module, layers: list[nn.Module]) -> None:
+        """Tell of a layer whose statistics are still those that it was made with."""
+        self.looked.add("statistics")
+        asleep = [layer for layer in layers if not layer.training]
+        still = _untouched(asleep)
+        if asleep == layers and not still:  # what has moved stays so
+            self._looks[module] = _LOOKS, self.recorder.steps
+        if not still or forward.module in self._found:
+            return
+        tracked = max(int(layer.num_batches_tracked) for layer in still)
+        if tracked or self._follows_a_model(module):
+            self._found[forward.module] = Probe(
+                probe="statistics",
+                measured=float(tracked),
+                reference=float(len(still)),
+                step=self.recorder.steps,
+                label=self.recorder.names.module(still[0]),
+                source=forward.source,
+            )
+
+    def _follows_a_model(self, module: nn.Module) -> bool:
+        """Say whether a module is an average that moves, of a model whose statistics move."""
+        own = {id(part) for part in module.modules()}
+        for copy, moved in self.recorder.watcher(AveragedCopies).moves():
+            student = copy.follows.module()
+            if moved and student is not None and id(copy.source) in own:
+                own_layers = _batch_norms(student)
+                return len(_untouched(own_layers)) < len(own_layers)
+        return False
+
+
+def _batch_norms(module: nn.Module) -> list[nn.Module]:
+    """Return the layers of a module that keep batch statistics."""
+    kept = [m for m in module.modules() if isinstance(m, _BATCH_NORM) and m.track_running_stats]
+    return [m for m in kept if m.running_mean is not None and m.num_batches_tracked is not None]
+
+
+def _untouched(layers: list[Any]) -> list[Any]:
+    """Return the layers whose statistics are exactly those that they were made with."""
+    with torch.no_grad():
+        fresh = [~one.running_mean.any() & (one.running_var == 1).all() for one in layers]
+    # All together: on an accelerator each would be waited for.
+    together = torch.stack([each.to(fresh[0].device) for each in fresh]).tolist() if fresh else []
+    return [layer for layer, is_fresh in zip(layers, together, strict=True) if is_fresh]

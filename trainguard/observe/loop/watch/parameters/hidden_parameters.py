@@ -1,0 +1,85 @@
+"""Watches for parameters that a model uses and does not register, as layers kept in a list."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainguard.observe.loop.watch.gradients import autograd_graph
+from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.tools.living_objects import living
+
+_MOST_NODES = 20000
+_MOST_LOOKS = 4  # passes backward that are looked at in one step
+
+
+class HiddenParameters(Watcher):
+    """
+    Makes parameters known that get gradients and belong to no module that was called by itself.
+
+    They are looked for in the graph of what is handed to backward, at steps 0, 1, 2, 4, 8, ...
+    """
+
+    makes = ("Parameter",)
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._looked = (-1, 0)
+
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """Look at the leaves of the graph, now and then."""
+        step = self.recorder.steps
+        last, looks = self._looked
+        if step & (step - 1) or (step == last and looks >= _MOST_LOOKS) or loss.grad_fn is None:
+            return
+        self._looked = (step, looks + 1 if step == last else 1)
+        self.recorder.names.refresh()
+        unknown = [p for p in _leaves(loss) if not self.recorder.names.knows(p)]
+        held = {
+            id(p)
+            for window in self.recorder.windows
+            if window.optimizer is not None and (optimizer := window.optimizer()) is not None
+            for group in optimizer.param_groups
+            for p in group["params"]
+        }
+        loose = {id(p): p for p in unknown if id(p) not in held}
+        if loose:
+            self._name(loose)
+
+    def _name(self, loose: dict[int, nn.Parameter]) -> None:
+        """
+        Name parameters by the modules that hold them, and those that no module holds by their form.
+
+        A module in evaluation mode is a helper; one that was not called is used by its methods.
+        """
+        names, called = self.recorder.names, self.recorder.called
+        for module in living(nn.Module):
+            for key, parameter in module.__dict__.get("_parameters", {}).items():
+                known = loose.pop(id(parameter), None)
+                if known is not None and module.training and id(module) in called:
+                    names.add_hidden(known, f"{self._place(module)}.{key}")
+        for parameter in loose.values():
+            names.add_hidden(parameter, names.parameter(parameter))
+
+    def _place(self, module: nn.Module) -> str:
+        """Name a module by the list or dict of another one that it is kept in, or by its class."""
+        names = self.recorder.names
+        for owner in [each for root in names.roots() for each in root.modules()]:
+            for attribute, value in vars(owner).items():
+                if attribute[:1] == "_" or not isinstance(value, list | tuple | dict):
+                    continue
+                entries = value.items() if isinstance(value, dict) else enumerate(value)
+                for key, entry in entries:
+                    if entry is module:
+                        return f"{names.module(owner)}.{attribute}[{key!r}]"
+        return type(module).__name__
+
+
+def _leaves(loss: torch.Tensor) -> Iterator[nn.Parameter]:
+    """Yield the parameters that a backward will give a gradient to."""
+    for node in autograd_graph.below(loss.grad_fn, _MOST_NODES):
+        leaf = getattr(node, "variable", None)
+        # FSDP joins a layer's parameters in one of its own, and leaves them in the model as views.
+        if isinstance(leaf, nn.Parameter) and not getattr(leaf, "_params", None):
+            yield leaf

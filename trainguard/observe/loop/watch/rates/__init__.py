@@ -1,0 +1,1 @@
+"""Learning rates: those in force, what schedulers are laid out for, and schedules that go on."""

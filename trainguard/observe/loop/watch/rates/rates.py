@@ -1,0 +1,268 @@
+"""Watches learning rates: those in force, those that schedulers report, and their advances."""
+
+import linecache
+import re
+import sys
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import wraps
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.events.scheduler import Scheduler
+from trainguard.observe.loop.watch.rates.schedule_plans import plan_length, told_expression
+from trainguard.observe.loop.watch.said.loggers import number_of
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
+from trainguard.observe.loop.window import Window
+from trainguard.observe.tools.living_objects import kinds
+from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.user_line import caller
+
+_ADVANCE = re.compile(r"^[^#]*sched\w*\.step\(", re.IGNORECASE)
+_STEP = re.compile(r"([\w\])]+)\.step\b")
+_OPTIMIZER = re.compile(r"opt|scaler|prof", re.IGNORECASE)
+_METRICS = 256  # of one scheduler
+
+
+@dataclass(slots=True)
+class _SchedulerHistory:
+    """
+    One scheduler: how often it was advanced, and how often before its optimizer's first step.
+
+    full: whether the rates are those of the optimizer when it was made, as before any warmup.
+    plan: after how many advances its schedule is over, and the setting that says so.
+    base: the rates that it multiplies. placed: whether it was told at which epoch it is.
+    part: whether another scheduler is made of it. mode, expression, metrics: as in a Scheduler.
+    """
+
+    name: str
+    scheduler: weakref.ref[Any]
+    window: Window | None
+    source: str
+    full: bool = False
+    plan: tuple[int, str] = (0, "")
+    base: tuple[float, ...] = ()
+    calls: int = 0
+    early: int = 0
+    placed: bool = False
+    part: bool = False
+    mode: str = ""
+    expression: str = ""
+    metrics: list[tuple[int, float]] = field(default_factory=list)
+
+
+class Rates(Watcher):
+    """
+    The columns rates and reported, the word "schedule" in the order, and Scheduler events.
+
+    The Probe event "base rate" is of an optimizer whose last rate is below the one it was made for.
+    """
+
+    makes = ("rates", "reported", "order", "Scheduler", "Probe:base rate")
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._seen: dict[int, _SchedulerHistory] = {}
+        self._depth = 0  # above zero inside a constructor or another scheduler
+        self._last: dict[int, tuple[Window, float, float]] = {}  # the rate in force, and the base
+
+    def install(self, patches: Patches) -> None:
+        """Listen to every class of schedulers that there is, and to those made later."""
+        self._patches = patches
+        for kind in kinds(LRScheduler):
+            self._listen(kind)
+            if "__init__" in vars(kind):  # not all of torch's own call the one they inherit
+                patches.replace(kind, "__init__", self._wrap_init)
+
+    def schedulers(self, optimizer: Optimizer) -> list[Any]:
+        """Return the schedulers of an optimizer that are alive."""
+        alive = [seen.scheduler() for seen in self._seen.values()]
+        return [each for each in alive if getattr(each, "optimizer", None) is optimizer]
+
+    def before_step(self, window: Window) -> Columns:
+        """Return the rates that the step is made with."""
+        optimizer = window.optimizer() if window.optimizer is not None else None
+        if optimizer is None:
+            return {}
+        rates = tuple(_number(group.get("lr", 0.0)) for group in optimizer.param_groups)
+        self._last[id(window)] = window, rates[0], _base_rate(optimizer)
+        return {"rates": rates, "reported": self._reported_rates(window, len(rates))}
+
+    def finish(self) -> Iterable[Event]:
+        """Return what became of each scheduler."""
+        for seen in self._seen.values():
+            steps = seen.window is not None and seen.window.index > 0
+            yield Scheduler(
+                name=seen.name,
+                optimizer=seen.window.name if seen.window is not None and steps else "",
+                calls=seen.calls,
+                early=seen.early,
+                conditional=seen.full and _advances(seen.source),
+                inert=_is_inert(seen.source),
+                length=0 if seen.part or seen.placed else seen.plan[0],
+                setting=seen.plan[1],
+                base=seen.base,
+                mode=seen.mode,
+                expression=seen.expression,
+                metrics=tuple(seen.metrics),
+                source=seen.source,
+            )
+        for window, rate, base in self._last.values():
+            if isinstance(rate, float) and 0 < rate < base:
+                yield Probe(probe="base rate", measured=rate, reference=base, label=window.name)
+
+    def _reported_rates(self, window: Window, groups: int) -> tuple[float, ...]:
+        """Return what the scheduler of an optimizer, the latest advanced, says the rates are."""
+        for seen in reversed(self._seen.values()):
+            scheduler = seen.scheduler()
+            if scheduler is None or seen.window is not window:
+                continue
+            said = getattr(scheduler, "_last_lr", None)
+            if isinstance(said, list) and len(said) == groups and seen.calls:
+                return tuple(_number(rate) for rate in said)
+        return ()
+
+    @shielded
+    def _listen(self, kind: type[Any]) -> None:
+        """Listen to `step` where a class defines it itself."""
+        step = vars(kind).get("step")
+        if step is not None and not getattr(step, "__trainguard__", False):
+            self._patches.replace(kind, "step", self._wrap_step)
+
+    def _wrap_init(self, make: Callable[..., None]) -> Callable[..., None]:
+        """Return an `__init__` that makes the new scheduler known."""
+
+        @wraps(make)
+        def wrapper(scheduler: Any, *args: Any, **kwargs: Any) -> None:
+            """Make the scheduler; the step that its constructor takes does not count."""
+            for kind in type(scheduler).__mro__:
+                self._listen(kind)
+            self._depth += 1
+            try:
+                make(scheduler, *args, **kwargs)
+            finally:
+                self._depth -= 1
+            if self.recorder.patches.active and not self._depth:
+                self._know(scheduler)
+
+        return wrapper
+
+    def _wrap_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a `step` that counts, once for a scheduler that is made of others."""
+
+        @wraps(step)
+        def wrapper(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+            """Advance the scheduler."""
+            outermost = self._depth == 0 and self.recorder.patches.active
+            self._depth += 1
+            try:
+                result = step(scheduler, *args, **kwargs)
+            finally:
+                self._depth -= 1
+            if outermost:
+                self._note_step(scheduler, args, kwargs, sys._getframe(1))  # noqa: SLF001
+            return result
+
+        wrapper.__trainguard__ = True  # type: ignore[attr-defined]
+        return wrapper
+
+    @shielded
+    def _know(self, scheduler: Any) -> _SchedulerHistory:
+        """Return what is known of a scheduler; it is met when made, or when first advanced."""
+        seen = self._seen.get(id(scheduler))
+        if seen is None or seen.scheduler() is not scheduler:
+            optimizer = getattr(scheduler, "optimizer", None)
+            seen = self._seen[id(scheduler)] = _SchedulerHistory(
+                type(scheduler).__name__,
+                weakref.ref(scheduler),
+                self._window_of(optimizer),
+                caller(3),
+                _begins_full(scheduler),
+                plan_length(scheduler),
+                _base_rates(scheduler),
+            )
+        return seen
+
+    def _window_of(self, optimizer: Any) -> Window | None:
+        """Return the window of the optimizer that a scheduler drives, a wrapped one's too."""
+        inner = getattr(optimizer, "optimizer", optimizer)
+        return self.recorder.window_of(inner) if isinstance(inner, Optimizer) else None
+
+    def _take_metric(self, seen: _SchedulerHistory, metric: Any, frame: FrameType) -> None:
+        """Take down what a scheduler is told, and what the line that tells it calls that."""
+        if not seen.metrics:
+            seen.mode, seen.expression = (
+                getattr(seen.scheduler(), "mode", ""),
+                told_expression(frame),
+            )
+        value = number_of(metric)
+        if isinstance(value, float) and len(seen.metrics) < _METRICS:
+            seen.metrics.append((self.recorder.tick(), value))
+
+    @shielded
+    def _note_step(self, scheduler: Any, args: Any, kwargs: Any, frame: FrameType) -> None:
+        """Note an advance, and what the scheduler was told with it."""
+        seen = self._count(scheduler)
+        seen.placed |= bool(args or kwargs)
+        if args and isinstance(scheduler, ReduceLROnPlateau):
+            self._take_metric(seen, args[0], frame)
+
+    def _count(self, scheduler: Any) -> _SchedulerHistory:
+        """Count an advance, for the scheduler and for those that it is made of."""
+        seen = self._know(scheduler)
+        if seen.window is not None:
+            seen.window.did("schedule")
+            seen.early += seen.window.index == 0
+        for inner in getattr(scheduler, "_schedulers", ()):
+            part = self._know(inner)
+            part.calls, part.part = part.calls + 1, True
+        seen.calls += 1
+        self._seen[id(scheduler)] = self._seen.pop(id(scheduler))  # the latest stands last
+        return seen
+
+
+def _begins_full(scheduler: Any) -> bool:
+    """Say whether the rates that a scheduler began with are those that it was given."""
+    given, begun = (getattr(scheduler, name, None) for name in ("base_lrs", "_last_lr"))
+    return isinstance(given, list) and given == begun
+
+
+def _base_rates(scheduler: Any) -> tuple[float, ...]:
+    """Return the rates that the function of a LambdaLR multiplies, nothing for other kinds."""
+    if not isinstance(scheduler, LambdaLR):
+        return ()
+    rates = [number_of(rate) for rate in scheduler.base_lrs]
+    return tuple(rate for rate in rates if isinstance(rate, float))
+
+
+def _base_rate(optimizer: Optimizer) -> float:
+    """Return the rate that the first group had before any schedule; 0 where that is unknown."""
+    made = optimizer.defaults.get("lr", 0.0)
+    base = optimizer.param_groups[0].get("initial_lr", made)
+    return base if isinstance(base, float) else 0.0
+
+
+def _is_inert(source: str) -> bool:
+    """Say whether the file of a `file:line` has no line that could advance a scheduler."""
+    lines = linecache.getlines(source.rpartition(":")[0])
+    steps = [found[1] for line in lines for found in _STEP.finditer(line)]
+    return bool(lines) and all(_OPTIMIZER.search(name) for name in steps)
+
+
+def _advances(source: str) -> bool:
+    """Say whether the file of a `file:line` has a line that advances some scheduler."""
+    return any(_ADVANCE.match(line) for line in linecache.getlines(source.rpartition(":")[0]))
+
+
+def _number(rate: Any) -> Any:
+    """Return a rate as a number; one on an accelerator as a copy, since it changes in place."""
+    if isinstance(rate, torch.Tensor):
+        return float(rate) if rate.device.type == "cpu" else rate.detach().clone()
+    return float(rate)

@@ -1,0 +1,216 @@
+"""Watches runs that go on from a file: whether the schedule in the file goes on too."""
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.watch.rates.rates import Rates
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
+from trainguard.observe.loop.window import Window
+from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.user_line import caller
+
+_ADVANCED = 2  # advances in the file, at least: a schedule that has hardly begun loses nothing
+_NEAR = 2  # times as far from the rate of the state as from its own beginning: it is a new one
+_SMALL = 0.05  # of the rate: what decays slowly is not told from what begins anew
+_PLANS = ("initial_lr", "max_lr", "min_lr")
+_COUNTERS = {
+    "last_epoch",
+    "best",
+    "num_bad_epochs",
+    "cooldown_counter",
+    "_step_count",
+    "_last_lr",
+    "_get_lr_called_within_step",
+    "_is_initial",
+    "_schedulers",
+}
+
+
+@dataclass(slots=True)
+class _ReadSchedule:
+    """A schedule's state that was read, the optimizers loaded since, and the step that was due."""
+
+    state: dict[str, Any]
+    step: int
+    source: str
+    optimizers: "list[weakref.ref[Optimizer]]" = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Overtaken:
+    """A schedule that had hardly begun as its optimizer was loaded; rate: that of the state."""
+
+    optimizer: "weakref.ref[Optimizer]"
+    scheduler: "weakref.ref[Any]"
+    advanced: int
+    own_rate: float
+    rate: float
+    source: str
+    stepped: bool = False
+
+
+class ResumedSchedules(Watcher):
+    """
+    The Probe event "resumed": a schedule that begins anew beside an optimizer that goes on.
+
+    The Probe event "resumed rate": the first rate of such a schedule, where no state of one is
+    known: as far from the rate that was loaded as its own beginning is.
+    """
+
+    makes = ("Probe:resumed", "Probe:resumed rate")
+    relies_on = ("Rates",)
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._read: list[_ReadSchedule] = []
+        self._found: list[Probe] = []
+        self._overtaken: list[_Overtaken] = []
+
+    def install(self, patches: Patches) -> None:
+        """Listen to files that are read, and to optimizers that are loaded."""
+        self._rates = self.recorder.watcher(Rates)
+        patches.replace(torch, "load", self._loads)
+        patches.replace(Optimizer, "load_state_dict", self._restores)
+
+    def before_step(self, window: Window) -> Columns:
+        """Compare the schedules of an optimizer that goes on with what was read with it."""
+        if self._read and window.optimizer is not None:
+            read, self._read = self._read, []
+            optimizer = window.optimizer()
+            with suppress(Exception):  # whatever somebody's schedulers do when they are looked at
+                for one in read:
+                    own = any(ref() is optimizer for ref in one.optimizers)
+                    if optimizer is not None and own and one.step == self.recorder.steps:
+                        self._compare(one, optimizer)
+        if self._overtaken and window.optimizer is not None:
+            optimizer = window.optimizer()
+            with suppress(Exception):
+                self._overtaken = [
+                    one
+                    for one in self._overtaken
+                    if one.optimizer() is not optimizer or self._waits(one)
+                ]
+        return {}
+
+    def finish(self) -> Iterable[Event]:
+        """Return what was found."""
+        return self._found
+
+    def _compare(self, read: _ReadSchedule, optimizer: Optimizer) -> None:
+        """Tell of the schedule that is configured as the one in the file, and begins anew."""
+        done = read.state["last_epoch"]
+        for scheduler in self._rates.schedulers(optimizer):
+            state = scheduler.state_dict()
+            if state.keys() == read.state.keys() and _settings(state) == _settings(read.state):
+                self.looked.add("resumed")
+                if state["last_epoch"] < done:
+                    probe = Probe(
+                        probe="resumed",
+                        measured=float(state["last_epoch"]),
+                        reference=float(done),
+                        step=self.recorder.steps,
+                        label=type(scheduler).__name__,
+                        source=read.source,
+                    )
+                    self._found.append(probe)
+                return
+
+    def _waits(self, one: _Overtaken) -> bool:
+        """Say whether a schedule has not advanced yet; tell of it once it has."""
+        scheduler, optimizer = one.scheduler(), one.optimizer()
+        if scheduler is None or optimizer is None:
+            return False
+        rate = float(optimizer.param_groups[0]["lr"])
+        ahead = scheduler.last_epoch - one.advanced
+        if ahead == 0:
+            one.stepped |= rate == one.rate
+            return rate == one.rate  # else it was set by hand
+        self.looked.add("resumed")
+        jump = abs(rate - one.rate)
+        near = jump <= _NEAR * abs(rate - one.own_rate) or jump <= _SMALL * max(rate, one.rate)
+        if ahead == 1 and one.stepped and not near:
+            probe = Probe(
+                probe="resumed rate",
+                measured=rate,
+                reference=one.rate,
+                step=self.recorder.steps,
+                label=type(scheduler).__name__,
+                source=one.source,
+            )
+            self._found.append(probe)
+        return False
+
+    def _loads(self, load: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a `torch.load` that remembers the schedules in what it has read."""
+
+        @wraps(load)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            """Read the file."""
+            found = load(*args, **kwargs)
+            if self.recorder.patches.active and isinstance(found, Mapping):
+                self._note_schedules(found)
+            return found
+
+        return wrapper
+
+    @shielded
+    def _note_schedules(self, found: Mapping[Any, Any]) -> None:
+        """Take down the schedules in what was read."""
+        states = [state for state in found.values() if _is_schedule(state)]
+        source = caller() if states else ""
+        step = self.recorder.steps
+        self._read += [_ReadSchedule(dict(state), step, source) for state in states]
+
+    def _restores(self, restore: Callable[..., Any]) -> Callable[..., Any]:
+        """Return an `Optimizer.load_state_dict` that tells which optimizer goes on."""
+
+        @wraps(restore)
+        def wrapper(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            """Load the state."""
+            own = [_plan(group) for group in optimizer.param_groups]
+            result = restore(optimizer, *args, **kwargs)
+            if self.recorder.patches.active:
+                self._note_optimizer(optimizer, own)
+            return result
+
+        return wrapper
+
+    @shielded
+    def _note_optimizer(self, optimizer: Optimizer, own: list[dict[str, Any]]) -> None:
+        """Take down that an optimizer was loaded; own: its groups' plans before that."""
+        for read in self._read:
+            read.optimizers.append(weakref.ref(optimizer))
+        loaded = [_plan(group) for group in optimizer.param_groups]
+        rate = float(optimizer.param_groups[0]["lr"])
+        if not optimizer.state or not rate or not own[0] or own != loaded:
+            return  # nothing goes on, or with another plan
+        for scheduler in self._rates.schedulers(optimizer):
+            if scheduler.last_epoch < _ADVANCED:
+                begins = float(scheduler.get_last_lr()[0])
+                place = weakref.ref(optimizer), weakref.ref(scheduler), scheduler.last_epoch
+                self._overtaken.append(_Overtaken(*place, begins, rate, caller()))
+
+
+def _plan(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what schedulers have written down in a group of parameters, of their own plans."""
+    return {name: group[name] for name in _PLANS if name in group}
+
+
+def _is_schedule(state: Any) -> bool:
+    """Say whether something is the state of a schedule that has advanced."""
+    advanced = state.get("last_epoch") if isinstance(state, dict) else None
+    return isinstance(advanced, int) and advanced >= _ADVANCED and "_last_lr" in state
+
+
+def _settings(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a schedule was configured with."""
+    return {name: value for name, value in state.items() if name not in _COUNTERS}

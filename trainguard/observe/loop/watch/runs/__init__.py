@@ -1,0 +1,1 @@
+"""The run as a whole: conditions, time, memory, random numbers, other processes."""

@@ -1,0 +1,1 @@
+"""Samples, whatever serves them: batches, their order, their labels, and who sees them."""

@@ -1,0 +1,249 @@
+"""Watches data: waiting for loaders, how many samples come, and whether they ever differ."""
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from itertools import islice
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils.data import dataloader
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.locate_nonfinite import tensors_in
+from trainguard.observe.loop.watch.runs.conditions import Conditions
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
+from trainguard.observe.loop.window import Forward, Window
+from trainguard.observe.tools.fingerprint import fingerprint
+from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.places import start_of
+from trainguard.observe.tools.user_line import caller
+
+_HASHED = 512  # steps whose batches all get a fingerprint; of later ones those that are surveyed
+_SIZED = 64  # batches whose loader is asked how many it has
+_PLACED = 16  # batches of which it is known who asked for them
+_MOST = 65536  # batches that are told apart
+_RECENT = 8  # batches of loaders that are remembered
+_PASSES = 256
+_TENSORS = 4  # of a batch
+
+
+@dataclass(slots=True)
+class ServedBatch:
+    """
+    A batch that a loader has served.
+
+    number: of the batch in the run. batches: how many the loader has; 0 where that is unknown.
+    samples: how many its data set has. turn: the number of the pass through a loader that it
+    belongs to. tensors: the first few in it. paired: whether it is an input and its target.
+    iterator: of the loader.
+    """
+
+    number: int
+    batches: int
+    samples: int
+    turn: int
+    tensors: "list[weakref.ref[torch.Tensor]]"
+    paired: bool
+    iterator: "weakref.ref[Any]"
+    source: str = ""
+
+    def has(self, tensor: torch.Tensor) -> bool:
+        """Say whether a tensor is one of the batch, or a view of one."""
+        base = tensor._base  # noqa: SLF001
+        for ref in self.tensors:
+            own = ref()
+            if own is not None and (own is tensor or own is base or _same_view(own, tensor)):
+                return True
+        return False
+
+    def alive(self) -> list[torch.Tensor]:
+        """Return the tensors that are still there."""
+        return [tensor for ref in self.tensors if (tensor := ref()) is not None]
+
+
+class Batches(Watcher):
+    """
+    The columns wait, batch and fingerprints, and the Probe event "batches".
+
+    recent: the latest batches that loaders have served.
+    given: the input of the latest pass that may learn. served_by: the iterator of the latest batch.
+    """
+
+    makes = ("wait", "batch", "fingerprints", "Probe:batches")
+    relies_on = ("Forwards",)
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self.recent: deque[ServedBatch] = deque(maxlen=_RECENT)
+        self.given: weakref.ref[torch.Tensor] | None = None
+        self.served_by: Callable[[], Any] = lambda: None
+        self._thread = threading.get_ident()
+        self._inside = False
+        self._count = 0
+        self._turns: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._waited = 0.0
+        self._marks: dict[int, float] = {}
+        self._passes: dict[int, tuple[int, ServedBatch | None, int]] = {}
+        self._numbers: set[int] = set()  # of the batches of loaders that were trained on
+        self._inputs: set[int] = set()  # fingerprints of what was trained on
+        self._wholes: set[int] = set()  # those with the targets, until there are two
+        self._found: Probe | None = None
+
+    def install(self, patches: Patches) -> None:
+        """Listen to the iterators of all loaders."""
+        patches.replace(dataloader._BaseDataLoaderIter, "__next__", self._next)  # noqa: SLF001
+
+    def forward(
+        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
+    ) -> None:
+        """Count the samples of a pass, and take the fingerprint of its input."""
+        first = next((tensor for tensor in tensors_in(inputs) if tensor.dim()), None)
+        if first is None:
+            return
+        packed = next((entry for entry in inputs if isinstance(entry, PackedSequence)), None)
+        forward.samples = int(packed.batch_sizes[0]) if packed is not None else first.size(0)
+        if not forward.gradients:
+            return
+        self.given = weakref.ref(first)
+        number = whole = 0
+        served = self.origin(first)
+        if self.recorder.steps < _HASHED or any(w.is_surveyed for w in self.recorder.windows):
+            number = whole = fingerprint([first])
+            if served is not None and number and len(self._wholes) < 2:
+                whole = fingerprint([first, *served.alive()])  # another target is another batch
+        self._passes[forward.clock] = number, served, whole
+        if len(self._passes) > _PASSES:
+            del self._passes[next(iter(self._passes))]
+
+    def before_step(self, window: Window) -> Columns:
+        """Return what is known of the passes that learned."""
+        learned = [forward for forward in window.forwards if forward.learned]
+        if not learned:
+            return {}
+        each = [self._passes.get(forward.clock, (0, None, 0)) for forward in learned]
+        for forward, (number, served, whole) in zip(learned, each, strict=True):
+            if served is not None and number and len(self._numbers) < _MOST:
+                self._inputs.add(number)
+                self._trained_on(forward, served, whole)
+        numbers = tuple(number for number, _, _ in each)
+        return {
+            "batch": tuple(forward.samples for forward in learned),
+            "fingerprints": numbers if any(numbers) else (),
+        }
+
+    def after_step(self, window: Window) -> Columns:
+        """Return how long the window has waited for loaders."""
+        before = self._marks.get(id(window), 0.0)
+        self._marks[id(window)] = self._waited
+        return {"wait": self._waited - before}
+
+    def finish(self) -> Iterator[Event]:
+        """Return how many different batches came from a loader that was asked again and again."""
+        if self._found is not None and len(self._numbers) > 1:
+            yield Probe(
+                probe="batches",
+                measured=float(max(len(self._inputs), min(2, len(self._wholes)))),
+                reference=self._found.reference,
+                label=self._found.label,
+                source=self._found.source,
+            )
+
+    def origin(self, tensor: torch.Tensor) -> ServedBatch | None:
+        """Return the batch of a loader that a tensor belongs to, if it was not copied since."""
+        return next((served for served in reversed(self.recent) if served.has(tensor)), None)
+
+    def _trained_on(self, forward: Forward, served: ServedBatch, whole: int) -> None:
+        """Take down that a pass learned from a batch; a loader of one batch is none to speak of."""
+        if served.batches < 2 or 0 < served.samples <= forward.samples:
+            return
+        self._numbers.add(served.number)
+        self._wholes.add(whole)
+        self.recorder.watcher(Conditions).seen.setdefault("batches", served.batches)
+        if self._found is None:
+            label = f"input of {forward.module}, {forward.samples} samples"
+            reference = float(served.batches)
+            self._found = Probe(
+                probe="batches",
+                measured=1.0,
+                reference=reference,
+                label=label,
+                source=served.source,
+            )
+
+    def _next(self, advance: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the `__next__` of loaders' iterators, telling how long it took and what came."""
+
+        @wraps(advance)
+        def wrapper(iterator: Any) -> Any:
+            """Return the next batch; loaders inside of loaders, or of other threads, are quiet."""
+            live = self.recorder.patches.live and self._thread == threading.get_ident()
+            if not live or self._inside:
+                return advance(iterator)
+            self._inside = True
+            began = perf_counter()
+            try:
+                batch = advance(iterator)
+            finally:
+                self._waited += perf_counter() - began
+                self._inside = False
+            self._serves(iterator, batch)
+            return batch
+
+        return wrapper
+
+    @shielded
+    def _serves(self, iterator: Any, batch: Any) -> None:
+        """Remember a batch for as long as somebody has it."""
+        self._count += 1
+        self.served_by = weakref.ref(iterator)
+        batches, samples = _sizes(iterator) if self._count <= _SIZED else (0, 0)
+        source = caller() if self._count <= _PLACED else ""
+        if getattr(iterator, "_num_yielded", 1) == 1 or iterator not in self._turns:
+            self._turns[iterator] = self._count
+        tensors = tensors_of(batch)
+        two = isinstance(batch, tuple | list) and len(batch) == 2 == len(tensors)
+        served = ServedBatch(
+            self._count,
+            batches,
+            samples,
+            self._turns[iterator],
+            [weakref.ref(tensor) for tensor in tensors],
+            two,
+            weakref.ref(iterator),
+            source,
+        )
+        self.recent.append(served)
+
+
+def _same_view(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Say whether two tensors show the same place of a larger one."""
+    base = one._base  # noqa: SLF001
+    same_base = base is not None and base is other._base  # noqa: SLF001
+    return same_base and start_of(one) == start_of(other)
+
+
+def tensors_of(batch: Any) -> list[torch.Tensor]:
+    """Return the first few tensors of a batch, whatever it is made of."""
+    try:
+        entries = dict(batch) if isinstance(batch, Mapping) else batch
+        return list(islice(tensors_in(entries), _TENSORS))
+    except Exception:  # noqa: BLE001 whatever somebody's batch does when it is looked at
+        return []
+
+
+def _sizes(iterator: Any) -> tuple[int, int]:
+    """Return how many batches a loader has, and how many samples; 0 where nobody knows."""
+    try:
+        collates = iterator._auto_collation  # noqa: SLF001
+        samples = len(iterator._dataset) if collates else 0  # noqa: SLF001
+        return len(iterator), samples
+    except Exception:  # noqa: BLE001 streams have no length, and a data set may raise anything
+        return 0, 0

@@ -1,0 +1,185 @@
+"""Watches the indices that loaders ask their data sets for: their order, and how many there are."""
+
+import threading
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+
+from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler, dataloader
+from torch.utils.data.distributed import DistributedSampler
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.watch.samples.batches import Batches
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
+from trainguard.observe.loop.window import Window
+from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.user_line import caller
+
+_HEAD = 8  # batches of a pass through a loader by which its order is known
+_COUNTED = 65536  # indices of a pass that are counted
+_SURE = 8  # indices that come in the same order by chance in one of 40,000 passes
+_LEAST = 16  # samples of a data set that is worth shuffling
+_PASSES = 512  # passes that are remembered
+_SHUFFLES = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+
+
+@dataclass(slots=True)
+class _LoaderPass:
+    """
+    One pass through a loader.
+
+    data, size: the id of its data set, and how many samples that has. sampler: its class.
+    shuffles: whether that is one that draws an order. trains: the window of the step that was
+    made from its batches.
+    """
+
+    data: int
+    size: int
+    sampler: str
+    shuffles: bool
+    source: str
+    batches: int = 0
+    head: list[int] = field(default_factory=list)
+    drawn: int = 0
+    different: set[int] = field(default_factory=set)
+    trains: int = 0
+
+    def add(self, indices: list[int]) -> None:
+        """Take down the indices of a batch."""
+        self.batches += 1
+        if self.batches <= _HEAD:
+            self.head += indices
+        if self.drawn < _COUNTED:
+            self.drawn += len(indices)
+            self.different.update(indices)
+
+
+class EpochOrders(Watcher):
+    """The Probe events "order" and "reach", of loaders whose batches are trained on."""
+
+    makes = ("Probe:order", "Probe:reach")
+    relies_on = ("Batches",)
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._thread = threading.get_ident()
+        self._running: weakref.WeakKeyDictionary[Any, _LoaderPass] = weakref.WeakKeyDictionary()
+        self._passes: list[_LoaderPass] = []
+        self._served = 0  # batches, at the last step
+
+    def install(self, patches: Patches) -> None:
+        """Listen to the iterators of all loaders."""
+        self._batches = self.recorder.watcher(Batches)
+        kind = dataloader._BaseDataLoaderIter  # noqa: SLF001
+        patches.replace(kind, "_next_index", self._next_index)
+        patches.replace(kind, "_reset", self._reset)
+
+    def before_step(self, window: Window) -> Columns:
+        """Take down that the batch that was served last is trained on."""
+        served = self._batches.recent[-1] if self._batches.recent else None
+        if served is not None and served.number > self._served:
+            self._served = served.number
+            server = self._batches.served_by()  # None, where its iterator is gone by now
+            running = self._running.get(server) if server is not None else None
+            if running is not None:
+                running.trains = id(window)
+        return {}
+
+    def finish(self) -> Iterable[Event]:
+        """Return how many passes repeat the order of an earlier one, and what a pass reaches."""
+        self._running.clear()
+        own: defaultdict[tuple[int, int], list[_LoaderPass]] = defaultdict(list)
+        for one in self._passes:
+            if one.trains and one.size >= _LEAST:
+                own[one.trains, one.data].append(one)
+        for passes in own.values():
+            shuffled = [p for p in passes if p.shuffles and len(p.head) >= _SURE]
+            self.looked |= {"order"} if len(shuffled) > 1 else set()
+            yield from _compare_orders(shuffled)
+            widest = max(passes, key=lambda one: len(one.different))
+            yield Probe(
+                probe="reach",
+                measured=float(len(widest.different)),
+                reference=float(widest.drawn),
+                step=widest.size,
+                label=widest.sampler,
+                source=widest.source,
+            )
+
+    def _next_index(self, advance: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a `_next_index` that takes down what it returns."""
+
+        @wraps(advance)
+        def wrapper(iterator: Any) -> Any:
+            """Return the next indices."""
+            indices = advance(iterator)
+            if self.recorder.patches.active and self._thread == threading.get_ident():
+                with suppress(Exception):  # whatever somebody's sampler yields
+                    self._take(iterator, indices)
+            return indices
+
+        return wrapper
+
+    def _reset(self, reset: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a `_reset` that begins another pass of the workers that stay."""
+
+        @wraps(reset)
+        def wrapper(iterator: Any, *args: Any, **kwargs: Any) -> Any:
+            """Begin again."""
+            self._forget(iterator)
+            return reset(iterator, *args, **kwargs)
+
+        return wrapper
+
+    @shielded
+    def _forget(self, iterator: Any) -> None:
+        """Forget which pass an iterator is in."""
+        self._running.pop(iterator, None)
+
+    def _take(self, iterator: Any, indices: Any) -> None:
+        """Take down the indices of a batch, where they are numbers of samples."""
+        running = self._running.get(iterator)
+        if running is None:
+            if len(self._passes) >= _PASSES:
+                return
+            sampler = iterator._index_sampler  # noqa: SLF001
+            sampler = getattr(sampler, "sampler", sampler)
+            data = iterator._dataset  # noqa: SLF001
+            kind, shuffles = type(sampler).__name__, _shuffles(sampler)
+            running = _LoaderPass(id(data), len(data), kind, shuffles, caller())
+            self._running[iterator] = running
+            self._passes.append(running)
+        if isinstance(indices, list) and all(isinstance(index, int) for index in indices):
+            running.add(indices)
+
+
+def _shuffles(sampler: Any) -> bool:
+    """Say whether a sampler is one that draws another order for each epoch."""
+    if isinstance(sampler, DistributedSampler):
+        return bool(sampler.shuffle)
+    return isinstance(sampler, _SHUFFLES)
+
+
+def _compare_orders(passes: list[_LoaderPass]) -> Iterable[Event]:
+    """Yield how many passes begin as an earlier one did, where their order matters."""
+    orders: set[tuple[int, ...]] = set()
+    repeated: list[_LoaderPass] = []
+    several = [one for one in passes if one.batches > 1 or len(one.head) < one.size]
+    for one in several:
+        head = tuple(one.head)
+        if head in orders:
+            repeated.append(one)
+        orders.add(head)
+    if repeated:
+        yield Probe(
+            probe="order",
+            measured=float(len(repeated)),
+            reference=float(len(several)),
+            label=repeated[0].sampler,
+            source=repeated[0].source,
+        )

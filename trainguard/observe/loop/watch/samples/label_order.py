@@ -1,0 +1,126 @@
+"""Watches the classes that loss functions get: whether they come sorted, epoch after epoch."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.deferred import to_host
+from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
+from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
+from trainguard.observe.loop.window import Window
+from trainguard.observe.tools.patches import Patches
+
+_LOSSES = {
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "cross_entropy",
+    "multi_margin_loss",
+    "nll_loss",
+}
+_CALLS = 4096  # calls from one line that are looked at
+_STEPS = 4  # of an epoch, at least: passes over one class in turns are no order
+_ROWS = 32  # of an epoch, at least: fewer labels are sorted by chance now and then
+_WAITING = 2**16  # labels on an accelerator that wait for a step that is looked at more closely
+
+
+@dataclass(slots=True)
+class _SortedRuns:
+    """
+    The labels from one line so far, as long as they only rise and begin again.
+
+    runs: each stretch that rises: the steps that were made of it, its rows, its first label and
+    its last. step: the one that the latest batch belongs to.
+    """
+
+    runs: list[tuple[int, int, float, float]] = field(default_factory=list)
+    calls: int = 0
+    sorted: bool = True
+    step: int = -1
+
+    def add(self, labels: list[float], step: int) -> None:
+        """Take in the labels of a batch."""
+        self.calls += 1
+        is_new, self.step = step != self.step, step
+        self.sorted = self.calls < _CALLS and labels == sorted(labels)
+        if self.runs and labels[0] >= self.runs[-1][3]:
+            steps, rows, first, _ = self.runs[-1]
+            self.runs[-1] = (steps + is_new, rows + len(labels), first, labels[-1])
+        else:
+            self.runs.append((1, len(labels), labels[0], labels[-1]))
+
+    @property
+    def is_sorted(self) -> bool:
+        """Whether every epoch had the same rising labels; the last one may have been cut short."""
+        steps, rows, first, last = self.runs[0]
+        whole = self.runs[:-1] and all(run == self.runs[0] for run in self.runs[:-1])
+        long = steps >= _STEPS and rows >= max(_ROWS, 2 * steps) and first < last
+        return bool(whole and long and self.runs[-1][0] <= steps)
+
+
+class LabelOrder(Watcher):
+    """The Probe event "sorted": lines whose labels rise through each epoch."""
+
+    makes = ("Probe:sorted",)
+    relies_on = ("LossFunctions",)
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._lines: dict[str, _SortedRuns] = {}
+        self._waiting: list[tuple[_SortedRuns, torch.Tensor, int]] = []
+
+    def install(self, patches: Patches) -> None:
+        """Ask to be told of the calls of loss functions."""
+        self.recorder.watcher(LossFunctions).listeners.append(self._on_loss)
+
+    def after_step(self, window: Window) -> Columns:
+        """Look at the labels that wait on an accelerator, where a step is looked at closely."""
+        if self._waiting:
+            many = sum(labels.numel() for _, labels, _ in self._waiting) > _WAITING
+            if window.is_surveyed or many:
+                self._settle()
+        return {}
+
+    def finish(self) -> Iterable[Event]:
+        """Return what came sorted."""
+        self._settle()
+        for source, line in self._lines.items():
+            self.looked |= {"sorted"} if len(line.runs) > 1 or not line.sorted else set()
+            if line.runs and line.sorted and line.is_sorted:
+                steps, rows, _, _ = line.runs[0]
+                yield Probe(
+                    probe="sorted",
+                    measured=float(len(line.runs)),
+                    reference=float(steps),
+                    label=f"{rows} labels in {steps} steps",
+                    source=source,
+                )
+
+    @shielded
+    def _on_loss(
+        self, tally: LossCalls, _scores: torch.Tensor, target: torch.Tensor, value: torch.Tensor
+    ) -> None:
+        """Look at the labels of a loss that is learned from, until some are not sorted."""
+        if tally.function not in _LOSSES or not value.requires_grad:
+            return
+        line = self._lines.setdefault(tally.source, _SortedRuns())
+        if line.sorted and isinstance(target, torch.Tensor):
+            labels = target.detach().reshape(-1)
+            if target.requires_grad or not target.dim() or not len(target) == len(labels) > 0:
+                line.sorted = False
+            elif target.is_cpu:
+                line.add(labels.tolist(), self.recorder.steps)
+            else:
+                self._waiting.append((line, labels.clone(), self.recorder.steps))
+
+    def _settle(self) -> None:
+        """Take in the labels that have waited, those of an accelerator in one transfer."""
+        waiting, self._waiting = self._waiting, []
+        here = to_host([labels for _, labels, _ in waiting])
+        for (line, _, step), labels in zip(waiting, here, strict=True):
+            if line.sorted:
+                line.add(labels.tolist(), step)

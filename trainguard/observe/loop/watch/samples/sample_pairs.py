@@ -1,0 +1,242 @@
+"""Watches pairs of input and target, whatever serves them: in each epoch, and in evaluations."""
+
+import weakref
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.locate_nonfinite import tensors_in
+from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
+from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
+from trainguard.observe.loop.watch.samples.labels import hash_rows
+from trainguard.observe.loop.watch.samples.mirrored_targets import MirroredTargets
+from trainguard.observe.loop.watch.watcher import Watcher, shielded
+from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.patches import Patches
+
+_ROWS = 16384  # that are hashed, of training and of evaluations each
+_BYTES = 2**25  # of them
+LEAST = 64  # rows of an epoch whose targets are compared
+_WIDTH = 8  # numbers in a row: fewer may be equal by chance
+_VALUES = 8  # different numbers in a batch: bits and symbols may be equal by chance too
+NOISE = 0.75  # of the changes that chance alone would make: more is no noise in the targets
+_SAME_NAMES = 0.5  # of the rows, beyond chance, that one renaming of the classes may explain
+_TAIL = 10  # an epoch may leave out one row in so many: what is left of a last batch
+_MIXED = 8  # rows for each target at least, where renaming is looked for
+_INPUTS = 4  # tensors that a pass is given
+
+
+@dataclass(slots=True)
+class Epochs:
+    """
+    The targets of the rows of the first epoch, and of the second.
+
+    An epoch ends where a row comes again. batches: the targets of each batch of the second.
+    """
+
+    first: dict[int, int] = field(default_factory=dict)
+    second: dict[int, int] = field(default_factory=dict)
+    batches: set[tuple[int, ...]] = field(default_factory=set)
+    done: bool = False
+
+    def add(self, rows: list[int], targets: list[int]) -> None:
+        """Take in the pairs of a batch."""
+        if len(set(rows)) < len(rows):
+            self.done = True  # what is not unique has perhaps several targets
+        begins = self.second or any(row in self.first for row in rows)
+        epoch = self.second if begins else self.first
+        if begins and any(row in self.second for row in rows):
+            self.done = True
+        if self.done:
+            return
+        epoch.update(zip(rows, targets, strict=True))
+        if begins:
+            self.batches.add(tuple(sorted(targets)))
+
+    def share(self) -> tuple[float, float]:
+        """Return the share of rows that changed their target, and what chance would make of it."""
+        both = [row for row in self.second if row in self.first]
+        was, now = ([epoch[row] for row in both] for epoch in (self.first, self.second))
+        counts = Counter(was)
+        chance = 1 - sum((count / len(both)) ** 2 for count in counts.values())
+        changed = sum(a != b for a, b in zip(was, now, strict=True)) / len(both)
+        return changed, chance
+
+    @property
+    def is_shuffled_apart(self) -> bool:
+        """Whether both epochs have the same rows and the same targets, and not the same pairs."""
+        missing = len(self.first.keys() - self.second.keys())
+        extra = len(self.second.keys() - self.first.keys())
+        if len(self.first) < LEAST or _TAIL * (missing + extra) > len(self.first):
+            return False
+        was, now = Counter(self.first.values()), Counter(self.second.values())
+        # Positions in a batch, as contrastive losses have them, are the same in each batch.
+        if (now - was).total() > extra or len(self.batches) < 2:
+            return False
+        changed, chance = self.share()
+        return changed > NOISE * chance > 0 and not self.is_renamed()
+
+    def is_renamed(self) -> bool:
+        """Say whether the classes have other names only, as clusters found anew do."""
+        counts = Counter(self.first.values())
+        if len(counts) * _MIXED > len(self.first):
+            return False
+        together: defaultdict[int, Counter[int]] = defaultdict(Counter)
+        for row in self.first.keys() & self.second.keys():
+            together[self.first[row]][self.second[row]] += 1
+        agree = sum(max(own.values()) for own in together.values()) / len(self.second)
+        chance = max(counts.values()) / len(self.first)
+        return agree > chance + _SAME_NAMES * (1 - chance)
+
+
+@dataclass(slots=True)
+class _EvaluatedPairs:
+    """The pairs of the evaluations from one line: all of them, and those trained on before."""
+
+    pairs: set[tuple[int, int]] = field(default_factory=set)
+    known: set[tuple[int, int]] = field(default_factory=set)
+
+
+class SamplePairs(Watcher):
+    """The Probe events "labels" and "mirrored", of targets that change, and "held out"."""
+
+    makes = ("Probe:labels", "Probe:mirrored", "Probe:held out")
+    relies_on = ("LossFunctions",)
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._given: tuple[Forward, list[weakref.ref[torch.Tensor]]] | None = None
+        self._epochs: dict[str, Epochs] = {}
+        self._mirrored: dict[str, MirroredTargets] = {}
+        self._trained: set[tuple[int, int]] = set()
+        self._evaluated: dict[str, _EvaluatedPairs] = {}
+        self._unknown = False  # whether there was an evaluation of which the rows are not known
+        self._windows = 1  # that have stepped
+        self._rich: set[str] = set()  # modules whose inputs have many values
+        self._left = {True: [_ROWS, _BYTES], False: [_ROWS, _BYTES]}  # training, evaluation
+
+    def install(self, patches: Patches) -> None:
+        """Ask to be told of the calls of loss functions."""
+        self.recorder.watcher(LossFunctions).listeners.append(self._on_loss)
+
+    def forward(
+        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
+    ) -> None:
+        """Remember what a pass was given, until its loss is computed."""
+        if self._given is not None and not self._given[0].gradients:
+            self._unknown = True
+        self._given = None
+        if all(left > 0 for left in self._left[forward.gradients]):
+            given = [t for t in tensors_in(inputs) if t.dim()][: _INPUTS + 1]
+            self._given = forward, [weakref.ref(tensor) for tensor in given]
+        elif not forward.gradients:
+            self._unknown = True
+
+    def finish(self) -> Iterable[Event]:
+        """Return what was found."""
+        for source, epochs in self._epochs.items():
+            self.looked |= {"labels"} if len(epochs.second) >= LEAST else set()
+            if epochs.is_shuffled_apart:
+                changed, chance = epochs.share()
+                label = f"{len(epochs.second)} rows that came again"
+                yield Probe(
+                    probe="labels",
+                    measured=changed,
+                    reference=NOISE * chance,
+                    label=label,
+                    source=source,
+                )
+        for source, mirrored in self._mirrored.items():
+            mirrors, again = mirrored.counts
+            self.looked |= {"mirrored"} if again else set()
+            if mirrored.is_apart:
+                yield Probe(
+                    probe="mirrored",
+                    measured=float(mirrors),
+                    reference=float(again),
+                    source=source,
+                )
+        for source, own in ({} if self._unknown else self._evaluated).items():
+            yield Probe(
+                probe="held out",
+                measured=float(len(own.known)),
+                reference=float(len(own.pairs)),
+                step=len(self._trained),
+                source=source,
+            )
+
+    @shielded
+    def _on_loss(
+        self, tally: LossCalls, _scores: torch.Tensor, target: torch.Tensor, value: torch.Tensor
+    ) -> None:
+        """Take down the pairs that the first loss after a pass is made of."""
+        given, self._given = self._given, None
+        if given is None:
+            return
+        forward, refs = given
+        learns = forward.gradients and value.requires_grad
+        pairs: tuple[list[int], list[int]] | None = None
+        with torch.no_grad(), suppress(Exception):  # tensors of foreign kinds refuse what they like
+            tensors = [tensor for ref in refs if (tensor := ref()) is not None]
+            if len(tensors) == len(refs) > 0 and _are_rows(tensors, target):
+                pairs = self._hash(forward.module, tensors, target, learns=learns)
+                if pairs is not None and learns:
+                    mirrored = self._mirrored.setdefault(tally.source, MirroredTargets())
+                    mirrored.add(tensors[0], target, pairs[0], alone=len(tensors) == 1)
+        if pairs is None:
+            self._unknown |= not learns
+        elif learns:
+            self._train(tally.source, *pairs)
+        else:
+            own = self._evaluated.setdefault(tally.source, _EvaluatedPairs())
+            both = set(zip(*pairs, strict=True))
+            own.pairs |= both
+            own.known |= both & self._trained
+
+    def _train(self, source: str, rows: list[int], targets: list[int]) -> None:
+        """Take down pairs that are trained on; another optimizer is another training."""
+        stepped = sum(1 for window in self.recorder.windows if window.index)
+        if stepped > self._windows:
+            self._windows = stepped
+            self._trained.clear()
+            self._epochs.clear()
+        self._trained.update(zip(rows, targets, strict=True))
+        epochs = self._epochs.setdefault(source, Epochs())
+        if not epochs.done:
+            epochs.add(rows, targets)
+
+    def _hash(
+        self, module: str, tensors: list[torch.Tensor], target: torch.Tensor, *, learns: bool
+    ) -> tuple[list[int], list[int]] | None:
+        """Return a number for each row of what a module was given, and for its target; or None."""
+        first, left = tensors[0], self._left[learns]
+        if module not in self._rich:
+            if len(torch.unique(first[:2].detach())) <= _VALUES:
+                return None
+            self._rich.add(module)
+        left[0] -= len(first)
+        left[1] -= sum(tensor.numel() * tensor.element_size() for tensor in (*tensors, target))
+        each = [hash_rows(tensor) for tensor in tensors]
+        rows = [hash(row) for row in zip(*each, strict=True)]
+        return rows, hash_rows(target.reshape(len(target), -1).double())
+
+
+def _are_rows(tensors: list[torch.Tensor], target: Any) -> bool:
+    """Say whether tensors and a target have a row for each sample, and the first has long ones."""
+    first = tensors[0]
+    if len(tensors) > _INPUTS or not isinstance(target, torch.Tensor) or target.requires_grad:
+        return False
+    plain = all(
+        tensor.device.type == "cpu" and tensor.layout == torch.strided and tensor.dim() > 0
+        for tensor in (*tensors, target)
+    )
+    if not plain or not first.is_floating_point() or first.numel() < _WIDTH * len(first):
+        return False
+    return all(len(tensor) == len(first) > 1 for tensor in (*tensors, target))

@@ -1,0 +1,210 @@
+"""Watches rows that a module learns from, and meets again in evaluations of a set of its own."""
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.locate_nonfinite import tensors_in
+from trainguard.observe.loop.watch.samples.labels import hash_rows
+from trainguard.observe.loop.watch.samples.overlapping_windows import (
+    OverlappingWindows,
+    Runs,
+    runs_in,
+)
+from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.window import Forward, Window
+from trainguard.observe.tools.user_line import caller
+
+_ROWS, _BYTES = 2**16, 2**26  # that are hashed, of training and of evaluations each
+_LEAST = 16  # rows of a pass that tells anything: in fewer, a share of them is luck
+_VALUES = 16  # different numbers in a row: with fewer, two samples may be equal by chance
+_TRIED = 4  # rows of a pass whose numbers are counted
+_INPUTS = 4  # tensors that a pass is given
+_WAITING = 64  # passes that may still learn
+_MIXED = 0.9  # of the passes: where sets are evaluated in turns, each is known or new as a whole
+_STEADY = 0.5  # of the largest share: that of a set whose rows are trained on one by one grows
+
+
+@dataclass(slots=True)
+class _EvaluatedRows:
+    """
+    The passes of one evaluation: between two steps, without a gradient.
+
+    known: those of its rows that had been learned from.
+    passes, mixed: all that are large enough, and those with rows of both kinds.
+    """
+
+    rows: set[int] = field(default_factory=set)
+    known: set[int] = field(default_factory=set)
+    passes: int = 0
+    mixed: int = 0
+
+    @property
+    def share(self) -> float:
+        """The share of its rows that had been learned from."""
+        return len(self.known) / len(self.rows)
+
+
+@dataclass(slots=True)
+class _Rows:
+    """
+    What one module was given.
+
+    learned: the rows that it learned from; again: whether it has begun to see them again.
+    blurred: whether its rows are no samples by themselves, or not rich enough to tell.
+    windows: what is known of its rows as windows of a series.
+    """
+
+    learned: set[int] = field(default_factory=set)
+    again: bool = False
+    blurred: bool = False
+    now: _EvaluatedRows = field(default_factory=_EvaluatedRows)
+    done: list[_EvaluatedRows] = field(default_factory=list)
+    windows: OverlappingWindows = field(default_factory=OverlappingWindows)
+    source: str = ""
+
+    def learn(self, rows: list[int], runs: Runs) -> None:
+        """Take down rows that were learned from."""
+        self.again = self.again or self.learned.issuperset(rows)
+        self.learned.update(rows)
+        self.windows.learn(len(rows), runs)
+
+    def evaluate(self, tensor: torch.Tensor, rows: list[int], runs: Runs) -> None:
+        """Take down rows of a pass that nothing is learned from, once an epoch is over."""
+        if not self.again:
+            return
+        self.windows.evaluate(runs, [row not in self.learned for row in rows])
+        known = [place for place, row in enumerate(rows) if row in self.learned]
+        self.blurred |= any(len(torch.unique(tensor[i])) < _VALUES for i in known[:_TRIED])
+        self.now.rows.update(rows)
+        self.now.known.update(rows[place] for place in known)
+        self.now.passes += len(rows) >= _LEAST
+        self.now.mixed += len(rows) >= _LEAST and 0 < len(known) < len(rows)
+
+    def close(self) -> None:
+        """End an evaluation."""
+        if self.now.rows:
+            self.done.append(self.now)
+            self.now = _EvaluatedRows()
+
+    def find_shared(self) -> _EvaluatedRows | None:
+        """Return the last whole evaluation, where all were of both kinds of rows throughout."""
+        passes = sum(each.passes for each in self.done)
+        if self.blurred or not passes or sum(e.mixed for e in self.done) < _MIXED * passes:
+            return None
+        # Of a long run some steps are not watched, and evaluations after them only in part.
+        sets = [each.rows for each in self.done]
+        again = [each for place, each in enumerate(self.done) if each.rows in sets[:place]]
+        whole = self.done if len(self.done) == 1 else again
+        if not whole or whole[0].share < _STEADY * whole[-1].share:
+            return None
+        return whole[-1] if 2 * len(whole[-1].known) <= len(self.learned) else None
+
+
+class SharedRows(Watcher):
+    """
+    The Probe events "overlap" and "windows": what of an evaluation its module had learned from.
+
+    It is made of a set that is evaluated again and again, or once at the end, in which learned and
+    new rows are mixed in nearly all passes. A training set that is evaluated too is known as a
+    whole, and other data are new. Windows of a series are told where all evaluations are of such
+    that end inside of what was learned from.
+    """
+
+    makes = ("Probe:overlap", "Probe:windows")
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._modules: defaultdict[str, _Rows] = defaultdict(_Rows)
+        self._waiting: deque[tuple[Forward, list[int], Runs]] = deque()
+        self._left = {True: [_ROWS, _BYTES], False: [_ROWS, _BYTES]}  # training, evaluation
+
+    def forward(
+        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
+    ) -> None:
+        """Take down the rows that a pass is given."""
+        left = self._left[forward.gradients]
+        if min(left) <= 0:
+            return
+        given = [t for t in tensors_in(inputs) if t.dim()]
+        rows: list[int] = []
+        runs: Runs = []
+        with torch.no_grad(), suppress(Exception):  # tensors of foreign kinds refuse what they like
+            if _are_samples(given):
+                rows = [hash(row) for row in zip(*map(hash_rows, given), strict=True)]
+                known = self._modules.get(forward.module)
+                if known is None or not known.windows.is_hopeless:
+                    runs = runs_in(given[0])
+        if not rows:
+            return
+        left[0] -= len(rows)
+        left[1] -= sum(tensor.numel() * tensor.element_size() for tensor in given)
+        if forward.gradients:
+            self._waiting.append((forward, rows, runs))
+            if len(self._waiting) > _WAITING:
+                self._learn(_WAITING)
+        elif forward.module in self._modules:
+            own = self._modules[forward.module]
+            own.source = own.source or caller()
+            own.evaluate(given[0].detach(), rows, runs)
+
+    def before_step(self, window: Window) -> Columns:
+        """Take down what is learned from, and that the evaluations before it are over."""
+        self._learn(max(1, len(window.losses)))
+        for own in self._modules.values():
+            own.close()
+        return {}
+
+    def finish(self) -> Iterable[Event]:
+        """Return what was found."""
+        for own in self._modules.values():
+            if min(self._left[False]) > 0:
+                own.close()  # of another one the end is not known
+            self.looked |= {"overlap"} if own.done else set()
+            windows = own.windows
+            self.looked |= {"windows"} if windows.passes else set()
+            if windows.passes and windows.inside == windows.passes:
+                yield Probe(
+                    probe="windows",
+                    measured=float(windows.known),
+                    reference=float(windows.rows),
+                    step=len(own.learned),
+                    source=own.source,
+                )
+            shared = own.find_shared() if own.done else None
+            if shared is not None:
+                yield Probe(
+                    probe="overlap",
+                    measured=float(len(shared.known)),
+                    reference=float(len(shared.rows)),
+                    step=len(own.learned),
+                    source=own.source,
+                )
+
+    def _learn(self, most: int) -> None:
+        """Take down what passes learned from; of several for one loss, a row is no sample."""
+        learned = [(f.module, rows, runs) for f, rows, runs in self._waiting if f.learned]
+        self._waiting.clear()
+        for module, rows, runs in learned:
+            self._modules[module].learn(rows, runs)
+        for module, passes in Counter(module for module, *_ in learned).items():
+            self._modules[module].blurred |= passes > most
+
+
+def _are_samples(given: list[torch.Tensor]) -> bool:
+    """Say whether tensors have a row for each sample, and the first has long ones of numbers."""
+    if not 0 < len(given) <= _INPUTS:
+        return False
+    first = given[0]
+    plain = all(
+        t.device.type == "cpu" and t.layout == torch.strided and len(t) == len(first) for t in given
+    )
+    wide = first.numel() >= _VALUES * len(first)
+    return plain and wide and first.is_floating_point() and len(first) > 1

@@ -1,0 +1,211 @@
+"""Watches data sets that serve what they store: whether serving a sample changes it."""
+
+import inspect
+import re
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import wraps
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, TensorDataset, dataloader, default_collate
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.observe.loader.reachable_state import (
+    generators,
+    named_arrays,
+    put_back,
+    state_of,
+)
+from trainguard.observe.loop.counterfactual.forking import Exit, fork, obstacle
+from trainguard.observe.loop.watch.samples.batches import Batches, tensors_of
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
+from trainguard.observe.loop.window import Window
+from trainguard.observe.tools.isolation import read_streams, write_streams
+from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.user_line import caller
+
+_SECONDS = 2.0  # of processor time for a few samples
+_TRIES, _SAMPLES = 4, 6  # few samples each: an augmentation may leave half of them alone
+_LEAST = 2  # of them that were changed
+_DEEP = 8  # data sets around others
+_MOST = 32  # data sets that are looked at
+_BYTES = 2**27  # of arrays, each of which is copied in the child
+_VALUES = 18  # of one array in a try: fewer may be weights or counts of its samples
+_NEAR = 1e-3  # of the largest value: what is divided by its own norm again is almost the same
+# What a data set means to change: `self.weights[index] *= 0.9`.
+_STORES = re.compile(r"self\.\w+(?:\[[^\]\n]*\])+\s*(?:[-+*/%@|&^]|//|\*\*)?=(?!=)")
+
+Arrays = dict[int, np.ndarray[Any, Any]]  # by the identity of what they are copies of
+Places = dict[int, frozenset[int]]  # of values that have changed, by array
+
+
+class StoredSamples(Watcher):
+    """
+    The Probe event "stored": values of a data set that change each time a sample is served.
+
+    That is tried in a closed-off child, before the second pass of a loader without workers: the
+    same samples are served with the same random numbers twice, and with others between.
+    """
+
+    makes = ("Probe:stored",)
+    relies_on = ("Batches",)
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._thread = threading.get_ident()
+        self._passes: dict[int, tuple[weakref.ref[Any], int]] = {}  # by data set
+        self._trained: set[int] = set()
+        self._found: dict[int, Probe] = {}
+
+    def install(self, patches: Patches) -> None:
+        """Listen to the iterators of loaders without workers."""
+        self._batches = self.recorder.watcher(Batches)
+        kind = dataloader._SingleProcessDataLoaderIter  # noqa: SLF001
+        patches.replace(kind, "__init__", self._starts)
+
+    def before_step(self, window: Window) -> Columns:
+        """Take down that the batch that was served last is trained on."""
+        server = self._batches.served_by()
+        if server is not None:
+            self._trained.add(id(getattr(server, "_dataset", None)))
+        return {}
+
+    def finish(self) -> Iterable[Event]:
+        """Return what was found of data that were trained on."""
+        return [probe for key, probe in self._found.items() if key in self._trained]
+
+    def _starts(self, make: Callable[..., None]) -> Callable[..., None]:
+        """Return an `__init__` of iterators that tries what the data set is about to do."""
+
+        @wraps(make)
+        def wrapper(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+            """Begin a pass."""
+            if self.recorder.patches.live and self._thread == threading.get_ident():
+                self._count(loader)
+            make(iterator, loader, *args, **kwargs)
+
+        return wrapper
+
+    @shielded
+    def _count(self, loader: Any) -> None:
+        """Count the passes through a data set, and try it before the second one."""
+        data = loader.dataset
+        idle = isinstance(data, TensorDataset) and loader.collate_fn is default_collate
+        if idle or isinstance(data, IterableDataset) or loader.batch_sampler is None:
+            return
+        if not type(data).__weakrefoffset__ or not self.recorder.probe:
+            return  # a list, say: it could not be told from another one in its place
+        known, passes = self._passes.get(id(data), (None, 0))
+        passes = 0 if known is None or known() is not data else passes
+        self._passes[id(data)] = weakref.ref(data), passes + 1
+        if passes == 1 and id(data) in self._trained and len(self._passes) <= _MOST:
+            self._try(loader, data)
+
+    def _try(self, loader: Any, data: Any) -> None:
+        """Have a child serve some samples again and again, and take down what it has seen."""
+        name, source, means_to = _read_class(data)
+        own = loader.collate_fn is not default_collate
+        if means_to or obstacle():
+            return
+        answer = fork(_SECONDS, lambda way_out: _serve(loader, way_out))
+        report = answer.report if answer is not None else {}
+        self.looked |= {"stored"} if "changed" in report else set()
+        if report.get("changed", 0) >= _LEAST:
+            self._found[id(data)] = Probe(
+                probe="stored",
+                measured=float(report["values"]),
+                reference=float(report["changed"]),
+                label=f"{name}.__getitem__" + ", or the loader's collate_fn" * own,
+                source=source or caller(),
+            )
+
+
+def _read_class(data: Any) -> tuple[str, str, bool]:
+    """Return the class that serves samples, the line where, and whether it means to store some."""
+    for _ in range(_DEEP):
+        data = getattr(data, "dataset", data)
+    name = type(data).__name__
+    with suppress(Exception):
+        serve = inspect.unwrap(type(data).__getitem__)
+        lines, first = inspect.getsourcelines(serve)
+        means_to = any(_STORES.search(line.partition("#")[0]) for line in lines)
+        return name, f"{inspect.getsourcefile(serve)}:{first}", means_to
+    return name, "", False
+
+
+def _serve(loader: Any, way_out: Exit) -> None:
+    """Serve a few samples again and again, and report how much of what is stored changes."""
+    data = loader.dataset
+    if not _copy_arrays(data):
+        way_out.void("nothing is stored, or too much of it")
+    stride = max(_SAMPLES, len(data) // _TRIES)
+    firsts = range(0, len(data) - _SAMPLES + 1, stride)
+    seen = [_serve_again(loader, [*range(first, first + _SAMPLES)]) for first in firsts]
+    every = [(key, place) for found in seen for key in found for place in found[key]]
+    # What changes whichever sample is served is a buffer, or a statistic.
+    apart = len(set(every)) == len(every)
+    values = max((len(places) for found in seen for places in found.values()), default=0)
+    way_out.report(changed=sum(map(bool, seen)) if apart else 0, values=values)
+
+
+def _serve_again(loader: Any, samples: list[int]) -> Places:
+    """Return what changes of what is stored, if the same random numbers serve other values too."""
+    _serve_batch(loader, samples)  # what is filled or normalised at the first time is so now
+    held = generators(loader.dataset)
+    states = {name: state_of(generator) for name, generator in held.items()}
+    streams = read_streams()
+    before, stored = _serve_batch(loader, samples), _copy_arrays(loader.dataset)
+    _serve_batch(loader, samples)
+    write_streams(streams)
+    for name, state in states.items():
+        put_back(held[name], state)
+    after = _serve_batch(loader, samples)
+    return _changes(stored, _copy_arrays(loader.dataset)) if _changes(before, after) else {}
+
+
+def _serve_batch(loader: Any, samples: list[int]) -> Arrays:
+    """Return copies of the tensors of a batch."""
+    batch = loader.collate_fn([loader.dataset[sample] for sample in samples])
+    tensors = [tensor for tensor in tensors_of(batch) if tensor.dim()]
+    return {place: tensor.detach().numpy().copy() for place, tensor in enumerate(tensors)}
+
+
+def _copy_arrays(data: Any) -> Arrays:
+    """Return copies of the arrays that a data set stores; none of very many bytes."""
+    arrays: Arrays = {}
+    for _, thing in named_arrays(data):
+        array = thing.detach().numpy() if isinstance(thing, torch.Tensor) else thing
+        if _is_everyones(thing):
+            return {}
+        if array.size >= _VALUES:
+            arrays[id(thing)] = array
+    if sum(array.nbytes for array in arrays.values()) > _BYTES:
+        return {}
+    return {key: array.copy() for key, array in arrays.items()}
+
+
+def _is_everyones(array: Any) -> bool:
+    """Say whether an array shows a file or shared memory, so that a child would change it too."""
+    while isinstance(array, np.ndarray) and array.base is not None:
+        array = array.base
+    if isinstance(array, torch.Tensor):
+        return bool(torch.Tensor.is_shared(array))  # type: ignore[no-untyped-call]
+    return isinstance(array, np.memmap) or not isinstance(array, np.ndarray)
+
+
+def _changes(before: Arrays, after: Arrays) -> Places:
+    """Return which values of each array have changed, where those are more than a few."""
+    found: Places = {}
+    for key in before.keys() & after.keys():
+        one, other = before[key].reshape(-1), after[key].reshape(-1)
+        if len(one) == len(other) and one.dtype.kind in "fiu":
+            near = _NEAR * np.abs(one).max(initial=0.0) if one.dtype.kind == "f" else 0
+            places = (np.abs(one.astype(float) - other) > near).nonzero()[0]
+            if len(places) >= _VALUES:
+                found[key] = frozenset(places.tolist())
+    return found
