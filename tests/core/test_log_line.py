@@ -13,6 +13,8 @@ READ = {
     ),
     "Epoch 1/8 loss 0.583 test_acc 0.875": "loss=0.583 +-0.0005, test_acc=0.875 +-0.0005",
     "loss: 0.123": "loss=0.123 +-0.0005",
+    "INFO:my.log:epoch 3 acc 0.93 *": "epoch=3 +-0.5, acc=0.93 +-0.005",
+    "I epoch 3 acc 0.93*": "epoch=3 +-0.5, acc=0.93 +-0.005",
     "loss=0.123": "loss=0.123 +-0.0005",
     "Loss = 12.5": "Loss=12.5 +-0.05",
     "Loss: 0.5.": "Loss=0.5 +-0.05",

@@ -33,6 +33,9 @@ _NOT_OF_TRAINING = (
 _STAMP = re.compile(  # what logging puts before a message: no number, and no word before one
     r"[\[(<]?\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?![\d:.,])[\])>]?"
 )
+# What logging puts before it by itself: `INFO:root:`, or the first letter of INFO.
+_LEVEL = re.compile(r"\s*(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):[\w.]+:|I (?=[a-z]))")
+_MARK = re.compile(r"\s*\*+\s*$")  # of the best one so far
 _HEADING = re.compile(
     rf"(?<![\w/.-])(?:({_NOT_OF_TRAINING})|train|training)(?![\w/-])", re.IGNORECASE
 )
@@ -68,6 +71,7 @@ def numbers_in(line: str) -> Iterator[Number]:
         line = _COLOUR.sub("", line)
     stamp = _STAMP.match(line)
     line = line[stamp.end() :] if stamp else line
+    line = _MARK.sub("", _LEVEL.sub("", line, count=1) if _LEVEL.match(line) else line)
     end, heading = 0, ""
     before: re.Match[str] | None = None  # the pair before this one
     is_sound = True  # whether it was taken

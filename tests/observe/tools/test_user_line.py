@@ -51,3 +51,14 @@ def test_a_function_that_asks_for_its_variables_is_left_alone() -> None:
         return given
 
     assert function(0.1) == {"rate": 0.1}
+
+
+def test_a_model_in_evaluation_hides_nothing() -> None:
+    """`model.eval()` is no call of `eval`."""
+
+    def function(model: torch.nn.Module) -> bool:
+        """Switch a model, and be looked at."""
+        model.eval()
+        return "model" in variables_of(sys._getframe())
+
+    assert function(torch.nn.Identity())

@@ -59,8 +59,8 @@ def _of_probabilities(batches: Sequence[Batch], scores: Array) -> Iterator[Value
 def _of_decisions(batches: Sequence[Batch], classes: int) -> Iterator[Value]:
     """Yield precision, recall and F1, of one class, and as means over classes."""
     tables = [_confusions(named, target, classes) for named, target in batches]
-    whole = _rates(np.sum(tables, axis=0))
-    each = [_rates(table) for table in tables]
+    whole = rates_of(np.sum(tables, axis=0))
+    each = [rates_of(table) for table in tables]
     sizes = [len(target) for _, target in batches]
     for place, name in enumerate(("precision", "recall", "f1")):
         for kind in range(whole.shape[1]):
@@ -75,7 +75,7 @@ def _confusions(named: Array, target: Array, classes: int) -> Array:
     return np.bincount(target * classes + named, minlength=classes**2).reshape(classes, classes)
 
 
-def _rates(table: Array) -> Array:
+def rates_of(table: Array) -> Array:
     """Return precision, recall and F1 (rows): by class if there are two, then the usual means."""
     hits, named, came = np.diag(table).astype(float), table.sum(0), table.sum(1)
     every = (named, came, (named + came) / 2)

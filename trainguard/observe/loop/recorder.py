@@ -39,6 +39,7 @@ from trainguard.observe.tools.user_line import caller
 from trainguard.subjects.relation import Relation
 
 W = TypeVar("W", bound=Watcher)
+_MOST_STAGES = 16  # of a run whose optimizers are made again and again
 
 
 class Recorder:
@@ -67,6 +68,7 @@ class Recorder:
         self.relations = relations
         self.promises = dict(promises or {})
         self.steps = 0  # of all optimizers; may be read from another thread
+        self.stages = [0]  # the steps at which optimizers began that were not there before
         self.names, self.patches = ModuleNames(), Patches()
         self.windows: list[Window] = []
         self.called: set[int] = set()  # ids of modules called, outermost or inside
@@ -136,6 +138,11 @@ class Recorder:
     def is_looking(self) -> bool:
         """Say whether what happens now, in this thread, is to be recorded."""
         return self.patches.live and not self.thread.is_elsewhere()
+
+    @property
+    def age(self) -> int:
+        """The steps since the latest optimizer began: what is made after that may be another."""
+        return self.steps - self.stages[-1]
 
     def watcher(self, kind: type[W]) -> W:
         """Return the watcher of a class."""
@@ -247,6 +254,8 @@ class Recorder:
         """Close the window of a step, watched or not, and count it."""
         if self.nudge is not None:
             self.nudge.move_parameters(window.parameters)
+        if self.steps and not window.index and len(self.stages) < _MOST_STAGES:
+            self.stages.append(self.steps)
         window.close(self.steps)
         self.woken = False
         going = [w for w in self.windows if w.index and not w.has_stopped(self.steps)]

@@ -66,6 +66,7 @@ from trainguard.observe.loop.watch.samples.label_order import LabelOrder
 from trainguard.observe.loop.watch.samples.labels import Labels
 from trainguard.observe.loop.watch.samples.sample_pairs import SamplePairs
 from trainguard.observe.loop.watch.samples.shared_rows import SharedRows
+from trainguard.observe.loop.watch.samples.split_rows import SplitRows
 from trainguard.observe.loop.watch.samples.stored_samples import StoredSamples
 from trainguard.observe.loop.watch.samples.worker_copies import WorkerCopies
 from trainguard.observe.loop.watch.watcher import Watcher
@@ -100,6 +101,7 @@ _ALL: tuple[type[Watcher], ...] = (
     SamplePairs,
     EpochPairs,
     SharedRows,
+    SplitRows,
     InputScales,
     IgnoredClasses,
     BlendedClasses,

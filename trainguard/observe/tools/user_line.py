@@ -1,14 +1,15 @@
 """Which line of the user's code is running: `train.py:41`."""
 
+import dis
 import os
 import sys
 import sysconfig
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from inspect import CO_OPTIMIZED
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 _PACKAGE = str(Path(__file__).parents[2])
@@ -20,6 +21,7 @@ _CELL = "<ipython-input-"  # how the code of a cell is called, outside of notebo
 _STANDARD = {_PATHS["stdlib"], _PATHS["platstdlib"]}
 
 _NAMESPACES = {"dir", "eval", "exec", "f_locals", "locals", "vars"}
+_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME"}
 
 
 @cache
@@ -72,10 +74,20 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
     A function that asks for its own is left alone: before Python 3.13 it has one dictionary, which
     looking at them brings up to date.
     """
-    if not _NAMESPACES.isdisjoint(frame.f_code.co_names):
+    optimized = frame.f_code.co_flags & CO_OPTIMIZED
+    if optimized and _asks_for_variables(frame.f_code):
         return {}
     own = frame.f_locals
     variables = dict(own)
-    if frame.f_code.co_flags & CO_OPTIMIZED and type(own) is dict:
+    if optimized and type(own) is dict:
         own.clear()  # a copy that the frame would hold until it ends
     return variables
+
+
+@lru_cache(maxsize=1024)
+def _asks_for_variables(code: CodeType) -> bool:
+    """Say whether a function reads its variables by name: `eval(x)` does, `model.eval()` not."""
+    if _NAMESPACES.isdisjoint(code.co_names):
+        return False
+    named = [one for one in dis.get_instructions(code) if one.argval in _NAMESPACES]
+    return any(one.opname in _GLOBAL or one.argval == "f_locals" for one in named)

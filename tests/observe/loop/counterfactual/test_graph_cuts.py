@@ -8,6 +8,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from trainguard.events.counterfactual import WhatIf
+from trainguard.observe.loop.counterfactual.marked_graph import CUT, find_dead_parts, mark
 from trainguard.observe.loop.recorder import Recorder
 
 STATES, GRADIENTS = "states with their graph", "gradients with their graph"
@@ -140,20 +141,51 @@ def attack(net, batch):
 
 
 def weight(net, batch):
-    """Weight a term by a gradient, and let another one follow it."""
+    """Weight a term by a gradient."""
     _, outputs, gradient = slope(net, batch, retain_graph=True)
-    return outputs.pow(2).mean() * gradient.norm() + (outputs - gradient).abs().mean()
+    return outputs.pow(2).mean() * gradient.norm()
+
+
+def equation(net, batch):
+    """Add a gradient to the outputs that it is of."""
+    _, outputs, gradient = slope(net, batch, retain_graph=True)
+    return (outputs - gradient).abs().mean()
 
 
 @pytest.mark.parametrize(
-    ("loss_of", "terms"), [(penalty, 1.0), (residual, 1.0), (attack, 0.0), (weight, 0.0)]
+    ("loss_of", "terms", "parts"),
+    [(penalty, 1.0, 0), (residual, 1.0, 0), (attack, 0.0, 1), (weight, 0.0, 1), (equation, 1.0, 1)],
 )
-def test_gradients(loss_of, terms) -> None:
-    """A term counts that moves parameters by its gradients alone."""
-    assert ask(loss_of)[GRADIENTS].measured == terms
+def test_gradients(loss_of, terms, parts) -> None:
+    """A term counts that moves parameters by its gradients alone, or else a part of one."""
+    answer = ask(loss_of)[GRADIENTS]
+    assert (answer.measured, answer.numbers) == (terms, (float(parts),))
 
 
 def test_nothing_to_ask() -> None:
     """Gradients with their graph, and a loss without either, are no matter."""
     answers = ask(lambda net, batch: slope(net, batch, create_graph=True)[2].pow(2).mean())
     assert not {STATES, GRADIENTS} & set(answers)
+
+
+PARTS = {
+    "residual": (lambda u, du, other: (du + 2 * u - 1).pow(2).mean(), True),
+    "on the far side": (lambda u, du, other: nn.functional.mse_loss(u, 3 * du), True),
+    "a sum of terms": (lambda u, du, other: u.mean() + 0.1 * (u - du).abs().mean(), True),
+    "of another network": (lambda u, du, other: (other - du).pow(2).mean(), False),
+    "a step": (lambda u, du, other: torch.tanh(u - du).mean(), False),
+    "a weight": (lambda u, du, other: (u * du).pow(2).mean(), False),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_terms(name) -> None:
+    """Derivatives that are added to what learns as constants are told of, and no other use."""
+    loss_of, wrong = PARTS[name]
+    net, other = nn.Linear(3, 1), nn.Linear(3, 1)
+    inputs = torch.randn(8, 3, requires_grad=True)
+    made = torch.tanh(net(inputs))
+    (slope,) = torch.autograd.grad(made.sum(), inputs, create_graph=True)
+    cut = mark(slope[:, :1].clone(), CUT, "net.py:7")
+    held = {id(p) for p in (*net.parameters(), *other.parameters())}
+    assert find_dead_parts(loss_of(made, cut, other(inputs)), held) == ["net.py:7"] * wrong

@@ -19,12 +19,15 @@ def meters_begin_anew(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A mean that is said of an evaluation is over its own samples.
 
-    Judges: objects, dictionaries and lists of numbers in variables of the running functions, of
-        which one, or their length, grows by the number of samples in each evaluation: whether a sum
-        divided by that, over this evaluation and earlier ones, is said after two of them, where the
-        mean of this one alone is another number.
-    Allows: totals that nothing is divided by, and counts that begin anew.
-    Misses: sums over batches; meters inside of other objects; means that are not said.
+    Judges: variables of the running functions, and what has numbers, lists of them or small tables
+        in these: what is at the end of each evaluation what it is before the next one, and grows in
+        that. Whether what it comes to over several evaluations is said after two of them, and what
+        this one alone comes to is not: a sum divided by a number of samples or batches; precision,
+        F1 and intersection over union of what was counted as right and as wrong; metrics of a table
+        or of two lists of classes.
+    Allows: totals that nothing is divided by, counts that begin anew, and times.
+    Misses: other metrics; what is said of less than 3 evaluations, or more than 2 objects deep;
+        what is evaluated after each step.
     Why: a metric that goes on from one evaluation to the next lags behind, so that schedules,
         early stopping and the choice of the best model follow the past.
     Source: torchmetrics (outside of Lightning, reset() is the user's to call); pytorch/examples

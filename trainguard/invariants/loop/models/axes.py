@@ -12,6 +12,7 @@ from trainguard.invariants.loop.evidence import has_probe
 from trainguard.invariants.loop.wording import events, percent
 
 _LEAST = 2  # steps: the first may be odd
+_MADE = {"-": "what a layer has made", "input": "the input of a layer"}
 
 
 @invariant("loop", evidence=has_probe("reshaped", "no view was seen in the graph of a loss"))
@@ -22,12 +23,14 @@ def reshapes_exchange_no_axes(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: views and reshapes in the graph of a loss. Of what a convolution made, (N, C, ...),
         those with channels, or equal parts of them, in the last axis. Of other layers, those that
         give (N, T, D) the shape (N, D, T), (N, heads, T, D / heads) or (N, D, H, W), and those that
-        give (N, heads, T, K) the shape (N, T, heads * K).
+        give (N, heads, T, K) the shape (N, T, heads * K). Of inputs, those that a layer is given
+        as (N, D, T) and that are (N, T, D), or as (N, C, H, W) and are (N, H, W, C).
         Parts of channels that later layers learn from, as capsules do, are a note.
     Allows: axes that are split, merged or left as they are; what was joined, padded or cut before,
         as for relative positions; what is reduced over the last axis.
     Misses: sizes that are equal; (N, D, T) where one size divides the other, unless a convolution
-        comes next; views of inputs; torch 2.4, which does not tell what a view made.
+        comes next; inputs that are copied after their view; torch 2.4, which does not tell what a
+        view made.
     Why: view() and reshape() go by the order in memory. The shape is right, and each row holds
         neighbouring places of one channel instead of the channels of one place.
     Source: torch.Tensor.view and torch.Tensor.permute; lufficc/SSD, where box heads are permuted
@@ -40,7 +43,7 @@ def reshapes_exchange_no_axes(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 f"a reshape in `{trace.subject}` has the shape of exchanged axes, and exchanges"
                 " none",
-                f"what {name} has made" if name != "-" else "what a layer has made",
+                _MADE.get(name) or f"what {name} has made",
                 f"{before} reshaped to {after} in "
                 + portion(probe.measured, probe.reference, "steps"),
                 "the numbers of one place beside each other",

@@ -125,9 +125,12 @@ def penalties_have_a_graph(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: steps that a forked child made again up to the backward pass, in which the gradients
         that `torch.autograd.grad` returned for an input, without create_graph, have a graph: a term
-        that is added to the loss and depends on parameters by these gradients alone.
-    Allows: gradients for parameters; gradients that make inputs, targets or weights of what learns.
-    Misses: terms of which only a part has no graph; `x.grad` after a backward.
+        that is added to the loss and depends on parameters by these gradients alone. Gradients that
+        are added to what learns, and depend on the same parameters, before their distance from zero
+        is measured, are a note.
+    Allows: gradients for parameters; gradients that make inputs, or weights of what learns, or
+        targets of another network.
+    Misses: gradients that are multiplied by what learns; `x.grad` after a backward.
     Why: without create_graph a gradient penalty or the residual of an equation is a constant: it is
         part of the loss that is shown, and changes nothing.
     Source: Gulrajani et al., Improved Training of Wasserstein GANs, 2017; torch.autograd.grad
@@ -135,11 +138,14 @@ def penalties_have_a_graph(trace: Trace[Event]) -> Iterator[Finding]:
     """
     for answer in answers_to(trace, "gradients with their graph"):
         if answer.measured > 0:
+            is_part = answer.numbers == (1.0,)
             yield Finding(
-                f"a term of the loss of `{trace.subject}` is made of gradients without a graph",
+                f"a {'part' if is_part else 'term'} of the loss of `{trace.subject}` is made of"
+                " gradients without a graph",
                 at_step(answer.step),
                 Measure("it moves no parameter", answer.measured, "terms"),
                 "it moves those that the gradients depend on",
+                rank=Rank.NOTE if is_part else Rank.BROKEN,
                 why="torch.autograd.grad(..., create_graph=True) lets a penalty on gradients be"
                 " learned from",
                 event=answer,

@@ -38,7 +38,13 @@ _SHARED_BY = {  # what is counted, what is said of it, and what may be the cause
         " end inside of windows that were trained on",
         "perhaps windows that overlap were split at random: split the series, then cut windows",
     ),
+    "rows": (
+        "rows",
+        " are in the loss of the training",
+        "perhaps the mask of the training is left out of its loss",
+    ),
 }
+_SAID = 3  # accuracies that are of the same rows
 _COVERED = 0.9  # of what was trained on: so much may be evaluated on purpose
 
 
@@ -172,7 +178,9 @@ def evaluation_is_held_out(trace: Trace[Event]) -> Iterator[Finding]:
         they are just those that were trained on. Inputs, in evaluations of the same set again and
         again, or of one at the end: whether a tenth (limit) or more had been trained on, among
         others that had not in nearly each of the passes. Windows of a series: whether most of those
-        in each pass end inside of what was trained on.
+        in each pass end inside of what was trained on. Accuracies that are those of a part of the
+        rows of a table which the model is given as a whole: whether a tenth of them or more are
+        in the loss of the training, with their labels.
     Allows: one pair, in any evaluation with a loss, that was not trained on before, where sets are
         not mixed within passes; inputs of fewer than 16 different numbers (8, with a loss), or of
         half the training or more; a share that grows as samples are added to the training; windows
@@ -198,6 +206,10 @@ def evaluation_is_held_out(trace: Trace[Event]) -> Iterator[Finding]:
         part = probe.probe == "overlap" and least * probe.reference <= probe.measured
         if part and _PAIRS <= probe.measured < (1 - least) * probe.reference:
             yield _not_held_out(trace, min(names), probe)
+            return
+        said = probe.probe == "rows" and probe.step >= _SAID and _is_held_out(probe.label)
+        if said and probe.measured >= least * probe.reference:
+            yield _not_held_out(trace, probe.label, probe)
             return
         if probe.probe == "windows" and probe.measured >= _PAIRS:
             yield _not_held_out(trace, min(names), probe)

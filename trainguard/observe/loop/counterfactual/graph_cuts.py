@@ -13,6 +13,7 @@ from trainguard.observe.loop.counterfactual.marked_graph import (
     CALL,
     CUT,
     LEAST_HANDOVERS,
+    find_dead_parts,
     find_dead_terms,
     find_handovers,
     mark,
@@ -69,8 +70,8 @@ class GradientsWithGraph(Question):
     """
     The gradients that `torch.autograd.grad` returns have a graph.
 
-    measured: the terms of a loss that move parameters only then; smallest: the line that asks for
-    the gradients.
+    measured: the terms of a loss that move parameters only then; numbers: whether these are terms
+    of which another part does; smallest: the line that asks for the gradients.
     """
 
     name = "gradients with their graph"
@@ -91,13 +92,20 @@ class GradientsWithGraph(Question):
 
     def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
         """Return one that looks for terms that only these gradients give a graph."""
-        find = partial(find_dead_terms, held=held_by(call.recorder))
+        held = held_by(call.recorder)
+
+        def find(loss: torch.Tensor) -> tuple[list[str], bool]:
+            """Return the lines of whole terms, or else of parts, and whether it is parts."""
+            terms = find_dead_terms(loss, held)
+            return (terms, False) if terms else (find_dead_parts(loss, held), True)
+
         return _Reader(call.recorder, way_out, call.module, find)
 
     def compare(self, plain: Report, edited: Report) -> Contrast:
         """Return what was found."""
-        lines = edited["found"] or []
-        return Contrast(float(len(lines)), 0.0, smallest=lines[0] if lines else "")
+        lines, are_parts = edited["found"] or ([], False)
+        smallest = lines[0] if lines else ""
+        return Contrast(float(len(lines)), 0.0, (float(are_parts),), smallest=smallest)
 
 
 class _Reader(Witness):

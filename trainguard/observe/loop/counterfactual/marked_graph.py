@@ -18,6 +18,16 @@ _LINEAR = SAME | {
     *("SumBackward", "MeanBackward", "StackBackward", "CatBackward", "SelectBackward"),
 }
 _PRODUCTS = {"MulBackward", "DivBackward"}
+_DISTANCES = {"MseLossBackward", "SmoothL1LossBackward", "HuberLossBackward"}
+_SUMS = {"AddBackward", "SubBackward"} | _DISTANCES
+# What makes a number of how far a sum is from zero, and is no layer.
+_MEASURES = (
+    _LINEAR
+    | _DISTANCES
+    | {
+        *("PowBackward", "AbsBackward", "SqrtBackward", "LinalgVectorNormBackward", "NormBackward"),
+    }
+)
 
 
 def mark(tensor: torch.Tensor, key: str, token: Any) -> torch.Tensor:
@@ -79,6 +89,34 @@ def find_dead_terms(loss: torch.Tensor, held: set[int]) -> list[str]:
         elif cuts and _is_linear(node):
             level += _before(node)
     return found
+
+
+def find_dead_parts(loss: torch.Tensor, held: set[int]) -> list[str]:
+    """
+    Return the lines of gradients that are added to what learns and measured with it, as constants.
+
+    They are of what learns there too: those of another network may be a target.
+    """
+    found, seen, level = list[str](), set[Node](), [loss.grad_fn]
+    while level:
+        node = level.pop()
+        parts = _before(node)
+        if kind_of(node) in _SUMS and len(parts) == 2:
+            for one, other in (parts, parts[::-1]):
+                own = list(_walk([one], at_cuts=True))
+                cuts = [n for n in own if CUT in n.metadata]
+                learned = _held_in(_walk([other], at_cuts=True), held)
+                if cuts and not _has_any(own, held) and _has_any(_walk(_before(cuts[0])), learned):
+                    found.append(_line_of(cuts[0]))
+        if kind_of(node) in _MEASURES:
+            level += [part for part in parts if part not in seen]
+            seen.update(parts)
+    return found
+
+
+def _held_in(nodes: Iterable[Node], held: set[int]) -> set[int]:
+    """Return the parameters that an optimizer holds among nodes."""
+    return held & {id(getattr(node, "variable", None)) for node in nodes}
 
 
 def _is_linear(node: Node) -> bool:

@@ -1,12 +1,14 @@
 """Meters: what adds up over evaluations, and what is said of it."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from trainguard.events.loop import Probe
+from trainguard.observe.loop.meter_values import numbers_of, readings
 from trainguard.observe.loop.recorder import Recorder
-from trainguard.observe.loop.watch.evaluations.meters import _numbers_of
+from trainguard.observe.tools.owners import parts_of
 
 
 class Sums:
@@ -47,9 +49,10 @@ def found(make, begins_anew, says) -> list[tuple[float, float]]:
         net, meter = nn.Linear(3, 1), make()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
         for epoch in range(5):
-            net(torch.randn(8, 3)).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            for _ in range(2):
+                net(torch.randn(8, 3)).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
             meter = make() if begins_anew else meter
             with torch.no_grad():
                 for _ in range(2):
@@ -65,14 +68,70 @@ def test_what_is_said(make, capsys) -> None:
     assert found(make, False, lambda meter: f"error: {meter.mean():.5f}") == [(48.0, 12.0)]
     assert found(make, False, lambda meter: f"error: {100 * meter.mean():.2f}") == [(48.0, 12.0)]
     assert found(make, True, lambda meter: f"error: {meter.mean():.5f}") == []
-    assert found(make, False, lambda meter: f"error: {2 * meter.mean():.5f}") == []
+    assert found(make, False, lambda meter: f"error: {3.3 * meter.mean():.5f}") == []
     assert found(make, False, lambda _: "nothing") == []
+
+
+def test_what_is_counted_beside_a_function(capsys) -> None:
+    """Counts that are variables, and so far inside of others, are meters too."""
+    inside = [Hits(), Hits()]
+    with Recorder("x") as recorder:
+        net = nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        held, right, of = {"more": inside}, 0, 0
+        for epoch in range(5):
+            for _ in range(2):
+                net(torch.randn(8, 3)).square().mean().backward()
+                optimizer.step()
+            net.eval()
+            with torch.no_grad():
+                for _ in range(2):
+                    named = net(torch.randn(6, 3)).argmax(1) + (torch.arange(6) > epoch).long()
+                    right, of = right + (named == 1).sum(), of + 6
+                    held["more"][1].add(named)
+            print(f"accuracy: {right / of:.4f}")
+            print(f"F1: {inside[1].mean():.4f}")
+    probes = (event for event in recorder.trace if isinstance(event, Probe))
+    labels = [probe.label for probe in probes if probe.probe == "meter"]
+    assert sorted(labels) == ["inside[1]", "right / of"]
+
+
+class Hits(Sums):
+    """How often a class was right, wrong and missed."""
+
+    def __init__(self):
+        self.hit, self.wrong, self.missed = torch.zeros(2), np.zeros(2), torch.zeros(2)
+
+    def add(self, values):
+        """Count what was named 1 as a hit of the first class, and so on."""
+        self.hit += torch.tensor([(values == 1).sum(), (values == 0).sum()])
+        self.wrong += np.array([int((values == 2).sum()), 1])
+        self.missed[0] += 1
+
+    def mean(self):
+        """Return the mean F1."""
+        wrong = torch.tensor(self.wrong) + self.missed
+        return float((2 * self.hit / (2 * self.hit + wrong)).mean())
 
 
 def test_numbers() -> None:
     """They are read of whatever has few, and of nothing else."""
-    assert _numbers_of({"a": 1, "b": torch.tensor(2.0), "c": "3", 4: 4}) == {"a": 1.0, "b": 2.0}
-    assert _numbers_of([1, 2.5]) == {"len()": 2.0, "sum()": 3.5}
-    assert _numbers_of([torch.ones(3), torch.zeros(2)]) == {"len()": 5.0, "sum()": 3.0}
-    for other in (nn, nn.Linear, torch.ones(2), [torch.ones(2, 2)], ["a"], 3, None):
-        assert _numbers_of(other) == {}
+
+    def read(value):
+        """Return the numbers of something."""
+        return {name: number.tolist() for name, number in numbers_of(parts_of(value)).items()}
+
+    assert read({"a": 1, "b": torch.tensor(2.0), "c": "3", 4: 4}) == {"a": 1.0, "b": 2.0}
+    assert read([1, 2.5]) == {"len()": 2.0, "sum()": 3.5}
+    assert read([torch.ones(3), torch.zeros(2)]) == {"len()": 5.0, "sum()": 3.0}
+    for other in (nn, nn.Linear, nn.Linear(2, 2), [torch.ones(2, 2)], ["a"], 3, None):
+        assert read(other) == {}
+
+
+def test_what_lists_come_to() -> None:
+    """Two lists of classes are a table, and its metrics are known."""
+    numbers = numbers_of({"named": [0, 1, 1, 2], "true": [0, 1, 2, 2]})
+    known = readings(numbers, {"len(true)"}, (4, 2))
+    assert known["accuracy of named x true"] == 0.75
+    assert known["sum(named) / len(true)"] == known["sum(named) / 4"] == 1.0
+    assert known["mean of IoU of named x true"] == pytest.approx((1 + 0.5 + 0.5) / 3)

@@ -35,3 +35,21 @@ def test_what_is_normalised(way) -> None:
     probes = [event for event in recorder.trace if isinstance(event, Probe)]
     found = [probe.label for probe in probes if probe.probe == "cosines"]
     assert found == (["(12,4)"] if way in ("batch", "einsum", "by hand") else [])
+
+
+def test_after_another_training() -> None:
+    """What is trained after something else is looked at as well."""
+    torch.manual_seed(0)
+    with Recorder("x") as recorder:
+        model, other = nn.Linear(6, 4), nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        first = torch.optim.SGD(other.parameters(), lr=0.01)
+        for _ in range(40):
+            other(torch.randn(3, 2)).square().sum().backward()
+            first.step()
+        for _ in range(4):
+            WAYS["batch"](model(torch.randn(12, 6)), model(torch.randn(12, 6))).sum().backward()
+            optimizer.step()
+    probes = [event for event in recorder.trace if isinstance(event, Probe)]
+    found = [probe.measured for probe in probes if probe.probe == "cosines"]
+    assert found == [2.0]

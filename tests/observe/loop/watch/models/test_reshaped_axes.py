@@ -47,6 +47,8 @@ def test_channels(before, after, wrong) -> None:
         ((9, 4, 16), (9, 16, 2, 2), False, False),
         ((9, 7, 7), (9, 7, 7), True, False),
         ((7, 9, 12), (9, 7, 12), True, False),  # that mixes samples, and is found by this
+        ((9, 6, 8, 3), (9, 3, 6, 8), True, True),
+        ((9, 6, 8, 3), (9, 3, 8, 6), True, False),
     ],
 )
 def test_exchanges(before, after, certain, wrong) -> None:
@@ -80,3 +82,32 @@ def test_parts_of_channels_that_a_layer_learns_from() -> None:
             optimizer.step()
     probes = [event for event in recorder.trace if isinstance(event, Probe)]
     assert [p.probe for p in probes if p.probe.startswith("reshaped")] == ["reshaped in part"]
+
+
+INPUTS = {
+    "convolution": (nn.Conv1d(5, 4, 3), (9, 20, 5), lambda x: x.view(-1, 5, 20), True),
+    "pictures": (nn.Conv2d(3, 4, 3), (9, 6, 8, 3), lambda x: x.reshape(-1, 3, 6, 8), True),
+    "a part": (nn.Conv1d(5, 4, 3), (9, 20, 5), lambda x: x[2:6].view(-1, 5, 20), True),
+    "norm": (nn.BatchNorm1d(5), (9, 20, 5), lambda x: x.view(-1, 5, 20), True),
+    "linear": (nn.Linear(21, 4), (9, 21, 5), lambda x: x.view(-1, 5, 21), True),
+    "recurrent": (nn.RNN(6, 4), (9, 7, 6), lambda x: x.transpose(0, 1), False),
+    "moved": (nn.Conv1d(5, 4, 3), (9, 20, 5), lambda x: x.transpose(1, 2), False),
+    "copied": (nn.Conv1d(5, 4, 3), (9, 20, 5), lambda x: x.mT.contiguous().view(9, 5, 20), False),
+    "patches": (nn.Linear(20, 4), (9, 20, 4), lambda x: x.view(-1, 4, 20), False),
+    "one channel": (nn.Conv2d(1, 4, 3), (9, 6, 8), lambda x: x.view(-1, 1, 6, 8), False),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_inputs(name) -> None:
+    """An input that is viewed in the shape of exchanged axes is told of."""
+    layer, shape, view, wrong = INPUTS[name]
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        for _ in range(2):
+            made = layer(view(torch.randn(shape)))
+            (made[0] if isinstance(made, tuple) else made).square().sum().backward()
+            optimizer.step()
+    probes = [event for event in recorder.trace if isinstance(event, Probe)]
+    told = [probe.label.split()[0] for probe in probes if probe.probe == "reshaped"]
+    assert told == ["input"] * wrong

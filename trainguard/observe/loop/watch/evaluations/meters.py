@@ -1,27 +1,30 @@
 """Watches what adds up over an evaluation: whether it begins anew with each one."""
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
+from trainguard.core.names import words_of
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
-from trainguard.observe.loop.watch.said.logged import LoggedValues
+from trainguard.observe.loop.meter_values import MOST, Numbers, numbers_of, readings
+from trainguard.observe.loop.watch.said.logged import LoggedValues, Said
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward
-from trainguard.observe.tools.user_line import user_frames, variables_of
+from trainguard.observe.tools.owners import find_owners
 
-_FRAMES = 6  # of the user's code whose variables are looked at
-_MOST = 16  # numbers that a meter has: what has more is something else
+_WIDE = 64  # numbers of a function that are read
 _KEPT = 256  # meters
 _EVALUATIONS = 64  # that are looked at: a meter that is reset at times is not what is looked for
-_LONGEST = 4096  # entries of a list that is added up
 _COARSE = 0.02  # of a number that is said: what is rounded more than that says nothing
 _RIGHT = 1e-6  # of it: what other orders of adding up make
+# Names of what takes time, whose mean may well be over all evaluations.
+_TIMES = {"fps", "ms", "sec", "second", "seconds", "speed", "throughput", "time"}
 
 
 @dataclass(slots=True)
@@ -29,24 +32,25 @@ class _Meter:
     """
     Something with numbers of its own, as they were when the last evaluation was over.
 
-    told: evaluations of which a mean over earlier ones too was said; count, samples: how many it
-    counted at the latest of these, and how many these had; source: where it was said.
+    samples: of all evaluations that it has gone through. told: how often what was said is what it
+    comes to over several of them, by form; of: the samples of the latest of these.
     """
 
     name: str
-    numbers: dict[str, float] = field(default_factory=dict)
-    told: int = 0
-    count: float = 0.0
+    numbers: Numbers
     samples: int = 0
+    told: Counter[str] = field(default_factory=Counter)
+    count: int = 0
+    of: int = 0
     source: str = ""
 
 
 class Meters(Watcher):
     """
-    The Probe event "meter": sums that were divided by the samples of several evaluations, and said.
+    The Probe event "meter": what adds up over several evaluations, and was said of one.
 
-    measured: how many samples the count was of; reference: how many the evaluation had; step: the
-    number of evaluations after which such a mean was said.
+    measured: over how many samples it is; reference: how many the evaluation had; step: the number
+    of evaluations after which it was said.
     """
 
     makes = ("Probe:meter",)
@@ -54,65 +58,89 @@ class Meters(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._samples = self._clock = 0  # of the evaluation that goes on
+        self._samples = self._passes = self._clock = 0  # of the evaluation that goes on
         self._evaluations = 0
-        self._meters: dict[int, _Meter] = {}
+        self._step = -2  # of the latest evaluation
+        self._is_routine = False  # whether it came right after the step before, as a teacher's do
+        self._begun: dict[Hashable, Numbers] = {}
+        self._meters: dict[Hashable, _Meter] = {}
 
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
-        """Count what is evaluated, and look at meters once it is learned again."""
+        """Look at meters before the first pass of an evaluation, and once it is learned again."""
         if self._evaluations >= _EVALUATIONS:
             return
         if not forward.gradients:
+            if not self._passes:
+                step, self._step = self._step, self.recorder.steps
+                self._is_routine = self._step - step < 2
+                if not self._is_routine:
+                    self._begun = {key: numbers for _, numbers, key in _find_meters()}
+            self._passes += 1
             self._samples, self._clock = self._samples + forward.samples, forward.clock
-        elif self._samples:
-            samples, self._samples = self._samples, 0
-            self._evaluations += 1
-            said = list(self.recorder.watcher(LoggedValues).said_after(self._clock))
-            for name, numbers, key in _find_meters():
-                known = key in self._meters or len(self._meters) < _KEPT
-                if known:
-                    meter = self._meters.setdefault(key, _Meter(name))
-                    self._compare(meter, numbers, samples, said)
+        elif self._passes:
+            if not self._is_routine:
+                self._evaluations += 1
+                self._compare_all()
+            self._samples = self._passes = 0
 
     def finish(self) -> Iterable[Event]:
         """Return the meters that were said to be what they are not."""
-        for meter in self._meters.values():
-            if meter.told:
-                yield Probe(
-                    probe="meter",
-                    measured=meter.count,
-                    reference=float(meter.samples),
-                    step=meter.told,
-                    label=meter.name,
-                    source=meter.source,
-                )
+        told = sorted(self._meters.values(), key=lambda meter: max(meter.told.values(), default=0))
+        by_line = {
+            meter.source: meter for meter in told if meter.told
+        }  # a list is in its owner too
+        for meter in by_line.values():
+            yield Probe(
+                probe="meter",
+                measured=float(meter.count),
+                reference=float(meter.of),
+                step=max(meter.told.values()),
+                label=meter.name or meter.told.most_common(1)[0][0],
+                source=meter.source,
+            )
 
-    def _compare(
-        self,
-        meter: _Meter,
-        numbers: dict[str, float],
-        samples: int,
-        said: list[tuple[float, float, str]],
-    ) -> None:
-        """Find a mean that was said, over the samples of this evaluation and of those before."""
-        before, meter.numbers = meter.numbers, numbers
-        counts = {k for k, v in numbers.items() if v - before.get(k, 0.0) == samples}
+    def _compare_all(self) -> None:
+        """Look at all meters after an evaluation."""
+        every = self.recorder.watcher(LoggedValues).said_after(self._clock)
+        said = [each for each in every if _TIMES.isdisjoint(words_of(each[3]))]
+        for name, numbers, key in _find_meters():
+            if key in self._meters or len(self._meters) < _KEPT:
+                meter = self._meters.setdefault(key, _Meter(name, {}))
+                self._compare(meter, self._begun.get(key, {}), numbers, said)
+
+    def _compare(self, meter: _Meter, begun: Numbers, now: Numbers, said: list[Said]) -> None:
+        """Find what was said in what a meter has counted in this evaluation and in those before."""
+        before, meter.numbers = meter.numbers, now
+        grown = {k: now[k] - begun[k] for k in now if k in begun and now[k].shape == begun[k].shape}
+        of = self._samples, self._passes
+        counts = {name for name, more in grown.items() if _counts(more, *of)}
         self.looked |= {"meter"} if counts else set()
-        for count in counts & set(before):
-            if before[count] < samples / 2:  # it did begin anew, or counts something else
-                continue
-            for total in set(numbers) - counts:
-                grown = numbers[total] / numbers[count]
-                true = (numbers[total] - before.get(total, 0.0)) / samples
-                source = next(
-                    (s for v, r, s in said if _is(v, grown, r) and not _is(v, true, r)), ""
-                )
-                if source:
-                    meter.told, meter.source = meter.told + 1, source
-                    meter.count, meter.samples = numbers[count], samples
-                    return
+        added = {k: more for k, more in grown.items() if more.any() and (more >= 0).all()}
+        carried = {
+            k: now[k]
+            for k in added
+            if k in before and begun[k].any() and np.array_equal(before[k], begun[k])
+        }
+        meter.samples = self._samples + (meter.samples if carried else 0)
+        if not carried:
+            return
+        whole = readings(carried, counts & set(carried), of)
+        own = readings({k: added[k] for k in carried}, counts & set(carried), of)
+        told = [each for each in said if not any(_is(each[0], v, each[1]) for v in own.values())]
+        for form, value in whole.items():
+            source = next((s for v, rounding, s, _ in told if _is(v, value, rounding)), "")
+            if source and form in own:
+                meter.told[form] += 1
+                meter.count, meter.of, meter.source = meter.samples, self._samples, source
+
+
+def _counts(more: Any, samples: int, passes: int) -> bool:
+    """Say whether a number has grown by samples of an evaluation, or their parts, or batches."""
+    if more.ndim:
+        return False
+    return bool(more == round(float(more)) and (more >= max(2, samples) or more == passes > 1))
 
 
 def _is(value: float, mean: float, rounding: float) -> bool:
@@ -122,50 +150,12 @@ def _is(value: float, mean: float, rounding: float) -> bool:
     return near and rounding <= _COARSE * abs(value)
 
 
-def _find_meters() -> Iterator[tuple[str, dict[str, float], int]]:
-    """Yield what has a few numbers among the variables of the user's code: name, numbers, id."""
-    seen = set()
-    for frame in user_frames(_FRAMES):
-        for name, value in variables_of(frame).items():
-            if id(value) not in seen:
-                seen.add(id(value))
-                numbers = _numbers_of(value)
-                if 1 < len(numbers) <= _MOST:
-                    yield name, numbers, id(value)
-
-
-def _numbers_of(value: Any) -> dict[str, float]:
-    """Return the numbers that an object, a dictionary or a list has, by name."""
-    if isinstance(value, type | ModuleType | torch.Tensor):
-        return {}
-    own = {"": value} if type(value) is list else value
-    own = own if type(own) is dict else getattr(own, "__dict__", {})
-    pairs = list(own.items()) if type(own) is dict and len(own) <= _MOST * 4 else []
-    numbers: dict[str, float] = {}
-    for name, each in pairs:
-        if isinstance(name, str) and _is_number(each):
-            numbers[name] = float(each.detach() if isinstance(each, torch.Tensor) else each)
-        elif isinstance(name, str) and type(each) is list and 0 < len(each) <= _LONGEST:
-            numbers |= _added_up(name, each)
-    return numbers
-
-
-def _added_up(name: str, values: list[Any]) -> dict[str, float]:
-    """Return how many numbers a list holds and their sum; nothing if it holds something else."""
-    if all(type(each) in (int, float) for each in values):
-        return {f"len({name})": float(len(values)), f"sum({name})": float(sum(values))}
-    if not all(map(_is_flat, values)):
-        return {}
-    total = sum(float(each.detach().sum(dtype=torch.float64)) for each in values)
-    return {f"len({name})": float(sum(map(torch.numel, values))), f"sum({name})": total}
-
-
-def _is_flat(value: Any) -> bool:
-    """Say whether something is a plain tensor with a number of each sample, on the CPU."""
-    plain = type(value) is torch.Tensor and value.dim() < 2
-    return plain and value.is_cpu and not value.is_complex()
-
-
-def _is_number(value: Any) -> bool:
-    """Say whether something is one number that can be read at once."""
-    return type(value) in (int, float) or (_is_flat(value) and value.dim() == 0)
+def _find_meters() -> Iterator[tuple[str, Numbers, Hashable]]:
+    """Yield what has numbers among the variables of the user's code: name, numbers, what it is."""
+    for name, key, values in find_owners():
+        if not name:
+            kinds = (int, float, list, torch.Tensor)
+            values = {k: each for k, each in values.items() if type(each) in kinds}
+        numbers = numbers_of(values) if len(values) <= _WIDE else {}
+        if numbers and (not name or len(numbers) <= MOST):
+            yield name, numbers, key

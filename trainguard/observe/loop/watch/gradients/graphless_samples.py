@@ -115,7 +115,7 @@ class GraphlessSamples(Watcher):
     @shielded
     def _take(self, distribution: Any, sample: torch.Tensor, graphless: bool) -> None:
         """Take down a sample that could have had a graph."""
-        if self._knows or not (distribution.has_rsample and self.recorder.steps in _STEPS):
+        if self._knows or not (distribution.has_rsample and self.recorder.age in _STEPS):
             return
         parameters = [t for t in _parameters_of(distribution) if t.grad_fn is not None]
         rows = len(sample) if sample.dim() else 0

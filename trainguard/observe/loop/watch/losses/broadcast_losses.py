@@ -52,7 +52,7 @@ class BroadcastLosses(Watcher):
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Remember how many elements an outermost module returned."""
-        if self.recorder.probe and self.recorder.steps < _STEPS and forward.gradients:
+        if self.recorder.probe and self.recorder.age < _STEPS and forward.gradients:
             sizes = [t.numel() for t in tensors_in(output) if t.requires_grad and 0 < t.dim() < 3]
             self._outputs |= {size: forward.module for size in sizes[:8] if size > 1}
 

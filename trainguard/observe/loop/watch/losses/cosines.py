@@ -33,7 +33,7 @@ class Cosines(Watcher):
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look at the products that a loss is made of."""
-        if loss.grad_fn is None or self.recorder.steps not in _STEPS:
+        if loss.grad_fn is None or self.recorder.age not in _STEPS:
             return
         nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
         products = [n for n in nodes if autograd_graph.kind_of(n) in _PRODUCTS and _is_of_two(n)]

@@ -72,7 +72,7 @@ class PolicyWeights(Watcher):
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look for weighted log-probabilities in the graph of a loss."""
-        if not self._draws or self.recorder.steps not in _STEPS or loss.grad_fn is None:
+        if not self._draws or self.recorder.age not in _STEPS or loss.grad_fn is None:
             return
         nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
         if len(nodes) >= _MOST_NODES or not any(map(_is_log_probability, nodes)):

@@ -45,7 +45,7 @@ class AttendedPadding(Watcher):
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Compare what each attention sees with the padding of the tables of its shape."""
-        if loss.grad_fn is None or self.recorder.steps not in _STEPS:
+        if loss.grad_fn is None or self.recorder.age not in _STEPS:
             return
         nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
         tables = list(_tables(nodes))

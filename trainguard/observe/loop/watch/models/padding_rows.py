@@ -145,7 +145,7 @@ class PaddingRows(Watcher):
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
     ) -> None:
         """Remember what is to be learned until the next backward."""
-        if tally.function not in _CLASSES or self.recorder.steps not in _STEPS:
+        if tally.function not in _CLASSES or self.recorder.age not in _STEPS:
             return
         fits = target.is_cpu and not target.is_floating_point() and target.numel() <= _LARGEST
         if fits and value.requires_grad and scores.dim() > 1:
@@ -156,7 +156,7 @@ class PaddingRows(Watcher):
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Remember what may be a mask of padding."""
-        if forward.gradients and self.recorder.steps in _STEPS:
+        if forward.gradients and self.recorder.age in _STEPS:
             tables = (t for t in tensors_in(inputs) if t.dim() == 2 and not t.is_floating_point())
             self._given = [*self._given, *(t for t in tables if t.is_cpu)][-_MOST_CALLS:]
 
@@ -165,7 +165,7 @@ class PaddingRows(Watcher):
         calls, self._calls = self._calls, []
         unpacked, self._unpacked = self._unpacked, []
         given, self._given = self._given, []
-        if not calls or loss.grad_fn is None or self.recorder.steps not in _STEPS:
+        if not calls or loss.grad_fn is None or self.recorder.age not in _STEPS:
             return
         for sizes in unpacked:
             self._look_at_packed(sizes, calls)
@@ -215,7 +215,7 @@ class PaddingRows(Watcher):
         @wraps(unpack)
         def wrapper(sequence: Any, *args: Any, **kwargs: Any) -> Any:
             """Unpack."""
-            if self.recorder.is_looking() and self.recorder.steps in _STEPS:
+            if self.recorder.is_looking() and self.recorder.age in _STEPS:
                 self._unpacked = [*self._unpacked[1 - _MOST_CALLS :], sequence.batch_sizes]
             return unpack(sequence, *args, **kwargs)
 

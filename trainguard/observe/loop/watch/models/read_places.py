@@ -52,7 +52,7 @@ class ReadPlaces(Watcher):
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Compare the last places that are read with the rows of the tables below."""
-        if loss.grad_fn is None or self.recorder.steps not in _STEPS:
+        if loss.grad_fn is None or self.recorder.age not in _STEPS:
             return
         nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
         if len(nodes) >= _MOST_NODES:

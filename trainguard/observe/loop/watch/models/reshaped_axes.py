@@ -11,6 +11,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node
+from trainguard.observe.loop.watch.gradients.term_gradients import TermGradients
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.tools.user_line import caller
 
@@ -20,6 +21,9 @@ _THROUGH = 12  # nodes between a view and the layer that made its numbers
 _CONVOLUTIONS = {"ConvolutionBackward", "MkldnnConvolutionBackward", "SlowConv3DBackward"}
 _PRODUCTS = {"AddmmBackward", "MmBackward"}
 _LAYERS = _CONVOLUTIONS | _PRODUCTS | {"BmmBackward", "BaddbmmBackward"}
+_OF_CHANNELS = _CONVOLUTIONS | {"NativeBatchNormBackward", "CudnnBatchNormBackward"}
+_RECURRENT = {"MkldnnRnnLayerBackward", "CudnnRnnBackward"}
+_SAVED = {"AddmmBackward": "_saved_mat1", "MmBackward": "_saved_self"}  # else "_saved_input"
 # What is joined, padded or cut may be viewed on purpose in a shape that shears it.
 _ASSEMBLED = ("Cat", "Stack", "ConstantPad", "Slice", "AsStrided", "Index", "Unfold", "Accumulate")
 _REDUCTIONS = ("Mean", "Sum", "Max", "Amax", "Amin", "Min", "Var", "Std", "Norm", "LinalgVector")
@@ -53,16 +57,20 @@ class ReshapedAxes(Watcher):
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look at the views that a loss is made of."""
-        if loss.grad_fn is None or self.recorder.steps not in _STEPS:
+        if loss.grad_fn is None or self.recorder.age not in _STEPS:
             return
         nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
         views = [node for node in nodes if autograd_graph.kind_of(node) in autograd_graph.VIEWS]
-        if len(nodes) >= _MOST_NODES or not views:
+        given: list[str] = []
+        if not self.recorder.watcher(TermGradients).noticed:  # to look is to unpack what is saved
+            given = [label for node in nodes if (label := _input_reshaped(node)) is not None]
+        if len(nodes) >= _MOST_NODES or not (views or given):
             return
         self.looked.add("reshaped")
         self._steps += 1
         readers = autograd_graph.find_readers(nodes)
-        for key in {key for view in views for key in self._look_at(view, readers)}:
+        keys = {key for view in views for key in self._look_at(view, readers)}
+        for key in keys | {("reshaped", label) for label in given if label}:
             self._found.setdefault(key, _Reshape(caller())).steps += 1
 
     def finish(self) -> Iterable[Event]:
@@ -140,6 +148,8 @@ def exchanges(before: Shape, after: Shape, *, certain: bool) -> bool:
     new = [size for size in after[1:] if size > 1]
     if len(own) == 3 and len(new) == 2:  # heads joined before they are moved behind the places
         return own[1] == new[0] and _are_apart(own[0], own[1])
+    if len(own) == len(new) == 3 and certain:  # pictures whose channels come last
+        return new == [own[2], own[0], own[1]] != own
     if len(own) != 2 or own[0] == own[1]:
         return False
     places, features = own
@@ -148,6 +158,38 @@ def exchanges(before: Shape, after: Shape, *, certain: bool) -> bool:
     heads = len(new) == 3 and new[1] == places and new[0] * new[2] == features
     maps = len(new) == 3 and new[0] == features and new[1] * new[2] == places
     return (heads and _are_apart(new[0], places)) or (maps and _are_apart(features, places))
+
+
+def _input_reshaped(node: Node) -> str | None:
+    """
+    Return the label of an input that a layer was given in the shape of exchanged axes.
+
+    Empty where it was viewed in another way, and None where a layer has no such input.
+    """
+    kind = autograd_graph.kind_of(node)
+    if kind not in _OF_CHANNELS | _RECURRENT | _SAVED.keys():
+        return None
+    try:
+        given = getattr(node, _SAVED.get(kind, "_saved_input"), None)
+    except RuntimeError:  # it was written since, or its graph is gone
+        return None
+    if not isinstance(given, torch.Tensor) or given.requires_grad:
+        return None
+    whole = given._base  # noqa: SLF001
+    if whole is None or whole.dim() < 3:
+        return None
+    if not (given.is_contiguous() and whole.is_contiguous()):
+        return None
+    before, after = tuple(whole.shape), tuple(given.shape)
+    if kind in _RECURRENT:  # (T, N, D) of (N, T, D)
+        wrong = before[0] != before[1] and after == (before[1], before[0], *before[2:])
+    elif kind in _SAVED:  # rows of a matrix
+        after = (before[0], before[2], before[1])
+        wrong = given.shape[1] == before[1] and not given.shape[0] % before[2]
+        wrong = wrong and len(before) == 3 and exchanges(before, after, certain=False)
+    else:  # of a part of all samples too
+        wrong = exchanges((0, *before[1:]), (0, *after[1:]), certain=True)
+    return f"input {_without_batch(before)} {_without_batch(after)}" if wrong else ""
 
 
 def _are_apart(first: int, second: int) -> bool:

@@ -24,6 +24,7 @@ MOST = 2048  # numbers that are kept of a run
 _MOST_NAMES = 256
 _MOST_IN_STEP = 64  # of one name
 _Row = tuple[int, int, float, float, str]  # step, clock, value, rounding, source
+Said = tuple[float, float, str, str]  # value, rounding, source, name
 
 _SELDOM = 32  # steps without a word after which a channel is listened to in any case
 _FETCHED = 64  # numbers on an accelerator that are waited for together
@@ -116,13 +117,13 @@ class LoggedValues(Watcher):
         """Return the names under which numbers were said."""
         return [name for _, name in self._columns]
 
-    def said_after(self, clock: int) -> Iterator[tuple[float, float, str]]:
-        """Yield the numbers that were said after an instant: value, rounding, source."""
-        for column in self._columns.values():
+    def said_after(self, clock: int) -> Iterator[Said]:
+        """Yield the numbers that were said after an instant."""
+        for (_, name), column in self._columns.items():
             for _, said, value, rounding, source in reversed(column.kept):
                 if said <= clock:
                     break
-                yield value, rounding, source
+                yield value, rounding, source, name
 
     def _tee(self, stream: Any, channel: str) -> Any:
         """Return what stands in the place of a stream, if there is one."""
