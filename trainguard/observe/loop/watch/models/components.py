@@ -22,7 +22,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from trainguard.events.base import Event
 from trainguard.events.component import Component
 from trainguard.observe.loop.watch.models.seen_inputs import SeenInputs
-from trainguard.observe.loop.watch.seen_loaders import INIT, Made, SeenLoaders
+from trainguard.observe.loop.watch.samples.seen_loaders import INIT, Made, SeenLoaders
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.importable import find_no_import, import_name

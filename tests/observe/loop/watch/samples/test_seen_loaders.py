@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from trainguard.observe.loop.watch.seen_loaders import Made, SeenLoaders
+from trainguard.observe.loop.watch.samples.seen_loaders import Made, SeenLoaders
 
 ROWS = TensorDataset(torch.zeros(8, 2))
 
