@@ -140,6 +140,8 @@ def test_a_guard_that_passes_and_fails(project) -> None:
     done = command(project, *WORDS)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("guard_train.py is written: run `pytest --trainguard guard_")
+    assert "\n[tool.trainguard]\n" in done.stdout
+    assert not (project / "pyproject.toml").exists()
     text = (project / "guard_train.py").read_text()
     assert '"train.py",\n    args=["--lr", "0.01"],\n    steps=20,\n    batch=16,  # seen' in text
     assert 'trainable=("*",),  # guess' in text
@@ -154,10 +156,12 @@ def test_a_guard_of_a_package(tmp_path) -> None:
     package.mkdir()
     (package / "losses.py").write_text(LOSSES)
     (package / "main.py").write_text(MAIN)
-    done = command(tmp_path, "init", "--steps", "20", "speech")
+    done = command(tmp_path, "init", "--write", "--steps", "20", "speech")
     assert done.returncode == 0, done.stderr
     assert "  loss      spectral_loss (speech/losses.py:" in done.stdout
     assert "  model     Net (speech/losses.py:" in done.stdout
+    assert "+ [tool.trainguard]\n" in done.stdout
+    assert (tmp_path / "pyproject.toml").is_file()
     told = guarded(tmp_path, "-k", "spectral or net")
     assert "1 failed" in told
     assert "guard_main.py::spectral::gradient_is_finite" in told
@@ -247,11 +251,15 @@ def test_components_become_declarations() -> None:
 
 
 def test_a_file_that_is_there_is_kept(project) -> None:
-    """Nothing is run, and it is one sentence with the way out."""
+    """Nothing is run, and it is one sentence with the way out; --write writes the rest."""
     (project / "guard_train.py").write_text("mine")
     done = command(project, *WORDS)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "guard_train.py is there already. Move it away, or edit it instead.\n"
+    assert (project / "guard_train.py").read_text() == "mine"
+    done = command(project, "init", "--write", *WORDS[1:])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("guard_train.py is there already.\n\npyproject.toml has now:\n")
     assert (project / "guard_train.py").read_text() == "mine"
 
 

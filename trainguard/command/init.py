@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
@@ -18,6 +19,7 @@ from trainguard.command.exit import CLEAN, FAILED, USAGE, ending, seconds
 from trainguard.command.memory.target import load_file
 from trainguard.command.options import Words, name_only
 from trainguard.command.output import say, write_file
+from trainguard.command.project_files import find_project_files
 from trainguard.core.errors import DeclarationError, SubjectError
 from trainguard.core.files import check_writable
 from trainguard.core.settings import Settings
@@ -28,11 +30,9 @@ from trainguard.invariants.loss.sweep import is_at_zero_vector
 from trainguard.judging.judge import check_steps
 from trainguard.judging.promises import broken_with, promises_of
 from trainguard.report.guard_file import (
-    SETTINGS,
     guard_name,
     names_of,
     render_guard,
-    render_workflow,
 )
 from trainguard.report.progress import showing
 from trainguard.report.run_summary import summarize_run
@@ -70,18 +70,23 @@ def write_guards(
     timeout: Annotated[
         float, typer.Option(help="Seconds that this may take: 600.", metavar="SECONDS")
     ] = 600.0,
+    write: Annotated[
+        bool,
+        typer.Option("--write", help="Write the settings and the workflow too, where not there."),
+    ] = False,
 ) -> None:
     """
     Write a guard file for a script, from a few steps of it.
 
     It declares the script itself, and the losses, models, schedules and loaders of your own that it
-    used.
-    It writes guard_<script>.py into the working directory and no other file; settings and a
-    workflow are printed. Exits with 0, with 2 where it cannot be done, 3 where the script failed,
-    4 where trainguard did, and 130 after Ctrl-C.
+    used. It writes guard_<script>.py into the working directory; settings for pyproject.toml and a
+    workflow of GitHub are printed, and with --write written as well. Nothing that is there is
+    replaced. Exits with 0, with 2 where it cannot be done, 3 where the script failed, 4 where
+    trainguard did, and 130 after Ctrl-C.
     """
     with ending():
         seconds(timeout)
+        project = find_project_files()
         if not module and Path(script).is_dir():
             script = _find_script(Path(script))
         name, folder = (script, "") if module else _as_module(script) or ("", "")
@@ -89,35 +94,35 @@ def write_guards(
         if name:
             given |= {"module": True, "name": name, "directory": folder or None}
         subject = _declare(name or script, given)
-        file = _guard_file(subject)
-        try:
-            with showing(lambda passed: f"running {subject.name}, {passed:.0f} s"):
-                trace = _observe(subject)
-                check_steps(subject, trace)
-        except SubjectError as fault:
-            parts = f"{fault.sentence}.", fault.remedy, render_cause(fault)
-            say("\n".join(filter(None, parts)), sys.stderr)
-            raise typer.Exit(FAILED if fault.__cause__ is not None else USAGE) from None
-        seen = [
-            replace(event, source=os.path.relpath(event.source).replace(os.sep, "/"))
-            for event in trace
-            if isinstance(event, Component)
-        ]
-        kept, folder = _kept(subject, trace), _import_folder(subject, seen)
-        run = summarize_run(trace)
-        text = render_guard(subject, run, kept, seen, folder)
-        written = write_file(file, lambda: text, sys.stderr)
-        if written:
-            excused, obstacles = _try_declared(file)
-            named = zip(names_of(seen, subject), seen, strict=True)
-            seen = [replace(s, obstacle=obstacles.get(n, s.obstacle)) for n, s in named]
-            text = render_guard(subject, run, kept, seen, folder, excused)
-            written = write_file(file, lambda: text, sys.stderr)
-        if not written:
-            raise typer.Exit(USAGE)
-        raise typer.Exit(
-            CLEAN if say(_account(file, subject, seen), sys.stdout, sys.stderr) else USAGE
-        )
+        file = check_writable("The guard file", Path(f"guard_{guard_name(subject)}.py"))
+        there = f"{file.name} is there already."
+        if file.exists() and not write:
+            raise DeclarationError(f"{there} Move it away, or edit it instead.")
+        told = [there] if file.exists() else _write_guard(file, subject, _observe(subject))
+        told += ["", project.write() if write else project.offer()]
+        well = say("\n".join(told).rstrip(), sys.stdout, sys.stderr)
+        raise typer.Exit(CLEAN if well else USAGE)
+
+
+def _write_guard(file: Path, subject: Script, trace: Trace[Any]) -> list[str]:
+    """Write the guard of a script; return lines on what it used, and what is not declared."""
+    seen = [
+        replace(event, source=os.path.relpath(event.source).replace(os.sep, "/"))
+        for event in trace
+        if isinstance(event, Component)
+    ]
+    kept, folder = _kept(subject, trace), _import_folder(subject, seen)
+    write = partial(render_guard, subject, summarize_run(trace), kept)
+    written = write_file(file, lambda: write(seen, folder), sys.stderr)
+    if written:
+        excused, obstacles = _try_declared(file)
+        named = zip(names_of(seen, subject), seen, strict=True)
+        seen = [replace(s, obstacle=obstacles.get(n, s.obstacle)) for n, s in named]
+        written = write_file(file, lambda: write(seen, folder, excused), sys.stderr)
+    if not written:
+        raise typer.Exit(USAGE)
+    told = f"{file.name} is written: run `pytest --trainguard {file.name}`."
+    return [told, *_tell_components(seen)]
 
 
 def _find_script(folder: Path) -> str:
@@ -165,14 +170,6 @@ def _declare(script: str, given: dict[str, Any]) -> Script:
     return name_only(Script(shown, **{"name": path.name, **given}))
 
 
-def _guard_file(subject: Script) -> Path:
-    """Return the file that is written; raises where there is one of this name."""
-    file = check_writable("The guard file", Path(f"guard_{guard_name(subject)}.py"))
-    if file.exists():
-        raise DeclarationError(f"{file.name} is there already. Move it away, or edit it instead.")
-    return file
-
-
 def _import_folder(subject: Script, seen: Sequence[Component]) -> str:
     """Return the script's folder, where what it imports is not found from this one."""
     if subject.module:
@@ -187,8 +184,16 @@ def _observe(subject: Script) -> Trace[Any]:
     """Run a script as its guard will, and return what was recorded, its components too."""
     from trainguard.observe.loop.run_processes import observe_script  # late: torch
 
-    # Without probes: what they would call with other inputs is not what the training does.
-    return observe_script(subject, Settings(), probe=False, components=True)
+    try:
+        with showing(lambda passed: f"running {subject.name}, {passed:.0f} s"):
+            # Without probes: what they would call with other inputs is not what the training does.
+            trace = observe_script(subject, Settings(), probe=False, components=True)
+            check_steps(subject, trace)
+    except SubjectError as fault:
+        parts = f"{fault.sentence}.", fault.remedy, render_cause(fault)
+        say("\n".join(filter(None, parts)), sys.stderr)
+        raise typer.Exit(FAILED if fault.__cause__ is not None else USAGE) from None
+    return trace
 
 
 def _try_declared(file: Path) -> tuple[set[str], dict[str, str]]:
@@ -244,20 +249,3 @@ def _tell_components(seen: Sequence[Component]) -> Iterator[str]:
     for made in seen:
         told = f"not declared: {made.obstacle}" if made.obstacle else "declared, with guesses"
         yield f"  {made.kind:<9} {made.name} ({made.source}): {told}"
-
-
-def _account(file: Path, subject: Script, seen: Sequence[Component]) -> str:
-    """Say what was written, and what may be put elsewhere."""
-    return "\n".join(
-        [
-            f"{file.name} is written: run `pytest --trainguard {file.name}`.",
-            *_tell_components(seen),
-            "",
-            "For pyproject.toml, where other settings are wanted (docs/adopt.md has them all):",
-            "",
-            SETTINGS,
-            "For a job of GitHub Actions that has installed the project:",
-            "",
-            render_workflow(subject),
-        ]
-    ).rstrip()

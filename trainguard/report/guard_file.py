@@ -1,7 +1,6 @@
 """The files that `trainguard init` offers: guards of what was seen, settings, a workflow."""
 
 import re
-import shlex
 from collections.abc import Container, Iterator, Mapping, Sequence
 from inspect import signature
 from keyword import iskeyword
@@ -32,6 +31,21 @@ _NO_ZERO_VECTOR: Final = (
 SETTINGS: Final = """\
 [tool.trainguard]
 files = ["guard_*.py"]  # the default
+"""
+_WORKFLOW: Final = """\
+name: trainguard
+on: [pull_request]
+permissions:
+  contents: read
+jobs:
+  judge:
+    runs-on: ubuntu-latest
+{where}    steps:
+      - uses: actions/checkout@v5
+      - uses: actions/setup-python@v6
+        with: {{ python-version: "{python}" }}
+{installs}      - run: python -m pip install trainguard  # guess: or where you have it from
+      - run: pytest --trainguard -m trainguard
 """
 
 
@@ -191,12 +205,11 @@ def names_of(components: Sequence[Component], script: Script) -> list[str]:
     return names
 
 
-def render_workflow(script: Script) -> str:
-    """Return the steps of a workflow of GitHub Actions that judge a script."""
-    words = ["-m", str(script.path)] if script.module else [str(script.path)]
-    run = shlex.join(["trainguard", "run", "--steps", str(script.steps), *words])
-    args = f" {shlex.join(map(str, script.args))}" if script.args else ""
-    return f"- run: pytest --trainguard\n- run: {run}{args}\n"
+def render_workflow(python: str, installs: Sequence[str], folder: str) -> str:
+    """Return a workflow of GitHub Actions that judges what a project declares."""
+    where = f"    defaults: {{ run: {{ working-directory: {_code(folder)} }} }}\n"
+    steps = "".join(f"      - run: python -m pip install {words}\n" for words in installs)
+    return _WORKFLOW.format(python=python, where=where if folder != "." else "", installs=steps)
 
 
 def guard_name(script: Script) -> str:
