@@ -282,8 +282,9 @@ class Probe(Event):
         with log-probabilities), "sample" (losses that depend on a sample without a graph, of those
         that train its distribution), "scale" (the spread of the inputs of an evaluation, against
         that in training; the label has their means, and the loss before and after they are brought
-        to one scale), "picked" (losses that pick classes along another axis than that of
-        their softmax, of those that pick some), "ignored" (targets of a class with a name that a
+        to one scale), "padding cut" (the typical change of outputs without so much of it, in
+        deviations between samples), "picked" (losses that pick classes along another axis than that
+        of their softmax, of those that pick some), "ignored" (targets of a class with a name that a
         loss leaves out, of all).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.

@@ -33,6 +33,7 @@ from trainguard.observe.loop.watch.models.detached_probe import DetachedProbe
 from trainguard.observe.loop.watch.models.forwards import Forwards
 from trainguard.observe.loop.watch.models.future_probe import FutureProbe, PresentProbe, ShiftProbe
 from trainguard.observe.loop.watch.models.mixing_probe import MixingProbe
+from trainguard.observe.loop.watch.models.padding_probe import PaddingProbe
 from trainguard.observe.loop.watch.models.padding_rows import PaddingRows
 from trainguard.observe.loop.watch.models.read_places import ReadPlaces
 from trainguard.observe.loop.watch.models.repeat_probe import RepeatProbe
@@ -93,6 +94,7 @@ _ALL: tuple[type[Watcher], ...] = (
     PresentProbe,
     ShiftProbe,
     DetachedProbe,
+    PaddingProbe,
     SharedLayers,
     Batches,
     Scores,

@@ -4,18 +4,20 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
-from trainguard.core.measure import Measure, at_step, portion
+from trainguard.core.measure import Measure, at_step, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.counterfactual import WhatIf
+from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import has_answer
-from trainguard.invariants.loop.wording import events
+from trainguard.invariants.loop.evidence import either, has_answer, has_probe
+from trainguard.invariants.loop.wording import events, percent
 from trainguard.invariants.wording import number
 
 _LEAST_INPUTS = 2  # answers: a guidance that drops its condition now and then does so in one
 _LEAST_ORDERS = 2  # answers: one batch may have labels of which nearly all are the same
 _LEAST_LESSONS = 2  # answers, of 50 steps each: one batch may be an odd one
 _BEATEN = 0.95  # of a constant's loss, as it was asked for
+_MOVED = 0.1  # of the deviation between samples: convolutions see a little of what follows
 _LEAST_STEPS = 3  # answers, of 8 steps each: a loss that overshoots for a while does not do so
 
 
@@ -54,17 +56,26 @@ def inputs_matter(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
-@invariant("loop", evidence=has_answer("padding edited", "no mask marked tokens as padding"))
+@invariant(
+    "loop",
+    evidence=either(
+        has_answer("padding edited", "no mask marked tokens as padding"),
+        has_probe("padding cut", "-"),
+    ),
+)
 def padding_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    The loss does not depend on the tokens that a mask marks as padding.
+    What a model says of a sample, and the loss, do not depend on padding.
 
     Judges: a step that a forked child made again with other tokens there, where a mask of the
-        model's inputs marks one constant token at one end of rows of different lengths.
-    Allows: rounding, 1e-5 of the loss (1e-2 in dtypes of 8 to 11 bits).
-    Misses: padding without such a mask; models that convolve, recur or normalise over positions;
-        steps that look at the tokens for themselves, so that the edit would change more than
-        padding.
+        model's inputs marks one constant token at one end of rows of different lengths. As a note,
+        outputs with one row for each sample when some of the padding at the ends of rows of tokens,
+        or of features that are zero there, is cut off, on a copy in evaluation mode.
+    Allows: rounding, 1e-5 of the loss (1e-2 in dtypes of 8 to 11 bits). Of what is cut, a change of
+        the typical sample of 10 % (limit) of the deviation between samples.
+    Misses: padding without a mask in outputs for each place; models that convolve, recur or
+        normalise over positions, where no padding can be cut; steps that look at the tokens for
+        themselves, so that the edit would change more than padding.
     Why: a mask of the wrong polarity, or a mean over all positions, lets padding speak.
     Source: InseeFrLab/torchTextClassifiers pull request 92; yg211/bert_nli pull request 3.
     """
@@ -80,6 +91,22 @@ def padding_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
                 " or a mean runs over padding too",
                 event=answer,
                 source=answer.source,
+            )
+    share = trace.limit("padding_does_not_matter", _MOVED)
+    for probe in events(trace, Probe):
+        if probe.probe == "padding cut" and probe.measured > share:
+            yield Finding(
+                f"what a model of `{trace.subject}` says of a sample depends on how much padding"
+                " its batch gives it",
+                at_step(probe.step) + f", {probe.label}",
+                "the typical sample changes by " + percent(probe.measured) + " of the deviation"
+                " between samples without " + integer(probe.reference, "places") + " of padding",
+                "at most " + percent(share),
+                why="perhaps a last state or a mean goes over the padding, or attention has no"
+                " mask: take states at lengths - 1, pack sequences, or give the mask",
+                rank=Rank.NOTE,
+                event=probe,
+                source=probe.source,
             )
 
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.recorder import Recorder
-from trainguard.observe.loop.watch.models.read_places import _ends_of
+from trainguard.observe.loop.watch.losses.row_ends import ends_of
 
 ROWS = torch.tensor([[3, 4, 0, 0, 0], [5, 6, 7, 0, 0], [5, 6, 7, 8, 9]])
 
@@ -24,7 +24,8 @@ ROWS = torch.tensor([[3, 4, 0, 0, 0], [5, 6, 7, 0, 0], [5, 6, 7, 8, 9]])
 )
 def test_ends(rows, padding, ends) -> None:
     """Padding is what an embedding says, or what comes at ends alone."""
-    found = _ends_of(rows, padding)
+    token = padding if padding >= 0 else int(rows[:, -1].mode().values)
+    found = ends_of(rows, token, known=padding >= 0)
     assert (found if found is None else found.tolist()) == ends
 
 

@@ -56,3 +56,18 @@ class RowEnds:
         """Whether it is so in all steps; of rows that are as wide, a mask must tell the ends."""
         certain = len(self.widths) > 1 or self.marked == self.steps
         return certain and self.left_out == self.steps > 0
+
+
+def ends_of(rows: torch.Tensor, token: int, *, known: bool = False) -> torch.Tensor | None:
+    """
+    Return how often a token comes at the end of each row; None where it may be no padding.
+
+    known: whether it is said to be. What is not comes at ends alone, and not as often in all rows.
+    """
+    there = (rows == token).int()
+    ends = there.flip(1).cumprod(1).sum(1)
+    if not known:
+        if int((there.sum(1) - ends).max()) or int(ends.max()) < 2:
+            return None  # it comes inside too
+        ends = ends - ends.min()  # the first may be a token that tells the end
+    return ends if int(ends.min()) < int(ends.max()) < rows.shape[1] else None

@@ -57,7 +57,7 @@ class MixingProbe(ModuleProbe):
         if not plain or not tensors or not all(tensor.dim() for tensor in tensors):
             return False
         loaded = any(_same(tensors[0], each) for each in batch)
-        if not loaded and not (_counts_time_first(call.module) and _is_sequence(tensors)):
+        if not loaded and not (counts_time_first(call.module) and _is_sequence(tensors)):
             return False
         self._axis = 0 if loaded else 1
         self.probe = "mix" if loaded else "mix along time"
@@ -160,7 +160,7 @@ def _is_sequence(tensors: list[torch.Tensor]) -> bool:
     return len(shapes) == 1 and len(set(*shapes)) == 2
 
 
-def _counts_time_first(module: nn.Module) -> bool:
+def counts_time_first(module: nn.Module) -> bool:
     """Say whether a module has a layer whose second axis is that of samples."""
     return any(_takes_time_first(part) for part in module.modules())
 

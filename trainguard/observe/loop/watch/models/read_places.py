@@ -11,6 +11,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node, signed
+from trainguard.observe.loop.watch.losses.row_ends import ends_of
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.tools.user_line import caller
 
@@ -80,7 +81,8 @@ class ReadPlaces(Watcher):
 
     def _count(self, weight: torch.Tensor, rows: torch.Tensor, padding: int) -> None:
         """Count a step in which only the last place of each row is read."""
-        ends = _ends_of(rows, padding)
+        known = padding >= 0
+        ends = ends_of(rows, padding if known else int(rows[:, -1].mode().values), known=known)
         if ends is None:
             return
         self.looked.add("read")
@@ -115,8 +117,8 @@ def _last_place(node: Node) -> _LastPlace | None:
     axis = signed(node._saved_dim) % 3  # noqa: SLF001 torch names it so
     begin = getattr(node, "_saved_index", None) if kind == "SelectBackward" else node._saved_start  # noqa: SLF001
     places, rows = sizes[axis], sizes[1 - axis] if axis < 2 else 0
-    if axis > 1 or places < _SHORTEST or rows == places:
-        return None
+    if axis > 1 or places < _SHORTEST or (rows == places and axis == 0):
+        return None  # of as many rows as places it is not known which of them come first
     if signed(begin) not in (-1, places - 1):
         return None
     return _LastPlace(node, rows, places, upright=axis == 0)
@@ -132,16 +134,3 @@ def _tables(nodes: Iterable[Node]) -> Iterator[tuple[torch.Tensor, torch.Tensor,
                 plain = rows.is_cpu and rows.dim() == 2 and rows.numel() <= _LARGEST
                 if weight is not None and plain:
                     yield weight, rows, signed(node._saved_padding_idx)  # noqa: SLF001
-
-
-def _ends_of(rows: torch.Tensor, padding: int) -> torch.Tensor | None:
-    """Return how much padding each row ends with; None where that is not known, or the same."""
-    known = padding >= 0
-    token = padding if known else int(rows[:, -1].mode().values)
-    there = (rows == token).int()
-    ends = there.flip(1).cumprod(1).sum(1)
-    if not known:
-        if int((there.sum(1) - ends).max()) or int(ends.max()) < 2:
-            return None  # it comes inside too
-        ends = ends - ends.min()  # the first may be a token that tells the end
-    return ends if int(ends.min()) < int(ends.max()) < rows.shape[1] else None

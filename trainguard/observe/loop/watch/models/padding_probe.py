@@ -1,0 +1,97 @@
+"""Watches for padding that speaks: what is said of a sample depends on how much of it there is."""
+
+from typing import Any
+
+import torch
+
+from trainguard.observe.loop.locate_nonfinite import tensors_in
+from trainguard.observe.loop.watch.losses.row_ends import ends_of
+from trainguard.observe.loop.watch.models.mixing_probe import counts_time_first
+from trainguard.observe.loop.watch.models.module_copy import CopyableCall, Run, difference
+from trainguard.observe.loop.watch.models.probe import ModuleProbe, Seen
+
+_LEAST_ROWS = 4  # of which padding can be cut
+_PART = 4  # of the samples, one in so many
+_SHORTEST = 4  # places of a row
+_LARGEST = 2**22  # elements of what is read
+_WHOLE = (torch.int64, torch.int32)
+
+
+class PaddingProbe(ModuleProbe):
+    """
+    The Probe event "padding cut": padding is cut off the samples that have the most of it.
+
+    Only where an input is a table of tokens, or of rows of features, whose rows end in padding of
+    different lengths, and where an output has one row for each sample. Measured is the change of
+    the typical sample, in deviations of the outputs of all samples.
+    """
+
+    makes = ("Probe:padding cut",)
+    relies_on = ("Forwards",)
+
+    probe = "padding cut"
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._ends = torch.empty(0)  # how much padding each sample has
+        self._shape = torch.Size()  # of the two first axes of what is padded
+        self._axis = 0  # that of the samples among them
+
+    def fits(self, call: CopyableCall) -> bool:
+        """Say whether an input has rows that end in padding."""
+        axes = (0, 1) if counts_time_first(call.module) else (0,)
+        for tensor in tensors_in(call.inputs):
+            for axis in axes if tensor.dim() > 1 and tensor.shape[0] != tensor.shape[1] else ():
+                ends = _padding_of(tensor.detach().transpose(0, axis))
+                if ends is not None and int((ends > 0).sum()) >= max(
+                    _LEAST_ROWS, len(ends) // _PART
+                ):
+                    self._ends, self._shape, self._axis = ends, tensor.shape[:2], axis
+                    return True
+        return False
+
+    def look(self, call: CopyableCall, run: Run) -> Seen | None:
+        """Cut the padding that a few of the samples have in common, and see how they change."""
+        longest = self._ends.sort(descending=True).values
+        cut = int(longest[max(_LEAST_ROWS, len(longest) // _PART) - 1])
+        rows = torch.nonzero(self._ends >= cut).flatten()
+        every = self._rows_of(run(call.inputs), len(self._ends))
+        given = self._cut(call.inputs, rows, 0)
+        whole, again = (self._rows_of(run(given), len(rows)) for _ in range(2))
+        edited = self._rows_of(run(self._cut(call.inputs, rows, cut)), len(rows))
+        if None in (every, whole, again, edited) or whole.shape != edited.shape:
+            return None
+        spread = float(every.std(0).norm())
+        if not spread > self.reference(call, every) >= difference([whole], [again]):
+            return None
+        return Seen(float((edited - whole).norm(dim=1).median()) / spread, float(cut))
+
+    def _cut(self, entry: Any, rows: torch.Tensor, places: int) -> Any:
+        """Return some samples of an input, without so many of their last places."""
+        if isinstance(entry, dict):
+            return {key: self._cut(value, rows, places) for key, value in entry.items()}
+        if isinstance(entry, list | tuple):
+            return type(entry)(self._cut(value, rows, places) for value in entry)
+        if not isinstance(entry, torch.Tensor) or not entry.dim():
+            return entry
+        samples, time = self._shape[self._axis], self._shape[1 - self._axis]
+        if entry.shape[:2] == self._shape:
+            chosen = entry.index_select(self._axis, rows.to(entry.device))
+            return chosen.narrow(1 - self._axis, 0, time - places)
+        return entry.index_select(0, rows.to(entry.device)) if len(entry) == samples else entry
+
+    def _rows_of(self, outputs: list[torch.Tensor], samples: int) -> Any:
+        """Return the first output that has a row for each sample, and no axis of time."""
+        able = (t for t in outputs if t.dim() in (1, 2) and len(t) == samples and t.numel())
+        return next((t.detach().float().reshape(samples, -1) for t in able), None)
+
+
+def _padding_of(rows: torch.Tensor) -> torch.Tensor | None:
+    """Return how much padding each row ends with; None where that is not known, or the same."""
+    if not rows.is_cpu or rows.shape[1] < _SHORTEST or rows.numel() > _LARGEST:
+        return None
+    if rows.dim() == 2 and rows.dtype in _WHOLE and int(rows.max() - rows.min()) > 1:  # no mask
+        return ends_of(rows, int(rows[:, -1].mode().values))
+    if rows.dim() == 3 and rows.is_floating_point():
+        return ends_of((rows != 0).any(-1).int(), 0)
+    return None
