@@ -1,6 +1,7 @@
 """The catalogue: every invariant explains itself, and the generated page is up to date."""
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -15,9 +16,13 @@ from trainguard.core.catalogue import (
     SECTIONS,
     Invariant,
     catalogue,
+    check_globs,
     find_invariants,
     has_limit,
 )
+from trainguard.core.errors import DeclarationError
+from trainguard.judging.baseline import VERSION, entries_of
+from trainguard.subjects.loop import Script
 
 ROOT = Path(__file__).parents[2]
 # A thread, an address, a page of a known project, a paper or a book, a published weakness.
@@ -126,3 +131,22 @@ def test_an_explanation_has_the_limit_where_there_is_one() -> None:
     """What is said of a limit is what the invariant asks for."""
     assert has_limit(find_invariants("loss.gradient_is_bounded")[0])
     assert not has_limit(find_invariants("loop.order_of_samples_does_not_matter")[0])
+
+
+def test_a_former_name_is_refused_with_the_new_one(tmp_path) -> None:
+    """Wherever a name may stand; a baseline is read with the new one. No name means two things."""
+    former = {name: made for made in catalogue() for name in made.was}
+    assert not former.keys() & {made.name for made in catalogue()}
+    assert len(former) == sum(len(made.was) for made in catalogue())
+    old, made = next(iter(former.items()))
+    for ask in (
+        lambda: find_invariants(old),
+        lambda: check_globs("select", [f"loop.{old}"]),
+        lambda: Script("train.py", allow={old: "meant"}),
+        lambda: Script("train.py", limits={old: 1.0}),
+    ):
+        with pytest.raises(DeclarationError, match=rf" It is '{made.name}' now\.$"):
+            ask()
+    entry = {"subject": "train.py", "invariant": old, "what": "as it was"}
+    (read,) = entries_of(json.dumps({"trainguard_baseline": VERSION, "findings": [entry]}))
+    assert read.invariant == made.name

@@ -14,6 +14,7 @@ import trainguard as tg
 from trainguard.core.errors import SubjectError
 
 PAGE = Path(__file__).parents[2] / "docs" / "third_party_schedulers.md"
+TIMM = PAGE.with_name("third_party_timm.md")
 PROGRAM = re.compile(r"^### (.*?)\n.*?```python\n(.*?)```\n\n```text\n(.*?)```", re.M | re.S)
 FILES = {
     "guard_torch_schedulers.py": "torch",
@@ -75,6 +76,19 @@ def programs() -> list:
 @pytest.mark.parametrize(("claim", "code", "printed"), programs())
 def test_a_reproduction_prints_what_the_page_says(claim: str, code: str, printed: str) -> None:
     """Each defect in the docs is there, in the versions that are installed."""
+    assert played(claim, code) == printed
+
+
+@pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", TIMM.read_text("utf-8"), re.S))
+def test_a_reproduction_of_timm_prints_its_comments(code: str) -> None:
+    """The page on timm has what is printed behind each print; `nox -s timm` installs it."""
+    told = re.findall(r"^print\(.*\)  # (.*)$", code, re.M)
+    assert told
+    assert played("timm", code).splitlines() == told
+
+
+def played(claim: str, code: str) -> str:
+    """Run a reproduction, where all that it imports is installed, and return what it prints."""
     for package in re.findall(r"^(?:from|import) (\w+)", code, re.M):
         pytest.importorskip(package)
     out = StringIO()
@@ -84,4 +98,4 @@ def test_a_reproduction_prints_what_the_page_says(claim: str, code: str, printed
             exec(compile(code, claim, "exec"), {"__name__": "reproduction"})
         except Exception as error:  # noqa: BLE001  # what it raises is what it prints
             out.write(type(error).__name__ + "\n")
-    assert out.getvalue() == printed
+    return out.getvalue()

@@ -58,6 +58,7 @@ class Invariant:
     evidence: says what a trace lacks for a pass to mean anything.
     logs: whether the log of a run has the numbers that it judges, so that a log is judged by it.
     live: from how many steps on it is told while the run goes on; 0 where it needs the whole run.
+    was: the names that it had in earlier versions, and those of what it has taken over.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Invariant:
     evidence: Evidence = lambda _: ""
     logs: bool = False
     live: int = 0
+    was: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -102,6 +104,7 @@ def invariant(
     evidence: Evidence = lambda _: "",
     logs: bool = False,
     live: int = 0,
+    was: tuple[str, ...] = (),
 ) -> Callable[[J], J]:
     """
     Register a function `Trace -> Iterator[Finding]` as an invariant of a family.
@@ -110,7 +113,8 @@ def invariant(
     `evidence` returns what a trace lacks, such as "no evaluation was seen": where it does, and
     nothing was found, the item is skipped with that reason, for it is no pass. `logs` says that a
     log of a run that is over has all that it judges, `live` after how many steps a
-    run that goes on can be judged by it as well as one that is over.
+    run that goes on can be judged by it as well as one that is over. Whoever writes a name that it
+    `was` called is told the one that it has.
 
     Its name is the function's, its first docstring line the catalogue's title. Raises
     DeclarationError for an unknown family, and for a name that the family already has.
@@ -126,7 +130,7 @@ def invariant(
         wanted = frozenset(needs)
         on_logs = logs or family == "log"
         made = Invariant(
-            judge.__name__, family, judge, asked, wanted, often, evidence, on_logs, live
+            judge.__name__, family, judge, asked, wanted, often, evidence, on_logs, live, was
         )
         twin = _registered.get(made.key)
         if twin is not None:
@@ -177,8 +181,20 @@ def find_invariants(name: str) -> tuple[Invariant, ...]:
     found = tuple(i for i in catalogue() if name in (i.name, i.key))
     if not found:
         known = {i.name for i in catalogue()}
-        raise DeclarationError(f"No invariant is called {name!r}.{did_you_mean(name, known)}")
+        raise DeclarationError(f"No invariant is called {name!r}.{suggest_name(name, known)}")
     return found
+
+
+def current_name(name: str) -> str:
+    """Return what an invariant is called that had this name in an earlier version."""
+    return next((made.name for made in catalogue() if name in made.was), name)
+
+
+def suggest_name(name: str, known: Iterable[str]) -> str:
+    """Say what an invariant is called now, or which of the known names is nearest."""
+    bare = name.rpartition(".")[2]
+    now = current_name(bare)
+    return f" It is {now!r} now." if now != bare else did_you_mean(name, known)
 
 
 def has_limit(made: Invariant) -> bool:
@@ -197,6 +213,6 @@ def check_globs(option: str, globs: Iterable[str]) -> None:
     for glob in globs:
         if not any(matches(made, [glob]) for made in catalogue()):
             known = {name for made in catalogue() for name in (made.name, made.key)}
-            near = did_you_mean(glob, known)
-            hint = near if "Did you" in near else " `trainguard list` shows them all."
+            near = suggest_name(glob, known)
+            hint = " `trainguard list` shows them all." if near.startswith(" Known") else near
             raise DeclarationError(f"{option}={glob!r} matches no invariant.{hint}")

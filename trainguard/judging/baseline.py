@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from trainguard.core.catalogue import current_name
 from trainguard.core.errors import DeclarationError
 from trainguard.core.files import check_writable
 from trainguard.core.finding import Finding, Rank
@@ -207,6 +208,7 @@ def _entry(number: int, plain: Any) -> BaselineEntry:
     values = [plain.get(name, "") for name in names]
     if not all(isinstance(value, str) for value in values) or not all(values[:2]):
         raise ValueError(f"its finding {number} is none")
+    values[1] = current_name(values[1])
     return BaselineEntry(*values)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from trainguard.core.catalogue import of_families
+from trainguard.core.catalogue import of_families, suggest_name
 from trainguard.core.errors import DeclarationError, did_you_mean
 from trainguard.events.base import Plain
 from trainguard.subjects.budget import Budget
@@ -138,7 +138,7 @@ def _check_excuses(subject: Subject) -> None:
     known = {made.name for made in of_families(subject.families)}
     for name, reason in subject.allow.items():
         if name not in known:
-            told = f"names no {subject.family} invariant.{did_you_mean(name, known)}"
+            told = f"names no {subject.family} invariant.{suggest_name(name, known)}"
             raise DeclarationError(f"allow={{{name!r}: ...}} {told}", f"--allow {name} {told}")
         if not isinstance(reason, str) or not reason.strip():
             told = "gives no reason. Say in a few words why it is so."
@@ -153,7 +153,7 @@ def _check_limits(subject: Subject) -> None:
         if name not in known:
             raise DeclarationError(
                 f"limits={{{name!r}: ...}} names no {subject.family} invariant."
-                f"{did_you_mean(name, known)}"
+                f"{suggest_name(name, known)}"
             )
         if not isinstance(limit, int | float) or not limit > 0:
             raise DeclarationError(
