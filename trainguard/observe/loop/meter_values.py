@@ -87,23 +87,31 @@ def _cross(one: Array, other: Array) -> Array | None:
     return table
 
 
-def readings(numbers: Numbers, counts: set[str], of: tuple[int, int]) -> dict[str, float]:
+def readings(
+    numbers: Numbers, counts: set[str], steady: set[str], of: tuple[int, int]
+) -> dict[str, float]:
     """
     Return what a meter's numbers may be said to come to, by how it is computed.
 
-    counts: those of its numbers that count samples or batches. of: how many the evaluation has.
+    counts: those of its numbers that count samples or batches. steady: those that grow from pass to
+    pass. of: how many samples and batches the evaluation has.
     """
     with np.errstate(all="ignore"):
-        return {form: float(v) for form, v in _forms(numbers, counts, of) if np.isfinite(v)}
+        forms = _forms(numbers, counts, steady, of)
+        return {form: float(value) for form, value in forms if np.isfinite(value)}
 
 
-def _forms(numbers: Numbers, counts: set[str], of: tuple[int, int]) -> Iterator[tuple[str, Any]]:
+def _forms(
+    numbers: Numbers, counts: set[str], steady: set[str], of: tuple[int, int]
+) -> Iterator[tuple[str, Any]]:
     """Yield each form and what it comes to."""
     sums = {name: table.sum() for name, table in numbers.items()}
     for name, total in sums.items():
         if name not in counts:
             yield from ((f"{name} / {count}", total / sums[count]) for count in counts)
-            yield from ((f"{name} / {each}", total / each) for each in set(of) - {0, 1})
+            each = set(of) - {0, 1} if name in steady else ()
+            yield from ((f"{name} / {count}", total / count) for count in each)
+    numbers = {name: table for name, table in numbers.items() if name in steady}
     whole = {n: t for n, t in numbers.items() if (t == t.round()).all() and (t >= 0).all()}
     kinds = {n: t for n, t in whole.items() if t.ndim < 2 and not n.startswith(("len(", "sum("))}
     if len(kinds) <= _COUNTED:

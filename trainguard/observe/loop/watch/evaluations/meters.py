@@ -63,6 +63,7 @@ class Meters(Watcher):
         self._step = -2  # of the latest evaluation
         self._is_routine = False  # whether it came right after the step before, as a teacher's do
         self._begun: dict[Hashable, Numbers] = {}
+        self._between: dict[Hashable, Numbers] = {}  # after the first pass of several
         self._meters: dict[Hashable, _Meter] = {}
 
     def forward(
@@ -75,8 +76,9 @@ class Meters(Watcher):
             if not self._passes:
                 step, self._step = self._step, self.recorder.steps
                 self._is_routine = self._step - step < 2
-                if not self._is_routine:
-                    self._begun = {key: numbers for _, numbers, key in _find_meters()}
+            if self._passes < 2 and not self._is_routine:
+                now = {key: numbers for _, numbers, key in _find_meters()}
+                self._begun, self._between = (self._begun, now) if self._passes else (now, {})
             self._passes += 1
             self._samples, self._clock = self._samples + forward.samples, forward.clock
         elif self._passes:
@@ -88,9 +90,8 @@ class Meters(Watcher):
     def finish(self) -> Iterable[Event]:
         """Return the meters that were said to be what they are not."""
         told = sorted(self._meters.values(), key=lambda meter: max(meter.told.values(), default=0))
-        by_line = {
-            meter.source: meter for meter in told if meter.told
-        }  # a list is in its owner too
+        # A list is in its owner too.
+        by_line = {meter.source: meter for meter in told if meter.told}
         for meter in by_line.values():
             yield Probe(
                 probe="meter",
@@ -108,11 +109,12 @@ class Meters(Watcher):
         for name, numbers, key in _find_meters():
             if key in self._meters or len(self._meters) < _KEPT:
                 meter = self._meters.setdefault(key, _Meter(name, {}))
-                self._compare(meter, self._begun.get(key, {}), numbers, said)
+                self._compare(meter, key, numbers, said)
 
-    def _compare(self, meter: _Meter, begun: Numbers, now: Numbers, said: list[Said]) -> None:
+    def _compare(self, meter: _Meter, key: Hashable, now: Numbers, said: list[Said]) -> None:
         """Find what was said in what a meter has counted in this evaluation and in those before."""
         before, meter.numbers = meter.numbers, now
+        begun, between = self._begun.get(key, {}), self._between.get(key, {})
         grown = {k: now[k] - begun[k] for k in now if k in begun and now[k].shape == begun[k].shape}
         of = self._samples, self._passes
         counts = {name for name, more in grown.items() if _counts(more, *of)}
@@ -126,14 +128,24 @@ class Meters(Watcher):
         meter.samples = self._samples + (meter.samples if carried else 0)
         if not carried:
             return
-        whole = readings(carried, counts & set(carried), of)
-        own = readings({k: added[k] for k in carried}, counts & set(carried), of)
+        # What is set once, at the end, may be larger than the last time by itself.
+        steady = {
+            k for k in carried if _rises(begun[k], between.get(k)) and _rises(between[k], now[k])
+        }
+        whole = readings(carried, counts & set(carried), steady, of)
+        own = readings({k: added[k] for k in carried}, counts & set(carried), steady, of)
         told = [each for each in said if not any(_is(each[0], v, each[1]) for v in own.values())]
         for form, value in whole.items():
             source = next((s for v, rounding, s, _ in told if _is(v, value, rounding)), "")
             if source and form in own:
                 meter.told[form] += 1
                 meter.count, meter.of, meter.source = meter.samples, self._samples, source
+
+
+def _rises(before: Any, after: Any) -> bool:
+    """Say whether numbers have grown, at least one of them."""
+    alike = after is not None and before.shape == after.shape
+    return alike and bool((after >= before).all() and (after > before).any())
 
 
 def _counts(more: Any, samples: int, passes: int) -> bool:
