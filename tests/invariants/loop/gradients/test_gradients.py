@@ -275,3 +275,18 @@ def test_layers_that_died(dead: int, expected: list, ranks, steps) -> None:
     ]
     assert ranks("gradient_norm_is_positive", [*steps(60), *parameters]) == expected
     assert ranks("gradient_norm_is_positive", [*steps(60), *parameters[::-1]]) == []
+
+
+def test_an_optimizer_that_no_gradient_reaches(judged, ranks, steps) -> None:
+    """Broken where all that an optimizer holds is used, and never gets a gradient."""
+    nothing = {"norm": nan, "received": 0, "held": 2, "update": nan, "optimizer": "Adam#2"}
+    idle = [Parameter(name=f"G.{n}", module="G", moved=False, rate=0.1) for n in "ab"]
+    (finding,) = judged("gradient_norm_is_positive", [*steps(30), *steps(20, **nothing), *idle])
+    assert finding.summary.startswith("no gradient ever reaches the parameters of an optimizer")
+    for spared in (
+        [*steps(30), *steps(19, **nothing), *idle],
+        [*steps(30), *steps(20, **nothing), idle[0]],
+        [*steps(30), *steps(20, **nothing, losses=()), *idle[1:], replace(idle[0], moved=True)],
+        [*steps(30), *steps(20, **{**nothing, "received": lambda i: i // 19}), *idle],
+    ):
+        assert ranks("gradient_norm_is_positive", spared) == []

@@ -169,12 +169,15 @@ def gradient_norm_is_positive(trace: Trace[Event]) -> Iterator[Finding]:
     The gradients of a step are not all zero.
 
     Judges: the global norm in the steps that backward ran for; optimizers that make 5 steps or
-        more and hold frozen parameters only; models whose first weights, half of all or more, had a
-        gradient once and get zeros in the last 20 steps while the rest learns on.
+        more and hold frozen parameters only; those that make 20 or more and whose parameters, all
+        of modules that are called where something is learned, never get a gradient; models whose
+        first weights, half of all or more, had a gradient once and get zeros in the last 20 steps
+        while the rest learns on.
     Allows: zeros in half of the steps (an advantage of zero); where a loss is exactly zero, as
         when every margin is kept; in a single step; steps of one of several optimizers that no
-        gradient was meant for; frozen parameters that move, as in an evolution strategy. An
-        optimizer of frozen parameters beside others that step is a note.
+        gradient was meant for, where others of its steps have some; parameters that move without
+        a gradient, as in an evolution strategy. An optimizer of frozen parameters beside others
+        that step is a note.
     Misses: parts of a model whose gradient is zero while weights of another part learn.
     Why: zero_grad between backward and step, a clamp that is always active or units that are all
         dead leave a run that only pretends.
@@ -184,6 +187,7 @@ def gradient_norm_is_positive(trace: Trace[Event]) -> Iterator[Finding]:
     yield from _find_dead_models(trace)
     # What requires no gradient and moves nevertheless is given one that was found by other means.
     given = any(p.held and p.moved and not p.trainable for p in events(trace, Parameter))
+    idle = sum(1 for p in events(trace, Parameter) if _is_idle(p))
     for course in courses(trace):
         if _is_frozen(course):
             if not given:
@@ -194,6 +198,8 @@ def gradient_norm_is_positive(trace: Trace[Event]) -> Iterator[Finding]:
         dead = [s for s in ran if s.norm == 0 and s.received and 0.0 not in s.losses]
         if most_of(cleared, ran):
             yield _nothing_left(trace, course, cleared, ran)
+        elif _is_unreached(course, idle):
+            yield _make_unreached_finding(trace, course)
         elif len(ran) > 1 and most_of(dead, ran):
             yield Finding(
                 f"the gradients of `{trace.subject}` are zero",
@@ -232,6 +238,33 @@ def _is_frozen(course: Course) -> bool:
     """Say whether an optimizer steps all the time with parameters that require no gradient."""
     empty = all(s.norm == 0 and not (s.held or s.received or s.update > 0) for s in course.steps)
     return empty and not course.by_hand and count(course.steps) >= _NEVER
+
+
+def _is_idle(parameter: Parameter) -> bool:
+    """Say whether a parameter is to learn, is used where something learns, and never does."""
+    learns = parameter.trainable and parameter.held and parameter.called and not parameter.copy
+    return learns and parameter.received == 0 and not parameter.moved
+
+
+def _is_unreached(course: Course, idle: int) -> bool:
+    """Say whether an optimizer steps all the time, and all that it holds may well be idle."""
+    nothing = all(not (s.received or s.norm > 0 or s.update > 0) for s in course.steps)
+    held = max((s.held for s in course.steps), default=0)
+    return nothing and 0 < held <= idle and not course.by_hand and count(course.steps) >= _DEAD
+
+
+def _make_unreached_finding(trace: Trace[Event], course: Course) -> Finding:
+    """Return the finding about an optimizer whose parameters no loss depends on."""
+    return Finding(
+        f"no gradient ever reaches the parameters of an optimizer of `{trace.subject}`",
+        course.optimizer,
+        integer(0, "gradients") + f" in {count(course.steps)} steps",
+        integer(1) + " or more",
+        why="the loss that should train it is computed from a copy of its output that has no graph:"
+        " .detach(), .data, .item(), numpy, or under torch.no_grad()",
+        event=course.steps[0],
+        source=course.steps[0].source,
+    )
 
 
 def _make_frozen_finding(trace: Trace[Event], course: Course) -> Finding:
