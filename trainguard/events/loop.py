@@ -285,7 +285,7 @@ class Probe(Event):
         to one scale), "padding cut" (the typical change of outputs without so much of it, in
         deviations between samples), "picked" (losses that pick classes along another axis than that
         of their softmax, of those that pick some), "ignored" (targets of a class with a name that a
-        loss leaves out, of all).
+        loss leaves out, of all), "tied" (parameters in the places of one that modules shared).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

@@ -46,6 +46,7 @@ from trainguard.observe.loop.watch.parameters.loaded_states import LoadedStates
 from trainguard.observe.loop.watch.parameters.loaded_values import LoadedValues
 from trainguard.observe.loop.watch.parameters.parameters import Parameters
 from trainguard.observe.loop.watch.parameters.shared_layers import SharedLayers
+from trainguard.observe.loop.watch.parameters.ties import Ties
 from trainguard.observe.loop.watch.parameters.update_norms import UpdateNorms
 from trainguard.observe.loop.watch.rates.rates import Rates
 from trainguard.observe.loop.watch.rates.rebuilt_optimizers import RebuiltOptimizers
@@ -133,6 +134,7 @@ _ALL: tuple[type[Watcher], ...] = (
     AveragedCopies,
     BatchStatistics,
     HiddenParameters,
+    Ties,
     Parameters,
     Saturation,
     TimeAndMemory,

@@ -87,6 +87,43 @@ def loaded_state_is_used(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
+@invariant("loop", evidence=has_probe("tied", "no module shares a parameter with another one"))
+def ties_hold(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A parameter that modules share stays one parameter.
+
+    Judges: parameters that are registered with several modules, as of an embedding and the layer
+        over its words: whether two stand in their places at the first step of their optimizer, and
+        differ after a step. A note where a load has put two values there.
+    Allows: whatever the user's own lines, or a library other than torch, put there instead; two
+        that stay equal, as where their gradients are added up; parameters that were replaced by
+        what computes them.
+    Misses: ties within copies of a module; parameters that share their memory alone; ties that a
+        library undoes.
+    Why: to_empty(), load_state_dict(assign=True) and parallelize_module make a parameter for each
+        place: a larger model, of which the tied one that is saved or evaluated has one half.
+    Source: pytorch/pytorch issue 188346; Modalities/modalities issue 357; facebookresearch/lingua
+        issue 74.
+    """
+    found = [probe for probe in events(trace, Probe) if probe.probe == "tied"]
+    for probe in sorted(found, key=lambda probe: -probe.reference)[:1]:
+        yield Finding(
+            f"parameters of `{trace.subject}` that were tied are trained apart",
+            at_step(probe.step) + ", " + and_more(p.label for p in found),
+            integer(probe.measured, "parameters") + " with different values",
+            integer(
+                1,
+                "parameter",
+            )
+            + ", as the modules were built",
+            why="perhaps to_empty(), a load with assign=True, or parallelize_module put"
+            " new ones there: tie them again after that, before the optimizer is made",
+            rank=Rank.BROKEN if probe.reference else Rank.NOTE,
+            event=probe,
+            source=probe.source,
+        )
+
+
 @invariant("loop", evidence=has_probe("restored", "no state was loaded"))
 def kept_state_is_a_copy(trace: Trace[Event]) -> Iterator[Finding]:
     """
