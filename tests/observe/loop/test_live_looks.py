@@ -21,7 +21,7 @@ def test_what_is_lost_is_shown_as_lost() -> None:
     recorder = Recorder("train")
     recorder.live = LiveLooks(lambda steps, trace: seen.append(trace) or "")
     with recorder:
-        recorder.faults.switch_off(recorder.watchers[0], ValueError("broken"))
+        recorder.faults.switch_off(recorder.watchers[0], "ValueError: broken")
         for _ in range(40):
             optimizer.zero_grad()
             F.mse_loss(model(torch.randn(8, 4)), torch.zeros(8, 2)).backward()

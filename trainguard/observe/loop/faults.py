@@ -46,7 +46,7 @@ class Faults:
         try:
             return unseen(method, *args)
         except Exception as error:  # noqa: BLE001 nothing of ours may raise in the user's code
-            self.switch_off(watcher, error)
+            self.switch_off(watcher, describe(error))
             return None
 
     def look(self, method: Callable[..., T], *args: Any) -> T | None:
@@ -78,7 +78,7 @@ class Faults:
         try:
             return list(unseen(ask or watcher.finish))
         except Exception as error:  # noqa: BLE001 the other watchers have events too
-            self.switch_off(watcher, error)
+            self.switch_off(watcher, describe(error))
             return []
 
     def fetch(self, columns: Columns) -> Columns:
@@ -88,11 +88,11 @@ class Faults:
         except Exception:  # noqa: BLE001 it is found out below which one it was
             return {k: v for name, value in columns.items() for k, v in self._fetch(name, value)}
 
-    def switch_off(self, watcher: Watcher, error: BaseException) -> None:
+    def switch_off(self, watcher: Watcher, why: str) -> None:
         """Switch a watcher off, and all that rely on it."""
         if id(watcher) in self._off:
             return
-        self.told.append(f"{type(watcher).__name__} was switched off: {describe(error)}")
+        self.told.append(f"{type(watcher).__name__} was switched off: {why}")
         off = [watcher]
         for each in off:
             self._off.add(id(each))

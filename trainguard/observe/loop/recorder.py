@@ -129,9 +129,9 @@ class Recorder:
         self._write(seconds)
         return stopped
 
-    def tell_only(self, watcher: Watcher) -> None:
-        """In a forked child: go on for one watcher, which ends the child."""
-        self.watchers, self._told = [watcher], listeners([watcher])
+    def tell_only(self, *watchers: Watcher) -> None:
+        """In a forked child: go on for a few watchers, one of which ends the child."""
+        self._told = listeners(watchers)
         self.limit = self.asks = self.before_pass = self.live = None
         self.patches.active = self.patches.watching = True
 

@@ -1,10 +1,11 @@
 """Asks questions of a few steps, within a budget, and believes none before the plainest one."""
 
 import math
+import os
 from collections.abc import Iterable
 from functools import partial
-from time import process_time
-from typing import Any
+from time import perf_counter
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -13,273 +14,328 @@ from trainguard.events.base import Event
 from trainguard.events.counterfactual import WhatIf
 from trainguard.observe.loop.counterfactual import forking
 from trainguard.observe.loop.counterfactual.declared import RelationAsked
-from trainguard.observe.loop.counterfactual.forking import Answer, Exit, Report
+from trainguard.observe.loop.counterfactual.deputy import Deputy, Mailbox, give_way
+from trainguard.observe.loop.counterfactual.forking import Exit
 from trainguard.observe.loop.counterfactual.graph_cuts import (
     GradientsWithGraph,
     StatesHandedOver,
 )
 from trainguard.observe.loop.counterfactual.ignored_labels import IgnoredLabelsEdited
 from trainguard.observe.loop.counterfactual.inputs import InputsEdited
+from trainguard.observe.loop.counterfactual.inquiry import PLAIN, Inquiry, Round
 from trainguard.observe.loop.counterfactual.labels import LabelsExchanged
 from trainguard.observe.loop.counterfactual.learning import BatchLearned
 from trainguard.observe.loop.counterfactual.order import BatchPermuted
 from trainguard.observe.loop.counterfactual.padding import PaddingEdited
-from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall, Question
+from trainguard.observe.loop.counterfactual.question import ModuleCall, Question
 from trainguard.observe.loop.counterfactual.replay import BatchAgain
 from trainguard.observe.loop.counterfactual.samples import SampleEdited
 from trainguard.observe.loop.counterfactual.terminal_states import TerminalStatesEdited
-from trainguard.observe.loop.counterfactual.variants import (
-    AsItIs,
-    CheckpointsBypassed,
-    OtherNoise,
-)
+from trainguard.observe.loop.counterfactual.variants import CheckpointsBypassed, OtherNoise
 from trainguard.observe.loop.counterfactual.witness import total
+from trainguard.observe.loop.faults import describe
+from trainguard.observe.loop.watch.batches import Batches
+from trainguard.observe.loop.watch.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window
+from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
 STEPS = (1, 2, 5, 12, 30, 75, 200, 600, 2000)  # made before it is asked; the first is cold
-_CREDIT, _SHARE, _MOST = 0.75, 0.03, 30.0  # seconds at first; of the run's time; seconds at most
-_LEAST = 0.15  # seconds of processor time that must be left for a step to be asked
-_LONGEST = 10.0  # seconds that a child is given at most
-_PAUSE = 5  # steps to wait where time is spent
-_TURNS = 5  # steps after which optimizers that take turns have all stepped once
+_EARLY = 5  # steps up to which a deputy goes on by itself, so that one fork is enough for all
+# Seconds that the run may lose at first, while it goes on, and a share of its time.
+_CREDIT, _SHARE = 0.05, 0.03
+_PATIENCE = 0.75  # seconds that it waits for its deputy at its end, besides that share
+_BEHIND, _BEHIND_SHARE = 3.0, 0.1  # seconds that deputies take beside it; a share of its time
+_MOST = 30.0  # seconds of each at most
+_PAUSE = 5  # steps to wait where time is spent, or a deputy is still asking
 _ROUNDING = 1e-4  # of a loss: the child has one thread, and its sums another order
-_PLAIN = "nothing edited"
 # What is called by torch.func has tensors without a storage, that nobody can edit.
 _transformed = torch._C._functorch.peek_interpreter_stack  # noqa: SLF001 no other way to ask
-_REFUSALS = 3  # times that a question is given up before it is dropped
 
 
 class Counterfactuals(Watcher):
-    """The WhatIf events: questions to a few steps, which forked children answer."""
+    """
+    The WhatIf events: questions to a few steps, which forked children answer.
+
+    A deputy asks them while the run goes on. It goes on too, and asks the next steps of the run's
+    beginning by itself.
+    """
 
     makes = ("WhatIf",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._open: list[Question] = [
-            *map(RelationAsked, recorder.relations),
-            PaddingEdited(),
-            (sample := SampleEdited()),
-            BatchPermuted(sample),
-            InputsEdited(),
-            LabelsExchanged(),
-            IgnoredLabelsEdited(),
-            GradientsWithGraph(),
-            StatesHandedOver(),
-            CheckpointsBypassed(),
-            OtherNoise(),
-            BatchLearned(),
-            BatchAgain(),
-            TerminalStatesEdited(),
-        ]
+        self._inquiry = Inquiry(_questions(recorder.relations))
+        self._deputy: Deputy | None = None
+        self._sent = 0
+        self._until = 0  # in a deputy and what goes on for it: the last step that it asks
+        self._goes_on = False  # whether this process goes on for a deputy
         self._told: list[WhatIf] = []
-        self._waiting: tuple[float, list[WhatIf]] | None = None  # until the parent's loss is known
+        self._pending: list[Round] = []  # until the run's own loss is known
+        self._losses: dict[int, float] = {}  # of the run, by step
+        self._heard: int | None = None  # the step whose loss comes next
         self._steps = list(STEPS)
-        self._spent, self._began = 0.0, process_time()
+        self._lost, self._began = 0.0, perf_counter()
         self._credit = _MOST if recorder.relations else _CREDIT  # what is declared is asked
-        self._price = 0.0  # seconds that the latest step took which was asked for as it is
         self._is_late = False  # whether a question had to wait for time
         if recorder.probe:
             recorder.asks = self.ask
+
+    def install(self, patches: Patches) -> None:
+        """Give way to a script that waits for its own children, and leave no deputy behind."""
+        if self.recorder.asks is not None:
+            give_way(patches, lambda: self.recorder.faults.call(self, self._gather))
+            patches.on_undo(self._end_if_deaf)
 
     def ask(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """See that a module is about to be called; nothing of ours may reach its caller."""
         faults = self.recorder.faults
         faults.call(self, self._ask, ModuleCall(self.recorder, module, args, kwargs))
         if faults.is_off(self):
-            self.recorder.asks = None
+            self._stop()
 
     def _ask(self, call: ModuleCall) -> None:
         """Ask what fits a call, at a few steps; in a child, return with it edited."""
         recorder, module = self.recorder, call.module
         if recorder.steps < self._steps[0] or _transformed() is not None:
             return
-        if not torch.is_grad_enabled():
-            self._ask_before(call)
+        learns = torch.is_grad_enabled()
+        trained = any(parameter.requires_grad for parameter in module.parameters())
+        if learns and (recorder.is_bare(module) or not trained):
             return
-        if recorder.is_bare(module) or not any(p.requires_grad for p in module.parameters()):
+        if self._goes_on:
+            self._serve(call)
             return
-        self._is_late = self._left() < max(_LEAST, 2 * self._price)
-        if self._is_late:
-            self._steps[0] = recorder.steps + _PAUSE
+        self._heard = recorder.steps if learns else self._heard
+        if self._is_served(learns):
             return
-        self._steps = [step for step in self._steps if step > recorder.steps]
-        fitting = [(q, label) for q in self._open if (label := q.fits(call))]
-        trouble = forking.obstacle() if fitting else ""
-        if trouble:
-            self._told.append(self._event(_PLAIN, "given up", reason=trouble))
-        elif fitting:
-            self._ask_all(call, fitting)
-        if recorder.asks is not None and (trouble or not self._steps or not self._open):
+        has_time = self._has_time()
+        if has_time:
+            self._send(call, learns)
+        elif learns:
+            self._is_late, self._steps[0] = True, recorder.steps + _PAUSE
+
+    def _is_served(self, learns: bool) -> bool:
+        """Say whether a deputy has asked this step, or will, or still asks another one."""
+        steps = self.recorder.steps
+        waits = self._credit == _MOST and self._deputy is not None and steps > self._deputy.until
+        if self._deputy is not None and (waits or self._deputy.has_ended()):
+            self._gather(self._patience())
+        served = steps <= max(self._inquiry.reached, self._deputy.until if self._deputy else 0)
+        if learns and served:
+            self._steps = [step for step in self._steps if step > steps]
+        elif learns and self._deputy is not None:
+            self._steps[0] = steps + _PAUSE
+        return served or self._deputy is not None or self.recorder.asks is None
+
+    def _send(self, call: ModuleCall, learns: bool) -> None:
+        """Send a deputy, where a question fits a call; in a child of it, return with it edited."""
+        recorder, inquiry = self.recorder, self._inquiry
+        self._steps = [step for step in self._steps if step > recorder.steps or not learns]
+        fits = any(question.fits(call) for question in reversed(_able(inquiry.open, learns)))
+        trouble = forking.obstacle() if fits else ""
+        if trouble and learns:
+            self._told.append(self._event("given up", trouble))
+        elif fits and not trouble:
+            began, inquiry.rounds, self._is_late = perf_counter(), [], False
+            most = max(_BEHIND, self._credit) + _BEHIND_SHARE * (began - self._began)
+            inquiry.most = min(_MOST, most)
+            self._until = max(_EARLY, recorder.steps)
+            deputy = Deputy.send(_MOST, partial(self._stand_in, call), self._until)
+            if deputy is None:
+                return
+            self._deputy, self._sent = deputy, self._sent + 1
+            self._lost += perf_counter() - began
+        if learns and (trouble or not self._steps or not inquiry.open):
             recorder.asks = None
 
-    def _ask_before(self, call: ModuleCall) -> None:
-        """Ask what is about a call from which nothing is learned, such as one for targets."""
-        able = [question for question in self._open if question.before_learning]
-        fitting = [(q, label) for q in able if (label := q.fits(call))]
-        if fitting and not forking.obstacle() and self._left() >= max(_LEAST, 2 * self._price):
-            self._ask_all(call, fitting)
+    def _stand_in(self, call: ModuleCall, _: Exit, mailbox: Mailbox) -> None:
+        """Be a deputy: ask, have a child go on to the next steps, and end."""
+        try:
+            self._deputy, self._heard = None, None
+            self._inquiry.begin(mailbox)
+            if not self._ask_here(call):
+                return
+            if self._asks_more() and not self._inquiry.go_on(self._go_on):
+                return
+            mailbox.put(done=True)
+        except BaseException as error:  # noqa: BLE001 the training is told, and goes on
+            mailbox.put(fault=describe(error))
+        os._exit(0)
 
-    def _ask_all(self, call: ModuleCall, fitting: list[tuple[Question, str]]) -> None:
-        """Ask for the step as it is, then each question; a child returns from here at once."""
-        plain = self._fork(call, AsItIs())
-        if plain is None or plain.trouble:
-            self._tell_trouble(plain)
+    def _go_on(self, _: Exit) -> None:
+        """Go on with the training, watched as far as the next questions need it."""
+        recorder = self.recorder
+        recorder.tell_only(recorder.watcher(Batches), self)
+        recorder.watcher(LossFunctions).listeners[:] = []
+        recorder.asks, recorder.leave = self.ask, _leave
+        self._goes_on = True
+
+    def _serve(self, call: ModuleCall) -> None:
+        """Ask in a process that goes on for a deputy, which ends with the last step to be asked."""
+        try:
+            if self._ask_here(call) and not self._asks_more():
+                _leave()
+        except BaseException as error:  # noqa: BLE001 as above
+            self._inquiry.put(fault=describe(error))
+            _leave()
+
+    def _ask_here(self, call: ModuleCall) -> bool:
+        """Ask what fits a call; a child returns from here at once, with False."""
+        inquiry, steps, learns = self._inquiry, self.recorder.steps, torch.is_grad_enabled()
+        if learns:
+            self._steps = [step for step in self._steps if step > steps]
+        fitting = inquiry.fitting(call, _able(inquiry.open, learns))
+        if fitting and inquiry.has_time() and not inquiry.ask(call, fitting):
+            return False
+        inquiry.reached = steps if learns else inquiry.reached
+        inquiry.put()
+        return True
+
+    def _asks_more(self) -> bool:
+        """Say whether a deputy has more to ask, as far as it goes."""
+        able = not self._inquiry.rounds or self._inquiry.rounds[-1].loss is not None
+        return bool(able and self._inquiry.open and self._steps[0] <= self._until)
+
+    def _gather(self, patience: float = 0.0) -> None:
+        """Take what the deputy has found, after so many seconds of processor time at most."""
+        deputy, self._deputy = self._deputy, None
+        if deputy is None:
             return
-        loss, self._price = plain.report["loss"], plain.seconds
-        told = [self._event(_PLAIN, "answered", measured=loss, seconds=plain.seconds)]
-        told = [*(self._waiting[1] if self._waiting else ()), *told]  # of earlier calls of the step
-        self._waiting = loss, told
-        known: dict[str, Report] = {}  # what the children of this step have reported
-        for question, label in fitting:
-            if not question.applies(plain.report):
-                if not question.waits or not self._has_others():
-                    self._open.remove(question)
-                continue
-            shared = _settle_by(question, plain.report, known)
-            if shared is not None:
-                told.append(self._judge_answer(question, label, shared, Answer()))
-                continue
-            if self._left() < plain.seconds + (question.makes - 1) * plain.report["work"]:
-                self._is_late = True
-                continue
-            answer = self._fork(call, question)
-            if answer is None:
+        began = perf_counter()
+        words = deputy.end(patience)
+        self._lost += perf_counter() - began
+        if "fault" in words:
+            self.recorder.faults.switch_off(self, words["fault"])
+            return
+        inquiry, spent = self._inquiry, self._inquiry.spent + deputy.spent
+        if "open" in words:
+            inquiry.take(words)
+        inquiry.spent = spent
+        if "done" not in words and not inquiry.rounds:
+            why = words.get("trouble") or deputy.ending()
+            self._told.append(self._event("given up", why))
+        self._is_late |= "done" not in words or inquiry.is_late
+        self._pending += inquiry.rounds
+        self._believe()
+
+    def _believe(self) -> None:
+        """Believe what was asked of steps whose loss was the same, to the last bit, in a child."""
+        exact = torch.get_num_threads() == 1
+        waiting, self._pending = self._pending, []
+        for each in waiting:
+            own = self._losses.get(each.step)
+            if each.loss is None:
+                self._told += each.told
+            elif own is None:
+                self._pending.append(each)
+            elif own == each.loss or (not exact and math.isclose(own, each.loss, rel_tol=_ROUNDING)):
+                self._told += each.told
+            else:
+                why = f"the step as it is gave {each.loss!r} in a child, and {own!r} here"
+                self._told.append(self._event("void", why, each.step))
+                self._inquiry.open, self._pending = [], []
+                self._stop()
                 return
-            contrast = self._refine(call, question, plain.report, answer)
-            if contrast is None:
-                return
-            known[question.name] = answer.report
-            told.append(self._judge_answer(question, label, contrast, answer))
-
-    def _has_others(self) -> bool:
-        """Say whether another optimizer may have what this step has not: one that steps, or may."""
-        windows = self.recorder.windows
-        early = self.recorder.steps < _TURNS
-        return sum(early or window.index > 0 for window in windows) > 1
-
-    def _refine(
-        self, call: ModuleCall, question: Question, plain: Report, answer: Answer
-    ) -> Contrast | None:
-        """Return what an answer says, after what it leads to was asked; in a child, nothing."""
-        if answer.trouble or "void" in answer.report:
-            return Contrast(void=answer.report.get("void", ""))
-        contrast = question.compare(plain, answer.report)
-        for more in question.follow_ups(contrast):
-            edit = more.fits(call)
-            reply = self._fork(call, more)
-            if reply is None:
-                return None
-            usable = reply.report and "void" not in reply.report
-            if question.needs_follow_ups and not usable:
-                return Contrast(void=reply.trouble or reply.report["void"])
-            refined = question.refine(contrast, edit, plain, reply.report) if usable else None
-            if refined is not None:
-                return refined
-        return contrast
-
-    def _tell_trouble(self, answer: Answer | None) -> None:
-        """Note that a step could not be asked for as it is; children have nobody to tell."""
-        if answer is not None:
-            told = self._event(_PLAIN, "given up", reason=answer.trouble, seconds=answer.seconds)
-            self._told.append(told)
-            if sum(event.outcome == "given up" for event in self._told) >= _REFUSALS:
-                self._open = []
-
-    def _judge_answer(
-        self, question: Question, label: str, contrast: Contrast, answer: Answer
-    ) -> WhatIf:
-        """Return what became of a question, and drop those that need no second answer."""
-        tell = partial(self._event, question.name, label=label, seconds=answer.seconds)
-        question.asks -= 1
-        if answer.trouble:
-            told, settled = tell("given up", reason=answer.trouble), False
-        else:
-            given_up = "void" in answer.report
-            settled = given_up or (not contrast.void and question.is_settled(contrast))
-            told = tell(
-                "void" if contrast.void else "answered",
-                measured=contrast.measured,
-                reference=contrast.reference,
-                numbers=contrast.numbers,
-                smallest=contrast.smallest,
-                reason=contrast.void,
-            )
-        if settled or question.asks <= 0:
-            self._open.remove(question)
-        return told
 
     def before_backward(self, loss: torch.Tensor) -> None:
-        """Hold the child's loss against the parent's: where they differ, nothing is believed."""
-        waiting, self._waiting = self._waiting, None
-        if waiting is None:
-            return
-        theirs, told = waiting
-        own = total(loss)
-        exact = torch.get_num_threads() == 1
-        if own == theirs or (not exact and math.isclose(own, theirs, rel_tol=_ROUNDING)):
-            self._told += told
-            return
-        why = f"the step as it is gave {theirs!r} in a child, and {own!r} here"
-        self._told.append(self._event(_PLAIN, "void", reason=why))
-        self.recorder.asks, self._open = None, []
+        """Remember the run's own loss of a step that was asked."""
+        if self._heard is not None:
+            self._losses.setdefault(self._heard, total(loss))
+            self._heard = None
+            self._believe()
 
     def after_step(self, window: Window) -> Columns:
         """Let questions look around, where the next step is asked."""
-        if self.recorder.asks is not None and self._steps[:1] == [self.recorder.steps + 1]:
-            for question in self._open:
+        steps = self.recorder.steps + 1
+        if self._goes_on and steps > self._until:
+            _leave()
+        if self.recorder.asks is None or self._steps[:1] != [steps] or self._deputy is not None:
+            return {}
+        try:
+            for question in self._inquiry.open:
                 question.prepare()
+        except Exception as error:
+            if self._goes_on:
+                self._inquiry.put(fault=describe(error))
+                _leave()
+            raise
         return {}
+
+    def so_far(self) -> Iterable[Event]:
+        """Return what was answered by now."""
+        if self._deputy is not None and self._deputy.has_ended():
+            self._gather()
+        return list(self._told)
 
     def finish(self) -> Iterable[Event]:
         """Return what was asked, and what was answered."""
+        self._gather(self._patience())
         yield from self._told
-        if self._is_late and self._open:
-            yield self._event(_PLAIN, "given up", reason="its share of the run's time was spent")
+        if self._is_late and self._inquiry.open:
+            yield self._event("given up", "its share of the run's time was spent")
 
     def wait(self) -> None:
         """Let questions take as long as they may at most, from the beginning."""
         self._credit = _MOST
 
-    def _left(self) -> float:
-        """Return how many seconds of processor time may still be spent."""
-        earned = self._credit + _SHARE * (process_time() - self._began)
-        return min(_MOST, earned) - self._spent
+    def _has_time(self) -> bool:
+        """Say whether the run has time to lose for a deputy, which has time to ask."""
+        left = self._earned(self._credit) - self._lost
+        return left > self._lost / max(1, self._sent) and self._inquiry.has_time()
 
-    def _fork(self, call: ModuleCall, question: Question) -> Answer | None:
-        """Fork for a question; in the child, return None."""
-        seconds = min(_LONGEST, max(_LEAST, self._left()))
-        answer = forking.fork(seconds, partial(_become, call, question))
-        if answer is not None:
-            self._spent += answer.seconds
-        return answer
+    def _patience(self) -> float:
+        """Return how many seconds the run may wait for its deputy at its end."""
+        return max(0.0, self._earned(max(self._credit, _PATIENCE)) - self._lost)
 
-    def _event(self, question: str, outcome: str, **columns: Any) -> WhatIf:
-        """Return what is told of a question."""
-        return WhatIf(
-            question=question,
-            outcome=outcome,
-            step=self.recorder.steps,
-            source=caller(),
-            **columns,
-        )
+    def _earned(self, credit: float) -> float:
+        """Return how many seconds the run may have lost by now."""
+        return min(_MOST, credit + _SHARE * (perf_counter() - self._began))
 
+    def _stop(self) -> None:
+        """Ask nothing any more."""
+        self.recorder.asks = None
+        if self._deputy is not None:
+            self._deputy.end()
+            self._deputy = None
 
-def _settle_by(question: Question, plain: Report, known: dict[str, Report]) -> Contrast | None:
-    """Return what the children of other questions say to one, where that settles it."""
-    for name in question.settled_by:
-        report = known.get(name, {})
-        if report and "void" not in report:
-            contrast = question.compare(plain, report)
-            if not contrast.void and question.is_settled(contrast):
-                return contrast
-    return None
+    def _end_if_deaf(self) -> None:
+        """End the deputy of a recording that looks at nothing any more, and will not gather."""
+        if self.recorder.patches.blind or self.recorder.faults.is_off(self):
+            self._stop()
+
+    def _event(self, outcome: str, reason: str, step: int | None = None) -> WhatIf:
+        """Return what is told of a step as it is."""
+        steps = self.recorder.steps if step is None else step
+        return WhatIf(question=PLAIN, outcome=outcome, step=steps, source=caller(), reason=reason)
 
 
-def _become(call: ModuleCall, question: Question, way_out: Exit) -> None:
-    """Make a child the witness of a step that is edited."""
-    witness = question.witness(call, way_out)
-    question.edit(call, way_out)
-    witness.take_over()
+def _questions(relations: Iterable[Any]) -> list[Question]:
+    """Return all questions, in the order in which they are asked."""
+    return [
+        *map(RelationAsked, relations),
+        PaddingEdited(),
+        (sample := SampleEdited()),
+        BatchPermuted(sample),
+        InputsEdited(),
+        LabelsExchanged(),
+        IgnoredLabelsEdited(),
+        GradientsWithGraph(),
+        StatesHandedOver(),
+        CheckpointsBypassed(),
+        OtherNoise(),
+        BatchLearned(),
+        BatchAgain(),
+        TerminalStatesEdited(),
+    ]
+
+
+def _able(questions: list[Question], learns: bool) -> list[Question]:
+    """Return what can be asked: little of a call from which nothing is learned, as for targets."""
+    return [question for question in questions if learns or question.before_learning]
+
+
+def _leave(_: BaseException | None = None) -> NoReturn:
+    """End a process that goes on for a deputy; all that it found is in the mailbox."""
+    os._exit(0)

@@ -1,5 +1,6 @@
 """Fork a training: the child goes on in the user's code and reports, the parent waits for it."""
 
+import ctypes
 import os
 import pickle
 import random
@@ -18,7 +19,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 from torch import nn
 
-from trainguard.observe.loop.counterfactual.sealing import landlock_version, seal
+from trainguard.observe.loop.counterfactual.sealing import landlock_version, seal, unrefused
 from trainguard.observe.tools.devices import in_use
 from trainguard.observe.tools.outside_state import reaches_outside
 from trainguard.observe.tools.patches import seen
@@ -28,7 +29,11 @@ Report = dict[str, Any]
 _LOOKING = 20.0  # seconds of processor time for a few passes of a model on one thread
 _HURRIED = 2.0  # the same, where a lock of another thread may keep it from ever ending
 _REAL = 5.0  # seconds by the clock that are waited for each of the child's processor time
+_LOOK = 0.05  # seconds after which it is looked whether a child is to be cut short
+_NICE = 19  # the least priority that there is
+_SIGNAL_OF_PARENTS_END = 1  # of prctl
 _LARGEST = 4 * 2**30  # bytes of memory in use: the child may come to write to all of them
+_OWNERS = 4  # a deputy, what goes on for it, and the child of each may come to own all memory
 _IDLE = ("TMonitor", "trainguard")  # threads that sleep: tqdm's, and our own
 _QUIET: Any = ("ignore", None, DeprecationWarning, None, 0)
 
@@ -81,7 +86,7 @@ def obstacle() -> str:
         return f"the script has {len(threads)} threads"
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return "the script is one of a group of processes"
-    if _memory_in_use() > min(_LARGEST, _memory_available() / 2):
+    if _memory_in_use() > min(_LARGEST, _memory_available() / _OWNERS):
         return "memory is short"
     return ""
 
@@ -103,35 +108,83 @@ def _ignores_our_children(handler: Any) -> bool:
     return handler == signal.SIG_DFL or getattr(handler, "__module__", "") == loaders
 
 
-def fork(seconds: float, become: Callable[[Exit], None]) -> Answer | None:
+def fork(
+    seconds: float,
+    become: Callable[[Exit], None],
+    keep: tuple[int, ...] = (),
+    cut: Callable[[], bool] | None = None,
+) -> Answer | None:
     """
     Fork, and return the child's answer; in the child, return nothing.
 
-    seconds: of processor time for the child. become: makes the child what it is to be.
+    seconds: of processor time for the child. become: makes the child what it is to be. keep:
+    descriptors that it keeps. cut: says when the child, which then has what processor time nobody
+    else wants, is not to be waited for any longer.
     """
     began = process_time()
-    streams = random.getstate()  # Python seeds its own generator anew in a child
     reader, writer = os.pipe()
-    child = _fork_quietly()
-    if not child:
-        way_out = Exit(writer)
+    signals = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    with unrefused():
+        child = _split(writer, keep, seconds, become, 0 if cut is None else _NICE)
+        if not child:
+            return None
+        data = None
         try:
-            seal(writer, seconds, way_out.give_up)
-            random.setstate(streams)
-            become(way_out)
-        except BaseException as error:  # noqa: BLE001 the child may not go on with what we raise
-            way_out.give_up(f"{type(error).__name__}: {error}")
-        return None
-    os.close(writer)
-    data = None
-    try:
-        data = _read_all(reader, _REAL * seconds + 2)
-    finally:
-        os.close(reader)
-        status, used = _end(child, patience=0.0 if data is None else 1.0)
+            signal.pthread_sigmask(signal.SIG_SETMASK, signals)  # Ctrl-C raises from here on
+            os.close(writer)
+            data = _read_all(reader, _REAL * seconds + 2, cut)
+        finally:
+            os.close(reader)
+            status, used = end(child, patience=0.0 if data is None else 1.0)
     report: Report = pickle.loads(data) if data else {}  # noqa: S301 our own child wrote it
-    trouble = report.pop("trouble", "" if report else _ending(status))
+    trouble = report.pop("trouble", "" if report else tell_ending(status))
     return Answer(report, trouble, used + process_time() - began)
+
+
+def detach(seconds: float, become: Callable[[Exit], None], report_to: int) -> int | None:
+    """Fork, and return the child once it shares nothing any more; in the child, return nothing."""
+    reader, writer = os.pipe()
+    signals = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    child = _split(report_to, (), seconds, become, 0)
+    if not child:
+        return None
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+        os.close(writer)
+        parted = select.select([reader], [], [], _REAL)[0]  # what is closed off closes this too
+        os.close(reader)
+    except BaseException:
+        end(child, patience=0.0)
+        raise
+    if not parted:
+        end(child, patience=0.0)
+    return child
+
+
+def _split(
+    pipe: int, keep: tuple[int, ...], seconds: float, become: Callable[[Exit], None], nice: int
+) -> int:
+    """
+    Fork, and return the child; in the child, which has become what it is to be, return 0.
+
+    Signals are blocked: Ctrl-C must not raise in a child that is not closed off yet. That takes
+    them again then.
+    """
+    streams = random.getstate()  # Python seeds its own generator anew in a child
+    owner = os.getpid()
+    child = _fork_quietly()
+    if child:
+        return child
+    way_out = Exit(pipe)
+    try:
+        _end_with(owner)
+        seal((pipe, *keep), seconds, way_out.give_up)
+        random.setstate(streams)
+        os.nice(nice)
+        become(way_out)
+    except BaseException as error:  # noqa: BLE001 the child may not go on with what we raise
+        way_out.give_up(f"{type(error).__name__}: {error}")
+    return 0
 
 
 def look_apart(look: Callable[[], T], module: nn.Module | None = None) -> tuple[T | None, str]:
@@ -162,19 +215,27 @@ def _fork_quietly() -> int:
         warnings.filters.remove(_QUIET)  # type: ignore[attr-defined]
 
 
-def _read_all(reader: int, seconds: float) -> bytes | None:
+def _end_with(parent: int) -> None:
+    """Let this process end when the one that forked it does, however that ends."""
+    ctypes.CDLL(None).prctl(_SIGNAL_OF_PARENTS_END, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _read_all(reader: int, seconds: float, cut: Callable[[], bool] | None) -> bytes | None:
     """Read until the other end is closed; return None where time is over before that."""
     parts: list[bytes] = []
     until = monotonic() + seconds
-    while select.select([reader], [], [], max(0.0, until - monotonic()))[0]:
-        part = os.read(reader, 1 << 20)
-        if not part:
-            return b"".join(parts)
-        parts.append(part)
+    while (left := until - monotonic()) > 0 and not (cut is not None and cut()):
+        if select.select([reader], [], [], left if cut is None else min(left, _LOOK))[0]:
+            part = os.read(reader, 1 << 20)
+            if not part:
+                return b"".join(parts)
+            parts.append(part)
     return None
 
 
-def _end(child: int, patience: float) -> tuple[int, float]:
+def end(child: int, patience: float) -> tuple[int, float]:
     """End a child that does not end by itself; return its status and the processor time it took."""
     handle = os.pidfd_open(child)
     select.select([handle], [], [], patience)
@@ -187,7 +248,7 @@ def _end(child: int, patience: float) -> tuple[int, float]:
     return status, used.ru_utime + used.ru_stime
 
 
-def _ending(status: int) -> str:
+def tell_ending(status: int) -> str:
     """Say how a child ended that has reported nothing."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)

@@ -93,6 +93,10 @@ class Question:
         """Say whether an answer leaves nothing to be asked again."""
         return False
 
+    def state(self) -> dict[str, Any]:
+        """Return what a deputy has to tell the run of it, besides its answers."""
+        return {"asks": self.asks}
+
 
 def is_editable(tensor: torch.Tensor) -> bool:
     """Say whether the numbers of a tensor can be exchanged without breaking a graph."""

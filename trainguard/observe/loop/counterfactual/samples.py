@@ -97,6 +97,10 @@ class SampleEdited(Question):
         """Where the rest stays as it is, one answer is enough."""
         return contrast.measured < PERVASIVE * contrast.reference and not contrast.numbers[1]
 
+    def state(self) -> dict[str, Any]:
+        """Return what the question about their order asks of it, too."""
+        return {**super().state(), "keeps_others": self.keeps_others}
+
 
 class RowsWitness(Witness):
     """

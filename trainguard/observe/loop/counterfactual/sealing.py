@@ -10,7 +10,9 @@ import resource
 import signal
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,9 +27,8 @@ _NETWORK, _SCOPE = 0b11, 0b11  # binding and connecting; abstract sockets and si
 _REAL = 4.0  # seconds by the clock for each of the processor's: machines are busy
 _SPARE_MEMORY = 2**30  # bytes that a child may take beside as much as its parent has
 _SHARED_MEMORY = 2**30  # bytes shared with other processes that are copied
-_COPIED = (
-    2**24
-)  # bytes of a file that is both read and written, such as pytest's of what is printed
+# Bytes of a file that is both read and written, such as pytest's of what is printed.
+_COPIED = 2**24
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _REFUSED = (
     *("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate"),
@@ -46,9 +47,26 @@ def landlock_version() -> int:
     return _system_call(_CREATE_RULESET, None, 0, 1)
 
 
-def seal(keep: int, seconds: float, refuse: Refuse) -> None:
+@dataclass(slots=True)
+class _Seal:
     """
-    Close off this process, but for one descriptor.
+    What closes this process off: its children have it from the start.
+
+    nowhere: the descriptor that leads there, if it is closed off at all. refuse: ends the process,
+    told what it was about to do. resting: whether what happens now is our own doing.
+    """
+
+    nowhere: int = -1
+    refuse: Refuse | None = None
+    resting: bool = False
+
+
+_SEAL = _Seal()
+
+
+def seal(keep: Sequence[int], seconds: float, refuse: Refuse) -> None:
+    """
+    Close off this process, but for some descriptors.
 
     seconds: of processor time that it may take. refuse: ends it, told what it was about to do.
     """
@@ -56,11 +74,26 @@ def seal(keep: int, seconds: float, refuse: Refuse) -> None:
     gc.disable()
     sys.dont_write_bytecode = True
     torch.set_num_threads(1)  # a parallel region hangs without the threads that were not forked
-    _own_descriptors(keep)
-    _own_shared_memory()
+    is_first = _SEAL.nowhere < 0
+    if is_first:
+        _own_shared_memory()
+        _SEAL.nowhere = os.open(os.devnull, os.O_RDWR)
+    _own_descriptors({*keep, _SEAL.nowhere})
     _limit(seconds)
-    _deny_changes()
-    sys.addaudithook(lambda event, args: _judge_event(refuse, event, args))
+    if is_first:
+        _deny_changes()
+        sys.addaudithook(_judge_event)
+    _SEAL.refuse, _SEAL.resting = refuse, False
+
+
+@contextmanager
+def unrefused() -> Iterator[None]:
+    """Let this process do in here what it would refuse the user's code: fork, and end children."""
+    _SEAL.resting = True
+    try:
+        yield
+    finally:
+        _SEAL.resting = False
 
 
 def _limit(seconds: float) -> None:
@@ -78,18 +111,18 @@ def _limit(seconds: float) -> None:
         resource.setrlimit(kind, (limit if hard < 0 else min(limit, hard), hard))
 
 
-def _own_descriptors(keep: int) -> None:
+def _own_descriptors(keep: set[int]) -> None:
     """Let every descriptor lead nowhere; files that are read are opened anew, where they are."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
     for number in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 names are all
         try:
             mode = os.fstat(number).st_mode
-            if number in (keep, nowhere) or stat.S_ISDIR(mode):
+            if number in keep or stat.S_ISDIR(mode):
                 continue
-            own = os.dup(nowhere)
+            own = os.dup(_SEAL.nowhere)
             if stat.S_ISREG(mode):
                 _open_anew(number, own)
             os.dup2(own, number)
+            os.close(own)
         except OSError:  # the one that the list was read from
             continue
 
@@ -156,8 +189,11 @@ def _system_call(number: int, *args: Any) -> int:
     return result
 
 
-def _judge_event(refuse: Refuse, event: str, args: tuple[Any, ...]) -> None:
+def _judge_event(event: str, args: tuple[Any, ...]) -> None:
     """Refuse an event of Python's auditing that would change something outside."""
+    refuse = _SEAL.refuse
+    if refuse is None or _SEAL.resting:
+        return
     if event == "open":
         path, _, flags = args
         if isinstance(flags, int) and flags & _WRITING and not isinstance(path, int):

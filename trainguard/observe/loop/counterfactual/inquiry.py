@@ -1,0 +1,237 @@
+"""Asks all open questions of a step, each in a child, and keeps what is still open."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import inf
+from typing import Any, NamedTuple
+
+from trainguard.events.counterfactual import WhatIf
+from trainguard.observe.loop.counterfactual import forking
+from trainguard.observe.loop.counterfactual.deputy import Mailbox
+from trainguard.observe.loop.counterfactual.forking import Answer, Exit, Report
+from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall, Question
+from trainguard.observe.loop.counterfactual.variants import AsItIs
+from trainguard.observe.tools.user_line import caller
+
+PLAIN = "nothing edited"
+_LEAST = 0.15  # seconds of processor time that must be left for a step to be asked
+_LONGEST = 10.0  # seconds that a child is given at most
+_TURNS = 5  # steps after which optimizers that take turns have all stepped once
+_REFUSALS = 3  # times that a step could not be asked for as it is, before nothing is asked
+
+
+class Round(NamedTuple):
+    """
+    What was asked of one step.
+
+    loss: of the step as it is; none where that could not be asked for. told: what became of all.
+    """
+
+    step: int
+    loss: float | None
+    told: tuple[WhatIf, ...]
+
+
+class Inquiry:
+    """
+    The questions of a run, which of them are open, and what the latest deputy was told.
+
+    spent: seconds of processor time, of at most so many. price: those of the latest step that was
+    asked for as it is. reached: the latest step of which all was asked. is_late: whether a
+    question had to wait for time. refusals: steps that could not be asked for as they are.
+    """
+
+    def __init__(self, questions: Sequence[Question]) -> None:
+        self._questions = list(questions)
+        self.open = list(questions)
+        self.rounds: list[Round] = []
+        self.spent, self.price, self.most = 0.0, 0.0, inf
+        self.reached, self.refusals, self.is_late = 0, 0, False
+        self._mailbox: Mailbox | None = None
+        self._hurries = False
+
+    def begin(self, mailbox: Mailbox) -> None:
+        """Begin to ask, in a deputy."""
+        self._mailbox, self.rounds = mailbox, []
+
+    def put(self, **more: Any) -> None:
+        """Leave word of how far it has come."""
+        assert self._mailbox is not None
+        kept = {self._questions.index(question): question.state() for question in self.open}
+        names = ("rounds", "spent", "price", "reached", "refusals", "is_late")
+        self._mailbox.put(open=kept, **{name: getattr(self, name) for name in names}, **more)
+
+    def take(self, words: Report) -> None:
+        """Come as far as a deputy has."""
+        kept = words.pop("open")
+        self.open = [self._questions[place] for place in kept]
+        for question, state in zip(self.open, kept.values(), strict=True):
+            vars(question).update(state)
+        vars(self).update({name: words[name] for name in vars(self).keys() & words.keys()})
+
+    def fitting(self, call: ModuleCall, able: Sequence[Question]) -> list[tuple[Question, str]]:
+        """Return which open questions fit a call, with what would be edited."""
+        return [(q, label) for q in able if q in self.open and (label := q.fits(call))]
+
+    def has_time(self) -> bool:
+        """Say whether enough time is left for a step to be asked."""
+        self.is_late = self.left() < max(_LEAST, 2 * self.price)
+        return not self.is_late
+
+    def ask(self, call: ModuleCall, fitting: list[tuple[Question, str]]) -> bool:
+        """Ask for the step as it is, then each question; a child returns from here at once."""
+        plain = self._fork(call, AsItIs())
+        if plain is None:
+            return False
+        event = partial(_event, call)
+        if plain.trouble:
+            self.refusals += 1
+            told = event(PLAIN, "given up", reason=plain.trouble, seconds=plain.seconds)
+            self.rounds.append(Round(call.recorder.steps, None, (told,)))
+            self.open = self.open if self.refusals < _REFUSALS else []
+            return True
+        loss, self.price = plain.report["loss"], plain.seconds
+        told = event(PLAIN, "answered", measured=loss, seconds=plain.seconds)
+        self.rounds.append(Round(call.recorder.steps, loss, (told,)))
+        known: dict[str, Report] = {}  # what the children of this step have reported
+        return all(self._ask(call, q, label, plain, known) for q, label in fitting)
+
+    def go_on(self, become: Callable[[Exit], None]) -> bool:
+        """Let a child ask on, of later steps; return whether this is not the child."""
+        assert self._mailbox is not None
+        return self._try(become, (self._mailbox.file,)) is not None
+
+    def left(self) -> float:
+        """Return how many seconds of processor time may still be spent."""
+        if self._mailbox is not None and not self._hurries:
+            patience = self._mailbox.patience()
+            self._hurries = patience < inf
+            self.most = min(self.most, self.spent + patience)
+        return self.most - self.spent
+
+    def _ask(
+        self,
+        call: ModuleCall,
+        question: Question,
+        label: str,
+        plain: Answer,
+        known: dict[str, Report],
+    ) -> bool:
+        """Ask one question, where it applies; return whether this is not its child."""
+        self.put()
+        if not question.applies(plain.report):
+            if not question.waits or not _has_others(call):
+                self.open.remove(question)
+            return True
+        shared = _settle_by(question, plain.report, known)
+        if shared is not None:
+            self._judge(call, question, label, shared, Answer())
+            return True
+        if self.left() < plain.seconds + (question.makes - 1) * plain.report["work"]:
+            self.is_late = True
+            return True
+        answer = self._fork(call, question)
+        if answer is None:
+            return False
+        contrast = self._refine(call, question, plain.report, answer)
+        if contrast is None:
+            return False
+        known[question.name] = answer.report
+        self._judge(call, question, label, contrast, answer)
+        return True
+
+    def _refine(
+        self, call: ModuleCall, question: Question, plain: Report, answer: Answer
+    ) -> Contrast | None:
+        """Return what an answer says, after what it leads to was asked; in a child, nothing."""
+        if answer.trouble or "void" in answer.report:
+            return Contrast(void=answer.report.get("void", ""))
+        contrast = question.compare(plain, answer.report)
+        for more in question.follow_ups(contrast):
+            edit = more.fits(call)
+            reply = self._fork(call, more)
+            if reply is None:
+                return None
+            usable = reply.report and "void" not in reply.report
+            if question.needs_follow_ups and not usable:
+                return Contrast(void=reply.trouble or reply.report["void"])
+            refined = question.refine(contrast, edit, plain, reply.report) if usable else None
+            if refined is not None:
+                return refined
+        return contrast
+
+    def _judge(
+        self, call: ModuleCall, question: Question, label: str, contrast: Contrast, answer: Answer
+    ) -> None:
+        """Tell what became of a question, and drop those that need no second answer."""
+        tell = partial(_event, call, question.name, label=label, seconds=answer.seconds)
+        question.asks -= 1
+        if answer.trouble:
+            told, settled = tell("given up", reason=answer.trouble), False
+        else:
+            given_up = "void" in answer.report
+            settled = given_up or (not contrast.void and question.is_settled(contrast))
+            told = tell(
+                "void" if contrast.void else "answered",
+                measured=contrast.measured,
+                reference=contrast.reference,
+                numbers=contrast.numbers,
+                smallest=contrast.smallest,
+                reason=contrast.void,
+            )
+        if settled or question.asks <= 0:
+            self.open.remove(question)
+        latest = self.rounds.pop()
+        self.rounds.append(latest._replace(told=(*latest.told, told)))
+
+    def _fork(self, call: ModuleCall, question: Question) -> Answer | None:
+        """Fork for a question; in the child, return None."""
+        return self._try(partial(_become, call, question))
+
+    def _try(self, become: Callable[[Exit], None], keep: tuple[int, ...] = ()) -> Answer | None:
+        """Fork; a child that has waited for others is forked anew once the training waits for it."""
+        self.left()
+        for cut in (None,) if self._hurries else (self._is_hurried, None):
+            seconds = min(_LONGEST, max(_LEAST, self.left()))
+            answer = forking.fork(seconds, become, keep, cut)
+            if answer is None:
+                return None
+            self.spent += answer.seconds
+            if not (cut is not None and answer.trouble and cut()):
+                break
+        return answer
+
+    def _is_hurried(self) -> bool:
+        """Say whether the training waits by now."""
+        assert self._mailbox is not None
+        return self._mailbox.patience() < inf
+
+
+def _event(call: ModuleCall, question: str, outcome: str, **columns: Any) -> WhatIf:
+    """Return what is told of a question."""
+    step = call.recorder.steps
+    return WhatIf(question=question, outcome=outcome, step=step, source=caller(), **columns)
+
+
+def _has_others(call: ModuleCall) -> bool:
+    """Say whether another optimizer may have what this step has not: one that steps, or may."""
+    early = call.recorder.steps < _TURNS
+    return sum(early or window.index > 0 for window in call.recorder.windows) > 1
+
+
+def _settle_by(question: Question, plain: Report, known: dict[str, Report]) -> Contrast | None:
+    """Return what the children of other questions say to one, where that settles it."""
+    for name in question.settled_by:
+        report = known.get(name, {})
+        if report and "void" not in report:
+            contrast = question.compare(plain, report)
+            if not contrast.void and question.is_settled(contrast):
+                return contrast
+    return None
+
+
+def _become(call: ModuleCall, question: Question, way_out: Exit) -> None:
+    """Make a child the witness of a step that is edited."""
+    witness = question.witness(call, way_out)
+    question.edit(call, way_out)
+    witness.take_over()
