@@ -2,8 +2,9 @@
 What questions to training steps cost, and what becomes of them.
 
 Ten healthy trainings of `fixtures/`, made again until there are 200 steps, and 80 steps of a
-language model of two million parameters. The time is that of the
-processor, of the parent and its children: `python -m benchmarks.what_if`.
+language model of two million parameters. Lost is what the run waits for: forks, and its deputy at
+its end. Beside is what deputies and their children take of the processor meanwhile:
+`python -m benchmarks.what_if`.
 """
 
 import sys
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from importlib import import_module
 from io import StringIO
-from time import process_time
+from time import perf_counter
 
 import torch
 from torch.nn import functional as F
@@ -52,34 +53,34 @@ def large() -> None:
         optimizer.step()
 
 
-def ask(train: Callable[[], object], steps: int) -> tuple[float, float, list[WhatIf]]:
-    """Make steps of a training; return its seconds, those of questions, and what was asked."""
+def ask(train: Callable[[], object], steps: int) -> tuple[list[float], list[WhatIf]]:
+    """Make steps of a training; return its seconds, lost and beside too, and what was asked."""
     seed_everything(0)
     with Recorder("x", steps=steps) as recorder, redirect_stdout(StringIO()):
         asked = recorder.watcher(Counterfactuals)
-        began = process_time()
+        began = perf_counter()
         try:
             while True:
                 train()
         finally:
-            own = process_time() - began
-            spent = asked._spent  # noqa: SLF001 events do not tell what follow-ups took
-    events = [event for event in recorder.trace if isinstance(event, WhatIf)]
-    return own, spent, events
+            own = perf_counter() - began
+    seconds = [own, asked._lost, asked._inquiry.spent]  # noqa: SLF001 events do not tell
+    return seconds, [event for event in recorder.trace if isinstance(event, WhatIf)]
 
 
-def tell(name: str, own: float, spent: float, events: list[WhatIf]) -> None:
+def tell(name: str, seconds: list[float], events: list[WhatIf]) -> None:
     """Print the row of a program."""
     became = Counter(e.outcome for e in events if e.question != "nothing edited")
     told = [str(became[word]) for word in ("answered", "void", "given up")]
-    share = f"{spent / own:.1%}"
-    row(name, " | ".join([f"{own:.2f} s", f"{spent:.2f} s", share, *told]))
+    own, lost, beside = seconds
+    times = [f"{own:.2f} s", f"{1000 * lost:.0f} ms", f"{lost / own:.1%}", f"{beside:.2f} s"]
+    row(name, " | ".join([*times, *told]))
 
 
 def main(words: list[str]) -> None:
     """Print the table."""
-    row("program", "steps | questions | share | answered | void | given up")
-    row("---", "--: | --: | --: | --: | --: | --:")
+    row("program", "steps | lost | share | beside | answered | void | given up")
+    row("---", "--: | --: | --: | --: | --: | --: | --:")
     for name in PROGRAMS:
         if not words or name in words:
             tell(name, *ask(import_module(f"fixtures.healthy.loop.guard_{name}").train, STEPS))

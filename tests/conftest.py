@@ -71,6 +71,7 @@ SLOW = (
     "tests/frameworks/test_notebook.py",
     "tests/judging/test_live.py::test_a_healthy_beginning[guard_a",
     "tests/observe/loop/counterfactual/test_asking.py::test_a_question_that_fails",
+    "tests/observe/loop/counterfactual/test_deputy.py::test_however_a_run_ends",
     "tests/observe/loop/counterfactual/test_order.py::test_places_that_do_not_matter",
     "tests/observe/loop/counterfactual/test_order.py::test_when_the_order_says_nothing",
     "tests/observe/loop/test_curves.py::test_several_seeds",

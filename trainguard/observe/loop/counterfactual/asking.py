@@ -230,7 +230,7 @@ class Counterfactuals(Watcher):
                 self._told += each.told
             elif own is None:
                 self._pending.append(each)
-            elif own == each.loss or (not exact and math.isclose(own, each.loss, rel_tol=_ROUNDING)):
+            elif math.isclose(own, each.loss, rel_tol=0.0 if exact else _ROUNDING):
                 self._told += each.told
             else:
                 why = f"the step as it is gave {each.loss!r} in a child, and {own!r} here"

@@ -237,12 +237,14 @@ def _read_all(reader: int, seconds: float, cut: Callable[[], bool] | None) -> by
 
 def end(child: int, patience: float) -> tuple[int, float]:
     """End a child that does not end by itself; return its status and the processor time it took."""
-    handle = os.pidfd_open(child)
-    select.select([handle], [], [], patience)
-    os.close(handle)
     try:
-        os.kill(child, signal.SIGKILL)  # not reaped yet, hence nobody else's
-        _, status, used = os.wait4(child, 0)
+        handle = os.pidfd_open(child)
+        try:
+            select.select([handle], [], [], patience)
+        finally:  # Ctrl-C while it waits ends the child too
+            os.close(handle)
+            os.kill(child, signal.SIGKILL)  # not reaped yet, hence nobody else's
+            _, status, used = os.wait4(child, 0)
     except (ChildProcessError, ProcessLookupError):
         return 0, 0.0
     return status, used.ru_utime + used.ru_stime

@@ -189,7 +189,7 @@ class Inquiry:
         return self._try(partial(_become, call, question))
 
     def _try(self, become: Callable[[Exit], None], keep: tuple[int, ...] = ()) -> Answer | None:
-        """Fork; a child that has waited for others is forked anew once the training waits for it."""
+        """Fork, in haste once the training waits: a child with the least priority is then ended."""
         self.left()
         for cut in (None,) if self._hurries else (self._is_hurried, None):
             seconds = min(_LONGEST, max(_LEAST, self.left()))

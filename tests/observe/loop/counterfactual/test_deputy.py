@@ -1,0 +1,161 @@
+"""A deputy asks while the training goes on; however that ends, no process is left."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.forks import Started, ends
+from tests.observe.loop.counterfactual.test_asking import ask, told
+from tests.observe.loop.counterfactual.test_forking import children
+from trainguard.observe.loop.counterfactual import asking
+from trainguard.observe.loop.counterfactual.deputy import Mailbox
+
+SLOW_CHILD = 0.1  # seconds that a question takes in the tests below
+
+
+def slowly(loss):
+    """Return the loss, in children after a while."""
+    if os.getpid() != OWNER:
+        time.sleep(SLOW_CHILD)
+    return loss
+
+
+OWNER = os.getpid()
+
+
+def test_the_training_goes_on(monkeypatch) -> None:
+    """It makes steps while a deputy asks; what that has asked by the end is told."""
+    monkeypatch.setattr(asking, "_PATIENCE", 10.0)
+    before, beside = children(), []
+
+    def note(loss):
+        """See who is there while the run makes a step."""
+        if os.getpid() == OWNER:
+            beside.append(children() - before)
+        return slowly(loss)
+
+    asked = [event for event in ask(between=note) if event.outcome == "answered"]
+    assert len(set().union(*beside)) == 1
+    assert len([each for each in beside if each]) > 1
+    assert len(asked) == 6
+    assert {event.step for event in asked} == {1}
+
+
+def test_a_deputy_goes_on_to_the_next_steps() -> None:
+    """What one answer does not settle is asked again at the same steps in every run."""
+    events = ask(between=lambda loss: 2 * loss.detach() - loss)  # climbs
+    rises = [(step, word) for step, word, _ in told(events) if word == "the same batch again"]
+    assert rises == [(step, "the same batch again") for step in (1, 2, 5)]
+
+
+def test_a_script_that_waits_for_any_child_meets_its_own() -> None:
+    """The deputy is none that it would know; it is ended before."""
+    met = []
+
+    def wait(loss):
+        """Have a child of its own, once the deputy is there."""
+        if os.getpid() == OWNER and len(met) < 3:
+            child = os.fork()
+            if not child:
+                os._exit(7)
+            met.append((child, *os.wait()))
+        return slowly(loss)
+
+    before = children()
+    ask(between=wait)
+    assert [(child, os.waitstatus_to_exitcode(status)) for child, _, status in met] == [
+        (pid, 7) for _, pid, _ in met
+    ]
+    assert children() <= before
+
+
+def test_a_deputy_that_is_killed() -> None:
+    """One line says so, and the run goes on to its end."""
+    seen = []
+
+    def kill(loss):
+        """Kill all children."""
+        if os.getpid() == OWNER:
+            seen.append(loss)
+            for child in children() - before:
+                os.kill(int(child), signal.SIGKILL)
+        return slowly(loss)
+
+    before = children()
+    events = ask(between=kill)
+    assert len(seen) == 16
+    assert {(event.outcome, event.reason) for event in events} <= {
+        ("given up", "it took too long"),
+        ("given up", "its share of the run's time was spent"),
+    }
+    assert events
+
+
+def test_words_that_were_cut_short() -> None:
+    """What a deputy wrote when it was killed is not read; what it had said before is."""
+    mailbox = Mailbox()
+    mailbox.put(spent=1.0, told=["void"])
+    mailbox.put(spent=2.0)
+    os.write(mailbox.file, b"\x80\x04\x95\xff")
+    mailbox.hurry(0.5)
+    assert mailbox.read() == {"spent": 2.0, "told": ["void"]}
+    assert mailbox.patience() == 0.5
+
+
+SCRIPT = """
+import os, signal, threading, time
+from tests.observe.loop.counterfactual import test_asking
+owner, steps = os.getpid(), []
+def between(loss):
+    if os.getpid() != owner:
+        signal.pause()
+    steps.append(1)
+    if len(steps) == 8:
+        print("here", flush=True)
+        {end}
+    return loss
+test_asking.ask(between=between)
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "number"),
+    [
+        ("os._exit(3)", 0),
+        ("os.abort()", 0),
+        ("os.kill(owner, signal.SIGKILL)", 0),
+        ("time.sleep(60)", signal.SIGTERM),
+        ("time.sleep(60)", signal.SIGINT),
+        ("raise SystemExit(2)", 0),
+        ("raise ValueError", 0),
+    ],
+)
+def test_however_a_run_ends_no_process_is_left(end: str, number: int) -> None:
+    """A deputy, what goes on for it, and a child that hangs end with the run."""
+    words = [sys.executable, "-c", SCRIPT.format(end=end)]
+    root = Path(__file__).parents[4]
+    with Started(words, stdout=subprocess.PIPE, cwd=root, start_new_session=True) as process:
+        assert process.stdout.readline() == b"here\n"
+        assert len(members(process.pid)) > 1
+        if number:
+            process.send_signal(number)
+        assert process.wait(60)
+        assert all(ends(member) for member in members(process.pid))
+
+
+def members(session: int) -> list[int]:
+    """Return the processes of a session."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parts = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(parts[3]) == session and parts[0] not in "ZX":
+            found.append(int(path.parent.name))
+    return found
