@@ -34,8 +34,8 @@ from trainguard.observe.loop.counterfactual.terminal_states import TerminalState
 from trainguard.observe.loop.counterfactual.variants import CheckpointsBypassed, OtherNoise
 from trainguard.observe.loop.counterfactual.witness import total
 from trainguard.observe.loop.faults import describe
-from trainguard.observe.loop.watch.batches import Batches
-from trainguard.observe.loop.watch.loss_functions import LossFunctions
+from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
+from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.patches import Patches
