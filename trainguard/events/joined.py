@@ -14,6 +14,7 @@ from trainguard.events.ranks import (
     RankRun,
     ReplicaSums,
     SavedFile,
+    ServedSamples,
     WorldRun,
     write_sums,
 )
@@ -32,7 +33,7 @@ def digest(trace: Trace[Any], rank: int, world: int) -> Trace[Any]:
             steps.setdefault(event.optimizer, []).append(event)
     sums = {event.optimizer: event for event in trace if isinstance(event, ReplicaSums)}
     told = {e.optimizer: e for e in trace if isinstance(e, Scheduler) and e.metrics}
-    own = (SavedFile, GroupCalls)
+    own = (SavedFile, ServedSamples, GroupCalls)
     more = [replace(event, rank=rank) for event in trace if isinstance(event, own)]
     made = sum(step.span for course in steps.values() for step in course)
     ended = str(trace.conditions.get("ended", "finished"))

@@ -62,6 +62,30 @@ class SavedFile(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServedSamples(Event):
+    """
+    What a loader has served one process of several in the first passes that it was trained on.
+
+    rank: the process. data: the number of the data set, among those that a process is trained on;
+    size: of how many samples. sampler: its class. share: which part of how many the sampler is to
+    serve ("0 of 2"); "" where it does not say. shuffles: whether it is one of torch's that does.
+    epochs: that of the sampler in each pass, -1 where it has none. drawn: samples of each pass.
+    counts: of each pass a digit for each of the samples that are followed: how often it was served.
+    """
+
+    rank: int = 0
+    data: int
+    size: int
+    sampler: str
+    share: str = ""
+    shuffles: bool = False
+    epochs: tuple[int, ...] = ()
+    drawn: tuple[int, ...] = ()
+    counts: tuple[str, ...] = ()
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCalls(Event):
     """
     What one process of several has called of torch.distributed on one group, in this order.
@@ -159,4 +183,4 @@ class WorldRun(Event):
     source: str = ""
 
 
-RANK_EVENTS = (WorldRun, ReplicaSums, SavedFile, GroupCalls, RankRun, RankCourse)
+RANK_EVENTS = (WorldRun, ReplicaSums, SavedFile, ServedSamples, GroupCalls, RankRun, RankCourse)

@@ -2,16 +2,25 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from math import ceil
 from typing import Any
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import portion
-from trainguard.events.ranks import GENERATORS, RankCourse
+from trainguard.events.ranks import GENERATORS, RankCourse, ServedSamples
 from trainguard.events.trace import Trace
-from trainguard.invariants.ranks.wording import evidence, optimizers, ranks_of, ranks_text, replicas
+from trainguard.invariants.ranks.wording import (
+    evidence,
+    odd_ones,
+    optimizers,
+    ranks_of,
+    ranks_text,
+    replicas,
+)
 
 _LEAST = 4  # steps with inputs that can be told apart
+_TWICE = 0.1  # of the samples of a pass; of two orders that do not fit, a third meets
 _SHARED = 0.5  # of the steps: two shuffles of a small data set may meet now and then
 
 
@@ -54,6 +63,92 @@ def ranks_see_different_data(trace: Trace[Any]) -> Iterator[Finding]:
                 " rank",
                 source=odd[0].source,
             )
+
+
+def _lacks_passes(trace: Trace[Any]) -> str:
+    """Return why the passes of several processes through one data set cannot be compared."""
+    if any(len(own) > 1 for own in _group_served(trace)):
+        return ""
+    return "no two processes are trained on one data set by its indices"
+
+
+@invariant("ranks", evidence=_lacks_passes)
+def epochs_are_reshuffled_on_all_ranks(trace: Trace[Any]) -> Iterator[Finding]:
+    """
+    The processes draw one order for each epoch, of which each serves a part.
+
+    Judges: 64 samples of each data set that is trained on, in the first 8 passes: how many of them
+        several processes served; the epochs of DistributedSampler. A note without that sampler,
+        where the processes shared an earlier pass and do not share this one.
+    Allows: a 10th of the samples, and those that fill up the last batches of all processes.
+        Processes that all serve the whole data; samples that a process itself serves several times;
+        processes that are to serve the same part and do not.
+    Misses: streams; data that is split before the loader; epochs after the first 8.
+    Why: a set_epoch() that is called in one process alone, with another epoch, or a seed of each
+        process, makes orders that do not fit: samples are served twice, others never.
+    Source: kan-bayashi/ParallelWaveGAN issue 177; documentation of torch's DistributedSampler
+        ("seed should be identical across all processes").
+    """
+    for own in _group_served(trace):
+        shared_before = False
+        for place in range(min(len(served.counts) for served in own)):
+            twice, never, came = _count_served([served.counts[place] for served in own])
+            filled = ceil((len(own) - 1) * len(own[0].counts[place]) / own[0].size)
+            apart = twice >= max(_LEAST, _TWICE * came + filled)
+            epochs = [served.epochs[place] for served in own]
+            told = bool(own[0].share)
+            if (apart and (told or shared_before)) or (len(set(epochs)) > 1 and own[0].shuffles):
+                yield _serve_twice(trace, own, place, (twice, never, came))
+                break
+            shared_before = shared_before or (not twice and 2 * came >= len(own[0].counts[place]))
+
+
+def _group_served(trace: Trace[Any]) -> list[list[ServedSamples]]:
+    """Return what processes that share a data set were served, each part of it once."""
+    groups: dict[Any, dict[str, ServedSamples]] = {}
+    odd = set()
+    for event in trace:
+        if isinstance(event, ServedSamples) and not any({*c} - {*"01"} for c in event.counts):
+            key = (event.data, event.size, event.sampler, event.share.rpartition(" ")[2])
+            part = event.share or str(event.rank)
+            same = groups.setdefault(key, {}).setdefault(part, event)
+            if (same.counts, same.epochs) != (event.counts, event.epochs):
+                odd.add(key)  # as where each machine has data of its own
+    return [[*parts.values()] for key, parts in groups.items() if len(parts) > 1 and key not in odd]
+
+
+def _count_served(counts: Sequence[str]) -> tuple[int, int, int]:
+    """Return how many samples came in several processes, in none, and in any."""
+    sums = [sum(map(int, digits)) for digits in zip(*counts, strict=True)]
+    return sum(n > 1 for n in sums), sums.count(0), sum(n > 0 for n in sums)
+
+
+def _serve_twice(
+    trace: Trace[Any], own: list[ServedSamples], place: int, found: tuple[int, int, int]
+) -> Finding:
+    """Return the finding of the first pass whose orders do not fit."""
+    epochs = [served.epochs[place] for served in own]
+    ranks = [served.rank for served in own]
+    apart = len(set(epochs)) > 1
+    odd = odd_ones(epochs, ranks) if apart else ranks
+    twice, never, came = found
+    return Finding(
+        f"processes of `{trace.subject}` are served the same samples in one epoch",
+        f"pass {place + 1} through {own[0].size} samples by a {own[0].sampler}, {ranks_text(odd)}",
+        portion(twice, came, "samples") + f" that were followed came in several, {never} in none",
+        "each sample in one process",
+        why=_explain_orders(epochs) if own[0].share else "perhaps each draws an order of its own",
+        rank=Rank.BROKEN if own[0].share else Rank.NOTE,
+        source=own[ranks.index(odd[0])].source,
+    )
+
+
+def _explain_orders(epochs: Sequence[int]) -> str:
+    """Guess why orders do not fit, from the epochs of the samplers."""
+    if len(set(epochs)) == 1:
+        return "all are in the same epoch: perhaps each process gives its sampler a seed of its own"
+    first, other = epochs[0], next(epoch for epoch in epochs if epoch != epochs[0])
+    return f"the samplers are in epochs {first} and {other}: call set_epoch() in all processes"
 
 
 def _lacks_draws(trace: Trace[Any]) -> str:

@@ -8,15 +8,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
+from zlib import crc32
 
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler, dataloader
 from torch.utils.data.distributed import DistributedSampler
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
+from trainguard.events.ranks import ServedSamples
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
+from trainguard.observe.tools.groups import is_one_of_several
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
@@ -25,6 +28,8 @@ _COUNTED = 65536  # indices of a pass that are counted
 _SURE = 8  # indices that come in the same order by chance in one of 40,000 passes
 _LEAST = 16  # samples of a data set that is worth shuffling
 _PASSES = 512  # passes that are remembered
+_FOLLOWED = 64  # samples of a data set, in processes of several
+_TOLD = 8  # passes of which it is told what they served of those
 _SHUFFLES = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
@@ -36,6 +41,8 @@ class _LoaderPass:
     data, size: the id of its data set, and how many samples that has. sampler: its class.
     shuffles: whether that is one that draws an order. trains: the window of the step that was
     made from its batches.
+    share, epoch: what a sampler for several processes says of itself.
+    followed: how often some of the samples came; empty in a process that is alone.
     """
 
     data: int
@@ -48,9 +55,15 @@ class _LoaderPass:
     drawn: int = 0
     different: set[int] = field(default_factory=set)
     trains: int = 0
+    share: str = ""
+    epoch: int = -1
+    followed: dict[int, int] = field(default_factory=dict)
 
     def add(self, indices: list[int]) -> None:
         """Take down the indices of a batch."""
+        for index in indices if self.followed else ():
+            if index in self.followed:
+                self.followed[index] += 1
         self.batches += 1
         if self.batches <= _HEAD:
             self.head += indices
@@ -60,9 +73,13 @@ class _LoaderPass:
 
 
 class EpochOrders(Watcher):
-    """The Probe events "order" and "reach", of loaders whose batches are trained on."""
+    """
+    The Probe events "order" and "reach", of loaders whose batches are trained on.
 
-    makes = ("Probe:order", "Probe:reach")
+    And the ServedSamples events, of a process that is one of several.
+    """
+
+    makes = ("Probe:order", "Probe:reach", "ServedSamples")
     relies_on = ("Batches",)
 
     def __init__(self, recorder: Any) -> None:
@@ -110,6 +127,9 @@ class EpochOrders(Watcher):
                 label=widest.sampler,
                 source=widest.source,
             )
+        for place, passes in enumerate(own.values()):
+            if passes[0].followed:
+                yield _tell_served(place, passes[:_TOLD])
 
     def _next_index(self, advance: Callable[..., Any]) -> Callable[..., Any]:
         """Return a `_next_index` that takes down what it returns."""
@@ -152,6 +172,9 @@ class EpochOrders(Watcher):
             data = iterator._dataset  # noqa: SLF001
             kind, shuffles = type(sampler).__name__, _shuffles(sampler)
             running = _LoaderPass(id(data), len(data), kind, shuffles, caller())
+            running.share, running.epoch = _share_of(sampler)
+            if is_one_of_several():
+                running.followed = dict.fromkeys(_followed(running.size), 0)
             self._running[iterator] = running
             self._passes.append(running)
         if isinstance(indices, list) and all(isinstance(index, int) for index in indices):
@@ -163,6 +186,37 @@ def _shuffles(sampler: Any) -> bool:
     if isinstance(sampler, DistributedSampler):
         return bool(sampler.shuffle)
     return isinstance(sampler, _SHUFFLES)
+
+
+def _share_of(sampler: Any) -> tuple[str, int]:
+    """Return which part of the data a sampler for several processes serves, and in which epoch."""
+    if type(sampler) is not DistributedSampler:
+        return "", -1
+    return f"{sampler.rank} of {sampler.num_replicas}", sampler.epoch
+
+
+def _followed(size: int) -> list[int]:
+    """Return which samples of a data set are followed: the same ones in all processes."""
+    stride = max(size // _FOLLOWED, 1)
+    return [
+        i * stride + crc32(b"%d" % i) % stride for i in range(min(size, _FOLLOWED))
+    ]  # no plain stride: what is served in one might meet all of them, or none
+
+
+def _tell_served(place: int, passes: list[_LoaderPass]) -> Event:
+    """Return what the passes through a data set have served of the samples that are followed."""
+    first = passes[0]
+    return ServedSamples(
+        data=place,
+        size=first.size,
+        sampler=first.sampler,
+        share=first.share,
+        shuffles=first.shuffles,
+        epochs=tuple(one.epoch for one in passes),
+        drawn=tuple(one.drawn for one in passes),
+        counts=tuple("".join(str(min(n, 9)) for n in p.followed.values()) for p in passes),
+        source=first.source,
+    )
 
 
 def _compare_orders(passes: list[_LoaderPass]) -> Iterable[Event]:
