@@ -112,7 +112,8 @@ def _is_plain(line: str, pair: re.Match[str], starts: set[int], glued: bool) -> 
     before = line[:start].rstrip(" ")
     opened = glued or not before or start - len(before) > 1 or before[-1] in _BEFORE
     opened = opened or _PROGRESS.search(before) is not None
-    if not opened or pair["name"].count(" ") > 1 or _NO_NAME.search(pair["name"]):
+    name = pair["name"]
+    if not opened or name.count(" ") > 1 + is_accuracy(name) or _NO_NAME.search(name):
         return False
     if not _AFTER.match(line, end) and end + 1 not in starts:
         return False

@@ -79,9 +79,10 @@ class Score(Event):
     evaluation: whether they were made without gradients. classes: how many there are.
     sole: whether each prediction is about one sample of the pass.
     ways: how many are right by each way of counting: "right" (the highest score; a probability
-        above one half), "whole" (sequences without an error), "all" and "padded" (what the loss
-        ignores counts, as wrong or as it comes), and known mistakes: "axis" (the highest score
-        along another axis), "pairs" (each prediction against each target), "first" and "second"
+        above one half), "whole" (sequences without an error), "all", "padded" and "filled" (what
+        the loss ignores counts, as wrong, as it comes or as right), and known mistakes: "axis" (the
+        highest score along another axis), "pairs" (each prediction against each target), "first"
+        and "second"
         (one class always predicted), "half" (a logit above one half), "rounded" (a logit that was
         rounded).
     commonest: at least so many targets were of the commonest class.

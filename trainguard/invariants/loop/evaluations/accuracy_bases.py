@@ -17,13 +17,24 @@ from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import events
 
 TRUE = ("right", "whole")  # ways of counting that are no mistake
-PADDED = ("all", "padded")  # those that are none where little is left out
+PADDED = ("all", "padded", "filled")  # those that are none where little is left out
 FAR = 0.1  # from the truth: nearer to it a wrong count is not worth a word
 _STEADY = 0.9  # of the steps have a call at a place that a training goes through
 _COARSE = 0.02  # of the value: what is rounded more than that says nothing,
 _TWO_DIGITS = 0.005  # unless it has two digits at least
 _BESIDE = {"acc", "accs", "accuracy", "mean", "avg", "average", "running", "epoch", "batch", "step"}
-_BESIDE |= {"set", "metrics", "total", "model"}
+_BESIDE |= {
+    "set",
+    "metrics",
+    "total",
+    "model",
+    "tag",
+    "tags",
+    "token",
+    "tokens",
+    "overall",
+    "pixel",
+}
 
 
 class Count(NamedTuple):
@@ -103,6 +114,12 @@ class ScoredPlace:
         self.unbroken = 1 + next((i for i, gap in enumerate(gaps) if gap > self.usual), len(gaps))
         self.steady = len(self.scores) >= _STEADY * (self.scores[-1].step / self.usual)
 
+    def goes_on_after(self, said: Logged) -> bool:
+        """Say whether it is an evaluation that was not over yet, or two that nothing parts."""
+        end = bisect_left(self.clocks, said.clock)
+        later = self.scores[end] if end < len(self.scores) else None
+        return later is not None and later.evaluation and later.step == said.step
+
     def basis(self, part: str, begin: int, end: int) -> Basis:
         """Return what is known of some scores; the last one alone has nothing before it."""
         scores = tuple(self.scores[begin:end])
@@ -177,18 +194,30 @@ def add_up(scores: Sequence[Score]) -> dict[str, Count]:
 
 def truths(said: Logged, bases: Sequence[Basis]) -> Iterator[float]:
     """Yield what may truly be said; of a training only where no evaluation is meant."""
+    for basis in _meant(said, bases):
+        yield from _truths_of(basis)
+
+
+def near_truths(said: Logged, bases: Sequence[Basis]) -> Iterator[float]:
+    """Yield what counts padding too, where that makes little of a difference."""
+    for basis in _meant(said, bases):
+        for name in PADDED:
+            count, right = basis.counts.get(name), basis.counts["right"]
+            if count is not None and count != right and not is_far(basis, name):
+                yield from (count.share, count.mean)
+
+
+def _meant(said: Logged, bases: Sequence[Basis]) -> list[Basis]:
+    """Return what a value may be about: an evaluation, where one is meant and there is one."""
     measured = any(basis.part == "evaluation" for basis in bases)
-    for basis in bases:
-        if not (measured and basis.steady and means_evaluation(said.name)):
-            yield from _truths_of(basis)
+    plain = not (measured and means_evaluation(said.name))
+    return [basis for basis in bases if plain or not basis.steady]
 
 
 def _truths_of(basis: Basis) -> Iterator[float]:
     """Yield what may truly be said of a place."""
-    for name in (*TRUE, *PADDED):
-        count = basis.counts.get(name)
-        if count is not None and (name in TRUE or not is_far(basis, name)):
-            yield from (count.share, count.mean)
+    for count in (basis.counts[name] for name in TRUE if name in basis.counts):
+        yield from (count.share, count.mean)
     # The best so far may be meant, or in training the mean so far.
     yield basis.best if basis.part == "evaluation" else basis.so_far.share
     for one in basis.scores:

@@ -23,6 +23,7 @@ from trainguard.invariants.loop.evaluations.accuracy_bases import (
     is_sharp,
     means_accuracy,
     means_evaluation,
+    near_truths,
     score_places,
     truths,
 )
@@ -56,8 +57,8 @@ def logged_accuracies_are_true(trace: Trace[Event]) -> Iterator[Finding]:
         that stay at chance.
     Allows: 2e-3 (limit) of the value and what was rounded off; means over batches or samples, whole
         sequences, the best so far, any batch since the value before.
-    Misses: values that match nothing, as smoothed ones and other thresholds do; what was evaluated
-        without a loss or a loader; losses called several times for each backward; soft targets.
+    Misses: values that match nothing, as smoothed ones and other thresholds do; targets that are
+        only made after the pass; losses called several times for each backward; soft targets.
     Why: stopping, choosing and publishing go by this number, and nothing else looks at it.
     Source: 935963004/LaBraM issue 15; traja-team/traja issue 57.
     """
@@ -96,13 +97,16 @@ def _judge(said: Sequence[Logged], places: list[ScoredPlace], fit: Closeness) ->
     pairs = [
         (one, bases)
         for start, one in zip(starts, said, strict=False)
-        if (bases := [b for own in places for b in bases_of(own, start, one)])
+        if not any(own.goes_on_after(one) for own in places)
+        and (bases := [b for own in places for b in bases_of(own, start, one)])
     ]
     if len(pairs) < _FEW:
         return None
     if not any(one.value for one in said):
         return _zero(pairs)
     kept = [(one, bases) for one, bases in pairs if is_sharp(one)]
+    # Where padding makes little of a difference, counting it is neither right nor a mistake.
+    kept = [(o, b) for o, b in kept if not any(fit(o, v) for v in near_truths(o, b))]
     true = [any(fit(one, value) for value in truths(one, bases)) for one, bases in kept]
     if len(kept) < _FEW or any(true[1:]):
         return None

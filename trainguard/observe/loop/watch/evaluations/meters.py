@@ -33,13 +33,14 @@ class _Meter:
     Something with numbers of its own, as they were when the last evaluation was over.
 
     samples: of all evaluations that it has gone through. told: how often what was said is what it
-    comes to over several of them, by form; of: the samples of the latest of these.
+    comes to over several of them, by form and by the name that it was said under; of: the samples
+    of the latest of these.
     """
 
     name: str
     numbers: Numbers
     samples: int = 0
-    told: Counter[str] = field(default_factory=Counter)
+    told: Counter[tuple[str, str]] = field(default_factory=Counter)
     count: int = 0
     of: int = 0
     source: str = ""
@@ -98,7 +99,7 @@ class Meters(Watcher):
                 measured=float(meter.count),
                 reference=float(meter.of),
                 step=max(meter.told.values()),
-                label=meter.name or meter.told.most_common(1)[0][0],
+                label=meter.name or meter.told.most_common(1)[0][0][0],
                 source=meter.source,
             )
 
@@ -136,9 +137,9 @@ class Meters(Watcher):
         own = readings({k: added[k] for k in carried}, counts & set(carried), steady, of)
         told = [each for each in said if not any(_is(each[0], v, each[1]) for v in own.values())]
         for form, value in whole.items():
-            source = next((s for v, rounding, s, _ in told if _is(v, value, rounding)), "")
+            source, name = next((e[2:] for e in told if _is(e[0], value, e[1])), ("", ""))
             if source and form in own:
-                meter.told[form] += 1
+                meter.told[form, name] += 1
                 meter.count, meter.of, meter.source = meter.samples, self._samples, source
 
 

@@ -12,6 +12,7 @@ from torch import nn
 from trainguard.events.base import Event
 from trainguard.events.fit import Score
 from trainguard.observe.loop.watch.evaluations.evaluation_skill import EvaluationSkill
+from trainguard.observe.loop.watch.evaluations.near_targets import NearTargets
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.said.logged import LoggedValues
@@ -65,6 +66,8 @@ class Scores(Watcher):
         super().__init__(recorder)
         self._places: dict[tuple[str, bool], list[_Stretch]] = {}
         self._count = self._backwards = 0
+        self._near, self._ignored = NearTargets(), _IGNORED
+        self._measured = False  # whether an evaluation has a loss of torch
 
     def install(self, patches: Patches) -> None:
         """Ask to be told of the calls of loss functions."""
@@ -79,14 +82,22 @@ class Scores(Watcher):
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
-        """Compare the output of a pass that does not learn with the classes that were served."""
-        for target in self._skill.targets_of(forward, inputs, output):
+        """Compare the output of a pass that does not learn with the classes it is to name."""
+        place, served = f"of {forward.module}", self._skill.targets_of(forward, inputs, output)
+        for target in served:
             if not target.is_floating_point():
-                self._add(f"of {forward.module}", "cross_entropy", output, target)
+                self._add(place, "cross_entropy", output, target)
+        if served or forward.gradients or self._measured or not self.recorder.steps:
+            return
+        near = self._near.find(forward.module, inputs, output, self._ignored)
+        if near is not None:
+            self._add(place, "cross_entropy", *near, self._ignored)
 
     def finish(self) -> Iterator[Event]:
         """Return what was counted at each place."""
         for (source, _), stretches in self._places.items():
+            if self._measured and source.startswith("of "):
+                continue  # what a loss is given is known for sure
             yield from (_describe(source, one) for one in stretches if one.numbers)
 
     @shielded
@@ -98,6 +109,8 @@ class Scores(Watcher):
         if late and not self._logged.says_accuracy:
             return
         ignored = (tally.options or {}).get("ignore_index", _IGNORED)
+        self._ignored = ignored if tally.function in _CLASSES else self._ignored
+        self._measured |= tally.evaluation
         self._add(tally.source, tally.function, scores, target, ignored)
 
     def _add(
@@ -161,6 +174,7 @@ def _count_classes(scores: torch.Tensor, given: torch.Tensor, ignored: int) -> C
     of = counted.sum()
     counts: Counts = {"right": (hits.sum(), of), "all": (hits.sum(), every)}
     counts["padded"] = (named == target).sum(), every
+    counts["filled"] = hits.sum() + (every - of), every
     for index, name in enumerate(("first", "second")):
         counts[name] = (target == index).sum(), of
     if target.ndim > 1:
@@ -183,7 +197,12 @@ def _count_all(scores: torch.Tensor, named: Any, target: Any) -> Counts:
     of, most = len(target), scores.shape[1]
     came, said = np.bincount(target, minlength=most), np.bincount(named, minlength=most)
     hits = np.count_nonzero(named == target)
-    counts: Counts = {"right": (hits, of), "all": (hits, of), "padded": (hits, of)}
+    counts: Counts = {
+        "right": (hits, of),
+        "all": (hits, of),
+        "padded": (hits, of),
+        "filled": (hits, of),
+    }
     counts |= {"first": (int(came[0]), of), "second": (int(came[1]), of)}
     if of == most:
         counts["axis"] = np.count_nonzero(_as_array(scores.argmax(0)) == target), of

@@ -1,0 +1,113 @@
+"""
+Finds what the output of an evaluation pass is to be, in the variables of who asked for it.
+
+A loader of torch tells what belongs to an input; a script that takes rows of tensors does not. But
+its targets are mostly there when the model is called: beside the input in the variables of the
+caller, or as a table of which the input's table has as many rows.
+"""
+
+from collections.abc import Iterator
+from types import CodeType
+from typing import Any
+
+import torch
+
+from trainguard.observe.loop.locate_nonfinite import tensors_in
+from trainguard.observe.tools.places import start_of, storage_of
+from trainguard.observe.tools.user_line import user_frames, variables_of
+
+_FRAMES = 3  # of the user's code whose variables are looked at
+_PATIENCE = 8  # passes of a module without any
+_MODULES = 8
+_LARGEST = 2**22  # elements of scores
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+class NearTargets:
+    """
+    What was learned of where the targets stand of each module that was evaluated.
+
+    Once a variable is known to be the only one that fits, it is the one that is asked from then on:
+    later ones may hold what was predicted before.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[str, tuple[CodeType, str]] = {}
+        self._tries: dict[str, int] = {}
+
+    def find(self, module: str, inputs: tuple[Any, ...], output: Any, ignored: int) -> Pair | None:
+        """Return scores, classes in the second axis, and what is to be named; None if unknown."""
+        scores = next(
+            (t for t in tensors_in(output) if t.is_floating_point() and t.dim() > 1), None
+        )
+        if scores is None or not 0 < scores.numel() <= _LARGEST or not self._goes_on(module):
+            return None
+        given = [tensor for tensor in tensors_in(inputs) if tensor.dim()]
+        for frame in user_frames(_FRAMES):
+            known = self._places.get(module)
+            if known is not None and known[0] is not frame.f_code:
+                continue
+            own = variables_of(frame)
+            named = {known[1]: own.get(known[1])} if known is not None else own
+            found = [
+                (name, pair)
+                for name, value in named.items()
+                for target in _targets_in(value, given)
+                if (pair := _fit(scores, target, ignored)) is not None
+            ]
+            if found and all(torch.equal(found[0][1][1], other[1]) for _, other in found):
+                self._places[module] = frame.f_code, found[0][0]
+                return found[0][1]
+            if found or known is not None:
+                return None
+        return None
+
+    def _goes_on(self, module: str) -> bool:
+        """Say whether it is worth while to look for the targets of a module."""
+        if module in self._places:
+            return True
+        self._tries[module] = self._tries.get(module, 0) + 1
+        return self._tries[module] <= _PATIENCE and len(self._tries) <= _MODULES
+
+
+def _targets_in(value: Any, given: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Yield what may be classes in a variable: beside inputs, or the same rows of a whole table."""
+    places = {storage_of(tensor) for tensor in given}
+    for tensor in [value] if isinstance(value, torch.Tensor) else _entries_of(value):
+        if tensor.is_floating_point() or tensor.is_complex() or not tensor.dim():
+            continue
+        if storage_of(tensor) in places or not given:
+            continue
+        base, rows = given[0]._base, len(given[0])  # noqa: SLF001
+        if base is not None and base.dim() == given[0].dim() and len(tensor) == len(base) > rows:
+            first = (start_of(given[0]) - start_of(base)) // max(1, _row_bytes(base))
+            yield tensor[first : first + rows]
+        else:
+            yield tensor
+
+
+def _entries_of(value: Any) -> list[torch.Tensor]:
+    """Return the tensors in a batch: a list, a tuple or a dict of a few."""
+    if type(value) is dict:
+        value = list(value.values())
+    few = type(value) in {list, tuple} and len(value) <= 16
+    return [entry for entry in value if isinstance(entry, torch.Tensor)] if few else []
+
+
+def _row_bytes(table: torch.Tensor) -> int:
+    """Return how far apart two rows of a table lie in memory."""
+    return int(table.stride(0)) * table.element_size()
+
+
+def _fit(scores: torch.Tensor, target: torch.Tensor, ignored: int) -> Pair | None:
+    """Return scores and targets as a loss takes them, where these are classes of those."""
+    shapes = [scores.shape[:1] + scores.shape[2:], scores.shape[:-1]]
+    fitting = [target.shape == shape for shape in shapes]
+    if not any(fitting) or target.dtype is torch.bool or target.device != scores.device:
+        return None
+    axis = 1 if fitting[0] else -1
+    kept = target[target != ignored]
+    if scores.shape[axis] < 2 or not kept.numel():
+        return None
+    inside = int(kept.min()) >= 0 and int(kept.max()) < scores.shape[axis]
+    return (scores.detach().movedim(axis, 1), target) if inside else None
