@@ -136,7 +136,10 @@ def time_watchers() -> bytes:
 
         return wrapper
 
-    methods = {Replicas: ("before_step", "after_step"), Collectives: ("before_step", "_take")}
+    methods = {
+        Replicas: ("before_step", "after_step"),
+        Collectives: ("before_step", "_take", "_end"),
+    }
     for kind, names in methods.items():
         for name in names:
             setattr(kind, name, timed(getattr(kind, name)))

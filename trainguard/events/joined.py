@@ -12,6 +12,7 @@ from trainguard.events.ranks import (
     GroupCalls,
     RankCourse,
     RankRun,
+    Reduction,
     ReplicaSums,
     SavedFile,
     ServedSamples,
@@ -33,7 +34,7 @@ def digest(trace: Trace[Any], rank: int, world: int) -> Trace[Any]:
             steps.setdefault(event.optimizer, []).append(event)
     sums = {event.optimizer: event for event in trace if isinstance(event, ReplicaSums)}
     told = {e.optimizer: e for e in trace if isinstance(e, Scheduler) and e.metrics}
-    own = (SavedFile, ServedSamples, GroupCalls)
+    own = (SavedFile, ServedSamples, GroupCalls, Reduction)
     more = [replace(event, rank=rank) for event in trace if isinstance(event, own)]
     made = sum(step.span for course in steps.values() for step in course)
     ended = str(trace.conditions.get("ended", "finished"))

@@ -8,6 +8,7 @@ from trainguard.events.base import Event
 GENERATORS = ("torch", "numpy", "random")  # those of a process that a script seeds
 SUM_DIGITS = 16  # of 64 bits
 FIRST_CALLS, LAST_CALLS = 512, 64  # of a group, each of which is told
+FEW_VALUES = 8  # that a reduction has, to be told one by one
 MOST_MARKS = 512  # sums of the calls in between
 
 
@@ -114,6 +115,26 @@ class GroupCalls(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reduction(Event):
+    """
+    What one process of several has given to be added up in a dtype of few bits, at one line.
+
+    rank, group, kind: of whom, as in GroupCalls ("all_reduce of 1 bfloat16, SUM").
+    places, steps: the numbers of some calls of the group, and how many steps had been made at each.
+    inputs: its values; of more than 8 the largest alone. outputs: what became of them, of up to 8.
+    """
+
+    rank: int = 0
+    group: str
+    kind: str
+    places: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
+    inputs: tuple[tuple[float, ...], ...] = ()
+    outputs: tuple[tuple[float, ...], ...] = ()
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankRun(Event):
     """
     One process of several.
@@ -183,4 +204,13 @@ class WorldRun(Event):
     source: str = ""
 
 
-RANK_EVENTS = (WorldRun, ReplicaSums, SavedFile, ServedSamples, GroupCalls, RankRun, RankCourse)
+RANK_EVENTS = (
+    WorldRun,
+    ReplicaSums,
+    SavedFile,
+    ServedSamples,
+    GroupCalls,
+    Reduction,
+    RankRun,
+    RankCourse,
+)

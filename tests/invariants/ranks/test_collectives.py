@@ -10,6 +10,7 @@ from trainguard.events.joined import join
 from trainguard.events.ranks import GroupCalls, RankRun
 from trainguard.events.trace import Trace
 from trainguard.observe.loop.watch.runs.collectives import Collectives, _GroupLog
+from trainguard.observe.loop.watch.runs.reduced_values import ReducedValues
 
 SUM, BARRIER = "all_reduce of 16 float32, SUM", "barrier"
 
@@ -20,7 +21,7 @@ def told(calls: list[str], rank: int = 0, timeout: float = 600.0) -> GroupCalls:
     for step, call in enumerate(calls):
         log.add(call, step)
     watcher = Collectives.__new__(Collectives)
-    watcher._logs = {"0": log}
+    watcher._logs, watcher._values = {"0": log}, ReducedValues()
     (event,) = watcher.finish()
     return event.__class__(**{n: getattr(event, n) for n in event.__slots__} | {"rank": rank})
 

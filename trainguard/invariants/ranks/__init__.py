@@ -4,6 +4,7 @@
 from trainguard.invariants.ranks import replicas as replicas  # isort: skip
 from trainguard.invariants.ranks import optimizers as optimizers  # isort: skip
 from trainguard.invariants.ranks import collectives as collectives  # isort: skip
+from trainguard.invariants.ranks import reductions as reductions  # isort: skip
 from trainguard.invariants.ranks import data as data  # isort: skip
 from trainguard.invariants.ranks import worlds as worlds  # isort: skip
 from trainguard.invariants.ranks import pace as pace  # isort: skip

@@ -117,7 +117,7 @@ def timeouts_are_sane(trace: Trace[Any]) -> Iterator[Finding]:
         same = sorted({log.rank for log in odd if log.timeout == odd[0].timeout})
         yield Finding(
             f"the processes of `{trace.subject}` hardly wait for each other, or for days",
-            f"the group of {_name_ranks(odd[0].group)}, {ranks_text(same)}",
+            f"the group of {name_ranks(odd[0].group)}, {ranks_text(same)}",
             number(odd[0].timeout / scale, unit, ".3g"),
             number(_SHORTEST, "s", "g") + " to " + number(1, "day", "g"),
             why="perhaps the unit was mistaken: timedelta(milliseconds=...) or (seconds=...)",
@@ -194,11 +194,11 @@ def _locate(found: _Mismatch, odd: list[int]) -> Place:
     """Return which call it is."""
     which = "call" if found.exact else "after call"
     alone = Place("", step=max(found.steps), rank=odd[0] if len(odd) == 1 else None)
-    group = _name_ranks(found.logs[0].group)
+    group = name_ranks(found.logs[0].group)
     return Place(f"{which} {found.place + found.exact} of {group}, {ranks_text(odd)}") + alone
 
 
-def _name_ranks(group: str) -> str:
+def name_ranks(group: str) -> str:
     """Write the ranks of a group: "ranks 0 and 1"."""
     ranks = group.partition(" ")[0]
     first, _, rest = ranks.partition(":")

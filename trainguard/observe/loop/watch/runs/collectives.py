@@ -15,6 +15,7 @@ from torch import distributed
 
 from trainguard.events.base import Event
 from trainguard.events.ranks import FIRST_CALLS, LAST_CALLS, MOST_MARKS, GroupCalls
+from trainguard.observe.loop.watch.runs.reduced_values import ReducedValues
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.groups import find_groups, group_text, is_one_of_several, timeout_of
@@ -94,9 +95,9 @@ class _GroupLog:
 
 
 class Collectives(Watcher):
-    """The GroupCalls events, where a launcher, or a script, has started several processes."""
+    """The GroupCalls and Reduction events, where a launcher, or a script, has started processes."""
 
-    makes = ("GroupCalls",)
+    makes = ("GroupCalls", "Reduction")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -105,6 +106,8 @@ class Collectives(Watcher):
         self._made: dict[str, str] = {}  # where each was made
         self._inside = threading.local()
         self.under_way: str | None = None  # the call that is not over yet
+        self._values = ReducedValues()
+        self._begun: Any = None  # what is to be looked at when the call is over
         self._met = 0  # groups, when they were looked at last
 
     def install(self, patches: Patches) -> None:
@@ -147,6 +150,7 @@ class Collectives(Watcher):
                 stride=log.stride,
                 marks=tuple(log.marks),
             )
+        yield from self._values.tell()
 
     def _listen(self, call: Callable[..., Any], name: str) -> Callable[..., Any]:
         """Return a collective function that tells of its outermost calls."""
@@ -165,11 +169,14 @@ class Collectives(Watcher):
             self.under_way = self._take(
                 kind, name, {**dict(zip(names, args, strict=False)), **kwargs}
             )
-            inside.one = True
+            begun, self._begun, inside.one = self._begun, None, True
             try:
-                return call(*args, **kwargs)
+                result = call(*args, **kwargs)
             finally:
                 inside.one, self.under_way = False, None
+            if begun is not None:
+                self._end(begun)
+            return result
 
         return wrapper
 
@@ -203,7 +210,15 @@ class Collectives(Watcher):
             return kind
         text = _text(kind, _KINDS[name], given, group)
         log.add(text, self.recorder.steps)
+        _, line = [*log.known][log.last[-1][0]]
+        at = (log.count, self.recorder.steps)
+        self._begun = self._values.begin(kind, given, (log.group, text, line), at)
         return text
+
+    @shielded
+    def _end(self, begun: Any) -> None:
+        """See what has become of the values of a call that is over."""
+        self._values.end(begun)
 
     def _log_of(self, group: Any) -> _GroupLog | None:
         """Return the log of a group that this process is in."""
