@@ -137,6 +137,7 @@ TARGETS = either(
     has_probe("target", "no target was seen beside its input"),
     has_probe("future", "-"),
     has_probe("present", "-"),
+    has_probe("shown", "-"),
 )
 MIXING = either(
     has_probe("mix", "no pass could be tried with another sample"),

@@ -26,6 +26,7 @@ from trainguard.observe.loop.watch.losses.noise_targets import NoiseTargets
 from trainguard.observe.loop.watch.losses.picked_classes import PickedClasses
 from trainguard.observe.loop.watch.losses.policy_weights import PolicyWeights
 from trainguard.observe.loop.watch.losses.self_matches import SelfMatches
+from trainguard.observe.loop.watch.losses.shown_tokens import ShownTokens
 from trainguard.observe.loop.watch.losses.transitions import Transitions
 from trainguard.observe.loop.watch.models.attended_padding import AttendedPadding
 from trainguard.observe.loop.watch.models.components import Components
@@ -119,6 +120,7 @@ _ALL: tuple[type[Watcher], ...] = (
     Transitions,
     NoiseTargets,
     SelfMatches,
+    ShownTokens,
     LabelOrder,
     EpochOrders,
     WorkerCopies,

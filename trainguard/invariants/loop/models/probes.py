@@ -16,6 +16,7 @@ from trainguard.invariants.wording import number
 
 _PERVASIVE = 0.9  # of the other samples: experts that are full, or a mixed partner, move a few
 _LEAST_ANSWERS = 2
+_LEAST_BATCHES, _MOST_SHOWN = 3, 0.5  # of hidden tokens; of the targets
 _OVER_THE_BATCH = "perhaps a recurrent layer takes the batch for time: see batch_first"
 
 
@@ -43,8 +44,10 @@ def target_is_not_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
         the target in every row of the batches looked at; the last places of windows, half of them
         at most, that are a target of several; the outputs at earlier positions when a later one is
         edited; where each token is its own target, the output for an edited one,
-        of a model whose outputs depend on earlier tokens and on no later ones.
-    Allows: a share below 1 (limit) of equal rows; a change of an output within rounding.
+        of a model whose outputs depend on earlier tokens and on no later ones. A note: half of the
+        targets or more are shown, where the others are hidden behind a token that is no target.
+    Allows: a share below 1 (limit) of equal rows; a change of an output within rounding; losses
+        without a reduction, which are perhaps masked later.
     Misses: targets that are scaled, shifted or hidden in several columns.
     Why: the loss falls to nothing and the model is of no use where the target is not known yet.
     Source: huggingface/transformers issues 31673, 35066 and 48745; neurodata/SPORF issue 355.
@@ -59,6 +62,18 @@ def target_is_not_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
                 "less than " + percent(least),
                 why="perhaps the column of the target was not dropped from the features, or the"
                 " target begins before the end of its window",
+                event=probe,
+                source=probe.source,
+            )
+    for probe in _of(trace, "shown"):
+        if probe.step >= _LEAST_BATCHES and probe.measured >= _MOST_SHOWN * probe.reference:
+            yield Finding(
+                f"most targets of `{trace.subject}` are shown to it, and the others are hidden",
+                probe.label,
+                portion(probe.measured, probe.reference, "targets") + " stand in their places",
+                "less than " + percent(_MOST_SHOWN),
+                why="perhaps labels of what is not hidden are to be -100, and not to count",
+                rank=Rank.NOTE,
                 event=probe,
                 source=probe.source,
             )
