@@ -57,6 +57,13 @@ def test_a_mean_divided_by_samples_is_found(judged, steps) -> None:
     assert finding.rank == Rank.BROKEN
 
 
+def test_terms_of_samples_divided_by_batches_are_found(judged, steps) -> None:
+    """Each loss is multiplied by the size of its batch, and their sum divided by four."""
+    wrong = said([e.weighted * 104 / 4 for e in evaluations()])
+    (finding,) = judged("logged_averages_are_true", [*steps(20), *evaluations(), *wrong])
+    assert "though each term is multiplied by its batch" in finding.summary
+
+
 @pytest.mark.parametrize(
     ("values", "rank"),
     [

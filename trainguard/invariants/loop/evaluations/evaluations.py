@@ -228,7 +228,8 @@ def evaluation_inputs_keep_their_scale(trace: Trace[Event]) -> Iterator[Finding]
         latest evaluations. A note where the factor is below 3 (limit).
     Allows: runs with one evaluation in the scale of the training; inputs that are better as they
         are, as far from what is known they may lie.
-    Misses: another mean alone; other inputs than the first; evaluations without a loss.
+    Misses: another mean alone; other inputs than the first; evaluations without a loss, whose
+        loader does not serve pairs of an input and its target.
     Why: a normalisation that only the training has leaves a model among numbers it has never seen.
     Source: jchen42703/kits19-cnn issue 22; yu-changqian/TorchSeg issue 33.
     """

@@ -33,9 +33,9 @@ def logged_averages_are_true(trace: Trace[Event]) -> Iterator[Finding]:
         training losses ("train", "mean_loss") by the steps since they were said before, where one
         loss function was called for each batch: most of 3 values or more match a known mistake,
         and none the truth. The mistakes: the sum of means divided by the number of samples, by the
-        number of training batches, or by one batch too few; a sum or a mean that goes on from one
-        to the next; sums divided by the batch size of training. The sum itself and the loss of the
-        last batch are notes.
+        number of training batches, or by one batch too few; sums over samples divided by the number
+        of batches; a sum or a mean that goes on from one to the next; sums divided by the batch
+        size of training. The sum itself and the loss of the last batch are notes.
     Allows: 2e-3 (limit) of the value and what was rounded off; means over batches or samples, the
         best so far, and, in training, the loss of any step.
     Misses: losses of several terms, what is said once for each batch, evaluations with gradients,
@@ -208,6 +208,8 @@ def _mistakes(
         yield "batch", now.total / (now.count * divisors["batch"])
     elif now.reduction == "mean":
         yield "samples", now.total / max(1, now.samples)
+        if now.samples > now.count:
+            yield "sizes", now.weighted * now.samples / now.count
         if not now.each:
             yield "training", now.total / divisors["training"]
             yield "short", now.total / (now.count - 1)
@@ -225,6 +227,10 @@ _FAULTS = {
     "samples": (
         "is divided by the number of samples, though each term is a mean already",
         "divide by the number of batches, or multiply each term by the size of its batch",
+    ),
+    "sizes": (
+        "is divided by the number of batches, though each term is multiplied by its batch size",
+        "divide by the number of samples, or add up the means as they are",
     ),
     "training": (
         "is divided by the number of training batches",

@@ -11,6 +11,7 @@ from torch import nn
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.locate_nonfinite import tensors_in
+from trainguard.observe.loop.watch.evaluations.evaluation_skill import EvaluationSkill
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.models.module_copy import CopyableCall, Run, attempt
@@ -93,16 +94,18 @@ class InputScales(Watcher):
     """
 
     makes = ("Probe:scale",)
-    relies_on = ("LossFunctions",)
+    relies_on = ("EvaluationSkill", "LossFunctions")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._trained: dict[str, _Trained] = {}
         self._last: tuple[CopyableCall, weakref.ref[torch.Tensor], str, str] | None = None
+        self._served: _LossCall | None = None  # of that evaluation, by what its loader has served
         self._asked = -1  # the step of the evaluation that was asked last
 
     def install(self, patches: Patches) -> None:
         """Ask to be told of the calls of loss functions."""
+        self._skill = self.recorder.watcher(EvaluationSkill)
         if self.recorder.probe:
             self.recorder.watcher(LossFunctions).listeners.append(self._on_loss)
 
@@ -110,7 +113,9 @@ class InputScales(Watcher):
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Measure the scale of an input, and remember an evaluation that is out of it."""
-        self._last = None
+        last, served, self._last = self._last, self._served, None
+        if last is not None and served is not None:  # no loss was computed of the pass before
+            self._ask(last, served)
         given = next((t for t in tensors_in(inputs) if t.dim()), None)
         if given is None or not self.recorder.probe or not _is_measurable(given):
             return
@@ -124,6 +129,8 @@ class InputScales(Watcher):
             if not known.alike and made is not None and self.recorder.steps >= _STEPS:
                 call = CopyableCall.of(forward, module, inputs)
                 self._last = call, weakref.ref(made), forward.module, caller(4)
+                targets = self._skill.targets_of(forward, inputs, output)
+                self._served = _guess_loss(made, targets[0]) if targets else None
 
     def finish(self) -> Iterable[Event]:
         """Return what was found, of modules that were never evaluated in the scale of training."""
@@ -141,16 +148,22 @@ class InputScales(Watcher):
         last, self._last = self._last, None
         if last is None or value.requires_grad or tally.options is None:
             return
-        call, output, name, source = last
-        made, step = output(), self.recorder.steps
-        if made is None or made.numel() != scores.numel() or step == self._asked:
+        made = last[1]()
+        if made is None or made.numel() != scores.numel():
             return
-        if not torch.equal(made.detach().reshape(scores.shape), scores):
+        if torch.equal(made.detach().reshape(scores.shape), scores):
+            self._ask(last, _LossCall(tally.function, tally.options, scores.shape, target))
+
+    def _ask(
+        self, last: "tuple[CopyableCall, weakref.ref[torch.Tensor], str, str]", losses: "_LossCall"
+    ) -> None:
+        """Compute a loss again, with its inputs in the scale of training, once in a step."""
+        (call, _, name, source), step = last, self.recorder.steps
+        if step == self._asked:
             return
         self._asked = step
         known = self._trained[name]
         known.left -= 1
-        losses = _LossCall(tally.function, tally.options, scores.shape, target)
         seen, _ = self.recorder.faults.look_apart(
             name,
             call.module,
@@ -192,6 +205,16 @@ class _LossCall(NamedTuple):
         function = getattr(nn.functional, self.function)
         scores = made[0].reshape(self.shape)
         return float(function(scores, self.target, **self.options).mean())
+
+
+def _guess_loss(scores: torch.Tensor, target: torch.Tensor) -> _LossCall | None:
+    """Return the loss that an output and its target may have: of classes, or of numbers."""
+    if scores.dim() == 2 and target.shape == scores.shape[:1] and not target.is_floating_point():
+        inside = bool(((target >= 0) & (target < scores.shape[1])).all())
+        return _LossCall("cross_entropy", {}, scores.shape, target) if inside else None
+    if scores.numel() == target.numel() and target.is_floating_point():
+        return _LossCall("mse_loss", {}, target.shape, target)
+    return None
 
 
 def _is_measurable(given: torch.Tensor) -> bool:
