@@ -3,9 +3,11 @@
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
+from math import inf, isfinite
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
+from trainguard.core.names import EVALUATION, words_of
 from trainguard.events.base import Event
 from trainguard.events.loop import Logged, Probe
 from trainguard.events.scheduler import Scheduler
@@ -24,10 +26,16 @@ _FALLING = {
     "loss", "losses", "err", "error", "mse", "mae", "rmse", "nll", "ppl", "perplexity", "wer",
     "cer", "fid", "bpd", "bpc", "cost",
 }  # fmt: skip
+_EVALUATIONS = 5  # with a number, at least
+_AGAIN = 3  # states that were kept, where none of them was loaded at the end
 _TAKEN_OVER = ("best_models_are_best",)  # it judged the callbacks of Lightning
 
 
-@invariant("loop", evidence=either(PLATEAUS, has_probe("chosen", "-")), was=_TAKEN_OVER)
+@invariant(
+    "loop",
+    evidence=either(PLATEAUS, has_probe("chosen", "-"), has_probe("kept", "-")),
+    was=_TAKEN_OVER,
+)
 def plateau_metric_fits_mode(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A rule is told a metric that improves in the direction of its mode.
@@ -35,18 +43,21 @@ def plateau_metric_fits_mode(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: ReduceLROnPlateau, and Lightning's ModelCheckpoint and EarlyStopping, that were told 3
         metrics or more: by the plain name in the call (`val_acc`), else
         by the name under which a script says those very numbers: an accuracy and its like under
-        mode="min", a loss or an error under mode="max".
+        mode="min", a loss or an error under mode="max". States that one line takes of a model, of
+        which one is loaded after the last step, or 3 or more: whether they are those after which
+        a number that is said of an evaluation is the worst so far, of 5 or more.
     Allows: whatever is calculated in the call, as `-accuracy` or `1 - accuracy`; names that say
         both or neither; an "accuracy" that falls as the training loss does, which is an error by
         another name; a "loss" that is negative.
-    Misses: metrics that nothing names; a threshold that no improvement passes; models that are
-        chosen by hand; callbacks that are made after 64 steps.
+    Misses: metrics that nothing names; a threshold that no improvement passes; copies of whole
+        models that are kept; callbacks that are made after 64 steps.
     Why: each improvement then counts as a bad epoch, and the rate is cut to nothing while the
         model still learns; or the worst model is kept, and shipped.
     Source: md-mohaiminul/ViS4mer issue 4; FunctionLab/selene issue 115; Lightning's documentation
         of ModelCheckpoint (mode is "min" by default).
     """
     yield from _chosen_wrongly(trace)
+    yield from _kept_wrongly(trace)
     for scheduler in events(trace, Scheduler):
         values = finite(value for _, value in scheduler.metrics)
         name = _name(trace, scheduler)
@@ -83,6 +94,70 @@ def _chosen_wrongly(trace: Trace[Event]) -> Iterator[Finding]:
                 event=probe,
                 source=said[-1].source,
             )
+
+
+def _kept_wrongly(trace: Trace[Event]) -> Iterator[Finding]:
+    """Yield a finding for each line that keeps the states after which a metric is worst."""
+    series = _said_of_evaluations(trace)
+    for probe in events(trace, Probe):
+        kept = {int(step) for step in probe.label.split()} if probe.probe == "kept" else set()
+        is_last = probe.measured in kept and probe.reference == probe.step
+        if not is_last and len(kept) < _AGAIN:
+            continue
+        ways = [(said, way) for name, said in series for way in _ways_to_improve(name)]
+        if any(_keeps_records(kept, said, way) for said, way in ways):
+            continue  # it may be chosen by this one
+        for name, said in series:
+            values = [one.value for one in said.values()]
+            wrong = [("min", -1.0, max(values)), ("max", 1.0, min(values))]
+            for mode, way, best in wrong:
+                if _is_wrong(trace, mode, name, values) and _keeps_records(kept, said, way):
+                    yield _make_kept_finding(trace, probe, said[max(kept)], best)
+                    return
+
+
+def _make_kept_finding(trace: Trace[Event], probe: Probe, said: Logged, best: float) -> Finding:
+    """Return the finding about a line that keeps states."""
+    return Finding(
+        f"`{trace.subject}` keeps what is worst by its own metric",
+        f"states kept after `{said.name}`",
+        number(said.value) + f" after {said.step} steps",
+        number(best) + ", the best that was said",
+        why="perhaps < and > are exchanged where the best is chosen, or what it is compared with"
+        " begins at the wrong end",
+        event=probe,
+        source=probe.source,
+    )
+
+
+def _said_of_evaluations(trace: Trace[Event]) -> list[tuple[str, dict[int, Logged]]]:
+    """Return what was said of evaluations by name, and by step; but for the best so far."""
+    series: dict[tuple[str, str], dict[int, Logged]] = {}
+    for one in events(trace, Logged):
+        words = set(words_of(one.name))
+        if words & EVALUATION and "best" not in words and isfinite(one.value):
+            series.setdefault((one.channel, one.name), {})[one.step] = one
+    return [(name, said) for (_, name), said in series.items() if len(said) >= _EVALUATIONS]
+
+
+def _ways_to_improve(name: str) -> tuple[float, ...]:
+    """Return 1 where more is better, -1 where less is, by the name of a metric; both if unknown."""
+    words = set(re.findall(r"[a-z]+\d?", name.lower()))
+    rises, falls = bool(words & _RISING), bool(words & _FALLING)
+    return (1.0, -1.0) if rises == falls else (1.0,) if rises else (-1.0,)
+
+
+def _keeps_records(kept: set[int], said: dict[int, Logged], way: float) -> bool:
+    """Say whether states were kept where a number was the highest so far, times `way`."""
+    if not kept < said.keys():  # what is kept each time is not chosen
+        return False
+    highest = -inf
+    for step, one in sorted(said.items()):
+        ahead = way * one.value - highest
+        if (step in kept and ahead < -one.rounding) or (step not in kept and ahead > one.rounding):
+            return False
+        highest = max(highest, way * one.value)
+    return True
 
 
 def _is_wrong(trace: Trace[Event], mode: str, name: str, values: list[float]) -> bool:

@@ -121,3 +121,18 @@ def test_what_is_loaded_after_a_long_run() -> None:
         other(torch.randn(8, 3) + 5)
     probes = [event for event in recorder.trace if isinstance(event, Probe)]
     assert [p.label for p in probes if p.probe == "overwritten"] == ["0.shift of Sequential#2"]
+
+
+def test_states_that_are_kept() -> None:
+    """They are told by line, with the one that is loaded again from wherever it was."""
+    net = nn.Linear(3, 1)
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(5):
+            net(torch.ones(2, 3)).square().sum().backward()
+            optimizer.step()
+            if step in (1, 3):
+                state = {name: value.clone() for name, value in net.state_dict().items()}
+        net.load_state_dict(state)
+    (probe,) = (e for e in recorder.trace if isinstance(e, Probe) and e.probe == "kept")
+    assert (probe.label, probe.measured, probe.reference) == ("2 4", 4.0, 5.0)

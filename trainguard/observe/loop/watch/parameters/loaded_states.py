@@ -20,6 +20,8 @@ from trainguard.observe.tools.user_line import caller
 
 _KEPT = 64  # states that somebody still has; more of them at once are hardly kept to be loaded
 _MOST = 64  # findings of a run
+_LINES, _STATES = 16, 512  # that take states, and steps after which each does
+_TENSORS = 8  # by which a state is known
 
 
 @dataclass(slots=True)
@@ -48,14 +50,15 @@ class _TakenState:
 
 class LoadedStates(Watcher):
     """
-    The Probe events "matched", "renamed" and "restored".
+    The Probe events "matched", "renamed", "restored" and "kept".
 
     The first are of loads that found none of the names, the second of loads that left out what the
     module has under a longer or shorter name, the third of loads of tensors that are the module's
-    own: `measured` is 1 where they had moved since their state was taken.
+    own: `measured` is 1 where they had moved since their state was taken. The fourth tells of each
+    line that took states after which steps, and which of them was loaded (`measured`), when.
     """
 
-    makes = ("Probe:matched", "Probe:renamed", "Probe:restored")
+    makes = ("Probe:matched", "Probe:renamed", "Probe:restored", "Probe:kept")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -63,6 +66,8 @@ class LoadedStates(Watcher):
         self._loads: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
         self._found: list[Probe] = []
         self._unmatched: list[tuple[weakref.ref[nn.Module], Probe]] = []
+        self._kept: dict[str, dict[int, tuple[float, ...]]] = {}  # numbers by step, by line
+        self._loaded: dict[str, tuple[int, int]] = {}  # the step of the state, and of the load
 
     def install(self, patches: Patches) -> None:
         """Listen to what takes and loads states."""
@@ -72,7 +77,19 @@ class LoadedStates(Watcher):
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
         self._taken.clear()
-        return [*self._found, *(probe for _, probe in self._unmatched)]
+        yield from (*self._found, *(probe for _, probe in self._unmatched))
+        for source, kept in self._kept.items():
+            self.looked.add("kept")
+            step, loaded = self._loaded.get(source, (-1, -1))
+            steps = " ".join(map(str, kept))
+            yield Probe(
+                probe="kept",
+                measured=float(step),
+                reference=float(loaded),
+                step=self.recorder.steps,
+                label=steps,
+                source=source,
+            )
 
     def _takes(self, take: Callable[..., Any]) -> Callable[..., Any]:
         """Return a `Module.state_dict` that remembers what an outermost call returned."""
@@ -94,6 +111,10 @@ class LoadedStates(Watcher):
         refs, now = [weakref.ref(tensor) for tensor in tensors], self.recorder.steps
         taken = _TakenState(refs, _version(tensors), now, self._loads.get(module, 0), caller())
         self._taken = [*(one for one in self._taken if one.is_alive), taken][-_KEPT:]
+        if taken.source in self._kept or len(self._kept) < _LINES:
+            kept = self._kept.setdefault(taken.source, {})
+            if len(kept) < _STATES:
+                kept[now] = _numbers_of(module)
 
     def _restores(self, restore: Callable[..., Any]) -> Callable[..., Any]:
         """Return a `Module.load_state_dict` that tells what it has done."""
@@ -121,6 +142,11 @@ class LoadedStates(Watcher):
     def _look(self, module: nn.Module, state: Any, result: Any, live: bool) -> None:
         """See what a load has found, and whether it could change anything."""
         self.looked |= {"matched", "restored"}
+        numbers = _numbers_of(module)
+        for source, kept in self._kept.items():
+            at = next((step for step, own in reversed(kept.items()) if own == numbers != ()), None)
+            if at is not None:
+                self._loaded[source] = at, self.recorder.steps
         if live:
             self._restore_live(module, state)
         self._loads[module] = self._loads.get(module, 0) + 1
@@ -174,6 +200,12 @@ def _tensors(state: Any) -> dict[str, torch.Tensor]:
     """Return the tensors of a state by their names."""
     entries = dict(state) if isinstance(state, Mapping) else {}
     return {key: value for key, value in entries.items() if isinstance(value, torch.Tensor)}
+
+
+def _numbers_of(module: nn.Module) -> tuple[float, ...]:
+    """Return a number of each of the last parameters of a module, by which its state is known."""
+    last = [p for p in module.parameters() if p.is_cpu and has_memory(p) and p.numel()][-_TENSORS:]
+    return tuple(float(p.detach().reshape(-1)[0]) for p in last)
 
 
 def _version(tensors: Iterable[torch.Tensor]) -> int:
