@@ -35,6 +35,7 @@ def numbers_of(owner: Any) -> Numbers:
                 lists[name] = values
         elif (own := _read(value)) is not None:
             numbers[name] = own
+    numbers = {name: each for name, each in numbers.items() if np.isfinite(each).all()}
     for one, other in combinations(lists, 2):
         table = _cross(lists[one], lists[other])
         if table is not None:
@@ -78,7 +79,12 @@ def _cross(one: Array, other: Array) -> Array | None:
     if len(one) != len(other) or len(one) < 2:
         return None
     both = np.concatenate([one, other])
-    if (both != both.round()).any() or both.min() < 0 or both.max() >= _CLASSES:
+    if (
+        not np.isfinite(both).all()
+        or (both != both.round()).any()
+        or both.min() < 0
+        or both.max() >= _CLASSES
+    ):
         return None
     classes = int(both.max()) + 1
     pairs = (one * classes + other).astype(int)

@@ -139,6 +139,7 @@ def test_numbers() -> None:
         return {name: number.tolist() for name, number in numbers_of(parts_of(value)).items()}
 
     assert read({"a": 1, "b": torch.tensor(2.0), "c": "3", 4: 4}) == {"a": 1.0, "b": 2.0}
+    assert read({"best": float("inf"), "bad": torch.tensor([float("nan")])}) == {}
     assert read([1, 2.5]) == {"len()": 2.0, "sum()": 3.5}
     assert read([torch.ones(3), torch.zeros(2)]) == {"len()": 5.0, "sum()": 3.0}
     for other in (nn, nn.Linear, nn.Linear(2, 2), [torch.ones(2, 2)], ["a"], 3, None):
