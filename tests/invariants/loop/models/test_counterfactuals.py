@@ -152,3 +152,7 @@ def test_places_in_the_batch(judged) -> None:
         assert judged("order_of_samples_does_not_matter", healthy) == []
     few = asked("batch in another order", 32.0, 20.0, reference=32.0)
     assert judged("order_of_samples_does_not_matter", [*alone, *few]) == []
+    by_hand = asked("batch in another order", 32.0, 32.0, reference=32.0, numbers=(0.5, 0.7))
+    (finding,) = judged("order_of_samples_does_not_matter", by_hand)
+    assert (finding.measured, finding.rank) == ("0.7", Rank.NOTE)
+    assert judged("order_of_samples_does_not_matter", by_hand[:1]) == []

@@ -6,10 +6,12 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import Measure, at_step, integer, portion
 from trainguard.events.base import Event
+from trainguard.events.counterfactual import WhatIf
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import has_answer
 from trainguard.invariants.loop.models.counterfactuals import answers_to
 from trainguard.invariants.loop.wording import percent
+from trainguard.invariants.wording import number
 
 _LEAST_ORDERS = 2  # answers
 _PERVASIVE = 0.9  # of the samples that moved: experts that are full by the order drop few
@@ -28,7 +30,8 @@ def order_of_samples_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: steps that a forked child made again with the samples of the batch in another order, in
         all variables of the callers, without dropout, where a loader of torch drew the samples at
         random, or the targets are the next tokens of the inputs: what loss functions of torch are
-        given for samples whose targets moved with them, and that no other sample changes.
+        given for samples whose targets moved with them, and that no other sample changes. A note
+        where a loss by hand has another value.
     Allows: rounding, 1e-4 of the largest score (1e-1 in dtypes of 8 to 11 bits), a change for less
         than 90 % of the samples that moved, or in one step alone, and samples that mix: whatever
         looks at its neighbours, or at a group, minds who they are.
@@ -41,6 +44,9 @@ def order_of_samples_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
     """
     answers = answers_to(trace, "batch in another order")
     moved = [a for a in answers if a.measured >= _PERVASIVE * a.reference > 0]
+    if _LEAST_ORDERS <= len(moved) == len(answers) and moved[0].numbers:
+        yield _make_note(trace, moved[0])
+        return
     others = [answer.measured for answer in answers_to(trace, "a sample edited")]
     if len(moved) < _LEAST_ORDERS or len(moved) < len(answers) or not others or any(others):
         return
@@ -52,6 +58,22 @@ def order_of_samples_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
         "less than " + percent(_PERVASIVE) + " of them",
         why="perhaps positions are counted along the batch: an encoding that is"
         " written for (T, B, C), and given (B, T, C)",
+        event=first,
+        source=first.source,
+    )
+
+
+def _make_note(trace: Trace[Event], first: WhatIf) -> Finding:
+    """Return the note about a loss by hand that minds the order of its samples."""
+    plain, other = first.numbers
+    return Finding(
+        f"the loss of `{trace.subject}` depends on the order of the samples in a batch",
+        at_step(first.step) + f", {first.label}",
+        number(other),
+        number(plain) + ", as in the order that they had",
+        why="perhaps what belongs to a sample is sorted without the rest of it: put outputs, times"
+        " and labels in one order. What pairs a sample with the next one on purpose does so too",
+        rank=Rank.NOTE,
         event=first,
         source=first.source,
     )

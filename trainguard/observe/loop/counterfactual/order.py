@@ -1,5 +1,6 @@
 """The batch in another order: whether it matters at which place in it a sample stands."""
 
+import math
 import weakref
 from collections.abc import Iterator
 from types import FunctionType, ModuleType
@@ -51,9 +52,9 @@ class BatchPermuted(Question):
     The samples of a batch are put in another order, in all variables of the callers.
 
     measured: for how many of the samples that moved something else is handed to a loss function;
-    reference: how many moved. Dropout is left out, in a step as it is too. Void where a target did
-    not move with its sample, where the batch is normalised, or where other random numbers are
-    drawn.
+    reference: how many moved. Of a loss by hand, all of them where it has another value; numbers:
+    both values. Dropout is left out, in a step as it is too. Void where a target did not move with
+    its sample, where the batch is normalised, or where other random numbers are drawn.
     """
 
     name = "batch in another order"
@@ -147,6 +148,8 @@ class BatchPermuted(Question):
 
 def judge_order(plain: Report, edited: Report) -> Contrast:
     """Count the samples for which a loss function is given something else at another place."""
+    if not plain["rows"]:
+        return _judge_by_hand(plain, edited)
     pairs = list(zip(plain["rows"], edited["rows"], strict=False))
     alike = len(plain["rows"]) == len(edited["rows"])
     if not alike or any(a.shape != b.shape or a.function != b.function for a, b in pairs):
@@ -165,6 +168,21 @@ def judge_order(plain: Report, edited: Report) -> Contrast:
         return Contrast(void="no loss function is given what belongs to a sample")
     moved = int((reorder(rows) != torch.arange(rows)).sum())
     return Contrast(float(most), float(moved), smallest=f"what {first} is given" if most else "")
+
+
+def _judge_by_hand(plain: Report, edited: Report) -> Contrast:
+    """Compare the values of a loss by hand, where the outputs have moved with their samples."""
+    before, after, rows = plain["returned"], edited["returned"], edited["samples"]
+    alike = before is not None and after is not None and before.shape == after.shape
+    if not alike or len(before.scores) != rows:
+        return Contrast(void="no loss function is given what belongs to a sample")
+    share, there = ROUNDING * plain["rounding"], before.scores[reorder(rows).numpy()]
+    if find_changes(there, after.scores, share).any():
+        return Contrast(void="the outputs do not move with their samples")
+    losses = plain["loss"], edited["loss"]
+    moved = float((reorder(rows) != torch.arange(rows)).sum())
+    apart = not math.isclose(*losses, rel_tol=share, abs_tol=share)
+    return Contrast(moved if apart else 0.0, moved, losses)
 
 
 def reorder(rows: int) -> torch.Tensor:
