@@ -53,7 +53,9 @@ def test_what_stands_there_stays(project, old) -> None:
     """Settings come after it, in lines that end as its own do; a second time nothing is added."""
     file = project / "pyproject.toml"
     file.write_bytes(old)
+    assert "[tool.trainguard]" in find_project_files().offer()
     find_project_files().write()
+    assert find_project_files().offer() == ""
     once = file.read_bytes()
     assert once.startswith(old)
     assert settings(project)

@@ -12,6 +12,7 @@ from trainguard.core.files import write_whole
 from trainguard.report.guard_file import SETTINGS, render_workflow
 
 _WORKFLOW: Final = Path(".github", "workflows", "trainguard.yml")
+_OPTIONAL: Final = "For pyproject.toml, where other settings are wanted (docs/adopt.md has them)"
 _BUILDS: Final = ("setup.py", "setup.cfg")
 
 
@@ -25,18 +26,13 @@ class ProjectFiles:
     steps: str
 
     def offer(self) -> str:
-        """Return what `--write` would write."""
-        return "\n".join(
-            [
-                "For pyproject.toml, where other settings are wanted (docs/adopt.md has them all):",
-                "",
-                SETTINGS,
-                f"For {_WORKFLOW.as_posix()}, on GitHub:",
-                "",
-                self.steps,
-                "With --write these two are written too, where they are not there yet.",
-            ]
-        )
+        """Return what `--write` would write; nothing where all of it is there."""
+        lines = []
+        if "trainguard" not in self.table.get("tool", {}):
+            lines += [f"{_OPTIONAL}:", "", SETTINGS]
+        if not self.workflow.exists():
+            lines += [f"For {_WORKFLOW.as_posix()}, on GitHub:", "", self.steps]
+        return "\n".join([*lines, "With --write this is written too."]) if lines else ""
 
     def write(self) -> str:
         """Write what is not there yet, and say what was added where; nothing is replaced."""

@@ -92,7 +92,7 @@ def tell(account: RunAccount) -> Told:
         "marks": [asdict(mark) for mark in _mark(found, ends)],
         "ends": ends,
         "failing": [
-            *map(_tell_verdict, failing),
+            *_tell_failing(failing),
             *({"summary": f"{name} could not be judged", "text": t} for name, t in account.faults),
         ],
         "notes": [render_note(finding, made) for made, finding in notes],
@@ -105,6 +105,17 @@ def tell(account: RunAccount) -> Told:
         "excused": [(v.invariant.key, v.reason) for v in verdicts if v.outcome == "excused"],
         "skipped": skipped,
     }
+
+
+def _tell_failing(failing: Sequence[Verdict]) -> Iterator[Told]:
+    """Yield what is told of each verdict that fails, with no example twice."""
+    shown = {""}
+    for verdict in failing:
+        told = _tell_verdict(verdict)
+        if told["example"] in shown:
+            told["example"] = ""
+        shown.add(told["example"])
+        yield told
 
 
 def _tell_verdict(verdict: Verdict) -> Told:
@@ -183,6 +194,7 @@ def _height(point: tuple[float, float]) -> float:
 def _draw_parts(points: _Points, ends: tuple[int, int], low: float, high: float) -> Iterator[str]:
     """Yield the points of each piece of a curve; it is broken where it is not finite."""
     up = (HEIGHT - 8) / ((high - low) or 1.0)
+    low -= 0.5 * (high == low)  # what never changes lies in the middle
     piece: list[str] = []
     for x, y in [*points, (0.0, math.nan)]:
         if math.isfinite(y):

@@ -29,6 +29,7 @@ from trainguard.invariants.wording import number
 _NEVER = 5  # steps without any gradient: a first phase may leave out one or two
 _DEAD = 20  # steps in a row in which no weight gets a gradient that is not zero
 _FOR_GOOD = 40  # skipped steps in a row: a factor of 2**24 is down to 2**-16 by then
+_ROOM = 64  # letters of a line of code, beside its place
 _WRITES = re.compile(r"zero_\(|zeros|=\s*None\b|\bdel\b|zero_grad")
 
 
@@ -153,7 +154,7 @@ def gradient_norm_is_measured_before_zeroing(trace: Trace[Event]) -> Iterator[Fi
         asks = re.fullmatch(r"\s*(if|elif|while)\b[^:]*\bis None\s*:\s*(continue)?\s*", read.code)
         yield Finding(
             f"`{trace.subject}` reads gradients where they are cleared",
-            read.code.strip().partition("\n")[0][:60] or read.source,
+            _cut(read.code.strip().partition("\n")[0]) or read.source,
             "gradients at " + portion(0, read.empty, "reads"),
             "at least " + portion(1, read.empty),
             why="a norm or a histogram that is taken after zero_grad is always zero or nothing",
@@ -161,6 +162,11 @@ def gradient_norm_is_measured_before_zeroing(trace: Trace[Event]) -> Iterator[Fi
             event=read,
             source=read.source,
         )
+
+
+def _cut(line: str) -> str:
+    """Return a line of code, or as much of it as a report has room for."""
+    return line if len(line) <= _ROOM else f"{line[: _ROOM - 4].rstrip()} ..."
 
 
 @invariant("loop")

@@ -130,7 +130,7 @@ def test_what_no_function_returns(seen) -> None:
     seen.add_result(Made(__name__, "make_one", {"data": ROWS}), loader, {})
     (component,) = seen.tell()
     assert component.source.startswith(__file__)
-    assert "test_what_no_function_returns" in component.obstacle
+    assert "move it into one" in component.obstacle
 
 
 def test_what_is_no_loader(seen) -> None:

@@ -48,11 +48,11 @@ class SeenLoaders:
     """
     The calls that returned loaders, and the lines of the user's that made one.
 
-    lines: {number of a loader: where it was made, and the name of the function that did}.
+    lines: {number of a loader: where it was made}.
     """
 
     calls: dict[str, _Call] = field(default_factory=dict)
-    lines: dict[int, tuple[str, str]] = field(default_factory=dict)
+    lines: dict[int, str] = field(default_factory=dict)
     _numbers: weakref.WeakKeyDictionary[DataLoader[Any], int] = field(
         default_factory=weakref.WeakKeyDictionary
     )
@@ -60,9 +60,7 @@ class SeenLoaders:
 
     def add_loader(self, loader: DataLoader[Any], frame: FrameType) -> None:
         """Remember where the user's code makes a loader."""
-        code = frame.f_code
-        line = f"{code.co_filename}:{frame.f_lineno}"
-        self.lines[self._number(loader)] = line, code.co_name
+        self.lines[self._number(loader)] = f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
     def add_result(self, made: Made, result: Any, variables: Mapping[str, Any]) -> bool:
         """Take what a function has returned; say whether it is loaders."""
@@ -99,10 +97,10 @@ class SeenLoaders:
                 singles.append(call)
         if singles:
             yield _join(singles)
-        known = {line for number, (line, _) in self.lines.items() if number in covered}
-        for line, name in dict.fromkeys(self.lines.values()):
+        known = {line for number, line in self.lines.items() if number in covered}
+        for line in dict.fromkeys(self.lines.values()):
             if line not in known:
-                why = f"no function that a guard can call returns what `{name}` makes here"
+                why = "no function that a guard can call returns it: move it into one"
                 yield Component(
                     kind="loader", name="DataLoader", module="", source=line, obstacle=why
                 )
