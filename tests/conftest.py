@@ -134,6 +134,8 @@ SLOW = (
     "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[model/guard_compiled",
     "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[ranks/guard_checkpoint_of",
     "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[ranks/guard_plateau",
+    "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[ranks/guard_clipped_by_the",
+    "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[ranks/guard_dropout_of_whole",
     "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[ranks/guard_words",
     "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[ranks/guard_epoch_of",
     "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[ranks/guard_timeout",

@@ -23,7 +23,19 @@ from trainguard.events.scheduler import Scheduler
 from trainguard.events.trace import Trace
 
 _COMPARED = 64  # steps of runs of several numbers of processes
-_SHARED = ("names", "replicas", "sharded", "lone", "exchanged", "draws", "begun", "buffers")
+_SHARED = (
+    "names",
+    "replicas",
+    "sharded",
+    "lone",
+    "exchanged",
+    "draws",
+    "begun",
+    "buffers",
+    "shares",
+    "sizes",
+    "tensor",
+)
 
 
 def digest(trace: Trace[Any], rank: int, world: int) -> Trace[Any]:
@@ -121,7 +133,8 @@ def _course(
         return course
     shared = {name: getattr(summed, name) for name in _SHARED}
     sums = tuple(map(write_sums, summed.sums))
-    return replace(course, looks=summed.steps, sums=sums, **shared)
+    losses = tuple(step.loss for step in steps) if summed.tensor else ()
+    return replace(course, looks=summed.steps, sums=sums, losses=losses, **shared)
 
 
 def _waiting(steps: Sequence[Step]) -> float:

@@ -31,6 +31,9 @@ class ReplicaSums(Event):
     draws: a number for what each generator has drawn between two of the first steps; 0 for nothing.
     steps, sums: after which steps (-1: before the first one), and the sums there.
     buffers: likewise one sum of all buffers, where nobody keeps those alike; empty elsewhere.
+    shares: of what is sharded only that is summed of which several processes hold the same: who
+        holds each ("0:2:1"), with "plain" behind it where nothing but the mesh of others says so.
+    sizes: their norms at the last look. tensor: the group of tensor parallelism; "" elsewhere.
     """
 
     optimizer: str
@@ -44,6 +47,9 @@ class ReplicaSums(Event):
     steps: tuple[int, ...] = ()
     sums: tuple[tuple[int, ...], ...] = ()
     buffers: tuple[int, ...] = ()
+    shares: tuple[str, ...] = ()
+    sizes: tuple[float, ...] = ()
+    tensor: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +164,8 @@ class RankCourse(Event):
     rank, optimizer, source: of whom, and where its steps were made. made: how many there were.
     metrics: what a scheduler was told of it (ReduceLROnPlateau); metric: what the line calls that.
     waiting: the share of its time that a step waits for data, in the median, without the first.
-    names ... buffers: as in ReplicaSums, whose steps are called looks here; empty without a group.
+    losses: of each step, in tensor parallelism.
+    names ... tensor: as in ReplicaSums, whose steps are called looks here; empty without a group.
     sums: of each look one text (`write_sums`), which takes a fifth of the memory of numbers.
     """
 
@@ -185,6 +192,10 @@ class RankCourse(Event):
     looks: tuple[int, ...] = ()
     sums: tuple[str, ...] = ()
     buffers: tuple[int, ...] = ()
+    shares: tuple[str, ...] = ()
+    sizes: tuple[float, ...] = ()
+    tensor: str = ""
+    losses: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

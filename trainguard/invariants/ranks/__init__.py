@@ -2,6 +2,7 @@
 
 # Imported in the order in which the catalogue lists them.
 from trainguard.invariants.ranks import replicas as replicas  # isort: skip
+from trainguard.invariants.ranks import sharded as sharded  # isort: skip
 from trainguard.invariants.ranks import optimizers as optimizers  # isort: skip
 from trainguard.invariants.ranks import collectives as collectives  # isort: skip
 from trainguard.invariants.ranks import reductions as reductions  # isort: skip

@@ -5,7 +5,10 @@ from contextlib import suppress
 from multiprocessing import parent_process
 from typing import Any
 
+import torch
 from torch import distributed
+
+from trainguard.observe.tools.living_objects import living
 
 
 def is_one_of_several() -> bool:
@@ -34,3 +37,47 @@ def timeout_of(group: Any) -> float:
         for device in group._device_types:  # noqa: SLF001
             return float(group._get_backend(device).options._timeout.total_seconds())  # noqa: SLF001
     return 0.0
+
+
+def find_shares(parameters: list[torch.Tensor], most: int) -> tuple[dict[int, str], str]:
+    """
+    Return who holds the same of each parameter that several processes hold, and a tensor group.
+
+    By their places; those that are no distributed tensors say "plain" behind the ranks of the mesh
+    of all others. A tensor group is the mesh of parameters that no sharding of data has made.
+    """
+    shares: dict[int, str] = {}
+    meshes = {id(m): m for p in parameters if (m := getattr(p, "device_mesh", None)) is not None}
+    mesh: Any = next(iter(meshes.values())) if len(meshes) == 1 else None
+    group = ""
+    if mesh is not None and mesh.ndim == 1 and not _is_data_sharded(parameters):
+        group = group_text(mesh.mesh.flatten().tolist())
+    for place, parameter in enumerate(parameters):
+        if hasattr(parameter, "device_mesh"):
+            ranks = _find_holders(parameter)
+            if len(ranks) > 1 and len(shares) < most:
+                shares[place] = group_text(ranks)
+        elif group and len(shares) < most:
+            shares[place] = f"{group} plain"
+    return shares, group
+
+
+def _find_holders(parameter: Any) -> list[int]:
+    """Return the ranks that hold the same part of a distributed tensor as this one."""
+    mesh, places = parameter.device_mesh, parameter.device_mesh.get_coordinate()
+    if places is None:
+        return []
+    index = tuple(
+        slice(None) if placement.is_replicate() else place
+        for placement, place in zip(parameter.placements, places, strict=True)
+    )
+    return list(mesh.mesh[index].flatten().tolist())
+
+
+def _is_data_sharded(parameters: list[torch.Tensor]) -> bool:
+    """Say whether fully_shard manages some of the parameters; before torch 2.6 nobody can say."""
+    kind = getattr(getattr(distributed, "fsdp", None), "FSDPModule", None)
+    if kind is None:
+        return False
+    own = {id(parameter) for parameter in parameters}
+    return any(id(p) in own for module in living(kind) for p in module.parameters())

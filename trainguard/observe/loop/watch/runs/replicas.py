@@ -17,9 +17,9 @@ from trainguard.observe.loop.watch.runs.random_numbers import RandomNumbers, sta
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.fingerprint import sum_bits
-from trainguard.observe.tools.groups import find_groups, group_text
+from trainguard.observe.tools.groups import find_groups, find_shares, group_text
 from trainguard.observe.tools.living_objects import living
-from trainguard.observe.tools.local_values import is_sharded
+from trainguard.observe.tools.local_values import is_sharded, local_values
 
 _SUMS = 64  # at one step: of a model of more tensors, each is of several in a row
 _LOOKS = 256  # steps that are kept; of more, every other one of the later ones is dropped
@@ -45,6 +45,15 @@ class _Summed:
     steps: list[int] = field(default_factory=list)
     sums: list[torch.Tensor] = field(default_factory=list)
     buffers: list[torch.Tensor] = field(default_factory=list)
+    shares: dict[int, str] = field(default_factory=dict)  # by places among the parameters
+    sizes: list[torch.Tensor] = field(default_factory=list)
+    tensor: str = ""
+
+    def held(self, parameters: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the parameters that are summed: of a sharded model those that several hold."""
+        if not self.sharded:
+            return parameters
+        return [parameters[i] for i in self.shares if i < len(parameters)]
 
     def keep(self, step: int, sums: torch.Tensor, buffers: torch.Tensor | None) -> None:
         """Keep the sums of a step, and ever fewer of a long run: the same ones in each process."""
@@ -109,13 +118,19 @@ class Replicas(Watcher):
                     steps=tuple(summed.steps),
                     sums=tuple(tuple(row) for row in _numbers(summed.sums)),
                     buffers=tuple(_numbers(summed.buffers)),
+                    shares=tuple(summed.shares.values()),
+                    sizes=tuple(map(float, summed.sizes)),
+                    tensor=summed.tensor,
                 )
 
     def _describe(self, window: Window) -> _Summed:
         """Return what an optimizer's parameters are called, and who has replicas of them."""
         wrapper = _find_wrapper(window)
         sharded = any(is_sharded(p) or _is_flat(p) for p in window.parameters)
-        made = _Summed(window, names=self._names(window.parameters), sharded=sharded)
+        made = _Summed(window, sharded=sharded)
+        if sharded:
+            made.shares, made.tensor = find_shares(window.parameters, _SUMS)
+        made.names = self._names(made.held(window.parameters))
         if wrapper is not None:
             made.wrapper = weakref.ref(wrapper)
             made.replicas = group_text(distributed.get_process_group_ranks(wrapper.process_group))
@@ -129,7 +144,7 @@ class Replicas(Watcher):
     def _names(self, parameters: list[torch.Tensor]) -> tuple[str, ...]:
         """Return what each sum is of: a parameter, or the first of several in a row."""
         names = [self.recorder.names.parameter(p) for p in parameters]
-        return tuple(names[:: -(-len(names) // _SUMS)])
+        return tuple(names[:: max(-(-len(names) // _SUMS), 1)])
 
     def _look(self, summed: _Summed, window: Window, step: int) -> None:
         """Sum up the bits of all parameters, and of the buffers that nobody keeps alike."""
@@ -142,8 +157,10 @@ class Replicas(Watcher):
             if not wrapper.broadcast_buffers:
                 found = [sum_bits(buffer) for buffer in wrapper.buffers()]
                 buffers = _fold(found, 1)
-        sums = _fold([sum_bits(p) for p in window.parameters], _SUMS)
+        held = summed.held(window.parameters)
+        sums = _fold([sum_bits(p) for p in held], _SUMS)
         if sums is not None:
+            summed.sizes = _measure(held) if summed.sharded else []
             summed.keep(step, sums, buffers[0] if buffers is not None else None)
 
 
@@ -182,6 +199,12 @@ def _fold(sums: list[torch.Tensor | None], most: int) -> torch.Tensor | None:
         return each
     weighted: Any = each * (torch.arange(len(sums), device=device) * 2 + 1)
     return torch.stack([part.sum() for part in weighted.split(size)])
+
+
+def _measure(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the norms of parameters as this process holds them, still on their devices."""
+    values = [torch.zeros(1) if (v := local_values(p)) is None else v for p in parameters]
+    return [torch.linalg.vector_norm(v.float()) for v in values]
 
 
 def _numbers(kept: list[torch.Tensor]) -> list[Any]:
