@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Iterable
 from functools import partial
-from time import perf_counter
+from time import process_time
 from typing import Any, NoReturn
 
 import torch
@@ -43,10 +43,10 @@ from trainguard.observe.tools.user_line import caller
 
 STEPS = (1, 2, 5, 12, 30, 75, 200, 600, 2000)  # made before it is asked; the first is cold
 _EARLY = 5  # steps up to which a deputy goes on by itself, so that one fork is enough for all
-# Seconds that the run may lose at first, while it goes on, and a share of its time.
+# Seconds of the processor that the run may lose at first, and a share of what it takes.
 _CREDIT, _SHARE = 0.05, 0.03
-_PATIENCE = 0.75  # seconds that it waits for its deputy at its end, besides that share
-_BEHIND, _BEHIND_SHARE = 3.0, 0.1  # seconds that deputies take beside it; a share of its time
+_PATIENCE = 0.75  # seconds of the processor that its deputy is given at its end, at first
+_BEHIND, _BEHIND_SHARE = 3.0, 0.1  # seconds that deputies may take beside it; a share
 _MOST = 30.0  # seconds of each at most
 _PAUSE = 5  # steps to wait where time is spent, or a deputy is still asking
 _ROUNDING = 1e-4  # of a loss: the child has one thread, and its sums another order
@@ -76,7 +76,7 @@ class Counterfactuals(Watcher):
         self._losses: dict[int, float] = {}  # of the run, by step
         self._heard: int | None = None  # the step whose loss comes next
         self._steps = list(STEPS)
-        self._lost, self._began = 0.0, perf_counter()
+        self._lost, self._began = 0.0, process_time()
         self._credit = _MOST if recorder.relations else _CREDIT  # what is declared is asked
         self._is_late = False  # whether a question had to wait for time
         if recorder.probe:
@@ -138,7 +138,7 @@ class Counterfactuals(Watcher):
         if trouble and learns:
             self._told.append(self._event("given up", trouble))
         elif fits and not trouble:
-            began, inquiry.rounds, self._is_late = perf_counter(), [], False
+            began, inquiry.rounds, self._is_late = process_time(), [], False
             most = max(_BEHIND, self._credit) + _BEHIND_SHARE * (began - self._began)
             inquiry.most = min(_MOST, most)
             self._until = max(_EARLY, recorder.steps)
@@ -146,7 +146,7 @@ class Counterfactuals(Watcher):
             if deputy is None:
                 return
             self._deputy, self._sent = deputy, self._sent + 1
-            self._lost += perf_counter() - began
+            self._lost += process_time() - began
         if learns and (trouble or not self._steps or not inquiry.open):
             recorder.asks = None
 
@@ -203,9 +203,9 @@ class Counterfactuals(Watcher):
         deputy, self._deputy = self._deputy, None
         if deputy is None:
             return
-        began = perf_counter()
+        began = process_time()
         words = deputy.end(patience)
-        self._lost += perf_counter() - began
+        self._lost += process_time() - began
         if "fault" in words:
             self.recorder.faults.switch_off(self, words["fault"])
             return
@@ -291,7 +291,7 @@ class Counterfactuals(Watcher):
 
     def _earned(self, credit: float) -> float:
         """Return how many seconds the run may have lost by now."""
-        return min(_MOST, credit + _SHARE * (perf_counter() - self._began))
+        return min(_MOST, credit + _SHARE * (process_time() - self._began))
 
     def _stop(self) -> None:
         """Ask nothing any more."""
