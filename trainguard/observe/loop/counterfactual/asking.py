@@ -45,7 +45,7 @@ STEPS = (1, 2, 5, 12, 30, 75, 200, 600, 2000)  # made before it is asked; the fi
 _EARLY = 5  # steps up to which a deputy goes on by itself, so that one fork is enough for all
 # Seconds of the processor that the run may lose at first, and a share of what it takes.
 _CREDIT, _SHARE = 0.05, 0.03
-_PATIENCE = 0.75  # seconds of the processor that its deputy is given at its end, at first
+_PATIENCE = 0.75  # seconds that deputies may have taken beside that share when it ends
 _BEHIND, _BEHIND_SHARE = 3.0, 0.1  # seconds that deputies may take beside it; a share
 _MOST = 30.0  # seconds of each at most
 _PAUSE = 5  # steps to wait where time is spent, or a deputy is still asking
@@ -199,7 +199,7 @@ class Counterfactuals(Watcher):
         return bool(able and self._inquiry.open and self._steps[0] <= self._until)
 
     def _gather(self, patience: float = 0.0) -> None:
-        """Take what the deputy has found, after so many seconds of processor time at most."""
+        """Take what the deputy has found, once deputies took so much processor time in all."""
         deputy, self._deputy = self._deputy, None
         if deputy is None:
             return
@@ -286,8 +286,8 @@ class Counterfactuals(Watcher):
         return left > self._lost / max(1, self._sent) and self._inquiry.has_time()
 
     def _patience(self) -> float:
-        """Return how many seconds the run may wait for its deputy at its end."""
-        return max(0.0, self._earned(max(self._credit, _PATIENCE)) - self._lost)
+        """Return what deputies may take in all of the processor once the run waits for one."""
+        return self._earned(max(self._credit, _PATIENCE))
 
     def _earned(self, credit: float) -> float:
         """Return how many seconds the run may have lost by now."""

@@ -42,11 +42,11 @@ class Mailbox:
             return words
 
     def hurry(self, seconds: float) -> None:
-        """Tell the deputy how many seconds of processor time it still has."""
+        """Tell the deputy how many seconds of processor time deputies may take in all."""
         os.pwrite(self.file, _HURRY.pack(seconds), 0)
 
     def patience(self) -> float:
-        """Return how many seconds the deputy still has, as it was told; inf before that."""
+        """Return how many seconds deputies may take in all, as they were told; inf before that."""
         return float(_HURRY.unpack(os.pread(self.file, _HURRY.size, 0))[0])
 
 
@@ -85,7 +85,7 @@ class Deputy:
         return self._status is not None
 
     def end(self, patience: float = 0.0) -> Report:
-        """End it, after so many seconds of processor time; return what it has left."""
+        """End it, after deputies took so much processor time in all; return what it has left."""
         if os.getpid() != self._owner:
             return {}
         if not self.has_ended():

@@ -17,6 +17,7 @@ PLAIN = "nothing edited"
 _LEAST = 0.15  # seconds of processor time that must be left for a step to be asked
 _LONGEST = 10.0  # seconds that a child is given at most
 _TURNS = 5  # steps after which optimizers that take turns have all stepped once
+_OVER = "the run was over before it had answered"
 _REFUSALS = 3  # times that a step could not be asked for as it is, before nothing is asked
 
 
@@ -106,7 +107,7 @@ class Inquiry:
         if self._mailbox is not None and not self._hurries:
             patience = self._mailbox.patience()
             self._hurries = patience < inf
-            self.most = min(self.most, self.spent + patience)
+            self.most = min(self.most, patience)
         return self.most - self.spent
 
     def _ask(
@@ -190,16 +191,17 @@ class Inquiry:
 
     def _try(self, become: Callable[[Exit], None], keep: tuple[int, ...] = ()) -> Answer | None:
         """Fork, in haste once the training waits: a child with the least priority is then ended."""
-        self.left()
-        for cut in (None,) if self._hurries else (self._is_hurried, None):
-            seconds = min(_LONGEST, max(_LEAST, self.left()))
-            answer = forking.fork(seconds, become, keep, cut)
-            if answer is None:
-                return None
-            self.spent += answer.seconds
-            if not (cut is not None and answer.trouble and cut()):
-                break
-        return answer
+        seconds = min(_LONGEST, max(_LEAST, self.left()))
+        cut = None if self._hurries else self._is_hurried
+        answer = forking.fork(seconds, become, keep, cut)
+        if answer is None:
+            return None
+        self.spent += answer.seconds
+        if cut is None or not (answer.trouble and cut()):
+            return answer
+        if self.left() < _LEAST:
+            return Answer(trouble=_OVER, seconds=answer.seconds)
+        return self._try(become, keep)
 
     def _is_hurried(self) -> bool:
         """Say whether the training waits by now."""
