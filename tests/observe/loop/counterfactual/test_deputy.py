@@ -10,12 +10,21 @@ from pathlib import Path
 import pytest
 
 from tests.forks import Started, ends
-from tests.observe.loop.counterfactual.test_asking import ask, told
+from tests.observe.loop.counterfactual.test_asking import ask, told, train
 from tests.observe.loop.counterfactual.test_forking import children
+from trainguard.events.counterfactual import WhatIf
+from trainguard.observe.loop import live_looks
 from trainguard.observe.loop.counterfactual import asking
 from trainguard.observe.loop.counterfactual.deputy import Mailbox
+from trainguard.observe.loop.live_looks import LiveLooks
+from trainguard.observe.loop.recorder import Recorder
 
 SLOW_CHILD = 0.1  # seconds that a question takes in the tests below
+
+
+def asked(trace) -> list[WhatIf]:
+    """Return what a run was asked."""
+    return [event for event in trace if isinstance(event, WhatIf)]
 
 
 def slowly(loss):
@@ -39,11 +48,11 @@ def test_the_training_goes_on(monkeypatch) -> None:
             beside.append(children() - before)
         return slowly(loss)
 
-    asked = [event for event in ask(between=note) if event.outcome == "answered"]
+    answers = [event for event in ask(between=note) if event.outcome == "answered"]
     assert len(set().union(*beside)) == 1
     assert len([each for each in beside if each]) > 1
-    assert len(asked) == 6
-    assert {event.step for event in asked} == {1}
+    assert len(answers) == 6
+    assert {event.step for event in answers} == {1}
 
 
 def test_a_deputy_goes_on_to_the_next_steps() -> None:
@@ -94,6 +103,26 @@ def test_a_deputy_that_is_killed() -> None:
         ("given up", "its share of the run's time was spent"),
     }
     assert events
+
+
+def test_who_looks_while_it_runs_sees_what_was_answered(monkeypatch) -> None:
+    """Answers are there at the next look after the deputy has ended."""
+    monkeypatch.setattr(live_looks, "_GRACE", 60.0)
+    before, seen = children(), []
+
+    def wait(loss):
+        """Wait for the deputy, in the middle of the run."""
+        if os.getpid() == OWNER and recorder.steps == 36:
+            assert all(ends(int(child)) for child in children() - before)
+            recorder.live.ask_soon()
+        return loss
+
+    recorder = Recorder("x")
+    recorder.live = LiveLooks(lambda steps, trace: seen.append((steps, told(asked(trace)))) or "")
+    with recorder:
+        train(between=wait, epochs=4)
+    assert dict(seen)[37] == told(asked(recorder.trace))
+    assert len(dict(seen)[37]) > 1
 
 
 def test_words_that_were_cut_short() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from trainguard.core.catalogue import invariant
+from trainguard.core.catalogue import SOON, invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import Measure, at_step, integer, portion
 from trainguard.events.base import Event
@@ -62,6 +62,7 @@ def inputs_matter(trace: Trace[Event]) -> Iterator[Finding]:
         has_answer("padding edited", "no mask marked tokens as padding"),
         has_probe("padding cut", "-"),
     ),
+    live=SOON,
 )
 def padding_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
     """
@@ -149,6 +150,7 @@ def labels_matter(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant(
     "loop",
     evidence=has_answer("ignored labels edited", "no loader served labels with a mask for them"),
+    live=SOON,
 )
 def ignored_labels_do_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
     """
@@ -224,7 +226,7 @@ def _are_answered(trace: Trace[Event]) -> str:
     return next((f"{name!r}: {missing}" for name, missing in told if missing), "")
 
 
-@invariant("loop", needs={"relations"}, evidence=_are_answered)
+@invariant("loop", needs={"relations"}, evidence=_are_answered, live=SOON)
 def relations_hold(trace: Trace[Event]) -> Iterator[Finding]:
     """
     What the team has declared of a step with its batch edited holds.
@@ -291,6 +293,7 @@ def one_batch_can_be_learned(trace: Trace[Event]) -> Iterator[Finding]:
     evidence=has_answer(
         "terminal states edited", "no batch marked states as the last of their episode"
     ),
+    live=SOON,
 )
 def terminal_states_end(trace: Trace[Event]) -> Iterator[Finding]:
     """

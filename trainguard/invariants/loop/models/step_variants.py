@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from trainguard.core.catalogue import invariant
+from trainguard.core.catalogue import SOON, invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import Measure, at_step, integer, portion
 from trainguard.events.base import Event
@@ -79,7 +79,9 @@ def _make_note(trace: Trace[Event], first: WhatIf) -> Finding:
     )
 
 
-@invariant("loop", evidence=has_answer("checkpoints bypassed", "no activation was checkpointed"))
+@invariant(
+    "loop", evidence=has_answer("checkpoints bypassed", "no activation was checkpointed"), live=SOON
+)
 def checkpoints_keep_gradients(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Activation checkpointing changes no gradient.
@@ -140,6 +142,7 @@ def dropout_matters(trace: Trace[Event]) -> Iterator[Finding]:
     evidence=has_answer(
         "gradients with their graph", "no step asked torch.autograd.grad for gradients"
     ),
+    live=SOON,
 )
 def penalties_have_a_graph(trace: Trace[Event]) -> Iterator[Finding]:
     """
