@@ -283,9 +283,10 @@ class Probe(Event):
         that train its distribution), "scale" (the spread of the inputs of an evaluation, against
         that in training; the label has their means, and the loss before and after they are brought
         to one scale), "padding cut" (the typical change of outputs without so much of it, in
-        deviations between samples), "picked" (losses that pick classes along another axis than that
-        of their softmax, of those that pick some), "ignored" (targets of a class with a name that a
-        loss leaves out, of all), "tied" (parameters in the places of one that modules shared).
+        deviations between samples), "twice" (steps with a log_softmax of a softmax), "picked"
+        (losses that pick classes along another axis than that of their softmax, of those that pick
+        some), "ignored" (targets of a class with a name that a loss leaves out, of all), "tied"
+        (parameters in the places of one that modules shared).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

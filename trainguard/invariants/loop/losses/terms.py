@@ -62,7 +62,8 @@ def logits_are_not_normalised_twice(trace: Trace[Event]) -> Iterator[Finding]:
         nll_loss and kl_div whose input is made of distributions; logarithms or soft targets that
         sum to one along another axis than that of the classes, in every call; nll_loss that gets
         values above zero, or rows of more than one in all. Losses by hand that pick one number of a
-        softmax for each place along its axis, or weigh them by what sums to one along another.
+        softmax for each place along its axis, or weigh them by what sums to one along another, and
+        a softmax of a softmax in all steps that were looked at.
     Allows: log_softmax before cross_entropy, which changes nothing; a tanh that is scaled after;
         square tables, which are read both ways.
     Misses: a normalisation that something else follows; other losses written by hand.
@@ -81,7 +82,18 @@ def logits_are_not_normalised_twice(trace: Trace[Event]) -> Iterator[Finding]:
                 event=term,
                 source=term.source,
             )
+    told = any(_describe_normalisation(term)[0] for term in events(trace, Term))
     for probe in events(trace, Probe):
+        if probe.probe == "twice" and _FEW <= probe.measured == probe.reference and not told:
+            yield Finding(
+                f"the loss of `{trace.subject}` takes the softmax of a softmax",
+                "in the graph of the loss",
+                "one right after the other in " + portion(probe.measured, probe.reference, "steps"),
+                "logits",
+                why=_WHY["cross_entropy"],
+                event=probe,
+                source=probe.source,
+            )
         if probe.probe == "picked" and _FEW <= probe.measured == probe.reference:
             yield Finding(
                 f"the loss of `{trace.subject}` picks classes of {_ELSEWHERE}",

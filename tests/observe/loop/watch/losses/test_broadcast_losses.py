@@ -41,6 +41,7 @@ TABLES = {
     "two terms": lambda out, y: ((out - y) ** 2).mean() - 0.01 * out.tanh().mean(),
     "target": lambda out, y: ((out.squeeze() - y[:, None]) ** 2).mean(),
     "learned": lambda out, y: ((out.sigmoid() - y) ** 2).mean(),
+    "certain": lambda out, y: (0.5 * out + (out.tanh() - y) ** 2 * torch.exp(-out)).mean(),
 }
 SOUND = {
     "same": lambda out, y: ((out.squeeze() - y) ** 2).mean(),
@@ -48,6 +49,8 @@ SOUND = {
     "one target": lambda out, y: ((out - y[0]) ** 2).mean(),
     "on purpose": lambda out, y: ((out.squeeze()[:, None] - y[None]) ** 2).mean(),
     "two parts": lambda out, y: 2 * (out - y).abs().mean() - (out - out.T).abs().mean(),
+    "certain": lambda out, y: ((out.squeeze() - y) ** 2 * out.squeeze().exp()).mean(),
+    "table": lambda out, y: ((out.squeeze()[:, None] - y[None]) ** 2 * out.exp()).mean(),
     "ranking": lambda out, _: torch.relu(1 - (out - out.T)).mean(),
     "distances": lambda out, _: (out - out.T).square().mean(),
     "energy": lambda out, y: (2 * (out - y).abs() - (out - out.T).abs()).mean(),

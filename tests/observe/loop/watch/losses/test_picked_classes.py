@@ -16,8 +16,8 @@ LOSSES = {
 }
 
 
-def probes(loss) -> list[Probe]:
-    """Train with a loss, and return the probes of this kind."""
+def probes(loss, kind: str = "picked") -> list[Probe]:
+    """Train with a loss, and return the probes of one kind."""
     torch.manual_seed(0)
     model, inputs = nn.Linear(4, 3), torch.randn(5, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -27,7 +27,7 @@ def probes(loss) -> list[Probe]:
             loss(model(inputs)).backward()
             optimizer.step()
     assert "picked" in recorder.trace.conditions["looked"]
-    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "picked"]
+    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == kind]
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -54,3 +54,10 @@ def test_whole_distributions_are_not() -> None:
         return -logs.gather(0, rows)[0, 0] - logs.gather(1, LABELS[:, None]).mean()
 
     assert probes(loss) == []
+
+
+def test_a_softmax_of_a_softmax_is_told() -> None:
+    """It is where the second is a logarithm; logits that are scaled before it are no softmax."""
+    (probe,) = probes(lambda z: LOSSES["gathered"](z.softmax(1), 1), "twice")
+    assert (probe.measured, probe.reference) == (3, 3)
+    assert probes(lambda z: LOSSES["gathered"](z.softmax(1) * 20, 1), "twice") == []

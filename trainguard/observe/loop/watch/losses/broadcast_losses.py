@@ -28,6 +28,7 @@ _ELEMENTWISE = {
     "SqrtBackward",
     "SumBackward",
 }
+_JOINTS = {"AddBackward", "DivBackward", "MulBackward"}  # of two parts
 _DIFFERENCES = {"SubBackward", "RsubBackward"}
 _ON_PURPOSE = {"UnsqueezeBackward", "ExpandBackward", "IndexBackward", "RepeatBackward"}
 
@@ -117,6 +118,11 @@ def _compares(loss: torch.Tensor, node: autograd_graph.Node, count: int, depth: 
         before, output = live[0]
         meant = autograd_graph.kind_of(before) in _ON_PURPOSE
         return not meant and prod(autograd_graph.shape_after(loss, before, output)) == count
+    if kind in _JOINTS and len(live) > 1 and depth:
+        # The other part may have a number for each output: what is said of how sure it is.
+        tables = [_compares(loss, before, count, depth - 1) for before, _ in live]
+        each = [prod(autograd_graph.shape_after(loss, *other)) == count for other in live]
+        return any(tables) and all(map(max, tables, each))
     if kind not in _ELEMENTWISE or not live or not depth:
         return False
     return all(_compares(loss, before, count, depth - 1) for before, _ in live)

@@ -1,4 +1,4 @@
-"""Watches losses by hand: whether they pick classes along the axis that a softmax went over."""
+"""Watches losses by hand: along which axis they pick classes of a softmax, and of how many."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -25,14 +25,18 @@ _BETWEEN = {"AddBackward", "ClampBackward", "ClampMinBackward", "CloneBackward",
 
 
 class PickedClasses(Watcher):
-    """The Probe event "picked": losses that pick classes along another axis than the softmax's."""
+    """
+    The Probe events "picked" and "twice".
 
-    makes = ("Probe:picked",)
+    Losses that pick classes along another axis than the softmax's, and a log_softmax of a softmax.
+    """
+
+    makes = ("Probe:picked", "Probe:twice")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._seen = self._found = 0
-        self._axes = self._source = ""
+        self._seen = self._found = self._twice = self._looked = 0
+        self._axes = self._source = self._source_of_twice = ""
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look for classes that are picked in the graph of a loss."""
@@ -41,10 +45,14 @@ class PickedClasses(Watcher):
         nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
         if len(nodes) >= _MOST_NODES or not any(map(_is_softmax, nodes)):
             return
+        self.looked.add("picked")
+        self._looked += 1
+        if any(map(_is_of_a_softmax, nodes)):
+            self._twice += 1
+            self._source_of_twice = self._source_of_twice or caller()
         with suppress(RuntimeError):  # what was changed since cannot be read
             picks = [pick for node in nodes for pick in _picks_in(node)]
             if picks:
-                self.looked.add("picked")
                 self._seen += 1
                 wrong = [axes for axes in picks if axes]
                 self._found += bool(wrong)
@@ -53,6 +61,13 @@ class PickedClasses(Watcher):
 
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
+        if self._twice:
+            yield Probe(
+                probe="twice",
+                measured=float(self._twice),
+                reference=float(self._looked),
+                source=self._source_of_twice,
+            )
         if self._found:
             yield Probe(
                 probe="picked",
@@ -66,6 +81,16 @@ class PickedClasses(Watcher):
 def _is_softmax(node: Node) -> bool:
     """Say whether a node is one of a softmax, or of its logarithm."""
     return autograd_graph.kind_of(node) in _SOFTMAX
+
+
+def _is_of_a_softmax(node: Node) -> bool:
+    """Say whether a node is a log_softmax of what comes out of a softmax along the same axis."""
+    if autograd_graph.kind_of(node) != "LogSoftmaxBackward":
+        return False
+    before = node.next_functions[0][0]
+    if before is None or autograd_graph.kind_of(before) != "SoftmaxBackward":
+        return False
+    return bool(before._saved_dim == node._saved_dim)  # noqa: SLF001 torch names it so
 
 
 def _picks_in(node: Node) -> Iterator[str]:
