@@ -41,7 +41,7 @@ def average_follows_model(trace: Trace[Event]) -> Iterator[Finding]:
     Source: huggingface/diffusers issue 1864.
     """
     copies = _copies(trace)
-    named = [copy for copy in copies if copy.looks[0].named]
+    named = [copy for copy in copies if copy.looks[-1].named]
     promised = trace.promise("average")
     if promised is None:
         for copy in named:
@@ -210,7 +210,8 @@ def _odd(trace: Trace[Event], copy: _CopyHistory) -> Iterator[Finding]:
             f"an average in `{trace.subject}` does not move",
             f"no move at {copy.frozen_looks} looks in " + integer(copy.watched_steps, "steps"),
             "a move",
-            "perhaps the update is never called; a teacher may also be frozen on purpose",
+            "perhaps the update is never called, or writes to a name of its own; a teacher may also"
+            " be frozen on purpose",
             Rank.NOTE,
         )
     elif len(copy.decays) >= _MANY:

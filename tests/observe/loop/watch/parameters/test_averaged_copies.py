@@ -11,7 +11,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from tests.observe.loop.averaging import follow, looks, loop
 from tests.observe.loop.trainings import batches, network
-from trainguard.events.loop import Parameter
+from trainguard.events.loop import Average, Parameter
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.tools.heap import Holders, holders
 
@@ -125,7 +125,7 @@ def test_a_part_of_the_model_has_a_teacher() -> None:
 
     seen = looks(train)
     assert {(look.name, look.follows, look.named) for look in seen} == {
-        ("target_encoder", "Student.encoder", False)
+        ("target_encoder", "Student.encoder", True)
     }
     assert all(look.decay == pytest.approx(0.9, rel=1e-4) for look in seen if look.decay > 0)
 
@@ -243,3 +243,31 @@ def test_accumulation_and_late_copies() -> None:
     decays = [look.decay for look in seen if not isnan(look.decay)]
     assert decays == pytest.approx([0.9] * len(decays), rel=1e-4)
     assert min(look.step for look in seen) >= 10
+
+
+class Learner(nn.Module):
+    """A trunk, and a target of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.online = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2))
+        self.target = copy.deepcopy(self.online).requires_grad_(False)
+
+    def forward(self, points: torch.Tensor) -> torch.Tensor:
+        """Return how far the two are apart."""
+        return (self.online(points) - self.target(-points)).square().mean()
+
+
+def test_a_part_that_was_met_before_its_whole() -> None:
+    """A copy is called by what the module around it is known to call it."""
+    torch.manual_seed(0)
+    learner = Learner()
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(learner.online.parameters(), lr=0.1)
+        for step in range(12):
+            points = torch.randn(4, 3)
+            loss = learner(points) if step > 3 else learner.online(points).square().mean()
+            loss.backward()
+            optimizer.step()
+    looks = [event for event in recorder.trace if isinstance(event, Average)]
+    assert {(look.name, look.named) for look in looks[-3:]} == {("Learner.target", True)}

@@ -20,7 +20,10 @@ from trainguard.observe.tools.heap import Holders, holders, search
 from trainguard.observe.tools.patches import Patches
 
 _CALLED = frozenset(
-    ("ema", "average", "averaged", "averaging", "avg", "teacher", "momentum", "shadow", "swa")
+    (
+        *("ema", "average", "averaged", "averaging", "avg", "momentum", "shadow", "swa"),
+        *("target", "teacher"),
+    )
 )
 _PLAIN = frozenset(("module", "model", "net", "copy", "self", "value"))
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")  # of names such as ema_model and ModelEMA
@@ -155,6 +158,10 @@ class AveragedCopies(Watcher):
         pairs = one.copy.pairs() if _has_begun(one.wrappers) else []
         student = one.copy.follows.module()
         if pairs and len(one.was) == len(pairs) and student is not None:
+            if one.copy.module is not None and not one.named:
+                name = self.recorder.names.module(one.copy.source)
+                if words(name) & _CALLED:  # a module around both has been called since
+                    one.name, one.named = str(self.recorder.names.unique(name)), True
             move = measure_move(one.was, pairs, single=one.window.index == one.index + 1)
             event = Average(
                 name=one.name,
