@@ -6,10 +6,12 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import Measure, integer
 from trainguard.events.base import Event
-from trainguard.events.loop import Parameter
+from trainguard.events.loop import Parameter, Probe
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import PARAMETERS
+from trainguard.invariants.loop.evidence import PARAMETERS, has_probe
 from trainguard.invariants.loop.wording import and_more, courses, events, percent
+
+_STEPS = 8  # of a training: before that a stage of warming up may go on
 
 
 @invariant("loop", evidence=PARAMETERS)
@@ -169,3 +171,32 @@ def _measure_share(left_out: Sequence[Parameter], reached: Sequence[Parameter]) 
     """Write the share of the elements with gradient that is left out."""
     share = _elements(left_out) / _elements(reached)
     return percent(share) + " of the elements that get gradients"
+
+
+@invariant("loop", evidence=has_probe("zero factor", "no product of narrow matrices was seen"))
+def low_rank_products_can_learn(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A product of two narrow matrices, one of which is zero, can become something.
+
+    Judges: pairs of matrices of one module, or of its parts, whose product is wider than what is
+        between them, as adapters of low rank have: whether in each of them one is zero, and both
+        are frozen, from the beginning of the last training to its end, 8 steps or more.
+    Allows: pairs of which one learns; frozen ones beside others that learn.
+    Misses: products of convolutions; trainings before the last one; pairs that no optimizer holds,
+        though they are not frozen, which optimizer_holds_every_trainable_parameter finds.
+    Why: adapters begin with a product of zero. Where all is frozen after they were put in, and not
+        before, they stay nothing, and the head alone learns.
+    Source: Hu et al., LoRA: Low-Rank Adaptation of Large Language Models, 2021 (B is zero at
+        first); huggingface/peft, mark_only_lora_as_trainable in microsoft/LoRA.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "zero factor" and probe.reference >= _STEPS:
+            yield Finding(
+                f"the adapters of `{trace.subject}` are zero, and frozen",
+                probe.label,
+                integer(probe.measured, "products") + " of narrow matrices come to nothing",
+                "one factor of each that learns",
+                why="perhaps all parameters were frozen after the adapters were put in: freeze"
+                " first, or let the adapters require gradients again",
+                event=probe,
+            )

@@ -1,0 +1,84 @@
+"""Watches products of two narrow matrices, as adapters have: one that is zero, and frozen."""
+
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.window import Window
+from trainguard.observe.tools.local_values import has_memory
+
+_MOST = 4096  # modules
+
+
+class ZeroFactors(Watcher):
+    """
+    The Probe event "zero factor": products that are nothing, and no part of which can learn.
+
+    measured: how many there are; reference: for how many steps; step: since when.
+    """
+
+    makes = ("Probe:zero factor",)
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._step = 0
+        self._frozen: dict[str, weakref.ref[torch.Tensor]] = {}  # factors that are zero, by name
+
+    def before_step(self, window: Window) -> Columns:
+        """Look at the modules that were called before the first step of an optimizer."""
+        if window.optimizer is not None and not window.index and self.recorder.probe:
+            found = list(self._find_zeros())
+            self.looked |= {"zero factor"} if found else set()
+            dead = all(frozen for _, _, frozen in found)  # not one of them can learn
+            self._step, self._frozen = self.recorder.steps, {}
+            self._frozen = {name: weakref.ref(zero) for name, zero, _ in found} if dead else {}
+        elif self._frozen and window.is_surveyed:
+            zeros = [zero for ref in self._frozen.values() if (zero := ref()) is not None]
+            if any(zero.requires_grad or bool(zero.any()) for zero in zeros):
+                self._frozen = {}
+        return {}
+
+    def finish(self) -> Iterable[Event]:
+        """Return what was found, where no product at all can learn."""
+        if self._frozen:
+            yield Probe(
+                probe="zero factor",
+                measured=float(len(self._frozen)),
+                reference=float(self.recorder.steps - self._step),
+                step=self._step,
+                label=min(self._frozen),
+            )
+
+    def _find_zeros(self) -> Iterator[tuple[str, torch.Tensor, bool]]:
+        """Yield products of which one factor is zero: it, its name, and whether both are frozen."""
+        names, called = self.recorder.names, self.recorder.called
+        modules = [part for root in names.roots() for part in root.modules()][:_MOST]
+        for module in modules:
+            if id(module) in called:
+                for one, other in _products_of(module):
+                    if bool(one.any()) != bool(other.any()):
+                        zero = other if bool(one.any()) else one
+                        frozen = not (one.requires_grad or other.requires_grad)
+                        yield names.parameter(zero), zero, frozen
+
+
+def _products_of(module: nn.Module) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield the pairs of matrices of a module whose product is wider than what is between them."""
+    parts = [module, *(part for part in module.children() if not any(part.children()))]
+    own = [p for part in parts for p in part.parameters(recurse=False) if _is_matrix(p)]
+    for one in own:
+        for other in own:
+            narrow = one.shape[1] < min(one.shape[0], other.shape[1])
+            if one is not other and one.shape[1] == other.shape[0] and narrow:
+                yield one, other
+
+
+def _is_matrix(parameter: torch.Tensor) -> bool:
+    """Say whether a parameter is a matrix that can be read."""
+    return parameter.dim() == 2 and not parameter.is_meta and has_memory(parameter)
