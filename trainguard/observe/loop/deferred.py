@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 _PLAIN = frozenset((bool, int, float, str))  # most columns: told apart without much ado
+Waiting = dict[str, list[torch.Tensor]]  # the tensors in columns that have some
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,18 +18,16 @@ class Deferred:
     make: Callable[[list[float]], Any]
 
 
-def on_accelerator(columns: dict[str, Any]) -> bool:
-    """Say whether fetching the columns would wait for a device other than the CPU."""
-    return any(not tensor.is_cpu for tensor in _tensors(columns).values())
+def is_on_accelerator(waiting: Waiting) -> bool:
+    """Say whether fetching columns would wait for a device other than the CPU."""
+    return any(not tensor.is_cpu for tensors in waiting.values() for tensor in tensors)
 
 
-def fetch(columns: dict[str, Any]) -> dict[str, Any]:
+def fetch(columns: dict[str, Any], waiting: Waiting | None = None) -> dict[str, Any]:
     """Return the columns with every tensor turned into numbers, in one transfer per device."""
-    numbers = _numbers(_tensors(columns))
-    return {
-        name: value if type(value) in _PLAIN else _settle(value, numbers)
-        for name, value in columns.items()
-    }
+    waiting = find_waiting(columns) if waiting is None else waiting
+    numbers = _numbers({id(tensor): tensor for own in waiting.values() for tensor in own})
+    return columns | {name: _settle(columns[name], numbers) for name in waiting}
 
 
 def _numbers(tensors: dict[int, torch.Tensor]) -> dict[int, list[float]]:
@@ -76,15 +75,15 @@ def _settle(value: Any, numbers: dict[int, list[float]]) -> Any:
     return numbers[id(value)][0] if isinstance(value, torch.Tensor) else value
 
 
-def _tensors(columns: dict[str, Any]) -> dict[int, torch.Tensor]:
-    """Return the tensors among the columns and inside their tuples, by their ids."""
-    found: dict[int, torch.Tensor] = {}
-    for value in columns.values():
+def find_waiting(columns: dict[str, Any]) -> Waiting:
+    """Return the tensors in the columns that have some, inside of tuples too."""
+    found: Waiting = {}
+    for name, value in columns.items():
         kind = type(value)
         if kind in _PLAIN:
             continue
         entries = value if kind is tuple else (value.tensor if kind is Deferred else value,)
-        for entry in entries:
-            if type(entry) not in _PLAIN and isinstance(entry, torch.Tensor):
-                found[id(entry)] = entry
+        own = [e for e in entries if type(e) not in _PLAIN and isinstance(e, torch.Tensor)]
+        if own:
+            found[name] = own
     return found

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Step
-from trainguard.observe.loop.deferred import on_accelerator
+from trainguard.observe.loop.deferred import find_waiting, is_on_accelerator
 from trainguard.observe.loop.faults import Faults
 from trainguard.observe.loop.thinning import Thinned
 from trainguard.observe.loop.watch.watcher import Columns
@@ -34,10 +34,11 @@ class EventStore:
     def keep_step(self, columns: Columns) -> None:
         """Take a step in; one on an accelerator a step later, when it is surely there."""
         self.drain()
-        if on_accelerator(columns):
+        waiting = find_waiting(columns)
+        if is_on_accelerator(waiting):
             self._waiting.append(columns)
         else:
-            self._take(Step(**self._faults.fetch(columns)))
+            self._take(Step(**self._faults.fetch(columns, waiting)))
 
     def drain(self) -> None:
         """Make Steps of what was still on its way from an accelerator."""

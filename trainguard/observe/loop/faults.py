@@ -13,7 +13,7 @@ from torch import nn
 
 from trainguard.events.base import EVERYTHING, Event, Plain
 from trainguard.observe.loop.counterfactual.forking import look_apart
-from trainguard.observe.loop.deferred import fetch
+from trainguard.observe.loop.deferred import Waiting, fetch
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.tools.patches import Patches, unseen
 
@@ -49,6 +49,20 @@ class Faults:
             self.switch_off(watcher, describe(error))
             return None
 
+    def tell(self, methods: Iterable[Any], *what: Any) -> Columns:
+        """Tell watchers what happens, inside of a look, and return what they answer with."""
+        columns: Columns = {}
+        patches, off = self._patches, self._off
+        for method in methods:
+            if patches.blind or (off and id(method.__self__) in off):
+                continue
+            try:
+                if answer := method(*what):
+                    columns |= answer
+            except Exception as error:  # noqa: BLE001 nothing of ours may raise in the user's code
+                self.switch_off(method.__self__, error)
+        return columns
+
     def look(self, method: Callable[..., T], *args: Any) -> T | None:
         """Return what a method of the recorder itself does; where it fails, all looking ends."""
         if self._patches.blind:
@@ -81,10 +95,10 @@ class Faults:
             self.switch_off(watcher, describe(error))
             return []
 
-    def fetch(self, columns: Columns) -> Columns:
+    def fetch(self, columns: Columns, waiting: Waiting | None = None) -> Columns:
         """Fetch the columns of a step, each by itself where one of them cannot be fetched."""
         try:
-            return fetch(columns)
+            return fetch(columns, waiting)
         except Exception:  # noqa: BLE001 it is found out below which one it was
             return {k: v for name, value in columns.items() for k, v in self._fetch(name, value)}
 

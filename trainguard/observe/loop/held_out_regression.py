@@ -35,13 +35,15 @@ class Examples:
     count: int = 0
     calls: int = 0
     same: bool = True  # whether each target so far was the input itself
+    _due: int = 1  # the next call that is looked at: one batch again and again has nothing new
     _known: set[int] = field(default_factory=set)
     _pending: list[torch.Tensor] = field(default_factory=list)
 
     def add(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
         """Remember rows of a batch that are not known yet."""
         self.calls += 1
-        if self.calls > _CALLS or len(self._known) >= _MOST or not _are_paired(inputs, targets):
+        over = self.calls > _CALLS or len(self._known) >= _MOST
+        if over or self.calls < self._due or not _are_paired(inputs, targets):
             return
         rows = inputs.detach().reshape(len(inputs), -1)
         answers = targets.detach().reshape(len(targets), -1)
@@ -57,6 +59,7 @@ class Examples:
     def settle(self) -> None:
         """Look at the rows that were put aside; several batches of an accelerator come at once."""
         pending, self._pending = self._pending, []
+        known = len(self._known)
         here = iter(to_host(pending))
         for few, answers, same in zip(here, here, here, strict=True):
             self.same &= bool(same)
@@ -67,6 +70,8 @@ class Examples:
                     self._known.add(key)
                     self.inputs.append(few[index].clone())
                     self.targets.append(answers[index].clone())
+        if len(self._known) == known:
+            self._due = 2 * self.calls
 
     def describe(self) -> dict[str, Any]:
         """Return columns of a BaselineFit: how many examples there are, and what they teach."""

@@ -122,6 +122,7 @@ def _backwards(recorder: "Recorder", backward: Callable[..., Any]) -> Callable[.
             return backward(tensors, *args, **kwargs)
         if not patches.watching:
             recorder.hand.count()
+            recorder.at_unwatched()
         if not patches.watching and not recorder.faults.look(_is_alarming, loss):
             return backward(tensors, *args, **kwargs)
         recorder.woken = recorder.woken or not patches.watching

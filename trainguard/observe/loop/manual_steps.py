@@ -128,21 +128,21 @@ class ManualSteps:
 
     def _loose(self) -> list[torch.Tensor]:
         """Return the parameters of known modules that have a gradient and no optimizer."""
-        known = self.recorder.names.parameters()
+        names = self.recorder.names
         optimizers = [] if self._moves >= _SURELY else self._optimizers()
         sizes = [sum(len(group["params"]) for group in o.param_groups) for o in optimizers]
-        key = (len(known), *map(id, optimizers), *sizes)
+        key = (names.met, *map(id, optimizers), *sizes)
         if key != self._key:  # looked up again only when models or optimizers changed
             self._key = key
             # Those that are frozen for now are held too.
             held = {id(p) for o in optimizers for p in _held_by(o)}
-            self._free = [weakref.ref(p) for p in known if id(p) not in held]
+            self._free = [weakref.ref(p) for p in names.parameters() if id(p) not in held]
         free = (ref() for ref in self._free)
         return [p for p in free if p is not None and _has_gradient(p)]
 
     def _leaves(self, loss: torch.Tensor) -> list[torch.Tensor]:
         """Return what has got a gradient where there is neither a module nor an optimizer."""
-        if self.recorder.names.parameters() or self._has_optimizer():
+        if self.recorder.names.has_parameters() or self._has_optimizer():
             return []
         nodes = autograd_graph.below(loss.grad_fn, _NODES)
         leaves = {id(n.variable): n.variable for n in nodes if hasattr(n, "variable")}

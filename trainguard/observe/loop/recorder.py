@@ -82,6 +82,7 @@ class Recorder:
         self.before_pass: Callable[[nn.Module], None] | None = None  # told so after a load
         self.live: LiveLooks | None = None  # what looks at the trace so far, now and then
         self.leave: Callable[[BaseException | None], NoReturn] | None = None  # ends a child
+        self.at_unwatched: Callable[[], None] = lambda: None  # told of backwards nobody watches
         self.trace: Trace[Event] = Trace(name)
         self.watchers: list[Watcher] = [
             make(self) for make in watchers(nudge is not None, components)
@@ -219,12 +220,7 @@ class Recorder:
 
     def _tell(self, instant: str, *what: Any) -> Columns:
         """Tell the watchers what happens, and return the columns that they answer with."""
-        columns: Columns = {}
-        for watcher, tell in self._told[instant]:
-            answer = self.faults.call(watcher, tell, *what)
-            if answer:
-                columns |= answer
-        return columns
+        return self.faults.tell(self._told[instant], *what)
 
     @torch.no_grad()
     def _tell_graphless(self, instant: str, *what: Any) -> Columns:

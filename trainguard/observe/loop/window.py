@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
+from operator import add
 from time import perf_counter
 from typing import Any
 
@@ -37,7 +38,7 @@ class Forward:
     asleep: tuple[str, ...] = ()
     awake: tuple[str, ...] = ()
     learned: bool = False
-    measured: torch.Tensor | None = None
+    measured: Any = None
     keywords: tuple[str, ...] = ()
 
 
@@ -139,28 +140,29 @@ class Window:
         if optimizer is None:
             return
         held = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-        if len(held) != len(self.parameters) or any(
-            a is not b for a, b in zip(held, self.parameters, strict=True)
-        ):
+        if [*map(id, held)] != [*map(id, self.parameters)]:
             counts = {id(p): n for p, n in zip(self.parameters, self.received, strict=True)}
             self.parameters = held
             self.received = [counts.get(id(p), 0) for p in held]
 
     def mark(self) -> None:
         """Remember each gradient, so that it can be seen whether backward touched it."""
-        self.marks = [
+        self.marks = self._mark_gradients()
+
+    def _mark_gradients(self) -> list[tuple[int, int]]:
+        """Return what tells the gradient of each parameter from another, and from what it was."""
+        return [
             (0, 0) if (g := gradient_of(p)) is None else (id(g), g._version)  # noqa: SLF001
             for p in self.parameters
         ]
 
     def count(self) -> bool:
         """Count which parameters got a gradient since `mark`; say whether any did."""
-        arrived = False
-        for position, (parameter, mark) in enumerate(zip(self.parameters, self.marks, strict=True)):
-            gradient = gradient_of(parameter)
-            if gradient is not None and (id(gradient), gradient._version) != mark:  # noqa: SLF001
-                self.received[position] += 1
-                arrived = True
+        pairs = zip(self._mark_gradients(), self.marks, strict=True)
+        new = [now != was and now != (0, 0) for now, was in pairs]
+        arrived = True in new
+        if arrived:  # in the same list: another one is that of another step
+            self.received[:] = map(add, self.received, new)
         return arrived
 
     def belongs_to(self, known: Container[int]) -> bool:

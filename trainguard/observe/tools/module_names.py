@@ -123,6 +123,15 @@ class ModuleNames:
         known = self._parameters.get(id(parameter))
         return known is not None and known[0]() is parameter  # ids are used again
 
+    @property
+    def met(self) -> int:
+        """How many parameters were ever met."""
+        return len(self._parameters)
+
+    def has_parameters(self) -> bool:
+        """Say whether some known parameter is still alive."""
+        return any(ref() is not None for ref, _, _ in self._parameters.values())
+
     def parameters(self) -> list[nn.Parameter]:
         """Return the known parameters that are still alive, in the order of their models."""
         return [p for ref, _, _ in self._parameters.values() if (p := ref()) is not None]

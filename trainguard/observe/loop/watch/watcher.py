@@ -91,12 +91,10 @@ def shielded(method: F) -> F:
     return wrapper  # type: ignore[return-value]
 
 
-def listeners(
-    watchers: Iterable[Watcher],
-) -> dict[str, list[tuple[Watcher, Callable[..., Any]]]]:
+def listeners(watchers: Iterable[Watcher]) -> dict[str, list[Callable[..., Any]]]:
     """Return the methods that watchers define themselves, by the instant they are called at."""
     names = ("forward", "before_backward", "after_backward", "before_step", "after_step")
-    return {name: [(w, getattr(w, name)) for w in watchers if overrides(w, name)] for name in names}
+    return {name: [getattr(w, name) for w in watchers if overrides(w, name)] for name in names}
 
 
 def overrides(watcher: Watcher, method: str) -> bool:

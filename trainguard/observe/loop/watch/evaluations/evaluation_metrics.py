@@ -17,7 +17,7 @@ from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.said.logged import LoggedValues
 from trainguard.observe.loop.watch.samples.batches import Batches
-from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
+from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.patches import Patches
 
@@ -79,12 +79,11 @@ class EvaluationMetrics(Watcher):
             if own is not None:
                 self._add(own, output, target)
 
-    @shielded
     def _on_loss(
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
     ) -> None:
         """Keep what a loss function is given without gradients."""
-        if torch.is_grad_enabled() or not isinstance(target, torch.Tensor):
+        if not tally.evaluation or not isinstance(target, torch.Tensor):
             return
         own = self._evaluation(tally.source)
         if own is None:

@@ -14,7 +14,7 @@ from trainguard.observe.loop.watch.losses.constant_predictions import count_want
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.samples.batches import Batches
-from trainguard.observe.loop.watch.watcher import Watcher, shielded
+from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
@@ -90,12 +90,11 @@ class EvaluationSkill(Watcher):
                     evaluations=score.evaluations,
                 )
 
-    @shielded
     def _on_loss(
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
     ) -> None:
         """Compare what a loss function is given without gradients."""
-        if not torch.is_grad_enabled() and tally.function in _CLASSES:
+        if tally.evaluation and tally.function in _CLASSES:
             self._add(tally.source, scores, target)
 
     def _add(self, place: str, scores: torch.Tensor, target: torch.Tensor) -> None:

@@ -1,8 +1,9 @@
 """Watches how many predictions are right where losses are computed, by true and by wrong counts."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from trainguard.observe.loop.watch.evaluations.near_targets import NearTargets
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.said.logged import LoggedValues
-from trainguard.observe.loop.watch.watcher import Watcher, shielded
+from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import DENSE, Forward
 from trainguard.observe.tools.patches import Patches
 
@@ -26,13 +27,20 @@ _LARGEST = 2**22  # elements of the scores of a batch
 _PLACES = 16
 _STRETCHES = 4096  # of all places
 _IGNORED = -100
+_NUMPY = (torch.float32, torch.float64)
+_WAITING = 2**20  # elements that are put aside until it is known whether an accuracy is ever said
 
 Counts = dict[str, tuple[Any, Any]]  # by each way of counting: what is right, and of how many
+Named = dict[int, Any]  # where the highest scores are, by the axis along which
 
 
 @dataclass(slots=True, eq=False)
 class _Stretch:
-    """The calls of one place that belong together; numbers: right, of, and sum of their ratios."""
+    """
+    The calls of one place that belong together; numbers: right, of, and sum of their ratios.
+
+    waiting: what counts calls that were put aside.
+    """
 
     step: int
     turn: int
@@ -42,6 +50,7 @@ class _Stretch:
     clock: int = 0
     calls: int = 0
     numbers: dict[str, Any] = field(default_factory=dict)
+    waiting: list[Callable[[], Counts]] = field(default_factory=list)
 
     def add(self, counts: Counts) -> None:
         """Add the counts of one call."""
@@ -56,7 +65,8 @@ class Scores(Watcher):
     """
     The Score events, of the loss functions that are about classes or probabilities.
 
-    In a long run, those of training go on only where an accuracy is ever said.
+    In a long run, those of training go on only where an accuracy is ever said. Until then nothing
+    is counted: what is put aside is let go where none was said to the end.
     """
 
     makes = ("Score",)
@@ -68,6 +78,7 @@ class Scores(Watcher):
         self._count = self._backwards = 0
         self._near, self._ignored = NearTargets(), _IGNORED
         self._measured = False  # whether an evaluation has a loss of torch
+        self._room = _WAITING
 
     def install(self, patches: Patches) -> None:
         """Ask to be told of the calls of loss functions."""
@@ -94,13 +105,15 @@ class Scores(Watcher):
             self._add(place, "cross_entropy", *near, self._ignored)
 
     def finish(self) -> Iterator[Event]:
-        """Return what was counted at each place."""
-        for (source, _), stretches in self._places.items():
+        """Return what was counted at each place, where an accuracy was said to compare it with."""
+        for (source, _), stretches in self._places.items() if self._logged.says_accuracy else ():
             if self._measured and source.startswith("of "):
                 continue  # what a loss is given is known for sure
+            for stretch in stretches:
+                for count in stretch.waiting:
+                    stretch.add(count())
             yield from (_describe(source, one) for one in stretches if one.numbers)
 
-    @shielded
     def _on_loss(
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
     ) -> None:
@@ -111,30 +124,39 @@ class Scores(Watcher):
         ignored = (tally.options or {}).get("ignore_index", _IGNORED)
         self._ignored = ignored if tally.function in _CLASSES else self._ignored
         self._measured |= tally.evaluation
-        self._add(tally.source, tally.function, scores, target, ignored)
+        learns = not tally.evaluation
+        self._add(tally.source, tally.function, scores, target, ignored, learns=learns)
 
     def _add(
-        self, place: str, function: str, scores: torch.Tensor, target: Any, ignored: int = _IGNORED
+        self,
+        place: str,
+        function: str,
+        scores: torch.Tensor,
+        target: Any,
+        ignored: int = _IGNORED,
+        *,
+        learns: bool = False,
     ) -> None:
         """Add the counts of one call to the stretch that it belongs to."""
         if not _are_comparable(function, scores, target):
             return
-        stretch = self._stretch(place, scores, function)
+        stretch = self._stretch(place, scores, function, learns=learns)
         if stretch is None:
             return
-        with torch.no_grad():
-            if function in _CLASSES:
-                counts = _count_classes(scores.detach(), target, ignored)
-            else:
-                counts = _count_probabilities(scores.detach(), target, function == _LOGITS)
-            stretch.add(counts)
+        count = _put_aside(function, scores.detach(), target, ignored)
+        self._room -= target.numel()
+        if self._logged.says_accuracy or self._room < 0 or not scores.is_cpu:
+            stretch.add(count())
+        else:
+            stretch.waiting.append(count)
         recent = self.recorder.recent
         stretch.sole &= bool(recent) and target.numel() == recent[-1].samples
         stretch.clock = self.recorder.tick()
 
-    def _stretch(self, place: str, scores: torch.Tensor, function: str) -> _Stretch | None:
+    def _stretch(
+        self, place: str, scores: torch.Tensor, function: str, *, learns: bool
+    ) -> _Stretch | None:
         """Return the stretch of a place that goes on, or a new one; None if there are too many."""
-        learns = torch.is_grad_enabled()
         if (place, learns) not in self._places and len(self._places) >= _PLACES:
             return None
         own = self._places.setdefault((place, learns), [])
@@ -162,14 +184,27 @@ def _are_comparable(function: str, scores: Any, target: Any) -> bool:
     return integral and wide and target.shape == scores.shape[:1] + scores.shape[2:]
 
 
-def _count_classes(scores: torch.Tensor, given: torch.Tensor, ignored: int) -> Counts:
-    """Return what is right by each way of counting, of scores of classes."""
-    named, every = _as_array(scores.argmax(1)), given.numel()
-    target = _as_array(given)
+def _put_aside(
+    function: str, scores: torch.Tensor, target: torch.Tensor, ignored: int
+) -> Callable[[], Counts]:
+    """Return what counts a call, made of copies: a training may write to the same place again."""
+    if function not in _CLASSES:
+        return partial(_count_probabilities, scores.clone(), target.clone(), function == _LOGITS)
+    shape = scores.shape
+    axes = [axis for axis in range(len(shape)) if shape[:axis] + shape[axis + 1 :] == target.shape]
+    given = _as_array(scores) if scores.dtype in _NUMPY else scores
+    named = {axis: given.argmax(axis) for axis in axes}
+    return partial(_count_classes, named, shape[1], target.clone(), ignored)
+
+
+def _count_classes(places: Named, most: int, given: torch.Tensor, ignored: int) -> Counts:
+    """Return what is right by each way of counting, of the highest of so many scores."""
+    by_axis = {axis: _as_array(named) for axis, named in places.items()}
+    named, every, target = by_axis.pop(1), given.numel(), _as_array(given)
     counted = target != ignored
     if target.ndim == 1 and target is not given and counted.all():
         with suppress(ValueError):  # a target that is no class
-            return _count_all(scores, named, target)
+            return _count_all(by_axis, named, target, most)
     hits = (named == target) & counted
     of = counted.sum()
     counts: Counts = {"right": (hits.sum(), of), "all": (hits.sum(), every)}
@@ -180,21 +215,18 @@ def _count_classes(scores: torch.Tensor, given: torch.Tensor, ignored: int) -> C
     if target.ndim > 1:
         whole = (hits | ~counted).reshape(len(hits), -1).all(1)
         counts["whole"] = whole.sum(), len(whole)
-    for axis in (dim for dim in range(scores.dim()) if dim != 1):
-        if scores.shape[:axis] + scores.shape[axis + 1 :] == target.shape:
-            other = _as_array(scores.argmax(axis))
-            counts["axis"] = ((other == target) & counted).sum(), of
+    for other in by_axis.values():
+        counts["axis"] = ((other == target) & counted).sum(), of
     if target.ndim == 1:
-        most = scores.shape[1]
         tallies = [_tally(classes, counted, most) for classes in (named, target)]
         counts["pairs"] = (tallies[0] * tallies[1]).sum(), every * every
         counts["commonest"] = tallies[1].max(), of
     return counts
 
 
-def _count_all(scores: torch.Tensor, named: Any, target: Any) -> Counts:
+def _count_all(others: Named, named: Any, target: Any, most: int) -> Counts:
     """Return the same of one class for each sample, where none is ignored, in few operations."""
-    of, most = len(target), scores.shape[1]
+    of = len(target)
     came, said = np.bincount(target, minlength=most), np.bincount(named, minlength=most)
     hits = np.count_nonzero(named == target)
     counts: Counts = {
@@ -204,8 +236,8 @@ def _count_all(scores: torch.Tensor, named: Any, target: Any) -> Counts:
         "filled": (hits, of),
     }
     counts |= {"first": (int(came[0]), of), "second": (int(came[1]), of)}
-    if of == most:
-        counts["axis"] = np.count_nonzero(_as_array(scores.argmax(0)) == target), of
+    for other in others.values():
+        counts["axis"] = np.count_nonzero(other == target), of
     counts["pairs"] = float(came @ said), float(of) * of
     counts["commonest"] = int(came.max()), of
     return counts

@@ -111,6 +111,7 @@ class GradientReads(Watcher):
         """Put a property over the gradient of tensors; setting and deleting it stay C's own."""
         unwrapped = get_default_nowrap_functions()  # filled before, so that C's own stays in it
         patches.replace(torch.Tensor, "grad", self._property)
+        self.recorder.at_unwatched = self._question.clear  # what arrives then is another gradient
         getter = vars(torch.Tensor)["grad"].__get__
         unwrapped.add(getter)  # subclasses of Tensor pass the result on as it is
         patches.on_undo(lambda: unwrapped.discard(getter))
@@ -136,9 +137,10 @@ class GradientReads(Watcher):
             self._question.pop(key, None)
         turn = self._turns[window.name] = _Turn(window)
         self._until = self.recorder.steps + 1
-        for parameter, gradient in window.gradients():
-            ref, version = weakref.ref(parameter), gradient._version  # noqa: SLF001 the only one
-            turn.used[id(parameter)] = _UsedGradient(ref, id(gradient), version, turn)
+        turn.used = {
+            id(p): _UsedGradient(weakref.ref(p), id(g), g._version, turn)  # noqa: SLF001 as above
+            for p, g in window.gradients()
+        }
         self._question |= turn.used
         return {}
 
@@ -166,7 +168,7 @@ class GradientReads(Watcher):
             """Return the gradient."""
             if reads.on_read is not None and not is_dynamo_compiling():
                 reads.on_read(frame_of(1))
-            if not is_dynamo_compiling() and id(tensor) in question:
+            if question and not is_dynamo_compiling() and id(tensor) in question:
                 # Asked for here: what is between this and the look varies, and takes long.
                 frame = frame_of(1)
                 if frame.f_code not in silent:

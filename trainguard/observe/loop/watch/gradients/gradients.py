@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Iterable
-from math import inf, nan, sqrt
+from math import hypot, inf, isfinite, nan
 from typing import Any
 
 import torch
@@ -61,7 +61,7 @@ class Gradients(Watcher):
         window.norms = norms(pairs) / scale if scaled else norms(pairs)
         names = [self.recorder.names.parameter(p) for p, _ in pairs] if window.is_surveyed else []
         sizes = [(p.dim(), p.numel()) for p, _ in pairs] if window.is_surveyed else []
-        sharded = any(is_sharded(gradient) for _, gradient in pairs)
+        sharded = any(is_sharded(g) for _, g in pairs if type(g) is not torch.Tensor)
         columns["norm"] = nan if sharded else Deferred(window.norms, global_norm)
         if names:
             columns["layers"] = Deferred(window.norms, lambda n: _layers(names, sizes, n))
@@ -76,6 +76,8 @@ class Gradients(Watcher):
 
         def culprit(each: list[float]) -> str:
             """Return the last of the model whose gradient is not finite: it had it first."""
+            if isfinite(sum(each)):
+                return ""
             bad = [i for i, norm in zip(range(count), each, strict=False) if norm - norm != 0]
             return f"gradient of `{name_at(bad[-1])}`" if bad else ""
 
@@ -84,12 +86,12 @@ class Gradients(Watcher):
 
 def norms(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
     """Return one norm for each gradient, in float32, on the device of the first."""
-    dense = [_dense(gradient) for _, gradient in pairs]
-    each = torch._foreach_norm(dense)  # noqa: SLF001 the public functions return one norm of all
-    first = each[0]
-    if all(n.dtype == torch.float32 and n.device == first.device for n in each):
-        return torch.stack(each)
-    return torch.stack([n.float().to(first.device) for n in each])
+    strided = torch.strided
+    dense = [g if g.layout == strided and type(g) is torch.Tensor else _dense(g) for _, g in pairs]
+    each = list(torch._foreach_norm(dense))  # noqa: SLF001 the public ones return one of all
+    if len({n.get_device() for n in each}) > 1:
+        each = [n.to(each[0].device) for n in each]
+    return torch.stack(each).float()
 
 
 def _dense(gradient: torch.Tensor) -> torch.Tensor:
@@ -126,8 +128,8 @@ def _count_received(window: Window, pairs: list[tuple[torch.Tensor, torch.Tensor
 
 def global_norm(each: Iterable[float]) -> float:
     """Return the norm of all from the norms of each; infinite where one is not finite."""
-    squares = sum(norm * norm for norm in each)
-    return sqrt(squares) if squares - squares == 0 else inf
+    total = hypot(*each)
+    return total if total - total == 0 else inf
 
 
 def _largest_among(pairs: list[_Pair], name_of: Namer) -> Callable[[list[float]], str]:

@@ -12,8 +12,8 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
-from trainguard.observe.loop.watch.samples.labels import hash_rows
 from trainguard.observe.loop.watch.watcher import Watcher, shielded
+from trainguard.observe.tools.fingerprint import hash_rows
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
@@ -82,7 +82,6 @@ class BlendedClasses(Watcher):
                 if not torch.equal(whole, resized):
                     self._blends |= dict.fromkeys(own, caller())
 
-    @shielded
     def _on_loss(
         self, tally: LossCalls, _scores: torch.Tensor, target: Any, value: torch.Tensor
     ) -> None:

@@ -17,14 +17,14 @@ from torch.nn import functional
 
 from trainguard.events.base import Event
 from trainguard.events.fit import BaselineFit
-from trainguard.observe.loop.alike_samples import AlikeSamples, Number
+from trainguard.observe.loop.alike_samples import AlikeSamples, Number, mean_of
 from trainguard.observe.loop.held_out_regression import Examples
 from trainguard.observe.loop.thinning import distance_of
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls, class_weights
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.samples.batches import Batches
-from trainguard.observe.loop.watch.watcher import Watcher, shielded
+from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.tools.patches import Patches
 
 _CLASSES = ("cross_entropy", "nll_loss")
@@ -164,7 +164,6 @@ class ConstantPredictions(Watcher):
                 single=came[0] if len(came) == 1 else -1,
             )
 
-    @shielded
     def _on_loss(
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
     ) -> None:
@@ -186,8 +185,7 @@ class ConstantPredictions(Watcher):
         """Look at a place, as long as nothing has failed there."""
         if not place.failed:
             try:
-                with torch.no_grad():
-                    look()
+                look()
             except Exception:  # noqa: BLE001 whatever cannot be compared is left alone
                 place.failed = True
 
@@ -210,11 +208,11 @@ class ConstantPredictions(Watcher):
         if are_classes(tally, target):
             came = count_classes(tally, scores.shape[1 if scores.dim() > 1 else 0], target)
             if came is not None:
-                place.add_classes(_as_number(value), came)
+                place.add_classes(mean_of(value), came)
             return
         constant = _compare_numbers(place, target.detach())
         if constant is not None:
-            place.add(_as_number(value), _as_number(constant))
+            place.add(mean_of(value), mean_of(constant))
 
 
 def _looks_at_inputs(loss: torch.Tensor) -> bool:
@@ -292,9 +290,3 @@ def _compare_numbers(place: _Place, target: torch.Tensor) -> torch.Tensor | None
     else:
         guess = before.expand_as(target)
     return _FUNCTIONS[function](guess.to(target.dtype), target, **options)
-
-
-def _as_number(value: torch.Tensor) -> Number:
-    """Return the mean of what a loss function returned, as a number where that does not wait."""
-    mean = value.detach().mean() if value.dim() else value.detach()
-    return mean.tolist() if mean.is_cpu else mean.clone()

@@ -13,7 +13,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
-from trainguard.observe.loop.watch.watcher import Watcher, shielded
+from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import user_frame, variables_of
 
@@ -76,7 +76,6 @@ class IgnoredClasses(Watcher):
                     source=source,
                 )
 
-    @shielded
     def _on_loss(
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
     ) -> None:

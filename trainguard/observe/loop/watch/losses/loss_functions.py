@@ -86,7 +86,7 @@ class LossFunctions(Watcher):
 
     fresh: the calls with a graph since the last backward.
     only: where the latest loss that was handed to backward comes from, if from one place alone.
-    listeners: are told of each call, with its input, target and value.
+    listeners: are told of each call, with its input, target and value; no graph is built there.
     """
 
     makes = ("weights", "Term")
@@ -245,8 +245,8 @@ class LossFunctions(Watcher):
             tally.add_value(value)
         if scores.shape != target.shape and tally.function in EXPANDS:
             tally.broadcasts += is_broadcast(scores.shape, target.shape)
-        for listener in tuple(self.listeners):
-            listener(tally, scores, target, value)
+        with torch.no_grad():
+            self.recorder.faults.tell(tuple(self.listeners), tally, scores, target, value)
         windows = self.recorder.windows
         surveyed = windows[-1].is_surveyed if windows else True
         if tally.wants(self.recorder.steps, surveyed) and not _capturing(scores):

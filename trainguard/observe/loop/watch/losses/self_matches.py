@@ -9,7 +9,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
-from trainguard.observe.loop.watch.watcher import Watcher, shielded
+from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.tools.patches import Patches
 
 _CALLS = 8  # of each place that are looked at: what is so in them is so in all
@@ -47,7 +47,6 @@ class SelfMatches(Watcher):
                         probe=probe, measured=float(found), reference=float(tables), source=source
                     )
 
-    @shielded
     def _on_loss(
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
     ) -> None:

@@ -95,7 +95,8 @@ class DetachedProbe(ModuleProbe):
 
     def after_step(self, window: Window) -> Columns:
         """Try it on what this optimizer holds."""
-        self._held = {id(parameter) for parameter in window.parameters}
+        if self.is_wanted:
+            self._held = {id(parameter) for parameter in window.parameters}
         return super().after_step(window)
 
     def fits(self, call: CopyableCall) -> bool:

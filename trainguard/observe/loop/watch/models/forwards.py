@@ -11,7 +11,7 @@ from torch import nn
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Evaluation
-from trainguard.observe.loop.alike_samples import Number
+from trainguard.observe.loop.alike_samples import Number, mean_of
 from trainguard.observe.loop.deferred import Deferred
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
@@ -62,10 +62,10 @@ class _Segment:
     sizes: list[int] = field(default_factory=list)
     reductions: set[str] = field(default_factory=set)
 
-    def add(self, value: torch.Tensor) -> None:
+    def add(self, value: Number) -> None:
         """Add what a loss function returned."""
         self.count += 1
-        self.last = value.tolist() if value.is_cpu else value.double()
+        self.last = value if isinstance(value, float) else value.double()
         self.total = self.total + self.last
 
     def compare(self, state: _State) -> None:
@@ -91,7 +91,7 @@ class Forwards(Watcher):
         super().__init__(recorder)
         self._sensitive: dict[int, list[tuple[nn.Module, str]]] = {}
         self._segment: _Segment | None = None
-        self._early: torch.Tensor | None = None
+        self._early: Number = None
         self._pending: list[tuple[Forward, weakref.ref[nn.Module]]] = []
         self._found: list[Columns] = []
         self._windows_with: set[int] = set()
@@ -139,13 +139,13 @@ class Forwards(Watcher):
     def add_loss(self, value: torch.Tensor, reduction: str = "") -> None:
         """Note what a loss function returned, for the passes that do not learn."""
         if self.recorder.calling:  # inside a pass that is only told of once it is over
-            self._early = _mean(value)
+            self._early = mean_of(value)
         elif value.requires_grad:
             for forward, _ in self._pending[-1:]:
-                forward.measured = _mean(value)
+                forward.measured = mean_of(value)
         elif self._segment is not None and self._segment.count < 4096:
             samples = self.recorder.recent[-1].samples
-            self._segment.add(_mean(value))
+            self._segment.add(mean_of(value))
             self._segment.weighted = self._segment.weighted + self._segment.last * samples
             self._segment.sizes.append(samples)
             self._segment.reductions.add(reduction)
@@ -284,8 +284,3 @@ def _touched(segment: _Segment) -> Any:
         return tuple(sorted(segment.touched | own))[:4]
 
     return Deferred(away, named)
-
-
-def _mean(value: torch.Tensor) -> torch.Tensor:
-    """Return the mean of what a loss function returned, as a number of its own."""
-    return value.detach().mean() if value.dim() else value.detach().clone()

@@ -10,7 +10,6 @@ from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.models.module_copy import CopyableCall, Inputs, Run, difference
 from trainguard.observe.loop.watch.models.probe import ModuleProbe, Seen, steady
-from trainguard.observe.loop.watch.watcher import shielded
 from trainguard.observe.tools.patches import Patches
 
 _LEAST_LENGTH = 4
@@ -95,7 +94,6 @@ class FutureProbe(ModuleProbe):
         """Return inputs with other tokens in their place."""
         return (*inputs[: self._place], tokens, *inputs[self._place + 1 :])
 
-    @shielded
     def _on_loss(self, tally: LossCalls, _scores: Any, target: Any, _value: Any) -> None:
         """Remember what a loss function was to predict, while something is to be tried."""
         if self.is_wanted and tally.function in _FUNCTIONS and not tally.evaluation:
@@ -167,7 +165,6 @@ class ShiftProbe(FutureProbe):
         """Return what tells the probe apart."""
         return module
 
-    @shielded
     def _on_loss(self, tally: LossCalls, scores: Any, target: Any, value: Any) -> None:
         """Remember all that is to be predicted."""
         super()._on_loss(tally, scores, target, value)

@@ -18,7 +18,7 @@ from trainguard.observe.loop.watch.gradients.autograd_graph import Node
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.losses.row_ends import RowEnds
-from trainguard.observe.loop.watch.watcher import Watcher, shielded
+from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.patches import Patches
 
@@ -140,7 +140,6 @@ class PaddingRows(Watcher):
         self.recorder.watcher(LossFunctions).listeners.append(self._on_loss)
         patches.redirect(rnn.pad_packed_sequence, self._unpacks)
 
-    @shielded
     def _on_loss(
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
     ) -> None:

@@ -23,7 +23,7 @@ from trainguard.observe.loop.watch.models.module_copy import (
     difference,
     largest,
 )
-from trainguard.observe.loop.watch.watcher import Watcher, shielded
+from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.fingerprint import checksums
 from trainguard.observe.tools.module_names import unwrap
@@ -109,7 +109,6 @@ class RepeatProbe(Watcher):
             if not drawn.meant and (drawn.measured or not drawn.stated):
                 yield drawn.probe
 
-    @shielded
     def _on_loss(self, tally: LossCalls, *_: Any) -> None:
         """See that a loss was computed without gradients."""
         if tally.evaluation and self._evaluated in self._found:

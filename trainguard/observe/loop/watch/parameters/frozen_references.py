@@ -61,9 +61,9 @@ class FrozenReferences(Watcher):
         """Take down a pass that builds no graph of a module with something awake in it."""
         if any(tensor.requires_grad for tensor in tensors_in(output)):
             self._references.pop(id(module), None)
-            sensitive = self.recorder.watcher(Forwards).sensitive_parts
             for part in self._graphless_parts(module):
-                awake = [name for each, name in sensitive(part) if each.training]
+                sensitive = self.recorder.watcher(Forwards).sensitive_parts(part)
+                awake = [name for each, name in sensitive if each.training]
                 self._ask(part, forward.step, awake[0] if part.training and awake else "")
         else:
             awake_first = forward.awake[0] if forward.training and forward.awake else ""

@@ -3,7 +3,8 @@
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
 from itertools import islice
@@ -21,7 +22,8 @@ from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.runs.conditions import Conditions
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Forward, Window
-from trainguard.observe.tools.fingerprint import fingerprint
+from trainguard.observe.tools.fingerprint import fingerprint, hash_rows
+from trainguard.observe.tools.local_values import has_memory
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.places import start_of
 from trainguard.observe.tools.user_line import caller
@@ -33,6 +35,7 @@ _MOST = 65536  # batches that are told apart
 _RECENT = 8  # batches of loaders that are remembered
 _PASSES = 256
 _TENSORS = 4  # of a batch
+_ROW, _SMALL = 16, 2**18  # numbers of a row, and of an input
 
 
 @dataclass(slots=True)
@@ -96,6 +99,7 @@ class Batches(Watcher):
         self._inputs: set[int] = set()  # fingerprints of what was trained on
         self._wholes: set[int] = set()  # those with the targets, until there are two
         self._found: Probe | None = None
+        self._rows: tuple[Forward, list[int]] | None = None  # of the latest pass
 
     def install(self, patches: Patches) -> None:
         """Listen to the iterators of all loaders."""
@@ -105,9 +109,10 @@ class Batches(Watcher):
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Count the samples of a pass, and take the fingerprint of its input."""
-        first = next((tensor for tensor in tensors_in(inputs) if tensor.dim()), None)
-        if first is None:
+        given = [tensor for tensor in tensors_in(inputs) if tensor.dim()]
+        if not given:
             return
+        first = given[0]
         packed = next((entry for entry in inputs if isinstance(entry, PackedSequence)), None)
         forward.samples = int(packed.batch_sizes[0]) if packed is not None else first.size(0)
         if not forward.gradients:
@@ -116,7 +121,7 @@ class Batches(Watcher):
         number = whole = 0
         served = self.origin(first)
         if self.recorder.steps < _HASHED or any(w.is_surveyed for w in self.recorder.windows):
-            number = whole = fingerprint([first])
+            number = whole = self._number_of(forward, given)
             if served is not None and number and len(self._wholes) < 2:
                 whole = fingerprint([first, *served.alive()])  # another target is another batch
         self._passes[forward.clock] = number, served, whole
@@ -155,6 +160,22 @@ class Batches(Watcher):
                 label=self._found.label,
                 source=self._found.source,
             )
+
+    def rows_of(self, forward: Forward, given: Sequence[torch.Tensor]) -> list[int]:
+        """Return a number for each sample of what the latest pass was given; several ask for it."""
+        if self._rows is None or self._rows[0] is not forward:
+            each = [hash_rows(tensor) for tensor in given]
+            rows = each[0] if len(each) == 1 else [hash(row) for row in zip(*each, strict=True)]
+            self._rows = forward, rows
+        return self._rows[1]
+
+    def _number_of(self, forward: Forward, given: Sequence[torch.Tensor]) -> int:
+        """Return the fingerprint of what a pass was given first, by its rows where others ask."""
+        first = given[0]
+        if len(given) == 1 and _has_rows(first):
+            with suppress(Exception):  # inside a transformation of torch.func there are no rows
+                return hash(tuple(self.rows_of(forward, given))) % 2**32
+        return fingerprint([first])
 
     def origin(self, tensor: torch.Tensor) -> ServedBatch | None:
         """Return the batch of a loader that a tensor belongs to, if it was not copied since."""
@@ -221,6 +242,14 @@ class Batches(Watcher):
             source,
         )
         self.recent.append(served)
+
+
+def _has_rows(given: torch.Tensor) -> bool:
+    """Say whether an input is a small one with a row of numbers for each sample."""
+    plain = type(given) is torch.Tensor and given.is_cpu and given.layout == torch.strided
+    if not plain or given.dim() < 2 or not given.is_floating_point() or not has_memory(given):
+        return False
+    return given.shape[0] > 1 and _ROW * given.shape[0] <= given.numel() <= _SMALL
 
 
 def _same_view(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -15,10 +15,10 @@ from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
-from trainguard.observe.loop.watch.samples.labels import Hashes, hashes_of_rows
 from trainguard.observe.loop.watch.samples.sample_pairs import LEAST, NOISE, Epochs
-from trainguard.observe.loop.watch.watcher import Watcher, shielded
+from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.fingerprint import Hashes, hashes_of_rows
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller, user_frames, variables_of
 
@@ -90,7 +90,6 @@ class EpochPairs(Watcher):
         """Return what was found."""
         return [] if self._found is None else [self._found]
 
-    @shielded
     def _on_loss(
         self, tally: LossCalls, _scores: torch.Tensor, target: torch.Tensor, value: torch.Tensor
     ) -> None:

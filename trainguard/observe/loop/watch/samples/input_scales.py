@@ -15,7 +15,7 @@ from trainguard.observe.loop.watch.evaluations.evaluation_skill import Evaluatio
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.models.module_copy import CopyableCall, Run, attempt
-from trainguard.observe.loop.watch.watcher import Watcher, shielded
+from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
@@ -140,7 +140,6 @@ class InputScales(Watcher):
             if not known.alike:
                 yield from known.found[-1:] if _are_better(known.found) else []
 
-    @shielded
     def _on_loss(
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
     ) -> None:

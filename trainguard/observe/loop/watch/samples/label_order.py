@@ -11,7 +11,7 @@ from trainguard.events.loop import Probe
 from trainguard.observe.loop.deferred import to_host
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
-from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
+from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.patches import Patches
 
@@ -100,7 +100,6 @@ class LabelOrder(Watcher):
                     source=source,
                 )
 
-    @shielded
     def _on_loss(
         self, tally: LossCalls, _scores: torch.Tensor, target: torch.Tensor, value: torch.Tensor
     ) -> None:

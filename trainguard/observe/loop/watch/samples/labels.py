@@ -3,10 +3,8 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
 
 from trainguard.events.base import Event
@@ -14,13 +12,13 @@ from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.samples.batches import Batches, ServedBatch
-from trainguard.observe.loop.watch.watcher import Watcher, shielded
+from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.fingerprint import hash_rows
 from trainguard.observe.tools.patches import Patches
 
 _KEPT = 2048  # rows of inputs whose label is remembered
 _ROWS = 8192  # rows that are looked at
-_ROW = 16384  # elements of a row that are looked at
 _NOISE = 0.75  # of the changes that chance alone would make: more is no noise in the labels
 _REPEATED = 32  # rows that must have come again before anything is said
 _BATCHES = 8  # batches whose columns are compared with the target
@@ -29,8 +27,6 @@ _WIDEST = 2**20  # elements of such a batch
 _FORETOLD = 0.5  # correlation with another place: neighbours in series and images have more
 _SERIES = 64  # in a window, with each of which a target is compared
 _CLASSES = ("cross_entropy", "nll_loss", "multi_margin_loss")
-
-Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 @dataclass(slots=True)
@@ -136,7 +132,6 @@ class Labels(Watcher):
         ref = self._batches.given
         return ref() if ref is not None else None
 
-    @shielded
     def _on_loss(
         self, tally: LossCalls, _scores: torch.Tensor, target: torch.Tensor, value: torch.Tensor
     ) -> None:
@@ -144,14 +139,13 @@ class Labels(Watcher):
         given = self._latest_input()
         if given is None or not value.requires_grad:
             return
-        with torch.no_grad():
-            self._compare(tally.source, given, target)
-            if tally.function in _CLASSES and self._left > 0:
-                served = self._batches.origin(target)
-                if served is not None and served.number != self._number and served.has(given):
-                    self._number = served.number
-                    self._source = self._source or tally.source
-                    self._look_at_rows(served)
+        self._compare(tally.source, given, target)
+        if tally.function in _CLASSES and self._left > 0:
+            served = self._batches.origin(target)
+            if served is not None and served.number != self._number and served.has(given):
+                self._number = served.number
+                self._source = self._source or tally.source
+                self._look_at_rows(served)
 
     def _look_at_rows(self, served: ServedBatch) -> None:
         """See which rows of a batch came before, and with which label."""
@@ -233,34 +227,6 @@ def _by_chance(labels: list[int]) -> float:
     """Return how often two of the labels differ, each drawn by chance: 0.5 for two even classes."""
     counts = Counter(labels).values()
     return 1 - sum((count / len(labels)) ** 2 for count in counts)
-
-
-def hash_rows(inputs: torch.Tensor) -> list[int]:
-    """Return a hash of each row of an input, as numbers of Python's."""
-    hashes: list[int] = hashes_of_rows(inputs).tolist()
-    return hashes
-
-
-def hashes_of_rows(inputs: torch.Tensor) -> Hashes:
-    """Return a hash of each row of an input; of a long row, of elements all along it."""
-    flat = inputs.detach().reshape(len(inputs), -1)
-    if flat.shape[1] > _ROW:
-        flat = flat[:, :: flat.shape[1] // _ROW | 1]
-    rows = flat.contiguous().view(torch.uint8).numpy()
-    if rows.shape[1] % 8:
-        rows = np.pad(rows, ((0, 0), (0, -rows.shape[1] % 8)))
-    words = rows.view(np.uint64)
-    # Round numbers differ in their upper bits alone, of which a product keeps hardly any.
-    words = words ^ (words >> np.uint64(32))
-    hashes: Hashes = words @ _weights(words.shape[1])
-    return hashes
-
-
-@lru_cache(maxsize=8)
-def _weights(count: int) -> Hashes:
-    """Return odd random numbers: two different rows hardly ever have the same sum of products."""
-    drawn = np.random.default_rng(0).integers(2**64 - 1, size=count, dtype=np.uint64)
-    return drawn | np.uint64(1)
 
 
 def _are_classes(inputs: torch.Tensor, labels: torch.Tensor) -> bool:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from trainguard.observe.loop.watch.samples.labels import hash_rows
+from trainguard.observe.tools.fingerprint import hash_rows
 
 _SIDE = 8  # places along each side of a target: smaller ones may be equal by chance
 _ROWS, _NUMBERS = 4096, 2**24  # of targets, whose mirror images are hashed

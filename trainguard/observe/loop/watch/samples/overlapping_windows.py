@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainguard.observe.loop.watch.samples.labels import Hashes, hashes_of_rows
+from trainguard.observe.tools.fingerprint import Hashes, hashes_of_rows
 
 _RUN = 6  # moments in a row, all of them different: two series hardly share such a run
 _LEAST = 2 * _RUN  # moments of a window

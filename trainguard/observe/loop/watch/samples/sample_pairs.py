@@ -15,10 +15,11 @@ from trainguard.events.loop import Probe
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
-from trainguard.observe.loop.watch.samples.labels import hash_rows
+from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.samples.mirrored_targets import MirroredTargets
-from trainguard.observe.loop.watch.watcher import Watcher, shielded
+from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.fingerprint import hash_rows
 from trainguard.observe.tools.patches import Patches
 
 _ROWS = 16384  # that are hashed, of training and of evaluations each
@@ -108,7 +109,7 @@ class SamplePairs(Watcher):
     """The Probe events "labels" and "mirrored", of targets that change, and "held out"."""
 
     makes = ("Probe:labels", "Probe:mirrored", "Probe:held out")
-    relies_on = ("LossFunctions",)
+    relies_on = ("Batches", "LossFunctions")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -124,6 +125,7 @@ class SamplePairs(Watcher):
 
     def install(self, patches: Patches) -> None:
         """Ask to be told of the calls of loss functions."""
+        self._batches = self.recorder.watcher(Batches)
         self.recorder.watcher(LossFunctions).listeners.append(self._on_loss)
 
     def forward(
@@ -172,7 +174,6 @@ class SamplePairs(Watcher):
                 source=source,
             )
 
-    @shielded
     def _on_loss(
         self, tally: LossCalls, _scores: torch.Tensor, target: torch.Tensor, value: torch.Tensor
     ) -> None:
@@ -183,10 +184,10 @@ class SamplePairs(Watcher):
         forward, refs = given
         learns = forward.gradients and value.requires_grad
         pairs: tuple[list[int], list[int]] | None = None
-        with torch.no_grad(), suppress(Exception):  # tensors of foreign kinds refuse what they like
+        with suppress(Exception):  # tensors of foreign kinds refuse what they like
             tensors = [tensor for ref in refs if (tensor := ref()) is not None]
             if len(tensors) == len(refs) > 0 and _are_rows(tensors, target):
-                pairs = self._hash(forward.module, tensors, target, learns=learns)
+                pairs = self._hash(forward, tensors, target, learns=learns)
                 if pairs is not None and learns:
                     mirrored = self._mirrored.setdefault(tally.source, MirroredTargets())
                     mirrored.add(tensors[0], target, pairs[0], alone=len(tensors) == 1)
@@ -213,18 +214,17 @@ class SamplePairs(Watcher):
             epochs.add(rows, targets)
 
     def _hash(
-        self, module: str, tensors: list[torch.Tensor], target: torch.Tensor, *, learns: bool
+        self, forward: Forward, tensors: list[torch.Tensor], target: torch.Tensor, *, learns: bool
     ) -> tuple[list[int], list[int]] | None:
         """Return a number for each row of what a module was given, and for its target; or None."""
         first, left = tensors[0], self._left[learns]
-        if module not in self._rich:
+        if forward.module not in self._rich:
             if len(torch.unique(first[:2].detach())) <= _VALUES:
                 return None
-            self._rich.add(module)
+            self._rich.add(forward.module)
         left[0] -= len(first)
         left[1] -= sum(tensor.numel() * tensor.element_size() for tensor in (*tensors, target))
-        each = [hash_rows(tensor) for tensor in tensors]
-        rows = [hash(row) for row in zip(*each, strict=True)]
+        rows = self._batches.rows_of(forward, tensors)
         return rows, hash_rows(target.reshape(len(target), -1).double())
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.locate_nonfinite import tensors_in
-from trainguard.observe.loop.watch.samples.labels import hash_rows
+from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.samples.overlapping_windows import (
     OverlappingWindows,
     Runs,
@@ -20,6 +20,7 @@ from trainguard.observe.loop.watch.samples.overlapping_windows import (
 )
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Forward, Window
+from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
 _ROWS, _BYTES = 2**16, 2**26  # that are hashed, of training and of evaluations each
@@ -119,12 +120,17 @@ class SharedRows(Watcher):
     """
 
     makes = ("Probe:overlap", "Probe:windows")
+    relies_on = ("Batches",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._modules: defaultdict[str, _Rows] = defaultdict(_Rows)
         self._waiting: deque[tuple[Forward, list[int], Runs]] = deque()
         self._left = {True: [_ROWS, _BYTES], False: [_ROWS, _BYTES]}  # training, evaluation
+
+    def install(self, patches: Patches) -> None:
+        """Ask for the watcher that hashes what is given."""
+        self._batches = self.recorder.watcher(Batches)
 
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
@@ -138,7 +144,7 @@ class SharedRows(Watcher):
         runs: Runs = []
         with torch.no_grad(), suppress(Exception):  # tensors of foreign kinds refuse what they like
             if _are_samples(given):
-                rows = [hash(row) for row in zip(*map(hash_rows, given), strict=True)]
+                rows = self._batches.rows_of(forward, given)
                 known = self._modules.get(forward.module)
                 if known is None or not known.windows.is_hopeless:
                     runs = runs_in(given[0])
