@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 _DEPENDS = 1e-4  # of a logit, or of the spread of the targets: less is no answer to an input
+_NUMPY = {torch.float32, torch.float64, torch.int64, torch.uint8}  # dtypes that are NumPy's too
 _ROWS, _COLUMNS = 16, 4096  # of a batch, that are compared with each other
 
 Number = Any  # a float, on an accelerator a tensor that is fetched at the end
@@ -61,11 +62,10 @@ def mean_of(value: torch.Tensor) -> Number:
 
 def _spread(rows: torch.Tensor) -> Number:
     """Return how far the first samples of a batch are from each other at most."""
-    few = rows[:_ROWS].reshape(min(len(rows), _ROWS), -1)[:, :_COLUMNS]
-    if not few.numel():
-        return 0.0
-    few = few.float()
-    if few.is_cpu:  # in NumPy, which is faster with few
-        values = few.numpy()
-        return float(np.abs(values - values[:1]).max())
-    return (few - few[:1]).abs().max()
+    if rows.is_cpu and rows.dtype in _NUMPY:  # which is faster with few
+        first = rows.detach().numpy()[:_ROWS]
+        values = first.reshape(len(first), -1)[:, :_COLUMNS].astype(np.float32, copy=False)
+        return float(np.abs(values - values[:1]).max()) if values.size else 0.0
+    few = rows[:_ROWS].reshape(min(len(rows), _ROWS), -1)[:, :_COLUMNS].float()
+    spread = (few - few[:1]).abs().max() if few.numel() else few.sum()
+    return spread.tolist() if spread.is_cpu else spread

@@ -225,6 +225,8 @@ class SamplePairs(Watcher):
         left[0] -= len(first)
         left[1] -= sum(tensor.numel() * tensor.element_size() for tensor in (*tensors, target))
         rows = self._batches.rows_of(forward, tensors)
+        if target.dim() == 1 and not target.is_floating_point():
+            return rows, target.tolist()
         return rows, hash_rows(target.reshape(len(target), -1).double())
 
 
