@@ -153,7 +153,8 @@ def _counts(more: Any, samples: int, passes: int) -> bool:
     """Say whether a number has grown by samples of an evaluation, or their parts, or batches."""
     if more.ndim:
         return False
-    return bool(more == round(float(more)) and (more >= max(2, samples) or more == passes > 1))
+    whole = float(more).is_integer()  # which what is not finite is not
+    return bool(whole and (more >= max(2, samples) or more == passes > 1))
 
 
 def _is(value: float, mean: float, rounding: float) -> bool:
