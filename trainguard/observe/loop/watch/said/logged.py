@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from trainguard.core.log_line import Number, is_accuracy
+from trainguard.core.names import EVALUATION, words_of
 from trainguard.events import loop as events
 from trainguard.events.base import Event
 from trainguard.observe.loop.watch.said.loggers import Loggers, numbers_given
@@ -67,6 +68,7 @@ class LoggedValues(Watcher):
     The Logged events: of the two output streams, and of the loggers that are imported.
 
     says_accuracy: whether a number was ever said under a name that may mean an accuracy.
+    says_evaluation: whether one was under a name that is about an evaluation.
     """
 
     makes = ("Logged",)
@@ -80,7 +82,7 @@ class LoggedValues(Watcher):
         self._loggers: Loggers | None = None
         self._until = 0  # the step after the latest that was recorded
         self._heard_at: dict[str, tuple[int, bool]] = {}
-        self.says_accuracy = False
+        self.says_accuracy = self.says_evaluation = False
 
     def install(self, patches: Patches) -> None:
         """Listen to both streams and to the loggers that are there."""
@@ -182,6 +184,7 @@ class LoggedValues(Watcher):
         if column is None and len(self._columns) < _MOST_NAMES:
             column = self._columns[channel, name] = _LoggedColumn()
             self.says_accuracy |= is_accuracy(name)
+            self.says_evaluation |= not EVALUATION.isdisjoint(words_of(name))
         return column
 
     def _keep(self, column: _LoggedColumn, row: _Row) -> None:

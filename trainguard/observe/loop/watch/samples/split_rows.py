@@ -82,6 +82,8 @@ class SplitRows(Watcher):
         first = next((tensor for tensor in tensors_in(inputs) if tensor.dim()), None)
         if first is None or len(first) < _LEAST or self._evaluations >= _EVALUATIONS:
             return
+        if not self._logged.says_evaluation:
+            return
         scores, self._scores = self._scores, None
         known = self._given() if self._given is not None else None
         self._again = self._again + 1 if known is first else 0
