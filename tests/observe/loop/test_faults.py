@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from functools import cache
 from io import BytesIO
-from types import FunctionType
+from types import FunctionType, MethodType
 
 import numpy as np
 import pytest
@@ -159,19 +159,19 @@ def test_every_column_of_a_watcher_is_declared() -> None:
     """What a watcher answers is among what it says that it makes."""
     recorder, undeclared = Recorder("x"), set()
 
-    def note(watcher: Watcher, method: Callable[..., dict[str, object]]) -> Callable[..., object]:
+    def note(method: MethodType) -> MethodType:
         """Return a method that takes down the columns which nobody expects."""
 
-        def wrapper(*what: object) -> object:
+        def wrapper(watcher: Watcher, *what: object) -> object:
             """Call the method."""
             columns = method(*what) or {}
             undeclared.update(() if "*" in watcher.makes else set(columns) - {*watcher.makes})
             return columns
 
-        return wrapper
+        return MethodType(wrapper, method.__self__)
 
-    for instant, pairs in recorder._told.items():
-        recorder._told[instant] = [(w, note(w, method)) for w, method in pairs]
+    for instant, methods in recorder._told.items():
+        recorder._told[instant] = [note(method) for method in methods]
     with recorder:
         train()
     assert undeclared == set()

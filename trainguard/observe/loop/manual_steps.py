@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001 no other way to ask
 _SAMPLED = 8  # parameters looked at, and elements of each
+_TELLING = 2  # parameters that have just moved, by which it is seen whether the next step is made
 _SURELY = 8  # moves in a row of what an optimizer holds that has never stepped: no perturbation
 _Kept = tuple[torch.Tensor, torch.Tensor]  # a parameter, and some of its elements before
 _Pair = tuple[torch.Tensor, torch.Tensor]  # a parameter and its gradient
@@ -36,6 +37,8 @@ class ManualSteps:
         self.window: Window | None = None
         self._columns: Columns = {}
         self._before: list[_Kept] = []
+        self._telling: list[weakref.ref[torch.Tensor]] = []
+        self._tells = True  # whether what has moved once has always moved so far
         self._held: list[_Kept] = []
         self._moves = 0  # of what optimizers hold, without a step of theirs
         self._left = False  # whether steps are left to the optimizers
@@ -94,11 +97,14 @@ class ManualSteps:
         before, self._before = self._before, []
         held, self._held = self._held, []
         columns, self._columns = self._columns, {}
-        self._moves += bool(held and self.recorder.faults.look(_have_moved, held))
+        self._moves += bool(held and self.recorder.faults.look(_find_moved, held))
         if self.window is None or not before:
             return
-        if not self.recorder.faults.look(_have_moved, before):
+        moved = self.recorder.faults.look(_find_moved, before)
+        if not moved:
+            self._tells, self._telling = self._tells and not self._telling, []
             return
+        self._telling = [weakref.ref(p) for p in moved[:_TELLING]] if self._tells else []
         if columns:
             self.recorder.step_ends(self.window, columns)
         else:
@@ -108,12 +114,13 @@ class ManualSteps:
         """Count a step that is not to be recorded, before the backward of the next one."""
         if self.window is not None:
             self.look()
-            self.recorder.faults.look(self._keep)
+            telling = [p for ref in self._telling if (p := ref()) is not None]
+            self.recorder.faults.look(self._keep, telling)
 
-    def _keep(self) -> None:
-        """Remember what the parameters are worth now."""
+    def _keep(self, telling: Sequence[torch.Tensor] = ()) -> None:
+        """Remember what the parameters are worth now, or a few that tell as much."""
         if self.window is not None:
-            kept = self.window.parameters[:_SAMPLED]
+            kept = telling or self.window.parameters[:_SAMPLED]
             self._before = [(p, _sample(p).clone()) for p in kept]
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
@@ -165,9 +172,9 @@ def _held_by(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def _have_moved(before: list[_Kept]) -> bool:
-    """Say whether some parameters differ from what they were."""
-    return any(not torch.equal(_sample(p), old) for p, old in before)
+def _find_moved(before: list[_Kept]) -> list[torch.Tensor]:
+    """Return the parameters that differ from what they were."""
+    return [p for p, old in before if not torch.equal(_sample(p), old)]
 
 
 def _sample(parameter: torch.Tensor) -> torch.Tensor:

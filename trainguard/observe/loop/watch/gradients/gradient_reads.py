@@ -111,7 +111,7 @@ class GradientReads(Watcher):
         """Put a property over the gradient of tensors; setting and deleting it stay C's own."""
         unwrapped = get_default_nowrap_functions()  # filled before, so that C's own stays in it
         patches.replace(torch.Tensor, "grad", self._property)
-        self.recorder.at_unwatched = self._question.clear  # what arrives then is another gradient
+        self.recorder.at_unwatched = self._forget
         getter = vars(torch.Tensor)["grad"].__get__
         unwrapped.add(getter)  # subclasses of Tensor pass the result on as it is
         patches.on_undo(lambda: unwrapped.discard(getter))
@@ -194,6 +194,11 @@ class GradientReads(Watcher):
         self._hidden = True
         sys.modules["torch._dynamo.eval_frame"].skip_code(self._code)
         self._looks = torch.compiler.disable(self._look)  # type: ignore[no-untyped-call]
+
+    def _forget(self) -> None:
+        """Put nothing in question where the run goes on unwatched: nothing tells of backwards."""
+        if self.recorder.steps > self._until:
+            self._question.clear()
 
     @shielded
     def _look(self, tensor: torch.Tensor, frame: FrameType) -> None:
