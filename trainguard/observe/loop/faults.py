@@ -60,7 +60,7 @@ class Faults:
                 if answer := method(*what):
                     columns |= answer
             except Exception as error:  # noqa: BLE001 nothing of ours may raise in the user's code
-                self.switch_off(method.__self__, error)
+                self.switch_off(method.__self__, describe(error))
         return columns
 
     def look(self, method: Callable[..., T], *args: Any) -> T | None:

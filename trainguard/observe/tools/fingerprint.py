@@ -44,13 +44,17 @@ def hash_rows(inputs: torch.Tensor) -> list[int]:
 
 def hashes_of_rows(inputs: torch.Tensor) -> Hashes:
     """Return a hash of each row of an input; of a long row, of elements all along it."""
-    flat = inputs.detach().reshape(len(inputs), -1)
-    if flat.shape[1] > _ROW:
-        flat = flat[:, :: flat.shape[1] // _ROW | 1]
-    rows = flat.contiguous().view(torch.uint8).numpy()
-    if rows.shape[1] % 8:
-        rows = np.pad(rows, ((0, 0), (0, -rows.shape[1] % 8)))
-    return hash_words(rows.view(np.uint64))
+    held = inputs.detach() if inputs.requires_grad else inputs
+    if held.dtype is torch.bfloat16:  # which NumPy has not
+        held = held.view(torch.int16)
+    array = held.numpy()  # a call of torch takes as long as ten of NumPy
+    rows = array.reshape(len(array), -1)
+    if rows.shape[1] > _ROW:
+        rows = rows[:, :: rows.shape[1] // _ROW | 1]
+    data = np.ascontiguousarray(rows).view(np.uint8)
+    if data.shape[1] % 8:
+        data = np.pad(data, ((0, 0), (0, -data.shape[1] % 8)))
+    return hash_words(data.view(np.uint64))
 
 
 def hash_words(words: Hashes) -> Hashes:
