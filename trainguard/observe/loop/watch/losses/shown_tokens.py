@@ -12,7 +12,7 @@ from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.samples.batches import Batches
-from trainguard.observe.loop.watch.watcher import Watcher, shielded
+from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.tools.patches import Patches
 
 _FUNCTIONS = ("cross_entropy", "nll_loss")
@@ -74,7 +74,6 @@ class ShownTokens(Watcher):
                     source=source,
                 )
 
-    @shielded
     def _on_loss(
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
     ) -> None:
