@@ -136,6 +136,13 @@ class Recorder:
         self.limit = self.asks = self.before_pass = self.live = None
         self.patches.active = self.patches.watching = True
 
+    def dismiss(self, watcher: Watcher) -> None:
+        """Tell a watcher of nothing any more but the end: it has seen all that it wants."""
+        self._told = {
+            instant: [method for method in methods if method.__self__ is not watcher]
+            for instant, methods in self._told.items()
+        }
+
     def is_looking(self) -> bool:
         """Say whether what happens now, in this thread, is to be recorded."""
         return self.patches.live and not self.thread.is_elsewhere()

@@ -91,7 +91,7 @@ def shielded(method: F) -> F:
     return wrapper  # type: ignore[return-value]
 
 
-def listeners(watchers: Iterable[Watcher]) -> dict[str, list[Callable[..., Any]]]:
+def listeners(watchers: Iterable[Watcher]) -> dict[str, list[Any]]:
     """Return the methods that watchers define themselves, by the instant they are called at."""
     names = ("forward", "before_backward", "after_backward", "before_step", "after_step")
     return {name: [getattr(w, name) for w in watchers if overrides(w, name)] for name in names}

@@ -72,7 +72,10 @@ class Gradients(Watcher):
         if window.culprit or window.norms is None:
             return {"culprit": window.culprit} if window.culprit else {}
         pairs = window.gradients()
-        name_at, count = _namer(pairs, self.recorder.names.parameter), len(pairs)
+        name_of, count = self.recorder.names.parameter, len(pairs)
+        # Those on the CPU are read before the step is over, so that nothing is kept by a reference.
+        here = window.norms.is_cpu
+        name_at = (lambda place: name_of(pairs[place][0])) if here else _namer(pairs, name_of)
 
         def culprit(each: list[float]) -> str:
             """Return the last of the model whose gradient is not finite: it had it first."""
@@ -89,9 +92,10 @@ def norms(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
     strided = torch.strided
     dense = [g if g.layout == strided and type(g) is torch.Tensor else _dense(g) for _, g in pairs]
     each = list(torch._foreach_norm(dense))  # noqa: SLF001 the public ones return one of all
-    if len({n.get_device() for n in each}) > 1:
-        each = [n.to(each[0].device) for n in each]
-    return torch.stack(each).float()
+    try:
+        return torch.stack(each).float()
+    except RuntimeError:  # they are on several devices
+        return torch.stack([n.to(each[0].device) for n in each]).float()
 
 
 def _dense(gradient: torch.Tensor) -> torch.Tensor:

@@ -68,6 +68,8 @@ class ModuleProbe(Watcher):
     def after_step(self, window: Window) -> Columns:
         """Try it, where the pass was learned from."""
         last, self._last = self._last, None
+        if not self.is_wanted:
+            self.recorder.dismiss(self)
         if last is None or not self.is_wanted or not self.recorder.steps:
             return {}
         self._left -= 1

@@ -142,7 +142,7 @@ class SharedRows(Watcher):
         given = [t for t in tensors_in(inputs) if t.dim()]
         rows: list[int] = []
         runs: Runs = []
-        with torch.no_grad(), suppress(Exception):  # tensors of foreign kinds refuse what they like
+        with suppress(Exception):  # tensors of foreign kinds refuse what they like
             if _are_samples(given):
                 rows = self._batches.rows_of(forward, given)
                 known = self._modules.get(forward.module)
