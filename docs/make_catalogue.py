@@ -98,7 +98,9 @@ def invariant_lines(made: Invariant) -> Iterator[str]:
     if changed:
         changed = changed.removeprefix("@@\n").rstrip()
         yield f"## The change that mends it\n\n```diff\n{changed}\n```\n"
-    if broken is not None:
+    if broken is None:
+        yield "It has no example here: what breaks it needs a device besides the processor.\n"
+    else:
         path, code = broken.relative_to(FIXTURES.parent).as_posix(), "\n".join(_code(broken))
         yield f"## Code that breaks it\n\n`{path}`, which a test runs:\n\n```python\n{code}\n```\n"
     yield f'## Excuse it\n\n```python\nallow={{"{made.name}": "<reason>"}}\n```\n'
