@@ -1,0 +1,32 @@
+"""Evaluations whose inputs have another scale than those of the training."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.recorder import Recorder
+
+
+@pytest.mark.parametrize(("scale", "shift", "steps"), [(9.0, 20.0, [80]), (1.0, 0.0, [])])
+def test_an_evaluation_without_a_loss(scale: float, shift: float, steps: list[int]) -> None:
+    """The classes that a loader serves with an input tell how wrong a model is about it."""
+    torch.manual_seed(0)
+    points = torch.randn(320, 4)
+    classes = (points[:, 0] > 0).long()
+    training = DataLoader(TensorDataset(points[:160], classes[:160]), 8, shuffle=True)
+    held_out = DataLoader(TensorDataset(points[160:] * scale + shift, classes[160:]), 40)
+    with Recorder("x") as recorder:
+        model = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+        for _ in range(4):
+            for inputs, targets in training:
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(model(inputs), targets).backward()
+                optimizer.step()
+            with torch.no_grad():
+                for inputs, _ in held_out:
+                    model(inputs)
+    probes = [event for event in recorder.trace if isinstance(event, Probe)]
+    assert [p.step for p in probes if p.probe == "scale"] == steps
