@@ -46,6 +46,7 @@ def test_one_of_two(tmp_path) -> None:
     done = command(tmp_path, "join", ".")
     assert done.returncode == 0
     assert "1 of 2 processes were judged together" in done.stdout
+    assert "train.py: 1 trace in ." in done.stdout
     assert "rank 0: no trace of it is here" in done.stdout
 
 

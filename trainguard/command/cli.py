@@ -36,7 +36,7 @@ from trainguard.command.options import (
     split_globs,
 )
 from trainguard.command.ranks import world
-from trainguard.command.run import launch
+from trainguard.command.run import check_script, launch
 from trainguard.command.run_request import RunRequest
 from trainguard.command.schema import print_schema
 from trainguard.command.torchrun import settle, start_ranks, told_command
@@ -177,6 +177,7 @@ def run_script(
             baseline=open_baseline(baseline, update_baseline),
         )
         if ranks is not None:
+            check_script(order)
             raise typer.Exit(start_ranks(ranks, sys.argv[1:]))
         raise typer.Exit(settle(launch(order)))
 

@@ -86,7 +86,8 @@ def join_traces(
         verdicts = tuple(map(held.settle, [*map(held.hold, verdicts)]))
         rows = [*as_rows(others, world), *baseline_as_rows(held)]
         rows += [("unread", name) for name in found.unread]
-        head = f"{joined.subject}: {len(found.files)} traces in {folder}"
+        number = len(found.files)
+        head = f"{joined.subject}: {number} {'trace' if number == 1 else 'traces'} in {folder}"
         text = render_report(verdicts, head, rows, strict=settings.strict, by_name=verbose)
         account = RunAccount(
             subject=run,

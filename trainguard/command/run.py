@@ -88,6 +88,12 @@ def launch(order: RunRequest) -> int:
             return _judge_and_report(order, traces, spawned, code, live, out, err)
 
 
+def check_script(order: RunRequest) -> None:
+    """Raise DeclarationError for a script that is none, before processes are made for it."""
+    if not order.subject.module:
+        _find_program(order)
+
+
 @contextmanager
 def _ignore_termination() -> Iterator[None]:
     """Let nobody end the process inside a block; afterwards a thread may keep it going for long."""

@@ -7,6 +7,7 @@ import tempfile
 
 import pytest
 
+from tests.forks import command
 from trainguard.command import ranks
 
 LEFT_OVER = "gradients_start_empty"  # broken where zero_grad is left out
@@ -141,3 +142,11 @@ def test_processes_that_wait_for_each_other(folder, who, found, stood) -> None:
     assert folder.found("out.json") == found
     assert [words for words in stood if words not in done.stdout] == []
     assert "all 2 processes were judged together" in done.stdout
+
+
+def test_processes_of_no_script(tmp_path) -> None:
+    """None is made, so that one sentence says what is missing."""
+    done = command(tmp_path, "run", "--ranks", "2", "absent.py")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("There is no script 'absent.py' in ")
+    assert done.stderr.count("\n") == 1
