@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from trainguard.core.catalogue import Evidence
 from trainguard.events.base import Event
 from trainguard.events.counterfactual import WhatIf
-from trainguard.events.fit import BaselineFit, Metrics, Skill
+from trainguard.events.fit import BaselineFit, Metrics, Score, Skill
 from trainguard.events.loop import (
     Average,
     Evaluation,
@@ -103,9 +103,12 @@ MEASURED = some(
     "no evaluation with a loss function of torch was seen",
     lambda e: e.measures and not e.routine,
 )
-# What a pass without a loss is for is not known, unless it leaves batch statistics behind.
+# What a pass without a loss is for is not known, unless it leaves batch statistics behind, or is
+# about classes.
 SWEPT = either(
-    MEASURED, some(Evaluation, "-", lambda e: e.touched and not (e.gradients or e.routine))
+    MEASURED,
+    some(Evaluation, "-", lambda e: e.touched and not (e.gradients or e.routine)),
+    some(Score, "-", lambda score: score.evaluation),
 )
 CLIPPING = some(Step, "no gradient was clipped", lambda s: s.clip)
 GRADIENTS = some(Step, "no norm of gradients was known", lambda s: not isnan(s.norm))

@@ -8,8 +8,14 @@ from trainguard.core.catalogue import SOON, invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import at_step, integer, portion
 from trainguard.events.base import Event
-from trainguard.events.loop import Evaluation, Parameter, Probe, Step
+from trainguard.events.loop import Evaluation, Logged, Parameter, Probe, Step
 from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evaluations.accuracy_bases import (
+    Closeness,
+    bases_of,
+    means_accuracy,
+    score_places,
+)
 from trainguard.invariants.loop.evidence import (
     BATCHES,
     MEASURED,
@@ -21,6 +27,7 @@ from trainguard.invariants.loop.wording import Course, and_more, count, courses,
 
 _FEW = 2
 _SWEEPS = 3  # between steps; batch statistics are gathered on purpose once, or at the end
+_NEAR = 2e-3  # of an accuracy that is said: what averaging in float16 may change
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 _FROZEN = 50  # steps that ask a module that does not move: fewer may lie between two updates of it
 
@@ -150,7 +157,8 @@ def evaluation_mode_is_on(trace: Trace[Event]) -> Iterator[Finding]:
     Allows: passes of every window (a rollout, a teacher); batch statistics that are gathered before
         evaluations; modules that are kept awake in a model in evaluation mode, as for Monte Carlo
         dropout; a single pass with a graph, which may be a batch that was skipped.
-    Misses: dropout alone where no loss is one of torch's functions; dropout called as a function.
+    Misses: dropout alone where no loss is one of torch's functions and no accuracy is said; dropout
+        called as a function.
     Why: dropout makes the validation loss too high and noisy, and batch statistics take in the
         validation set.
     Source: pliang279/MultiBench issue 26; icon-lab/SynDiff issue 46.
@@ -179,6 +187,18 @@ def _find_sweeps(trace: Trace[Event]) -> Iterator[Finding]:
     """Yield a finding where passes without a loss go on moving batch statistics in the training."""
     every = events(trace, Evaluation)
     asleep = {e.module for e in every if not e.training}
+    said = [e for e in every if e.module not in asleep and _says_accuracy(trace, e)]
+    if len({e.step for e in said}) >= _SWEEPS:
+        yield Finding(
+            f"`{trace.subject}` measures an accuracy in training mode",
+            at_step(said[0].step) + f", {and_more(said[0].awake)}",
+            "awake in " + integer(len(said), "evaluations"),
+            "asleep",
+            why="model.eval() is missing before the evaluation",
+            event=said[0],
+            source=said[0].source,
+        )
+        return
     last = sum(step.span for step in events(trace, Step) if not step.skipped)
     sweeps = [e for e in every if _moves_statistics(e) and 0 < e.step < last]
     sweeps = [e for e in sweeps if e.module not in asleep]
@@ -196,6 +216,22 @@ def _find_sweeps(trace: Trace[Event]) -> Iterator[Finding]:
             event=first,
             source=first.source,
         )
+
+
+def _says_accuracy(trace: Trace[Event], passes: Evaluation) -> bool:
+    """Say whether the hits of passes with something awake are the accuracy that is said of them."""
+    if not passes.awake or passes.gradients or passes.routine or not passes.step > 0:
+        return False
+    places = [own for own in score_places(trace) if own.scores[0].source == f"of {passes.module}"]
+    return any(
+        said.step == passes.step
+        and means_accuracy(said.name)
+        and basis.part == "evaluation"
+        and Closeness(_NEAR)(said, basis.counts["right"].share)
+        for said in events(trace, Logged)
+        for own in places
+        for basis in bases_of(own, -1, said)
+    )
 
 
 def _moves_statistics(passes: Evaluation) -> bool:

@@ -72,7 +72,7 @@ class NearTargets:
 
 def _targets_in(value: Any, given: list[torch.Tensor]) -> Iterator[torch.Tensor]:
     """Yield what may be classes in a variable: beside inputs, or the same rows of a whole table."""
-    places = {storage_of(tensor) for tensor in given}
+    places = {storage_of(tensor) for tensor in given[:1]}  # a batch may be given as a whole
     for tensor in [value] if isinstance(value, torch.Tensor) else _entries_of(value):
         if tensor.is_floating_point() or tensor.is_complex() or not tensor.dim():
             continue
