@@ -66,7 +66,7 @@ class Scores(Watcher):
     The Score events, of the loss functions that are about classes or probabilities.
 
     In a long run, those of training go on only where an accuracy is ever said. Until then nothing
-    is counted: what is put aside is let go where none was said to the end.
+    is counted: what is put aside of training is let go where none was said to the end.
     """
 
     makes = ("Score",)
@@ -105,10 +105,12 @@ class Scores(Watcher):
             self._add(place, "cross_entropy", *near, self._ignored)
 
     def finish(self) -> Iterator[Event]:
-        """Return what was counted at each place, where an accuracy was said to compare it with."""
-        for (source, _), stretches in self._places.items() if self._logged.says_accuracy else ():
+        """Return what was counted at each place, of training where an accuracy was ever said."""
+        for (source, learns), stretches in self._places.items():
             if self._measured and source.startswith("of "):
                 continue  # what a loss is given is known for sure
+            if learns and not self._logged.says_accuracy:
+                continue
             for stretch in stretches:
                 for count in stretch.waiting:
                     stretch.add(count())
