@@ -64,13 +64,15 @@ def _calls(recorder: "Recorder", call: Callable[..., Any]) -> Callable[..., Any]
         """Call the module, and tell of it once it is done."""
         if compiling():
             return call(module, *args, **kwargs)
-        inner = getattr(inside, "module", None) is not None or recorder.backward  # a checkpoint's
-        if thread.splits and not inner and builds() and thread.part() is not None:
-            return nn.Module.__call__(module, *args, **kwargs)  # the new recording sees it too
-        if inner or not patches.live or elsewhere():
+        if getattr(inside, "module", None) is not None or recorder.backward:  # a checkpoint's
             called.add(id(module))
-            if inner and not builds() and getattr(inside, "builds", False):
+            if not builds() and getattr(inside, "builds", False):
                 graphless.add(id(module))
+            return call(module, *args, **kwargs)
+        if thread.splits and builds() and thread.part() is not None:
+            return nn.Module.__call__(module, *args, **kwargs)  # the new recording sees it too
+        if not patches.live or elsewhere():
+            called.add(id(module))
             return call(module, *args, **kwargs)
         if is_abstract():
             return call(module, *args, **kwargs)

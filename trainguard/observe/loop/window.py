@@ -112,7 +112,9 @@ class Window:
     def is_surveyed(self) -> bool:
         """Whether the step that ends this window is looked at more closely than most."""
         index = self.index
-        return index < 8 or index & (index - 1) == 0 or index % (32 if index < DENSE else 256) == 0
+        if index & 31:  # most often
+            return index < 8 or not index & (index - 1)
+        return index < DENSE or not index & 255 or not index & (index - 1)
 
     def has_stopped(self, steps: int) -> bool:
         """Say whether its optimizer has made no step for far longer than it ever paused before."""

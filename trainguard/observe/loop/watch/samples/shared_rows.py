@@ -200,8 +200,9 @@ class SharedRows(Watcher):
         self._waiting.clear()
         for module, rows, runs in learned:
             self._modules[module].learn(rows, runs)
-        for module, passes in Counter(module for module, *_ in learned).items():
-            self._modules[module].blurred |= passes > most
+        if len(learned) > most:
+            for module, passes in Counter(module for module, *_ in learned).items():
+                self._modules[module].blurred |= passes > most
 
 
 def _are_samples(given: list[torch.Tensor]) -> bool:
