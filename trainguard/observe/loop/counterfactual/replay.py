@@ -85,9 +85,11 @@ class BatchAgain(Question):
         """Count the steps after which the loss of the batch was higher."""
         losses, values = edited["losses"][1:], edited["values"][1:]
         if any(len(each) != 1 for each in losses) or not math.isfinite(losses[0][0]):
+            self.asks = 1  # nor will later steps
             return Contrast(void="not every step has one backward pass with a finite loss")
         flat = [each[0] for each in losses]
         if not all(values):
+            self.asks = 1
             return Contrast(void="no loss function of torch was called")
         both = [_rises(flat), _rises([sum(each) for each in values])]
         return Contrast(float(min(both)), float(len(flat) - 1), tuple(flat))
