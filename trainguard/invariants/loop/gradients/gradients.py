@@ -175,10 +175,10 @@ def gradient_norm_is_positive(trace: Trace[Event]) -> Iterator[Finding]:
     The gradients of a step are not all zero.
 
     Judges: the global norm in the steps that backward ran for; optimizers that make 5 steps or
-        more and hold frozen parameters only; those that make 20 or more and whose parameters, all
-        of modules that are called where something is learned, never get a gradient; models whose
-        first weights, half of all or more, had a gradient once and get zeros in the last 20 steps
-        while the rest learns on.
+        more and hold frozen parameters only; those beside others that make 20 or more and whose
+        parameters, all of modules that are called where something is learned, never get a
+        gradient; models whose first weights, half of all or more, had a gradient once and get
+        zeros in the last 20 steps while the rest learns on.
     Allows: zeros in half of the steps (an advantage of zero); where a loss is exactly zero, as
         when every margin is kept; in a single step; steps of one of several optimizers that no
         gradient was meant for, where others of its steps have some; parameters that move without
@@ -256,7 +256,8 @@ def _is_unreached(course: Course, idle: int) -> bool:
     """Say whether an optimizer steps all the time, and all that it holds may well be idle."""
     nothing = all(not (s.received or s.norm > 0 or s.update > 0) for s in course.steps)
     held = max((s.held for s in course.steps), default=0)
-    return nothing and 0 < held <= idle and not course.by_hand and count(course.steps) >= _DEAD
+    beside = not (course.alone or course.by_hand)  # of one that is alone the loss has no graph
+    return nothing and 0 < held <= idle and beside and count(course.steps) >= _DEAD
 
 
 def _make_unreached_finding(trace: Trace[Event], course: Course) -> Finding:
