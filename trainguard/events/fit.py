@@ -55,6 +55,8 @@ class Skill(Event):
     step: how many optimizer steps had been made. rows: how many samples were evaluated.
     right: for how many the highest score was that of their class; commonest: how many had the
         commonest class, rarest: the rarest of all classes that there are scores for.
+    recall: how far the mean recall of the classes that came is above that of a constant;
+        spread: its standard deviation where each class is named by chance.
     evaluations: how many there were at that place.
     """
 
@@ -64,6 +66,8 @@ class Skill(Event):
     right: int = 0
     commonest: int = 0
     rarest: int = 0
+    recall: float = 0.0
+    spread: float = 0.0
     evaluations: int = 0
 
 

@@ -106,6 +106,8 @@ def skill(right: int, **more) -> Skill:
         ([skill(60)], {"loss": 0.5}, ["broken"]),
         ([skill(90)], {"loss": 0.5}, []),
         ([skill(40), skill(90)], {"loss": 0.5}, []),
+        ([skill(40, recall=0.2, spread=0.03)], {"loss": 0.5}, []),
+        ([skill(40, recall=0.1, spread=0.03)], {"loss": 0.5}, ["broken"]),
         ([skill(40)], {"loss": 2.0}, []),
         ([skill(40)], {"loss": 0.5, "learnable": 0.1}, []),
         ([skill(40)], {"loss": 0.5, "only": 0.5}, []),

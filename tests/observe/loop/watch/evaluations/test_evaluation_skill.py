@@ -1,5 +1,6 @@
 """What the recorder sees of how right a model is in evaluation."""
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -42,6 +43,8 @@ def test_the_classes_of_a_loss_function() -> None:
     (skill,) = skills_of(with_loss)
     assert (skill.step, skill.rows, skill.right, skill.commonest) == (1, 100, 75, 25)
     assert "test_evaluation_skill.py" in skill.source
+    assert skill.recall == pytest.approx(0.5)  # three classes of four, where chance has one
+    assert skill.spread == pytest.approx((4 * 0.25 * 0.75 / 25) ** 0.5 / 4)
 
 
 def test_the_classes_that_a_loader_served() -> None:

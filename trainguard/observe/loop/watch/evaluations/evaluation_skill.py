@@ -27,8 +27,9 @@ _LARGEST = 2**22  # elements of the scores of a batch
 @dataclass(slots=True)
 class _Score:
     """
-    What was right at one place, in the evaluation at one step; counts: of each class.
+    What was right at one place, in the evaluation at one step.
 
+    counts, hits: how many rows had each class, and for how many of these it was named.
     right, rows: numbers, on an accelerator tensors that are fetched at the end.
     """
 
@@ -37,6 +38,7 @@ class _Score:
     right: Any = 0
     rows: Any = 0
     counts: torch.Tensor | None = None
+    hits: torch.Tensor | None = None
     evaluations: int = 1
 
 
@@ -79,7 +81,8 @@ class EvaluationSkill(Watcher):
     def finish(self) -> Iterator[Event]:
         """Return the latest evaluation at each place."""
         for score in self._scores.values():
-            if score.counts is not None and int(score.rows):
+            if score.counts is not None and score.hits is not None and int(score.rows):
+                recall, spread = _recall_classes(score.counts.double(), score.hits.double())
                 yield Skill(
                     source=score.source,
                     step=score.step,
@@ -87,6 +90,8 @@ class EvaluationSkill(Watcher):
                     right=int(score.right),
                     commonest=int(score.counts.max()),
                     rarest=int(score.counts.min()),
+                    recall=recall,
+                    spread=spread,
                     evaluations=score.evaluations,
                 )
 
@@ -115,11 +120,22 @@ class EvaluationSkill(Watcher):
             known = self._scores[place] = _Score(known.source, step, evaluations=more)
         with torch.no_grad():
             sound = inside.all()  # of a batch with other numbers nothing counts
+            named = scores.argmax(1) == target
             counts = count_wanted(target, inside, scores.shape[1]) * sound
+            hits = count_wanted(target, inside & named, scores.shape[1]) * sound
             known.counts = counts if known.counts is None else known.counts + counts
-            right, rows = (scores.argmax(1) == target).sum() * sound, sound * len(target)
+            known.hits = hits if known.hits is None else known.hits + hits
+            right, rows = named.sum() * sound, sound * len(target)
             known.right = known.right + (right.tolist() if right.is_cpu else right)
             known.rows = known.rows + (len(target) if right.is_cpu else rows)
+
+
+def _recall_classes(counts: torch.Tensor, hits: torch.Tensor) -> tuple[float, float]:
+    """Return how far the mean recall of classes is above chance, and its deviation by chance."""
+    came = counts > 0
+    share = 1 / float(came.sum())
+    above = float((hits[came] / counts[came]).mean()) - share
+    return above, share * float((share * (1 - share) / counts[came]).sum()) ** 0.5
 
 
 def _are_scores(scores: torch.Tensor, target: Any) -> bool:
