@@ -185,6 +185,7 @@ class Term(Event):
     distributions: calls whose input rows all lay in 0..1 and summed to one.
     positive, heavy, crossed: calls that take log-probabilities and got a value above zero, rows
         that sum to more than one, or another axis along which they, or soft targets, sum to one.
+    blanks: calls of ctc_loss, of those looked at, whose targets have the blank among them.
     negative, nonfinite: calls with such a result. weighted: whether weights were given.
     range: the smallest and the largest target, of probabilities and signs.
     shares: at the probed steps, the norm of this term's part of the gradient over that of the
@@ -206,6 +207,7 @@ class Term(Event):
     positive: int = 0
     heavy: int = 0
     crossed: int = 0
+    blanks: int = 0
     negative: int = 0
     nonfinite: int = 0
     range: tuple[float, ...] = ()

@@ -23,6 +23,7 @@ class Parameter(Event):
     dead: how many watched steps in a row, up to the end, gave it a gradient of exactly zero.
     moved: whether it differs at the end of the run from its beginning.
     moved_frozen: whether an optimizer's step moved it while it required no gradient.
+    unheard: the attribute that was to freeze it, and that torch does not know ("require_grad").
     rate: the highest learning rate that its parameter group had.
     copy: whether it belongs to a copy of a trained module (an average, a teacher).
     """
@@ -45,5 +46,6 @@ class Parameter(Event):
     dead: int = 0
     moved: bool = True
     moved_frozen: bool = False
+    unheard: str = ""
     rate: float = 0.0
     copy: bool = False

@@ -127,7 +127,11 @@ NUMBERS = some(Logged, "no number was printed or logged")
 READS = some(Read, "no line of the script read a gradient")
 PARAMETERS = some(Parameter, "no parameter was seen")
 FROZEN = either(
-    some(Parameter, "no parameter is frozen", lambda p: p.moved_frozen or not p.trainable),
+    some(
+        Parameter,
+        "no parameter is frozen",
+        lambda p: p.moved_frozen or bool(p.unheard) or not p.trainable,
+    ),
     lambda trace: "" if "frozen" in trace.promises else "none is promised to be",
 )
 AVERAGES = some(Average, "no average of the weights was seen")

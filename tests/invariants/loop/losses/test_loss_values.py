@@ -58,3 +58,10 @@ def test_what_the_loss_shows_is_said_once(judged) -> None:
     """Where the run's own loss is not finite, loss_is_finite says so."""
     lost = Step(step=0, loss=float("nan"), losses=(float("nan"),))
     assert judged(POSSIBLE, [lost, term("mse_loss", nonfinite=20)]) == []
+
+
+def test_a_blank_among_targets(judged) -> None:
+    """What ctc_loss keeps for the space between targets is none."""
+    (finding,) = judged(RANGE, [term("ctc_loss", blanks=7)])
+    assert str(finding.measured) == "7 calls with the blank among their targets"
+    assert judged(RANGE, [term("ctc_loss")]) == []

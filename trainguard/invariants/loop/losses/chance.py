@@ -174,13 +174,14 @@ def outputs_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
     """
     least = int(trace.limit("outputs_follow_inputs", _LEAST_ALIKE))
     for fit in events(trace, BaselineFit):
-        if max(fit.alike, fit.blank) < max(least, _LEAST_SHARE * fit.calls):
+        same = min(max(fit.alike, fit.blank), fit.calls)  # one that is looked at stands for several
+        if same < max(least, _LEAST_SHARE * fit.calls):
             continue
         blank = fit.blank > fit.alike
         what = "inputs" if blank else "outputs"
         yield Finding(
             f"the {what} of `{trace.subject}` are the same for every sample of a batch",
-            f"{fit.function}, in the last {max(fit.alike, fit.blank)} of {fit.calls} calls",
+            f"{fit.function}, in the last {same} of {fit.calls} calls",
             "one and the same for targets that differ",
             f"{what} that differ as the targets do",
             why="perhaps numbers below one that were cast to integers, or the same row for all"

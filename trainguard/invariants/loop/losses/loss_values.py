@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
-from trainguard.core.measure import portion
+from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Step, Term
 from trainguard.events.trace import Trace
@@ -36,17 +36,22 @@ def loss_targets_are_in_range(trace: Trace[Event]) -> Iterator[Finding]:
         cross-entropy and soft margins of several labels, above 0 for kl_div, and -1 or 1 for losses
         of pairs and signs, which take a 0 for neither. Targets of distances (mse_loss and its like)
         that the last function of the model cannot return: negative ones under a ReLU, those beyond
-        one under a sigmoid or tanh. A note for less than 20 % of them.
-    Allows: 1e-3 (limit) beyond the range; 5 % of the targets that cannot be returned.
+        one under a sigmoid or tanh. A note for less than 20 % of them. The blank of ctc_loss, in
+        the calls looked at.
+    Allows: 1e-3 (limit) beyond the range; 5 % of the targets that cannot be returned; blanks at the
+        end of padded rows.
     Misses: targets inside the range that mean something else; losses written by hand.
     Why: labels of -1 and 1 under a cross-entropy, or of 0 and 1 under a margin, train without an
         error, to an answer that is wrong.
-    Source: PyTorch, CosineEmbeddingLoss, MarginRankingLoss and BCEWithLogitsLoss (documentation).
+    Source: PyTorch, CosineEmbeddingLoss, MarginRankingLoss, BCEWithLogitsLoss and CTCLoss
+        (documentation: "the target index cannot be blank"); yl4579/AuxiliaryASR issue 4.
     """
     slack = trace.limit("loss_targets_are_in_range", _SLACK)
     for term in events(trace, Term):
         if term.beyond >= _SOME:
             yield _make_unreached_finding(trace, term)
+        if term.blanks:
+            yield _make_blank_finding(trace, term)
         allowed = _describe_range(term, slack)
         if allowed:
             low, high = term.range
@@ -71,6 +76,20 @@ def _make_unreached_finding(trace: Trace[Event], term: Term) -> Finding:
         "at most " + percent(_SOME),
         why="leave the last activation out, or bring the targets into its range",
         rank=Rank.BROKEN if term.beyond >= _UNREACHED else Rank.NOTE,
+        event=term,
+        source=term.source,
+    )
+
+
+def _make_blank_finding(trace: Trace[Event], term: Term) -> Finding:
+    """Return the finding about targets that ctc_loss takes for the space between targets."""
+    return Finding(
+        f"{term.function} of `{trace.subject}` is given its blank as a target",
+        f"target of shape {term.target}",
+        integer(term.blanks, "calls") + " with the blank among their targets",
+        integer(0, "calls"),
+        why="what has the number of the blank, 0 unless blank= says otherwise, can never be told:"
+        " count the labels from 1, with one output more, or give blank= a number of its own",
         event=term,
         source=term.source,
     )

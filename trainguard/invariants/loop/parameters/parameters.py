@@ -255,7 +255,8 @@ def frozen_parameters_stay(trace: Trace[Event]) -> Iterator[Finding]:
     What is frozen does not move.
 
     Judges: parameters that require no gradient, at each step of an optimizer; those named in
-        `frozen`, at the end of the run.
+        `frozen`, at the end of the run; those that were to be frozen by an attribute that torch
+        does not know, as `require_grad` of a parameter or `requires_grad` of a module.
     Allows: nothing for parameters that a step moved; copies, which follow by their own rule; what
         never required a gradient and is given one, as in an evolution strategy.
     Misses: buffers, such as batch statistics; frozen parameters that are edited by hand, unless
@@ -272,6 +273,9 @@ def frozen_parameters_stay(trace: Trace[Event]) -> Iterator[Finding]:
             p for p in parameters if p.moved_frozen and not p.copy and p not in promised
         ],
     }
+    told[f"parameters that `{trace.subject}` means to freeze are trained"] = [
+        p for p in parameters if p.unheard and p.moved and p.received and p not in promised
+    ]
     for summary, found in told.items():
         if found:
             yield Finding(
@@ -287,6 +291,11 @@ def frozen_parameters_stay(trace: Trace[Event]) -> Iterator[Finding]:
 
 def _why_moved(parameter: Parameter) -> str:
     """Guess why a frozen parameter moved."""
+    if parameter.unheard:
+        return (
+            f"`{parameter.unheard} = False` is an attribute that torch does not know: set"
+            " requires_grad of each parameter, or call requires_grad_(False) of the module"
+        )
     if parameter.moved_frozen:
         return (
             "an old gradient is still there, perhaps zeroed, so that momentum and weight decay go"

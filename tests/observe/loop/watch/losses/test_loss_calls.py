@@ -144,3 +144,22 @@ def test_other_axes_are_told_of_frames(axis: int, share: int) -> None:
             F.ctc_loss(FRAMES.log_softmax(axis), targets, *lengths)
     (term,) = (event for event in recorder.trace if isinstance(event, Term))
     assert term.crossed == 4 * share
+
+
+@pytest.mark.parametrize(
+    ("target", "blank", "seen"),
+    [
+        ([[0, 2], [1, 3]], 0, 12),
+        ([[1, 0], [3, 2]], 0, 0),
+        ([[1, 2], [3, 4]], 4, 0),
+        ([2, 3, 1, 0], 0, 12),
+        ([2, 3, 1, 4], 0, 0),
+    ],
+    ids=["first", "padding", "last", "joined", "joined, none"],
+)
+def test_blanks_among_targets(target: list, blank: int, seen: int) -> None:
+    """A blank is seen where it cannot be the padding of a row."""
+    scores = torch.randn(6, 2, 5).log_softmax(-1)
+    lengths = {"input_lengths": torch.tensor([6, 6]), "target_lengths": torch.tensor([2, 2])}
+    term = called("ctc_loss", scores, torch.tensor(target), blank=blank, **lengths)
+    assert term.blanks == (seen and 8)  # of the calls that are looked at

@@ -62,6 +62,7 @@ class LossCalls:
     checked: the calls whose values were looked at. hits, above, heavy, crossed: those of them whose
         input was a distribution, had a value above zero, were logarithms of more than one in all,
         and of distributions over the samples; on an accelerator they are counted there.
+    blanks: those whose targets have the blank of ctc_loss among them.
     negative, nonfinite: calls that returned less than zero, or no finite number.
     low, high: the smallest and the largest target.
     beyond: the shares of targets that the input cannot reach, in the calls looked at, added up.
@@ -83,6 +84,7 @@ class LossCalls:
     above: Any = 0
     heavy: Any = 0
     crossed: Any = 0
+    blanks: Any = 0
     negative: Any = 0
     nonfinite: Any = 0
     low: Any = inf
@@ -137,6 +139,8 @@ class LossCalls:
             self.checked += 1
             if rows.shape[-1] > 1:
                 self.hits += _as_count(are_distributions(rows, scores.dtype))
+            if self.function == "ctc_loss" and isinstance(target, torch.Tensor):
+                self.blanks += _as_count(_has_blank(target, (self.options or {}).get("blank", 0)))
             if self.function == "nll_loss":
                 self.above += _as_count(_largest_chosen(scores.detach(), target) > _ABOVE)
             elif self.function in LOGARITHMS:
@@ -206,6 +210,7 @@ class LossCalls:
                 positive=self._scale(int(self.above)) // turns,
                 heavy=self._scale(int(self.heavy)) // turns,
                 crossed=self._scale(int(self.crossed)) // turns,
+                blanks=int(self.blanks) // turns,
                 negative=int(self.negative) // turns,
                 nonfinite=int(self.nonfinite) // turns,
                 weighted=self.options is None or self.options.get("weight") is not None,
@@ -258,6 +263,14 @@ def are_distributions(rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     wide = rows.float()
     off = (wide.sum(-1) - 1).abs().max()
     return (wide.min() >= 0) & (wide.max() <= 1 + tolerance) & (off <= tolerance)
+
+
+def _has_blank(target: torch.Tensor, blank: int) -> torch.Tensor:
+    """Say whether a blank is among targets; at the end of a row it may be padding."""
+    blanks = target == blank
+    if target.dim() < 2:
+        return blanks.any()
+    return (blanks[:, :-1] & ~blanks[:, 1:]).any()
 
 
 def _off_along_axes(logs: torch.Tensor) -> torch.Tensor:

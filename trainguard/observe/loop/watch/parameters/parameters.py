@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.parameter import is_lazy
 
 from trainguard.events.base import Event
@@ -17,6 +18,10 @@ from trainguard.observe.loop.window import Window, gradient_of
 from trainguard.observe.tools.fingerprint import checksums, sample_elements
 from trainguard.observe.tools.local_values import has_memory
 
+# Of a module, the first one says nothing either.
+_UNHEARD = {"requires_grad", "require_grad", "required_grad", "requires_gard", "requires_grads"} | {
+    *("require_grads", "requires_gradient", "require_gradient", "require_gradients")
+}
 _FROZEN = 32  # frozen parameters without a gradient that are looked at around a step
 _SAMPLED = 1024  # elements of each
 
@@ -35,6 +40,7 @@ class Parameters(Watcher):
         self._received: dict[int, tuple[GradientCounts, list[ParameterHistory | None]]] = {}
         self._rates: dict[tuple[int, int], float] = {}
         self._frozen: dict[int, list[tuple[ParameterHistory, int | None]]] = {}
+        self._unheard: dict[int, str] = {}  # by the ids of parameters
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Meet the parameters of modules and optimizers that are new."""
@@ -181,6 +187,7 @@ class Parameters(Watcher):
         below: dict[int, bool] = {}
         for root in self.recorder.names.roots():
             for module in root.modules():
+                self._unheard.update((id(p), name) for p, name in _find_unheard(module))
                 for parameter in module._parameters.values():  # noqa: SLF001 methods are overridden
                     was = below.get(id(parameter), False)
                     below[id(parameter)] = was or id(module) in called
@@ -279,6 +286,7 @@ class Parameters(Watcher):
             dead=seen.dead,
             moved=seen.moved,
             moved_frozen=seen.moved_frozen,
+            unheard=self._unheard.get(seen.key, ""),
             rate=max((self._rates.get(group, 0.0) for group in seen.groups), default=0.0),
             copy=copy,
         )
@@ -288,6 +296,18 @@ class Parameters(Watcher):
         gone = {id(window) for window in self.recorder.windows if window.is_gone}
         past = sum(count for key, count in seen.received.items() if key in gone)
         return past + max((n for key, n in seen.received.items() if key not in gone), default=0)
+
+
+def _find_unheard(module: nn.Module) -> Iterator[tuple[torch.Tensor, str]]:
+    """Yield parameters that were to be frozen by an attribute that torch does not know."""
+    for name in vars(module).keys() & _UNHEARD:
+        if vars(module)[name] is False:
+            for below in nn.Module.parameters(module):
+                yield below, f"{type(module).__name__}.{name}"
+    for parameter in module._parameters.values():  # noqa: SLF001 methods are overridden
+        for name in getattr(parameter, "__dict__", {}).keys() & (_UNHEARD - {"requires_grad"}):
+            if parameter is not None and vars(parameter)[name] is False:
+                yield parameter, name
 
 
 def _iterate_held(window: Window) -> Iterator[tuple[int, torch.Tensor]]:
