@@ -56,7 +56,7 @@ class Observed(Protocol):
 
 
 @dataclass
-class Inquiry:
+class Minimizer:
     """One finding, the judge that made it and the sample that shows it."""
 
     observed: Observed

@@ -12,7 +12,7 @@ from trainguard.core.settings import Settings
 from trainguard.events.trace import Sample, Trace
 from trainguard.observe.loss.batching import evaluator
 from trainguard.observe.loss.evaluate import Evaluator
-from trainguard.observe.loss.minimize import PROBE_OF, Inquiry, culprit
+from trainguard.observe.loss.minimize import PROBE_OF, Minimizer, culprit
 from trainguard.observe.loss.probes import EFFORTS, INSTRUMENTS, Instrument
 from trainguard.observe.loss.search import explore, is_confirmed, merge
 from trainguard.observe.loss.side_effects import SideEffects, conduct
@@ -46,7 +46,7 @@ class LossObservation(SubjectObservation[Loss, Sample]):
             return finding
         if self._conduct is not None and sample.quantity not in PROBE_OF:
             return replace(finding, smallest=self._conduct.calls[sample.case])
-        inquiry = Inquiry(self, finding, judge, sample)
+        inquiry = Minimizer(self, finding, judge, sample)
         try:
             with session(self.settings.seed, self.subject.timeout):
                 return inquiry.smallest()

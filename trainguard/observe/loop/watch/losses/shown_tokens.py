@@ -24,7 +24,7 @@ _IGNORED = -100
 
 
 @dataclass(slots=True)
-class _Place:
+class _ShownAt:
     """The calls of one place: how many of the targets that count are shown, and of how many."""
 
     calls: int = 0
@@ -53,7 +53,7 @@ class ShownTokens(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._places: dict[str, _Place] = {}
+        self._places: dict[str, _ShownAt] = {}
 
     def install(self, patches: Patches) -> None:
         """Ask to be told of the calls of loss functions."""
@@ -84,7 +84,7 @@ class ShownTokens(Watcher):
             return  # what has no reduction is perhaps masked later
         if given is None or not _are_tokens(given, target):
             return
-        place = self._places.setdefault(tally.source, _Place())
+        place = self._places.setdefault(tally.source, _ShownAt())
         if place.calls < _CALLS:
             tokens, target = given.reshape(-1), target.reshape(-1)
             counted = target != (tally.options or {}).get("ignore_index", _IGNORED)

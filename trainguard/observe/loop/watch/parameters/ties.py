@@ -22,7 +22,7 @@ from trainguard.observe.tools.user_line import caller
 _MOST = 65536  # parameters whose places are known
 _FRAMES = 12  # outwards, to see who puts another parameter into a module
 _REGISTRY = "torch.nn.modules.module"
-_Place = tuple["weakref.ref[nn.Module]", str]  # a module, and what it calls the parameter
+_Slot = tuple["weakref.ref[nn.Module]", str]  # a module, and what it calls the parameter
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class _Tie:
     now began with the same values.
     """
 
-    places: list[_Place]
+    places: list[_Slot]
     source: str
     loaded: bool = False
     alike: bool = False
@@ -60,7 +60,7 @@ class Ties(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._places: dict[int, list[_Place]] = {}
+        self._places: dict[int, list[_Slot]] = {}
         self._ties: list[_Tie] = []
         self._apart: list[_Tie] = []
         self._found: list[Probe] = []
@@ -160,7 +160,7 @@ def _held(module: "weakref.ref[nn.Module]", key: str) -> nn.Parameter | None:
     return held.get(key)
 
 
-def _is_other(place: _Place, module: nn.Module, key: str) -> bool:
+def _is_other(place: _Slot, module: nn.Module, key: str) -> bool:
     """Say whether a place is another one than that of a module."""
     return place[1] != key or place[0]() is not module
 
