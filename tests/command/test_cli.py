@@ -117,7 +117,7 @@ def test_it_does_not_import_torch() -> None:
 
 def test_a_page_needs_its_library(monkeypatch) -> None:
     """It is said before the script is run, not after."""
-    monkeypatch.setattr("trainguard.command.options.find_spec", lambda name: None)
+    monkeypatch.setattr("trainguard.core.files.find_spec", lambda name: None)
     told = run("run", "--format", "html=out.html", "train.py")
     assert told.exit_code == 2
     assert told.stderr == (

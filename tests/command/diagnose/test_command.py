@@ -76,7 +76,8 @@ def test_formats_tell_of_each_run(log) -> None:
     broken = [line.split(",")[0] for line in text["github"].splitlines() if "::error" in line]
     assert set(broken) == {"::error file=train.log", "::error file=two.csv"}
     assert text["markdown"].count("## trainguard") == 2
-    assert len(json.loads((log.parent / "out.sarif").read_text())["runs"]) == 2
+    (sarif,) = json.loads((log.parent / "out.sarif").read_text())["runs"]  # GitHub takes only one
+    assert len(sarif["results"]) >= 2
     assert (log.parent / "out.junit").read_text().count("<testsuite ") == 2
 
 

@@ -130,7 +130,7 @@ def test_a_library_that_is_not_there(folder, monkeypatch, option, library) -> No
     """What a file needs is said before the step is followed, not after."""
     without = {library: None}
     monkeypatch.setattr(
-        "trainguard.command.options.find_spec",
+        "trainguard.core.files.find_spec",
         lambda name: without.get(name, find_spec(name)),
     )
     done = folder.memory("guard_words.py::words", option, "out")

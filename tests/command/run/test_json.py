@@ -9,6 +9,7 @@ RARE = "clipping_is_rare"
 
 FINDING = {
     *("invariant", "family", "rank", "summary", "at", "elsewhere", "measured", "allowed", "why"),
+    "config",
 }
 
 
