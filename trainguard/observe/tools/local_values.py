@@ -30,6 +30,11 @@ def has_memory(tensor: torch.Tensor) -> bool:
         return False
 
 
+def has_rows(tensor: torch.Tensor) -> bool:
+    """Say whether a tensor has rows to be counted and read: none that is sparse, nested or meta."""
+    return tensor.layout == torch.strided and not tensor.is_nested and has_memory(tensor)
+
+
 def is_sharded(tensor: torch.Tensor) -> bool:
     """Say whether other processes have parts of a tensor, so that the local one tells no norm."""
     mesh: Any = getattr(tensor, "device_mesh", None)

@@ -18,12 +18,13 @@ def words_in(name: str) -> set[str]:
 
 
 def named_tensors() -> Iterator[tuple[int, str, torch.Tensor]]:
-    """Yield the tensors in the variables of the user's running functions, each with its name."""
+    """Yield the tensors with sizes in the variables of the user's running functions, by name."""
     for number, frame in enumerate(user_frames(_FRAMES)):
         for name, value in variables_of(frame).items():
             named = isinstance(value, tuple) and hasattr(value, "_fields")  # not its class
             entries = value._asdict() if named else value
             pairs = entries.items() if type(entries) is dict else [(name, value)]
             for key, each in pairs:
-                if isinstance(key, str) and isinstance(each, torch.Tensor) and each.dim():
+                tensor = isinstance(key, str) and isinstance(each, torch.Tensor)
+                if tensor and each.dim() and not each.is_nested:
                     yield number, key, each

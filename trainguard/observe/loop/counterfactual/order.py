@@ -136,7 +136,8 @@ class BatchPermuted(Question):
         places = {storage_of(tensor) for tensor in found.values()}
         seen: set[int] = set()
         for value in _reach(seen):
-            if not _dim(value) or len(value) != rows:
+            nested = torch.is_tensor(value) and value.is_nested  # it has a size, and no length
+            if not _dim(value) or (value.size(0) if nested else len(value)) != rows:
                 continue
             if not torch.is_tensor(value):  # a list or an array that nobody can follow
                 return []

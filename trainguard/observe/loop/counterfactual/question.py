@@ -41,9 +41,10 @@ class ModuleCall:
     kwargs: dict[str, Any]
 
     def tensors(self) -> list[torch.Tensor]:
-        """Return the tensors among its arguments."""
+        """Return the tensors among its arguments: those that have sizes, which nested ones lack."""
         given = (*self.args, *self.kwargs.values())
-        return [value for value in given if isinstance(value, torch.Tensor)]
+        tensors = (value for value in given if isinstance(value, torch.Tensor))
+        return [tensor for tensor in tensors if not tensor.is_nested]
 
 
 class Question:
@@ -104,6 +105,7 @@ def is_editable(tensor: torch.Tensor) -> bool:
         type(tensor) is torch.Tensor
         and tensor.layout == torch.strided
         and tensor.is_cpu
+        and not tensor.is_nested
         and not (tensor.requires_grad or tensor.is_inference() or tensor.is_complex())
         and 1 < tensor.numel() <= MOST_ELEMENTS
     )

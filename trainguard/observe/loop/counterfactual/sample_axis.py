@@ -147,12 +147,17 @@ def _tables_in(value: Any) -> Iterator[Pool]:
     if type(value) is dict:
         value = list(value.values())
     for each in value[:_VALUES] if type(value) in {list, tuple} else [value]:
-        if isinstance(each, (torch.Tensor, np.ndarray)):
+        if _is_table(each):
             yield each
         elif type(each) is tuple and type(value) in {list, tuple}:
-            yield from (
-                own for own in each[:_VALUES] if isinstance(own, (torch.Tensor, np.ndarray))
-            )
+            yield from filter(_is_table, each[:_VALUES])
+
+
+def _is_table(value: Any) -> bool:
+    """Say whether something has rows of numbers that have sizes."""
+    if isinstance(value, torch.Tensor):
+        return not value.is_nested
+    return isinstance(value, np.ndarray)
 
 
 def _fits(pool: Pool) -> bool:

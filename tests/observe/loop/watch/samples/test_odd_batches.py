@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from tests.observe.loop.loading import fit, repeats_of, rows, steps_of
 from tests.observe.loop.trainings import batches
+from trainguard.observe.loop.recorder import Recorder
 
 
 def test_samples_lie_along_the_first_dimension_of_the_first_tensor() -> None:
@@ -133,3 +134,44 @@ def test_workers_and_streams_are_served() -> None:
     steps = steps_of(lambda: fit(DataLoader(data, batch_size=8, num_workers=1)))
     assert [step.batch for step in steps] == [(8,)] * 5
     assert len({step.fingerprints for step in steps}) == 5
+
+
+_TABLE = (torch.arange(256.0).reshape(16, 16) % 7 < 2).float()
+FIRST = {
+    "sparse": _TABLE.to_sparse,
+    "rows": _TABLE.to_sparse_csr,
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(1 + n % 3, 4) for n in range(16)]),
+    "meta": lambda: torch.empty(16, 16, device="meta"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+@pytest.mark.parametrize("kind", FIRST)
+def test_inputs_without_rows_switch_nothing_off(kind: str) -> None:
+    """Of the matrix of a graph, say, no rows can be read; what asks for some lets it be."""
+    first = FIRST[kind]()
+
+    class Graph(nn.Module):
+        """Computes with its second input, and with the first where that can be done."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.drop = nn.Linear(4, 3), nn.Dropout(0.5)
+
+        def forward(self, given, x):
+            """Return scores of three classes."""
+            return self.drop(self.layer(given @ x if kind in ("sparse", "rows") else x))
+
+    x, classes, model = torch.randn(16, 4), torch.arange(16) % 3, Graph()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with Recorder("odd") as recorder:
+        for _ in range(4):
+            for _ in range(3):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(model.train()(first, x), classes).backward()
+                optimizer.step()
+            with torch.no_grad():
+                accuracy = (model.eval()(first, x).argmax(1) == classes).float().mean()
+            print(f"val acc {accuracy.item():.4f}")
+    assert "faults" not in recorder.trace.conditions

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from trainguard.observe.loop.locate_nonfinite import tensors_in
+from trainguard.observe.tools.local_values import has_rows
 from trainguard.observe.tools.places import start_of, storage_of
 from trainguard.observe.tools.user_line import user_frames, variables_of
 
@@ -42,7 +43,7 @@ class NearTargets:
         )
         if scores is None or not 0 < scores.numel() <= _LARGEST or not self._goes_on(module):
             return None
-        given = [tensor for tensor in tensors_in(inputs) if tensor.dim()]
+        given = [tensor for tensor in tensors_in(inputs) if tensor.dim() and has_rows(tensor)]
         for frame in user_frames(_FRAMES):
             known = self._places.get(module)
             if known is not None and known[0] is not frame.f_code:

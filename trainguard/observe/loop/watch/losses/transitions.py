@@ -11,6 +11,7 @@ from trainguard.events.loop import Probe
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.local_values import has_rows
 from trainguard.observe.tools.named_tensors import NEXT, named_tensors, words_in
 from trainguard.observe.tools.places import start_of
 from trainguard.observe.tools.user_line import caller
@@ -78,5 +79,5 @@ class Transitions(Watcher):
 
 def _is_table(tensor: torch.Tensor) -> bool:
     """Say whether a tensor has a row for each of some states."""
-    rows = tensor.dim() > 1 and len(tensor) >= _LEAST_ROWS
+    rows = tensor.dim() > 1 and has_rows(tensor) and len(tensor) >= _LEAST_ROWS
     return rows and tensor.is_cpu and tensor.is_floating_point()

@@ -26,6 +26,7 @@ from trainguard.observe.loop.watch.models.module_copy import (
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.fingerprint import checksums
+from trainguard.observe.tools.local_values import has_rows
 from trainguard.observe.tools.module_names import unwrap
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import user_frame
@@ -151,7 +152,7 @@ class RepeatProbe(Watcher):
 def _has_rows_again(call: CopyableCall) -> bool:
     """Say whether the first row of a batch comes again, as where several draws are one batch."""
     rows = next(iter(tensors_in(call.inputs)), None)
-    if rows is None or rows.dim() < 2 or len(rows) < 2:
+    if rows is None or not has_rows(rows) or rows.dim() < 2 or len(rows) < 2:
         return False
     return bool((rows[1:] == rows[:1]).flatten(1).all(1).any())
 

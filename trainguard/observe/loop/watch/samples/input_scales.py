@@ -17,6 +17,7 @@ from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.models.module_copy import CopyableCall, Run, attempt
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.local_values import has_rows
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
@@ -218,7 +219,7 @@ def _guess_loss(scores: torch.Tensor, target: torch.Tensor) -> _LossCall | None:
 
 def _is_measurable(given: torch.Tensor) -> bool:
     """Say whether an input has numbers that can be measured, in several rows."""
-    plain = given.is_cpu and given.layout == torch.strided and given.grad_fn is None
+    plain = given.is_cpu and has_rows(given) and given.grad_fn is None
     able = plain and given.is_floating_point() and 1 < given.dim() < 6
     return able and len(given) >= _ROWS and given.numel() <= _LARGEST
 

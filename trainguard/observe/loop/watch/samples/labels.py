@@ -15,6 +15,7 @@ from trainguard.observe.loop.watch.samples.batches import Batches, ServedBatch
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.fingerprint import hash_rows
+from trainguard.observe.tools.local_values import has_rows
 from trainguard.observe.tools.patches import Patches
 
 _KEPT = 2048  # rows of inputs whose label is remembered
@@ -175,7 +176,7 @@ class Labels(Watcher):
     def _compare(self, source: str, inputs: torch.Tensor, target: Any) -> None:
         """Compare each column of an input with a target, in the first few batches."""
         columns = self._columns.setdefault(source, _Columns(source=source))
-        if columns.is_done or not self.recorder.probe:
+        if columns.is_done or not self.recorder.probe or not has_rows(inputs):
             return
         if not _have_columns(inputs, target):
             if _are_windows(inputs, target):

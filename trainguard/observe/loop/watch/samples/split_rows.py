@@ -79,7 +79,8 @@ class SplitRows(Watcher):
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Keep what a pass returns, and see what was said of the one before."""
-        first = next((tensor for tensor in tensors_in(inputs) if tensor.dim()), None)
+        given = (tensor for tensor in tensors_in(inputs) if tensor.dim() and not tensor.is_nested)
+        first = next(given, None)
         if first is None or len(first) < _LEAST or self._evaluations >= _EVALUATIONS:
             return
         if not self._logged.says_evaluation:
