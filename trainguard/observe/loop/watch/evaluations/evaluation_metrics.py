@@ -13,7 +13,7 @@ from trainguard.events.fit import Metrics
 from trainguard.observe.loop.deferred import to_host
 from trainguard.observe.loop.metric_values import Batch, perplexities, values_of
 from trainguard.observe.loop.watch.evaluations.evaluation_skill import EvaluationSkill
-from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
+from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.said.logged import LoggedValues
 from trainguard.observe.loop.watch.samples.batches import Batches
@@ -23,8 +23,6 @@ from trainguard.observe.tools.patches import Patches
 
 _FIRST = 4  # evaluations that are kept though no metric was said yet
 _MOST = 64  # evaluations
-_CROSS_ENTROPIES = ("cross_entropy", "nll_loss")
-_IGNORED = -100
 # Numbers that an evaluation predicts: the metrics of more are not computed. And of evaluations that
 # are over, how many wait for a step that is looked at more closely anyway.
 _LARGEST = 2**20
@@ -89,8 +87,8 @@ class EvaluationMetrics(Watcher):
         if own is None:
             return
         self._add(own, scores, target)
-        if tally.function in _CROSS_ENTROPIES and not value.dim():
-            ignored = (tally.options or {}).get("ignore_index", _IGNORED)
+        if tally.function in CROSS_ENTROPIES and not value.dim():
+            ignored = tally.ignored
             own.losses.append((value.detach().clone(), (target != ignored).sum()))
 
     def after_step(self, window: Window) -> Columns:

@@ -11,7 +11,7 @@ from trainguard.events.base import Event
 from trainguard.events.fit import Skill
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.losses.constant_predictions import count_wanted
-from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
+from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.watcher import Watcher
@@ -19,7 +19,6 @@ from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
-_CLASSES = ("cross_entropy", "nll_loss")
 _PLACES = 32
 _LARGEST = 2**22  # elements of the scores of a batch
 
@@ -99,7 +98,7 @@ class EvaluationSkill(Watcher):
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
     ) -> None:
         """Compare what a loss function is given without gradients."""
-        if tally.evaluation and tally.function in _CLASSES:
+        if tally.evaluation and tally.function in CROSS_ENTROPIES:
             self._add(tally.source, scores, target)
 
     def _add(self, place: str, scores: torch.Tensor, target: torch.Tensor) -> None:

@@ -14,19 +14,17 @@ from trainguard.events.base import Event
 from trainguard.events.fit import Score
 from trainguard.observe.loop.watch.evaluations.evaluation_skill import EvaluationSkill
 from trainguard.observe.loop.watch.evaluations.near_targets import NearTargets
-from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
+from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, IGNORED, LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.said.logged import LoggedValues
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import DENSE, Forward
 from trainguard.observe.tools.patches import Patches
 
-_CLASSES = ("cross_entropy", "nll_loss")
 _LOGITS = "binary_cross_entropy_with_logits"
 _LARGEST = 2**22  # elements of the scores of a batch
 _PLACES = 16
 _STRETCHES = 4096  # of all places
-_IGNORED = -100
 _NUMPY = (torch.float32, torch.float64)
 _WAITING = 2**20  # elements that are put aside until it is known whether an accuracy is ever said
 
@@ -76,7 +74,7 @@ class Scores(Watcher):
         super().__init__(recorder)
         self._places: dict[tuple[str, bool], list[_Stretch]] = {}
         self._count = self._backwards = 0
-        self._near, self._ignored = NearTargets(), _IGNORED
+        self._near, self._ignored = NearTargets(), IGNORED
         self._measured = False  # whether an evaluation has a loss of torch
         self._room = _WAITING
 
@@ -123,8 +121,8 @@ class Scores(Watcher):
         late = value.requires_grad and self.recorder.steps > DENSE
         if late and not self._logged.says_accuracy:
             return
-        ignored = (tally.options or {}).get("ignore_index", _IGNORED)
-        self._ignored = ignored if tally.function in _CLASSES else self._ignored
+        ignored = tally.ignored
+        self._ignored = ignored if tally.function in CROSS_ENTROPIES else self._ignored
         self._measured |= tally.evaluation
         learns = not tally.evaluation
         self._add(tally.source, tally.function, scores, target, ignored, learns=learns)
@@ -135,7 +133,7 @@ class Scores(Watcher):
         function: str,
         scores: torch.Tensor,
         target: Any,
-        ignored: int = _IGNORED,
+        ignored: int = IGNORED,
         *,
         learns: bool = False,
     ) -> None:
@@ -167,7 +165,7 @@ class Scores(Watcher):
             if self._count >= _STRETCHES:
                 return None
             self._count += 1
-            classes = scores.shape[1] if function in _CLASSES else 2
+            classes = scores.shape[1] if function in CROSS_ENTROPIES else 2
             own.append(_Stretch(*key, classes, not learns))
         return own[-1]
 
@@ -178,7 +176,7 @@ def _are_comparable(function: str, scores: Any, target: Any) -> bool:
         return False
     if not scores.is_floating_point() or not 0 < scores.numel() <= _LARGEST or not target.dim():
         return False
-    if function not in _CLASSES:
+    if function not in CROSS_ENTROPIES:
         binary = function in (_LOGITS, "binary_cross_entropy")
         return binary and scores.shape == target.shape and not target.requires_grad
     integral = not (target.is_floating_point() or target.is_complex())
@@ -190,7 +188,7 @@ def _put_aside(
     function: str, scores: torch.Tensor, target: torch.Tensor, ignored: int
 ) -> Callable[[], Counts]:
     """Return what counts a call, made of copies: a training may write to the same place again."""
-    if function not in _CLASSES:
+    if function not in CROSS_ENTROPIES:
         return partial(_count_probabilities, scores.clone(), target.clone(), function == _LOGITS)
     shape = scores.shape
     axes = [axis for axis in range(len(shape)) if shape[:axis] + shape[axis + 1 :] == target.shape]

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
-from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
+from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.watcher import Watcher, shielded
 from trainguard.observe.tools.fingerprint import hash_rows
@@ -18,7 +18,6 @@ from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
 _BLENDS = {"linear", "bilinear", "trilinear", "bicubic", "area"}
-_CLASSES = ("cross_entropy", "nll_loss")
 _FEWEST, _SEVERAL = 3, 64  # numbers in a map of classes: two are a mask, many are a picture
 _LARGEST = 2**22  # elements of what is resized
 _MOST = 512  # maps that are remembered
@@ -86,7 +85,7 @@ class BlendedClasses(Watcher):
         self, tally: LossCalls, _scores: torch.Tensor, target: Any, value: torch.Tensor
     ) -> None:
         """Look for the blends among the targets of a loss."""
-        if not self._blends or tally.function not in _CLASSES or not value.requires_grad:
+        if not self._blends or tally.function not in CROSS_ENTROPIES or not value.requires_grad:
             return
         if not target.is_cpu or target.is_floating_point() or target.dim() < 2:
             return

@@ -21,18 +21,21 @@ from trainguard.observe.loop.alike_samples import AlikeSamples, Number, mean_of
 from trainguard.observe.loop.held_out_regression import Examples
 from trainguard.observe.loop.thinning import distance_of
 from trainguard.observe.loop.watch.gradients import autograd_graph
-from trainguard.observe.loop.watch.losses.loss_calls import LossCalls, class_weights
+from trainguard.observe.loop.watch.losses.loss_calls import (
+    CROSS_ENTROPIES,
+    LossCalls,
+    class_weights,
+)
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.tools.patches import Patches
 
-_CLASSES = ("cross_entropy", "nll_loss")
 _LOGITS = "binary_cross_entropy_with_logits"
 _NUMBERS = {_LOGITS, "binary_cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
 # As they are: what a script puts in their place is not ours to call.
 _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
-    name: getattr(functional, name) for name in (*_NUMBERS, *_CLASSES)
+    name: getattr(functional, name) for name in (*_NUMBERS, *CROSS_ENTROPIES)
 }
 _SYMMETRIC = {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
 _CHUNKS = 64  # stretches of the run whose losses are told apart
@@ -111,7 +114,11 @@ class _Place:
 
     def counts(self) -> list[float]:
         """Return how often each class came, where parameters have such a size."""
-        if self.average is None or self.average.dim() != 1 or self.tally.function not in _CLASSES:
+        if (
+            self.average is None
+            or self.average.dim() != 1
+            or self.tally.function not in CROSS_ENTROPIES
+        ):
             return []  # the average is of numbers
         return self.average.tolist() if len(self.average) in self.sizes else []
 
@@ -169,7 +176,7 @@ class ConstantPredictions(Watcher):
     ) -> None:
         """Compare a loss with that of the constant prediction, which then learns the target."""
         if not value.requires_grad or (
-            tally.function not in _NUMBERS and tally.function not in _CLASSES
+            tally.function not in _NUMBERS and tally.function not in CROSS_ENTROPIES
         ):
             return
         place = self._places.get(id(tally))
@@ -224,12 +231,12 @@ def _looks_at_inputs(loss: torch.Tensor) -> bool:
 
 def are_classes(tally: LossCalls, target: torch.Tensor) -> bool:
     """Say whether the targets are numbers of classes."""
-    return tally.function in _CLASSES and not target.is_floating_point()
+    return tally.function in CROSS_ENTROPIES and not target.is_floating_point()
 
 
 def count_classes(tally: LossCalls, count: int, target: torch.Tensor) -> torch.Tensor | None:
     """Return how often each class came, those left out that the loss ignores; None if none did."""
-    ignored = (tally.options or {}).get("ignore_index", -100)
+    ignored = tally.ignored
     flat = target.reshape(-1)
     if not 1 < count <= _WIDEST or not len(flat):
         return None
@@ -268,7 +275,7 @@ def _compare_numbers(place: _Place, target: torch.Tensor) -> torch.Tensor | None
     """Return the loss of the average target so far, then add these targets to the average."""
     function = place.tally.function
     flat = target.float()
-    if function in _CLASSES:
+    if function in CROSS_ENTROPIES:
         own = flat.movedim(1, -1).reshape(-1, flat.shape[1]).mean(0)
     elif target.dim() == 2:
         own = flat.mean(0)
@@ -282,7 +289,7 @@ def _compare_numbers(place: _Place, target: torch.Tensor) -> torch.Tensor | None
         return None
     place.average = before + (own - before) * (rows / place.weight)
     options = dict(place.tally.options or {})
-    if function in _CLASSES:
+    if function in CROSS_ENTROPIES:
         shape = (1, -1) + (1,) * (target.dim() - 2)
         guess = before.clamp_min(_EPSILON).log().reshape(shape).expand_as(target)
     elif function == _LOGITS:

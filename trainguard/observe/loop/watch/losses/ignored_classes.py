@@ -11,13 +11,12 @@ from torch import nn
 from trainguard.core.names import words_of
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
-from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
+from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import user_frame, variables_of
 
-_CLASSES = ("cross_entropy", "nll_loss")
 _CALLS = 32  # of a place
 _MOST_CLASSES = 1000  # whose names stand in a list
 _NAMES_OF_CLASSES = {"tag", "tags", "label", "labels", "class", "classes", "category", "categories"}
@@ -80,8 +79,8 @@ class IgnoredClasses(Watcher):
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
     ) -> None:
         """Count the targets that a loss leaves out."""
-        number = (tally.options or {}).get("ignore_index", -100)
-        if tally.function not in _CLASSES or number < 0 or not value.requires_grad:
+        number = tally.ignored
+        if tally.function not in CROSS_ENTROPIES or number < 0 or not value.requires_grad:
             return
         if tally.source not in self._places:
             count = scores.shape[1] if scores.dim() > 1 else 0

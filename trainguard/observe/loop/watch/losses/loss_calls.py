@@ -9,6 +9,8 @@ import torch
 
 from trainguard.events.loop import Term
 
+CROSS_ENTROPIES = ("cross_entropy", "nll_loss")  # those that take the number of a class
+IGNORED = -100  # the target that they leave out, unless ignore_index is another
 # What a function takes as its input, and the dimension of that in which the classes are.
 CLASSES = {"cross_entropy": 1, "multi_margin_loss": 1, "nll_loss": 1, "kl_div": -1, "ctc_loss": -1}
 LOGARITHMS = {"nll_loss", "kl_div", "ctc_loss"}
@@ -98,6 +100,11 @@ class LossCalls:
     code: object = None  # held so that its id stays its own
     backward: int = -1
     turn: int = 0
+
+    @property
+    def ignored(self) -> int:
+        """The target that is left out."""
+        return int((self.options or {}).get("ignore_index", IGNORED))
 
     def token(self, backward: int) -> Token:
         """
@@ -241,7 +248,7 @@ def class_weights(
     if single:
         rate = float(average.mean())
         return (1.0, float(weights)), ((1 - rate) * rows, rate * rows)
-    if calls.function not in ("cross_entropy", "nll_loss") or average.shape != weights.shape:
+    if calls.function not in CROSS_ENTROPIES or average.shape != weights.shape:
         return (), ()
     return tuple(weights.tolist()), tuple(count - 0.5 for count in average.tolist())
 

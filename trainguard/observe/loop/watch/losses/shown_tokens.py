@@ -9,18 +9,16 @@ import torch
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
-from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
+from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.tools.patches import Patches
 
-_FUNCTIONS = ("cross_entropy", "nll_loss")
 _CALLS = 16  # of a place
 _FEWEST, _LARGEST = 64, 2**20  # tokens of a batch
 _WORDS = 8  # different ones among the targets, at least
 _BLANK = 0.5  # of the hidden tokens have the one that stands for what is hidden
-_IGNORED = -100
 
 
 @dataclass(slots=True)
@@ -80,14 +78,14 @@ class ShownTokens(Watcher):
         """Compare the targets of a loss with the tokens that the model was given."""
         ref = self._batches.given
         given = ref() if ref is not None else None
-        if tally.function not in _FUNCTIONS or value.dim() or not value.requires_grad:
+        if tally.function not in CROSS_ENTROPIES or value.dim() or not value.requires_grad:
             return  # what has no reduction is perhaps masked later
         if given is None or not _are_tokens(given, target):
             return
         place = self._places.setdefault(tally.source, _ShownAt())
         if place.calls < _CALLS:
             tokens, target = given.reshape(-1), target.reshape(-1)
-            counted = target != (tally.options or {}).get("ignore_index", _IGNORED)
+            counted = target != tally.ignored
             shown = counted & (tokens == target)
             place.calls += 1
             place.shown += int(shown.sum())

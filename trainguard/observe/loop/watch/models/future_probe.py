@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
+from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.models.module_copy import CopyableCall, Inputs, Run, difference
 from trainguard.observe.loop.watch.models.probe import ModuleProbe, Seen, steady
@@ -16,7 +16,6 @@ _LEAST_LENGTH = 4
 NEXT = 0.99  # of the targets that are the next token
 _COPIED = 0.9  # of the targets that are the token itself: then nothing is predicted
 _MOST_TARGETS = 8  # of a step that are remembered
-_FUNCTIONS = ("cross_entropy", "nll_loss")
 _TARGETS = {"label", "labels", "target", "targets", "y"}
 _WHOLE = (torch.int64, torch.int32)
 
@@ -96,7 +95,7 @@ class FutureProbe(ModuleProbe):
 
     def _on_loss(self, tally: LossCalls, _scores: Any, target: Any, _value: Any) -> None:
         """Remember what a loss function was to predict, while something is to be tried."""
-        if self.is_wanted and tally.function in _FUNCTIONS and not tally.evaluation:
+        if self.is_wanted and tally.function in CROSS_ENTROPIES and not tally.evaluation:
             self._target = target.detach()
         elif not self.is_wanted:
             self.recorder.watcher(LossFunctions).listeners.remove(self._on_loss)

@@ -15,7 +15,7 @@ from trainguard.events.loop import Probe
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node
-from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
+from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.losses.row_ends import RowEnds
 from trainguard.observe.loop.watch.watcher import Watcher
@@ -25,7 +25,6 @@ from trainguard.observe.tools.patches import Patches
 _STEPS = {0, 1, 2, 4, 8, 16, 32, 64}  # that are looked at
 _MOST_NODES = 20000
 _LARGEST = 2**20  # elements of what is read
-_CLASSES = ("cross_entropy", "nll_loss")
 _LEAST = 4  # places of a batch at which it comes by itself
 _MOST_CALLS = 8  # of losses, between two backward passes
 
@@ -76,7 +75,7 @@ class _PaddedLoss:
     @property
     def ignored(self) -> int:
         """The target that the loss leaves out."""
-        return int((self.tally.options or {}).get("ignore_index", -100))
+        return self.tally.ignored
 
 
 @dataclass(slots=True)
@@ -144,7 +143,7 @@ class PaddingRows(Watcher):
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
     ) -> None:
         """Remember what is to be learned until the next backward."""
-        if tally.function not in _CLASSES or self.recorder.age not in _STEPS:
+        if tally.function not in CROSS_ENTROPIES or self.recorder.age not in _STEPS:
             return
         fits = target.is_cpu and not target.is_floating_point() and target.numel() <= _LARGEST
         if fits and value.requires_grad and scores.dim() > 1:

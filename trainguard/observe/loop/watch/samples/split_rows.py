@@ -16,7 +16,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.gradients import autograd_graph
-from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
+from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, IGNORED, LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.said.logged import LoggedValues
 from trainguard.observe.loop.watch.watcher import Watcher
@@ -24,14 +24,12 @@ from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.owners import find_owners
 from trainguard.observe.tools.patches import Patches
 
-_CLASSES = ("cross_entropy", "nll_loss")
 _MARK = "trainguard rows"
 _NEAR = 256  # nodes from the loss
 _LEAST = 16  # rows in all, and of a part 4
 _LARGEST = 2**20  # scores that are kept
 _EVALUATIONS = 64  # that are looked at
 _AGAIN = 2  # passes over the same rows before
-_IGNORED = -100
 _ROUNDED = 1e-6  # of a share, beside its rounding
 
 Array = NDArray[Any]
@@ -119,11 +117,11 @@ class SplitRows(Watcher):
     ) -> None:
         """Leave the targets of a loss that may be learned from where it was computed."""
         node: Any = value.grad_fn
-        if not self._again or node is None or value.dim() or tally.function not in _CLASSES:
+        if not self._again or node is None or value.dim() or tally.function not in CROSS_ENTROPIES:
             return
         if target.dim() == 1 and target.is_cpu and not target.is_floating_point():
-            ignored = (tally.options or {}).get("ignore_index", _IGNORED)
-            node.metadata[_MARK] = target.detach().masked_fill(target == ignored, _IGNORED)
+            ignored = tally.ignored
+            node.metadata[_MARK] = target.detach().masked_fill(target == ignored, IGNORED)
 
     def _compare(self, scores: torch.Tensor, clock: int) -> None:
         """Find the rows that numbers of an evaluation are of, and what of them was learned."""
@@ -206,7 +204,7 @@ def _masks_of(tables: list[Array], labels: Array) -> list[Array]:
 
 def _find_learned(target: Array, labels: Array, masks: list[Array]) -> Array | None:
     """Return the rows whose labels a loss was given; nothing where that is not certain."""
-    counted = target != _IGNORED
+    counted = target != IGNORED
     if len(target) == len(labels):
         return counted if (target == labels)[counted].all() else None
     fits = [mask for mask in masks if np.array_equal(labels[mask], target)]
