@@ -23,7 +23,8 @@ class Parameter(Event):
     dead: how many watched steps in a row, up to the end, gave it a gradient of exactly zero.
     moved: whether it differs at the end of the run from its beginning.
     moved_frozen: whether an optimizer's step moved it while it required no gradient.
-    unheard: the attribute that was to freeze it, and that torch does not know ("require_grad").
+    unheard: the attribute that was to freeze it, and that torch does not know ("require_grad"),
+    where it has moved since that was set.
     rate: the highest learning rate that its parameter group had.
     copy: whether it belongs to a copy of a trained module (an average, a teacher).
     """

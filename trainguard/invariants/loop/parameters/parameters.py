@@ -274,7 +274,9 @@ def frozen_parameters_stay(trace: Trace[Event]) -> Iterator[Finding]:
         ],
     }
     told[f"parameters that `{trace.subject}` means to freeze are trained"] = [
-        p for p in parameters if p.unheard and p.moved and p.received and p not in promised
+        p
+        for p in parameters
+        if p.unheard and p.received and p.trainable and not p.thawed and p not in promised
     ]
     for summary, found in told.items():
         if found:

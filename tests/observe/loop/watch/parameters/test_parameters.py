@@ -220,6 +220,26 @@ def test_a_rate_of_zero_moves_nothing() -> None:
     assert all(p.gradient > 0 and p.received == 6 and not p.moved for p in seen.values())
 
 
+@pytest.mark.parametrize("name", ["requires_grad", "require_grad"])
+@pytest.mark.parametrize("kept", [True, False])
+def test_what_was_to_be_frozen_by_another_name(name: str, kept: bool) -> None:
+    """It is told where it has moved since; what is trained before, and held no more, is not."""
+
+    def train() -> nn.Module:
+        """Train all, then mean to freeze the first layer, and train all or the last one."""
+        model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))
+        loop(model, torch.optim.SGD(model.parameters(), lr=0.05), 4)
+        for one in [model[0]] if name == "requires_grad" else model[0].parameters():
+            setattr(one, name, False)
+        loop(model, torch.optim.SGD(model[int(kept) :].parameters(), lr=0.05), 4)
+        return model
+
+    unheard = {p.name: p.unheard for p in parameters_of(train).values() if p.unheard}
+    said = "Linear.requires_grad" if name == "requires_grad" else name
+    first = ("Sequential.0.weight", "Sequential.0.bias")
+    assert unheard == ({} if kept else dict.fromkeys(first, said))
+
+
 def test_the_training_is_the_same_bit_for_bit() -> None:
     """What is watched ends in the state in which it would have ended."""
 

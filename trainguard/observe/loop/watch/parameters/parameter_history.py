@@ -14,6 +14,8 @@ class ParameterHistory:
     bits: its checksum at first sight; None where it has none, so that it counts as moved.
     required: the values that `requires_grad` had. groups: those of optimizers that held it.
     received: how many gradients each window has counted. left: the steps made when it was deleted.
+    unheard: the attribute that was to freeze it, and that torch does not know; told: its checksum
+    when that was first seen. defied: whether it has moved since.
     """
 
     parameter: weakref.ref[torch.Tensor]
@@ -31,4 +33,7 @@ class ParameterHistory:
     called: bool = False
     moved: bool = False
     moved_frozen: bool = False
+    unheard: str = ""
+    told: int | None = None
+    defied: bool = False
     left: int | None = None

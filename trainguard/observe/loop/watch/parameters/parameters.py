@@ -18,10 +18,10 @@ from trainguard.observe.loop.window import Window, gradient_of
 from trainguard.observe.tools.fingerprint import checksums, sample_elements
 from trainguard.observe.tools.local_values import has_memory
 
-# Of a module, the first one says nothing either.
-_UNHEARD = {"requires_grad", "require_grad", "required_grad", "requires_gard", "requires_grads"} | {
+_MISSPELLED = {"require_grad", "required_grad", "requires_gard", "requires_grads"} | {
     *("require_grads", "requires_gradient", "require_gradient", "require_gradients")
 }
+_UNHEARD = _MISSPELLED | {"requires_grad"}  # of a module, that says nothing either
 _FROZEN = 32  # frozen parameters without a gradient that are looked at around a step
 _SAMPLED = 1024  # elements of each
 
@@ -40,7 +40,6 @@ class Parameters(Watcher):
         self._received: dict[int, tuple[GradientCounts, list[ParameterHistory | None]]] = {}
         self._rates: dict[tuple[int, int], float] = {}
         self._frozen: dict[int, list[tuple[ParameterHistory, int | None]]] = {}
-        self._unheard: dict[int, str] = {}  # by the ids of parameters
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Meet the parameters of modules and optimizers that are new."""
@@ -165,6 +164,7 @@ class Parameters(Watcher):
     def _look(self) -> dict[int, bool]:
         """Look at flags and names; return the ids of parameters in modules, and if those ran."""
         below = self._below_roots()
+        self._take_unheard()
         for window in self.recorder.windows:
             if not window.index:  # one that never steps holds its parameters too
                 for place, held in _iterate_held(window):
@@ -187,11 +187,23 @@ class Parameters(Watcher):
         below: dict[int, bool] = {}
         for root in self.recorder.names.roots():
             for module in root.modules():
-                self._unheard.update((id(p), name) for p, name in _find_unheard(module))
                 for parameter in module._parameters.values():  # noqa: SLF001 methods are overridden
                     was = below.get(id(parameter), False)
                     below[id(parameter)] = was or id(module) in called
         return below
+
+    def _take_unheard(self) -> None:
+        """Take down which parameters are to be frozen by an attribute that torch does not know."""
+        modules = (module for root in self.recorder.names.roots() for module in root.modules())
+        fresh = {
+            seen.key: (seen, parameter, name)
+            for module in modules
+            for parameter, name in _find_unheard(module)
+            if (seen := self._of(parameter)) is not None and not seen.unheard
+        }
+        sums = checksums([parameter for _, parameter, _ in fresh.values()])
+        for (seen, _, name), bits in zip(fresh.values(), sums, strict=True):
+            seen.unheard, seen.told = name, bits
 
     def _look_at_groups(self, window: Window, below: dict[int, bool]) -> None:
         """Look at what the optimizer holds, and take down what is frozen in it before its step."""
@@ -214,13 +226,15 @@ class Parameters(Watcher):
             self._frozen[id(window)] = list(seen_before)
 
     def _compare(self) -> None:
-        """See which parameters differ from what they were at first sight."""
+        """See which parameters differ from what they were at first sight, or when told to stay."""
         pairs = [(seen, p) for seen in self._every if (p := seen.parameter()) is not None]
-        still = [(seen, p) for seen, p in pairs if not seen.moved]
+        told = {id(seen) for seen, _ in pairs if seen.unheard and not seen.defied}
+        still = [(seen, p) for seen, p in pairs if not seen.moved or id(seen) in told]
         sums = checksums([p for _, p in still])
         for (seen, parameter), bits in zip(still, sums, strict=True):
             same_form = seen.form == (parameter.dtype, parameter.shape)
-            seen.moved = bits is None or not same_form or bits != seen.bits
+            seen.moved |= bits is None or not same_form or bits != seen.bits
+            seen.defied |= id(seen) in told and None not in (bits, seen.told) and bits != seen.told
 
     def _received_by(self, window: Window) -> GradientCounts:
         """Return what counts the gradients of a window, made anew where it holds others."""
@@ -286,7 +300,7 @@ class Parameters(Watcher):
             dead=seen.dead,
             moved=seen.moved,
             moved_frozen=seen.moved_frozen,
-            unheard=self._unheard.get(seen.key, ""),
+            unheard=seen.unheard if seen.defied else "",
             rate=max((self._rates.get(group, 0.0) for group in seen.groups), default=0.0),
             copy=copy,
         )
@@ -305,7 +319,7 @@ def _find_unheard(module: nn.Module) -> Iterator[tuple[torch.Tensor, str]]:
             for below in nn.Module.parameters(module):
                 yield below, f"{type(module).__name__}.{name}"
     for parameter in module._parameters.values():  # noqa: SLF001 methods are overridden
-        for name in getattr(parameter, "__dict__", {}).keys() & (_UNHEARD - {"requires_grad"}):
+        for name in getattr(parameter, "__dict__", {}).keys() & _MISSPELLED:
             if parameter is not None and vars(parameter)[name] is False:
                 yield parameter, name
 
