@@ -86,9 +86,8 @@ class Score(Event):
         above one half), "whole" (sequences without an error), "all", "padded" and "filled" (what
         the loss ignores counts, as wrong, as it comes or as right), and known mistakes: "axis" (the
         highest score along another axis), "pairs" (each prediction against each target), "first"
-        and "second"
-        (one class always predicted), "half" (a logit above one half), "rounded" (a logit that was
-        rounded).
+        and "second" (one class always predicted), "half" (a logit above one half), "rounded" (a
+        logit that was rounded).
     commonest: at least so many targets were of the commonest class.
     """
 

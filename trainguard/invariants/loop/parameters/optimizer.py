@@ -199,4 +199,5 @@ def low_rank_products_can_learn(trace: Trace[Event]) -> Iterator[Finding]:
                 why="perhaps all parameters were frozen after the adapters were put in: freeze"
                 " first, or let the adapters require gradients again",
                 event=probe,
+                source=probe.source,
             )

@@ -111,11 +111,7 @@ def ties_hold(trace: Trace[Event]) -> Iterator[Finding]:
             f"parameters of `{trace.subject}` that were tied are trained apart",
             at_step(probe.step) + ", " + and_more(p.label for p in found),
             integer(probe.measured, "parameters") + " with different values",
-            integer(
-                1,
-                "parameter",
-            )
-            + ", as the modules were built",
+            integer(1, "parameter") + ", as the modules were built",
             why="perhaps to_empty(), a load with assign=True, or parallelize_module put"
             " new ones there: tie them again after that, before the optimizer is made",
             rank=Rank.BROKEN if probe.reference else Rank.NOTE,

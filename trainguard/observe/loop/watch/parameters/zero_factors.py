@@ -29,6 +29,7 @@ class ZeroFactors(Watcher):
         super().__init__(recorder)
         self._step = 0
         self._frozen: dict[str, weakref.ref[torch.Tensor]] = {}  # factors that are zero, by name
+        self._source = ""  # where the class of the first of them computes
 
     def before_step(self, window: Window) -> Columns:
         """Look at the modules that were called before the first step of an optimizer."""
@@ -38,6 +39,8 @@ class ZeroFactors(Watcher):
             dead = all(frozen for _, _, frozen in found)  # not one of them can learn
             self._step, self._frozen = self.recorder.steps, {}
             self._frozen = {name: weakref.ref(zero) for name, zero, _ in found} if dead else {}
+            first = min(found, key=lambda each: each[0])[1] if self._frozen else None
+            self._source = self.recorder.names.source(first) if first is not None else ""
         elif self._frozen and window.is_surveyed:
             zeros = [zero for ref in self._frozen.values() if (zero := ref()) is not None]
             if any(zero.requires_grad or bool(zero.any()) for zero in zeros):
@@ -53,6 +56,7 @@ class ZeroFactors(Watcher):
                 reference=float(self.recorder.steps - self._step),
                 step=self._step,
                 label=min(self._frozen),
+                source=self._source,
             )
 
     def _find_zeros(self) -> Iterator[tuple[str, torch.Tensor, bool]]:
