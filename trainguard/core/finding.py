@@ -28,7 +28,8 @@ class Finding:
     why: the likely cause; it hedges when it is a guess.
     event: the event of the trace that shows it; the shrinker starts from there.
     elsewhere: the other places at which the same was found.
-    source: `file:line` of the user's code that did it, where that is known; it is kept in `at`.
+    source: `file:line` of the user's code that did it, as the event has it where it is not given;
+        it is kept in `at`.
     """
 
     summary: str
@@ -57,7 +58,7 @@ class Finding:
         source: str = "",
         curve: str = "",
     ) -> None:
-        place = Place.of(at).in_code(source)
+        place = Place.of(at).in_code(source or getattr(event, "source", ""))
         numbers = Measure.of(measured), Measure.of(allowed)
         others = tuple(map(Place.of, elsewhere))
         values = (summary, place, *numbers, smallest, why, rank, event, others, curve)

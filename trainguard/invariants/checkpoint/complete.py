@@ -91,7 +91,6 @@ def loading_is_safe(trace: Trace[Event]) -> Iterator[Finding]:
                 if load.obstacle
                 else _why(load),
                 rank=rank,
-                source=load.source,
                 event=load,
             )
 

@@ -42,7 +42,6 @@ def checkpoint_write_is_atomic(trace: Trace[Event]) -> Iterator[Finding]:
                 f"the parameters of step {told.saved}",
                 why=f"{told.limit} of {told.size} bytes were written under the final name: write to"
                 " another name, then os.replace it",
-                source=told.source,
                 event=told,
             )
 

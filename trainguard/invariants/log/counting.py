@@ -55,7 +55,6 @@ def steps_are_logged_once(trace: Trace[Event]) -> Iterator[Finding]:
             else "perhaps two runs write into one log, or its counter does not always count",
             rank=Rank.BROKEN if sure else Rank.NOTE,
             event=told,
-            source=told.source,
         )
 
 

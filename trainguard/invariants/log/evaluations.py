@@ -108,7 +108,6 @@ def _impossible(
         else "perhaps it is divided twice, padding counts as right, or the two are not alike",
         rank=rank,
         event=low[0],
-        source=low[0].source,
     )
 
 

@@ -42,7 +42,6 @@ def memory_suffices(trace: Trace[Event]) -> Iterator[Finding]:
             else "a smaller batch, shorter sequences or activation checkpoints take less; see"
             " `trainguard memory`",
             event=lost,
-            source=lost.source,
         )
 
 

@@ -62,7 +62,6 @@ def _graphs(trace: Trace[Usage], allowed: float) -> Iterator[Finding]:
             "graphs of " + portion(0, seen.of, "steps"),
             why=f"{held}use `.item()` for a number, `.detach()` for a state",
             event=seen,
-            source=seen.source,
         )
 
 
@@ -82,7 +81,6 @@ def _tensors(
         why=f"{held}{end}",
         rank=rank,
         event=most,
-        source=most.source,
     )
 
 
@@ -99,7 +97,6 @@ def _host(trace: Trace[Usage], seen: Usage, allowed: float, rank: Rank) -> Findi
         why=history if seen.quantity.startswith("kept objects") else cache,
         rank=rank,
         event=seen,
-        source=seen.source,
     )
 
 

@@ -58,7 +58,6 @@ def peak_is_within_budget(trace: Trace[Usage]) -> Iterator[Finding]:
             measured + f", {describe_source(seen)}",
             allowed + ", the budget's peak",
             why=held,
-            source=seen.source,
             event=seen,
         )
 
@@ -154,7 +153,6 @@ def loss_memory_per_element_is_bounded(trace: Trace[Usage]) -> Iterator[Finding]
                 number(limit, "B", ".1f") + ", the budget's per_element",
                 why=f"it holds {format_bytes(seen.count)} above its inputs;"
                 " a float32 intermediate of that size is 4 B for each element",
-                source=seen.source,
                 event=seen,
             )
 

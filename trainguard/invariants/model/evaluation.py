@@ -39,7 +39,6 @@ def evaluation_is_deterministic(trace: Trace[Pass]) -> Iterator[Finding]:
                 else f"numbers are drawn by {seen.detail or 'the forward pass'} in evaluation too",
                 rank=Rank.BROKEN if dropout else Rank.NOTE,
                 event=seen,
-                source=seen.source,
             )
 
 

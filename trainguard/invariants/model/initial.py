@@ -243,5 +243,4 @@ def _silent(trace: Trace[Pass]) -> Iterator[Finding]:
                 why="a bias or an input far below zero leaves its units dead from the start",
                 rank=Rank.NOTE,
                 event=seen,
-                source=seen.source,
             )

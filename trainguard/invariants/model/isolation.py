@@ -127,5 +127,4 @@ def _dependent(
             why=f"{why}; first seen in {seen.detail}" if seen.detail else why,
             event=seen,
             elsewhere=tuple(map(format_place, found[1:])),
-            source=seen.source,
         )

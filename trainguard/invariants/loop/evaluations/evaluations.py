@@ -250,5 +250,4 @@ def evaluation_inputs_keep_their_scale(trace: Trace[Event]) -> Iterator[Finding]
             " mean, and divide by the same standard deviation",
             rank=Rank.BROKEN if most >= far * least else Rank.NOTE,
             event=probe,
-            source=probe.source,
         )

@@ -42,5 +42,4 @@ def meters_begin_anew(trace: Trace[Event]) -> Iterator[Finding]:
                 integer(probe.reference, "samples") + ", which the evaluation has",
                 why="reset what adds up, or make it anew, before each evaluation",
                 event=probe,
-                source=probe.source,
             )

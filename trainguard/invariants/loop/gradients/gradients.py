@@ -63,7 +63,6 @@ def gradients_are_finite(trace: Trace[Event]) -> Iterator[Finding]:
                 if step.culprit
                 else "perhaps a torch.where branch that was not taken, or a norm or root at zero",
                 event=step,
-                source=step.source,
             )
         else:
             yield from _skipped_for_good(trace, course)
@@ -97,7 +96,6 @@ def _skipped_for_good(trace: Trace[Event], course: Course) -> Iterator[Finding]:
             if ending[-1].culprit
             else "no factor of a scaler is at fault after so many: the run learns nothing more",
             event=ending[-1],
-            source=ending[-1].source,
         )
 
 
@@ -131,7 +129,6 @@ def gradients_start_empty(trace: Trace[Event]) -> Iterator[Finding]:
             why="zero_grad may be missing, come between backward and step, or be that of another"
             " optimizer or model",
             event=stale[0],
-            source=stale[0].source,
         )
 
 
@@ -160,7 +157,6 @@ def gradient_norm_is_measured_before_zeroing(trace: Trace[Event]) -> Iterator[Fi
             why="a norm or a histogram that is taken after zero_grad is always zero or nothing",
             rank=Rank.NOTE if asks else Rank.BROKEN,
             event=read,
-            source=read.source,
         )
 
 
@@ -214,7 +210,6 @@ def gradient_norm_is_positive(trace: Trace[Event]) -> Iterator[Finding]:
                 "above " + integer(0),
                 why="perhaps a clamp that is always active, dead units, or a factor of zero",
                 event=dead[0],
-                source=dead[0].source,
             )
 
 
@@ -236,7 +231,6 @@ def _nothing_left(
         "above " + integer(0),
         why="zero_grad comes between backward and step",
         event=cleared[0],
-        source=cleared[0].source,
     )
 
 
@@ -270,7 +264,6 @@ def _make_unreached_finding(trace: Trace[Event], course: Course) -> Finding:
         why="the loss that should train it is computed from a copy of its output that has no graph:"
         " .detach(), .data, .item(), numpy, or under torch.no_grad()",
         event=course.steps[0],
-        source=course.steps[0].source,
     )
 
 
@@ -289,7 +282,6 @@ def _make_frozen_finding(trace: Trace[Event], course: Course) -> Finding:
         why="perhaps the loop that freezes the model also freezes what is to be trained",
         rank=Rank.NOTE if beside else Rank.BROKEN,
         event=step,
-        source=step.source,
     )
 
 
@@ -321,5 +313,4 @@ def _make_dead_finding(trace: Trace[Event], dead: list[Parameter], alive: Parame
         " in a step that was too large; a lower rate, warm-up or a leaky activation keeps them;"
         " or something without a gradient, such as round, stands before what still learns",
         event=dead[0],
-        source=dead[0].source,
     )

@@ -60,7 +60,6 @@ def _make_finding(trace: Trace[Event], function: str, probes: list[Probe], rank:
         " or take a smooth function that leads into the range",
         rank=rank,
         event=first,
-        source=first.source,
     )
 
 
@@ -90,5 +89,4 @@ def samples_let_gradients_through(trace: Trace[Event]) -> Iterator[Finding]:
                 "a gradient through the sample",
                 why="draw it by rsample(), which sample() is without the gradient",
                 event=probe,
-                source=probe.source,
             )

@@ -66,7 +66,6 @@ def _describe_term(trace: Trace[Event], probe: Probe) -> Finding:
         why=f"what {reached} was given may be detached: then the term reaches {reached} and not the"
         " model that is to learn from it",
         event=probe,
-        source=probe.source,
     )
 
 
@@ -99,5 +98,4 @@ def gradients_stay_with_their_loss(trace: Trace[Event]) -> Iterator[Finding]:
             why=f"nothing clears them in between: call zero_grad() of {holder} just before this"
             " backward, or detach what the other loss is not to reach",
             event=probe,
-            source=probe.source,
         )

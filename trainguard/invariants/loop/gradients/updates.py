@@ -58,7 +58,6 @@ def layer_gradients_are_balanced(trace: Trace[Event]) -> Iterator[Finding]:
             why="perhaps activations that saturate, or an initialisation of the wrong size",
             rank=Rank.BROKEN if ratio < least else Rank.NOTE,
             event=step,
-            source=step.source,
         )
 
 
@@ -139,5 +138,4 @@ def _odd(trace: Trace[Event], course: Course, step: Step, ratio: float, limit: f
         else "the rate may be far too low, or the parameters of a type too coarse for it",
         rank=Rank.NOTE,
         event=step,
-        source=step.source,
     )

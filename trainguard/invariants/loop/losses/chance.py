@@ -89,7 +89,6 @@ def _make_finding(trace: Trace[Event], fit: BaselineFit, beaten: float, rank: Ra
         why=_guess_cause(worse, taught, fit),
         rank=rank,
         event=fit,
-        source=fit.source,
     )
 
 
@@ -155,7 +154,6 @@ def targets_vary(trace: Trace[Event]) -> Iterator[Finding]:
                 why="look at the targets here: perhaps they were made of inputs that had been"
                 " changed in place, or another column was read",
                 event=fit,
-                source=fit.source,
             )
 
 
@@ -189,7 +187,6 @@ def outputs_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
             else "perhaps a softmax over a dimension of size one, units that are dead or saturated,"
             " or features that are replaced by a constant",
             event=fit,
-            source=fit.source,
         )
 
 
@@ -253,7 +250,6 @@ def _describe_skill(trace: Trace[Event], skill: Skill, fit: BaselineFit) -> Find
         " another order, batches hold one class each (nothing shuffles them), statistics of batch"
         " norm did not follow, or another model is evaluated",
         event=skill,
-        source=skill.source,
     )
 
 

@@ -35,7 +35,6 @@ def samples_are_not_their_own_negatives(trace: Trace[Event]) -> Iterator[Finding
                 "left out",
                 why="fill the diagonal with -inf before the loss",
                 event=probe,
-                source=probe.source,
             )
 
 
@@ -65,5 +64,4 @@ def views_differ(trace: Trace[Event]) -> Iterator[Finding]:
                 "different ones, as of two views of each sample",
                 why="perhaps one view is used twice: draw the augmentation for each of them",
                 event=probe,
-                source=probe.source,
             )

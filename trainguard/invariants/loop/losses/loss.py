@@ -67,7 +67,6 @@ def loss_is_finite(trace: Trace[Event]) -> Iterator[Finding]:
         if step.culprit
         else "perhaps a rate that is too high, or a log, root or division of something near 0",
         event=step,
-        source=step.source,
     )
 
 
@@ -88,7 +87,6 @@ def _skipped_for_good(trace: Trace[Event]) -> Iterator[Finding]:
                 Measure(f"fewer than {FOR_GOOD}", FOR_GOOD, "steps"),
                 why="a scaler hides a loss that is lost: the run goes on and learns nothing",
                 event=ending[-1],
-                source=ending[-1].source,
             )
             return
 
@@ -121,7 +119,6 @@ def loss_depends_on_parameters(trace: Trace[Event]) -> Iterator[Finding]:
             why="the loss may be wrapped in a new tensor, detached, or of another model",
             rank=Rank.NOTE if others and count(steps) < FOR_GOOD else Rank.BROKEN,
             event=steps[0],
-            source=steps[0].source,
         )
 
 
@@ -190,7 +187,6 @@ def _falls_short(
             "at least " + percent(falls),
             why="perhaps a rate unfit for the loss, or parameters that the loss does not reach",
             event=steps[-1],
-            source=steps[-1].source,
         )
 
 
@@ -226,7 +222,6 @@ def _flat(trace: Trace[Event], course: Course, steps: Sequence[Step]) -> Iterato
             " is far too low",
             rank=Rank.NOTE,
             event=steps[-1],
-            source=steps[-1].source,
         )
 
 
@@ -245,5 +240,4 @@ def _rises(trace: Trace[Event], course: Course, steps: Sequence[Step]) -> Iterat
             why="perhaps a rate that is too high, or a sign that is turned",
             rank=Rank.NOTE,
             event=steps[-1],
-            source=steps[-1].source,
         )

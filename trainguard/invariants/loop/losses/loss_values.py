@@ -62,7 +62,6 @@ def loss_targets_are_in_range(trace: Trace[Event]) -> Iterator[Finding]:
                 allowed,
                 why="map the labels to what the function takes, or use the loss that takes them",
                 event=term,
-                source=term.source,
             )
 
 
@@ -77,7 +76,6 @@ def _make_unreached_finding(trace: Trace[Event], term: Term) -> Finding:
         why="leave the last activation out, or bring the targets into its range",
         rank=Rank.BROKEN if term.beyond >= _UNREACHED else Rank.NOTE,
         event=term,
-        source=term.source,
     )
 
 
@@ -91,7 +89,6 @@ def _make_blank_finding(trace: Trace[Event], term: Term) -> Finding:
         why="what has the number of the blank, 0 unless blank= says otherwise, can never be told:"
         " count the labels from 1, with one output more, or give blank= a number of its own",
         event=term,
-        source=term.source,
     )
 
 
@@ -151,7 +148,6 @@ def _make_finding(trace: Trace[Event], term: Term, found: int, what: str, rank: 
         " makes them: a log, root or division of 0, or a batch in which every target is ignored",
         rank=rank,
         event=term,
-        source=term.source,
     )
 
 

@@ -48,7 +48,6 @@ def components_are_balanced(trace: Trace[Event]) -> Iterator[Finding]:
                 why="perhaps inputs of different scales, or weights that do not make up for them",
                 rank=Rank.NOTE,
                 event=term,
-                source=term.source,
             )
 
 
@@ -80,7 +79,6 @@ def logits_are_not_normalised_twice(trace: Trace[Event]) -> Iterator[Finding]:
                 allowed,
                 why=_WHY.get(term.function, "") if measured != _ELSEWHERE else _AXES,
                 event=term,
-                source=term.source,
             )
     told = any(_describe_normalisation(term)[0] for term in events(trace, Term))
     for probe in events(trace, Probe):
@@ -92,7 +90,6 @@ def logits_are_not_normalised_twice(trace: Trace[Event]) -> Iterator[Finding]:
                 "logits",
                 why=_WHY["cross_entropy"],
                 event=probe,
-                source=probe.source,
             )
         if probe.probe == "picked" and _FEW <= probe.measured == probe.reference:
             yield Finding(
@@ -102,7 +99,6 @@ def logits_are_not_normalised_twice(trace: Trace[Event]) -> Iterator[Finding]:
                 "that sum to one over the classes",
                 why=_AXES,
                 event=probe,
-                source=probe.source,
             )
 
 
@@ -169,7 +165,6 @@ def classes_keep_their_axis(trace: Trace[Event]) -> Iterator[Finding]:
                 why="view() and reshape() do not exchange dimensions: use transpose(1, 2) or"
                 " permute(), and reshape after that",
                 event=term,
-                source=term.source,
             )
 
 
@@ -209,7 +204,6 @@ def loss_inputs_do_not_broadcast(trace: Trace[Event]) -> Iterator[Finding]:
                 "the same shape for both",
                 why="squeeze the last dimension of the one, or unsqueeze the other",
                 event=term,
-                source=term.source,
             )
     for probe in events(trace, Probe):
         if probe.probe == "broadcast" and probe.measured > probe.reference:
@@ -220,7 +214,6 @@ def loss_inputs_do_not_broadcast(trace: Trace[Event]) -> Iterator[Finding]:
                 integer(probe.reference, "elements") + ", as many as outputs",
                 why="perhaps (N, 1) against (N,); squeeze the one, or unsqueeze the other",
                 event=probe,
-                source=probe.source,
             )
 
 
@@ -250,7 +243,6 @@ def advantages_are_constants(trace: Trace[Event]) -> Iterator[Finding]:
                 "a constant",
                 why=f"detach {name} in the policy's term; the error of the values keeps its graph",
                 event=probe,
-                source=probe.source,
             )
 
 
@@ -279,5 +271,4 @@ def classes_are_not_ignored(trace: Trace[Event]) -> Iterator[Finding]:
                 " class, such as -100, and give that as ignore_index",
                 rank=Rank.NOTE,  # the values are those of a padding too: only names tell it apart
                 event=probe,
-                source=probe.source,
             )

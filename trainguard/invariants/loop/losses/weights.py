@@ -89,5 +89,4 @@ def _make_finding(trace: Trace[Event], fit: BaselineFit, order: str) -> Finding:
         " torch.bincount(labels, minlength=classes), and weigh by one over that",
         rank=Rank.NOTE if is_round else Rank.BROKEN,
         event=fit,
-        source=fit.source,
     )

@@ -51,7 +51,6 @@ def reshapes_exchange_no_axes(trace: Trace[Event]) -> Iterator[Finding]:
                 " transpose() first, then reshape",
                 rank=ranks[probe.probe],
                 event=probe,
-                source=probe.source,
             )
 
 
@@ -81,7 +80,6 @@ def states_are_read_at_tokens(trace: Trace[Event]) -> Iterator[Finding]:
                 "read at the last token",
                 why="take the states at lengths - 1, or pack the sequences",
                 event=probe,
-                source=probe.source,
             )
 
 
@@ -111,5 +109,4 @@ def similarities_are_of_unit_rows(trace: Trace[Event]) -> Iterator[Finding]:
                 "rows of unit norm",
                 why="normalize over the features, dim=1 or dim=-1, and not over the samples",
                 event=probe,
-                source=probe.source,
             )

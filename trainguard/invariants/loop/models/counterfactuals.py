@@ -52,7 +52,6 @@ def inputs_matter(trace: Trace[Event]) -> Iterator[Finding]:
             "another loss, output or gradient",
             why="perhaps a softmax over a single output, or relus that are dead",
             event=first,
-            source=first.source,
         )
 
 
@@ -91,7 +90,6 @@ def padding_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
                 why="perhaps the mask has the wrong polarity (key_padding_mask: True is ignored),"
                 " or a mean runs over padding too",
                 event=answer,
-                source=answer.source,
             )
     share = trace.limit("padding_does_not_matter", _MOVED)
     for probe in events(trace, Probe):
@@ -107,7 +105,6 @@ def padding_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
                 " mask: take states at lengths - 1, pack sequences, or give the mask",
                 rank=Rank.NOTE,
                 event=probe,
-                source=probe.source,
             )
 
 
@@ -143,7 +140,6 @@ def labels_matter(trace: Trace[Event]) -> Iterator[Finding]:
             why="perhaps shapes (N, 1) and (N,) expand to a table of all pairs, or both sides are"
             " averaged over the batch",
             event=first,
-            source=first.source,
         )
 
 
@@ -182,7 +178,6 @@ def ignored_labels_do_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
                 else "perhaps the mask has the wrong polarity",
                 rank=Rank.NOTE if kept else Rank.BROKEN,
                 event=answer,
-                source=answer.source,
             )
             return
 
@@ -214,7 +209,6 @@ def steps_lower_the_loss(trace: Trace[Event]) -> Iterator[Finding]:
             "lower after one of them at least",
             why="perhaps the sign of the update is wrong, or the rate far too high",
             event=first,
-            source=first.source,
         )
 
 
@@ -249,7 +243,6 @@ def relations_hold(trace: Trace[Event]) -> Iterator[Finding]:
                 answer.smallest,
                 "what then(before, after) allows",
                 event=answer,
-                source=answer.source,
             )
 
 
@@ -284,7 +277,6 @@ def one_batch_can_be_learned(trace: Trace[Event]) -> Iterator[Finding]:
             why="no rate helps: look at what outputs depend on, at the shapes that the loss is"
             " given, and at what becomes of the gradients",
             event=first,
-            source=first.source,
         )
 
 
@@ -318,6 +310,5 @@ def terminal_states_end(trace: Trace[Event]) -> Iterator[Finding]:
                 "at most " + number(answer.reference),
                 why="perhaps the target lacks a factor (1 - done)",
                 event=answer,
-                source=answer.source,
             )
             return

@@ -107,7 +107,6 @@ def _never_awake(trace: Trace[Event], course: Course) -> Finding:
         why="pretrained models are often loaded in evaluation mode; model.train() is missing",
         rank=Rank.NOTE,
         event=step,
-        source=step.source,
     )
 
 
@@ -177,7 +176,6 @@ def evaluation_mode_is_on(trace: Trace[Event]) -> Iterator[Finding]:
             "asleep",
             why="model.eval() is missing before the evaluation",
             event=awake[0],
-            source=awake[0].source,
         )
     else:
         yield from _find_sweeps(trace)
@@ -196,7 +194,6 @@ def _find_sweeps(trace: Trace[Event]) -> Iterator[Finding]:
             "asleep",
             why="model.eval() is missing before the evaluation",
             event=said[0],
-            source=said[0].source,
         )
         return
     last = sum(step.span for step in events(trace, Step) if not step.skipped)
@@ -214,7 +211,6 @@ def _find_sweeps(trace: Trace[Event]) -> Iterator[Finding]:
             " its batch",
             rank=Rank.NOTE if several else Rank.BROKEN,
             event=first,
-            source=first.source,
         )
 
 
@@ -267,7 +263,6 @@ def references_are_in_evaluation_mode(trace: Trace[Event]) -> Iterator[Finding]:
                 "asleep",
                 why="perhaps train() was called on a module that holds it: call eval() after that",
                 event=probe,
-                source=probe.source,
             )
 
 
@@ -307,7 +302,6 @@ def evaluation_leaves_no_trace(trace: Trace[Event]) -> Iterator[Finding]:
             why="" if sure else "perhaps a cache that is filled at the first call",
             rank=Rank.BROKEN if sure else Rank.NOTE,
             event=first,
-            source=first.source,
         )
     yield from _idle_graphs(trace, [e for e in still if not e.training])
 
@@ -324,5 +318,4 @@ def _idle_graphs(trace: Trace[Event], judged: Sequence[Evaluation]) -> Iterator[
             why="torch.no_grad() or torch.inference_mode() is missing",
             rank=Rank.NOTE,
             event=graphs[0],
-            source=graphs[0].source,
         )

@@ -63,7 +63,6 @@ def target_is_not_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
                 why="perhaps the column of the target was not dropped from the features, or the"
                 " target begins before the end of its window",
                 event=probe,
-                source=probe.source,
             )
     for probe in _of(trace, "shown"):
         if probe.step >= _LEAST_BATCHES and probe.measured >= _MOST_SHOWN * probe.reference:
@@ -75,7 +74,6 @@ def target_is_not_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
                 why="perhaps labels of what is not hidden are to be -100, and not to count",
                 rank=Rank.NOTE,
                 event=probe,
-                source=probe.source,
             )
     for probe in _of(trace, "future"):
         if probe.measured > probe.reference:
@@ -86,7 +84,6 @@ def target_is_not_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
                 "at most " + number(probe.reference),
                 why="perhaps a causal mask is missing, or padding on the wrong side",
                 event=probe,
-                source=probe.source,
             )
     for probe in _of(trace, "present"):
         if probe.measured > probe.reference:
@@ -97,7 +94,6 @@ def target_is_not_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
                 "at most " + number(probe.reference),
                 why="perhaps the targets are the inputs, not shifted by one",
                 event=probe,
-                source=probe.source,
             )
 
 
@@ -122,7 +118,6 @@ def targets_are_shifted_once(trace: Trace[Event]) -> Iterator[Finding]:
             integer(probe.reference, "place"),
             why="the labels are shifted where they are made, and again by the model",
             event=probe,
-            source=probe.source,
         )
 
 
@@ -153,7 +148,6 @@ def samples_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
             + ("" if probe.probe == "mix" else ", the second axis here"),
             rank=Rank.BROKEN if probe.probe == "mix" else Rank.NOTE,
             event=probe,
-            source=probe.source,
         )
     answers = [] if found else answers_to(trace, "a sample edited")
     mixed = [a for a in answers if a.measured >= _PERVASIVE * a.reference > 0 or _fades(a)]
@@ -173,7 +167,6 @@ def samples_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
             else "perhaps a softmax, a maximum, a mean or a view over the batch"
             + ("" if inside else ", between the model and the loss"),
             event=first,
-            source=first.source,
         )
 
 
@@ -206,7 +199,6 @@ def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
             "none",
             why="draw once whether a sample is flipped, and flip its input and its target by it",
             event=probe,
-            source=probe.source,
         )
     # Three watchers look at labels: of a loader, of rows of epochs, and of sums over epochs.
     for probe in [p for p in _of(trace, "labels") if p.measured > p.reference][:1]:
@@ -218,7 +210,6 @@ def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
             why="perhaps inputs and labels are shuffled apart from each other: index both by the"
             " same permutation, before what this line is given",
             event=probe,
-            source=probe.source,
         )
 
 
@@ -247,7 +238,6 @@ def evaluation_is_deterministic(trace: Trace[Event]) -> Iterator[Finding]:
                 " the forward pass",
                 rank=ranks[probe.probe],
                 event=probe,
-                source=probe.source,
             )
 
 
@@ -298,7 +288,6 @@ def _differs(probe: Probe, summary: str, why: str, rank: Rank = Rank.BROKEN) -> 
         why=why,
         rank=rank,
         event=probe,
-        source=probe.source,
     )
 
 
@@ -323,5 +312,4 @@ def layers_are_distinct(trace: Trace[Event]) -> Iterator[Finding]:
                 why="[layer] * n repeats one layer; [make_layer() for _ in range(n)] makes several",
                 rank=Rank.NOTE,
                 event=probe,
-                source=probe.source,
             )

@@ -59,7 +59,6 @@ def order_of_samples_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
         why="perhaps positions are counted along the batch: an encoding that is"
         " written for (T, B, C), and given (B, T, C)",
         event=first,
-        source=first.source,
     )
 
 
@@ -75,7 +74,6 @@ def _make_note(trace: Trace[Event], first: WhatIf) -> Finding:
         " and labels in one order. What pairs a sample with the next one on purpose does so too",
         rank=Rank.NOTE,
         event=first,
-        source=first.source,
     )
 
 
@@ -106,7 +104,6 @@ def checkpoints_keep_gradients(trace: Trace[Event]) -> Iterator[Finding]:
                 why="perhaps a reentrant checkpoint whose inputs need no gradient:"
                 " use_reentrant=False; or preserve_rng_state=False with dropout",
                 event=answer,
-                source=answer.source,
             )
 
 
@@ -133,7 +130,6 @@ def dropout_matters(trace: Trace[Event]) -> Iterator[Finding]:
             "another loss, or other gradients",
             why="perhaps the result of dropout is thrown away: hidden = self.dropout(hidden)",
             event=first,
-            source=first.source,
         )
 
 

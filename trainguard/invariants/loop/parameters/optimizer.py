@@ -107,7 +107,6 @@ def _make_finding(
         why=why,
         rank=rank,
         event=left_out[0],
-        source=left_out[0].source,
     )
 
 
@@ -126,7 +125,6 @@ def _make_replaced_finding(
         integer(0, "%"),
         why="perhaps a layer, or the model, was replaced after the optimizer was built",
         event=left_out[0],
-        source=left_out[0].source,
     )
 
 
@@ -199,5 +197,4 @@ def low_rank_products_can_learn(trace: Trace[Event]) -> Iterator[Finding]:
                 why="perhaps all parameters were frozen after the adapters were put in: freeze"
                 " first, or let the adapters require gradients again",
                 event=probe,
-                source=probe.source,
             )

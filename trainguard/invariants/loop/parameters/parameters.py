@@ -108,7 +108,6 @@ def _still(trace: Trace[Event], parameters: Sequence[Parameter]) -> Finding:
         "a move within " + integer(_LEAST_STEPS, "steps"),
         why=next((told for told, true in reasons.items() if true), ""),
         event=one,
-        source=one.source,
     )
 
 
@@ -152,7 +151,6 @@ def _standing(trace: Trace[Event], parameters: Iterable[Parameter]) -> Iterator[
                 why=why,
                 rank=rank,
                 event=found[0],
-                source=found[0].source,
             )
 
 
@@ -203,7 +201,6 @@ def _all_standing(trace: Trace[Event], parameters: Iterable[Parameter]) -> Itera
         else "perhaps gradients are cleared between backward and step",
         rank=Rank.NOTE if stepped else Rank.BROKEN,
         event=stuck[0],
-        source=stuck[0].source,
     )
 
 
@@ -229,7 +226,6 @@ def _find_unreached(trace: Trace[Event], parameters: Iterable[Parameter]) -> Ite
             why="what it computes is detached, or goes through something without a gradient:"
             " .detach(), .data, .item(), numpy, round or argmax",
             event=cut[0][0],
-            source=cut[0][0].source,
         )
     elif idle and _count_steps(trace) >= _LONG_ENOUGH:
         yield Finding(
@@ -240,7 +236,6 @@ def _find_unreached(trace: Trace[Event], parameters: Iterable[Parameter]) -> Ite
             why="perhaps its output is detached, or nothing uses it",
             rank=Rank.NOTE,
             event=idle[0][0],
-            source=idle[0][0].source,
         )
 
 
@@ -287,7 +282,6 @@ def frozen_parameters_stay(trace: Trace[Event]) -> Iterator[Finding]:
                 portion(0, len(parameters)),
                 why=_why_moved(found[0]),
                 event=found[0],
-                source=found[0].source,
             )
 
 

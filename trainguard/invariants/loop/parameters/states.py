@@ -41,7 +41,6 @@ def loaded_state_matches(trace: Trace[Event]) -> Iterator[Finding]:
                 why="strict=False leaves out what does not match: load the state before layers are"
                 " wrapped, or rename what is in it",
                 event=probe,
-                source=probe.source,
             )
         if probe.probe == "matched" and probe.measured < 1 <= probe.reference:
             yield Finding(
@@ -52,7 +51,6 @@ def loaded_state_matches(trace: Trace[Event]) -> Iterator[Finding]:
                 why="strict=False leaves out what does not match; a prefix of the names has perhaps"
                 " to be added or removed",
                 event=probe,
-                source=probe.source,
             )
 
 
@@ -83,7 +81,6 @@ def loaded_state_is_used(trace: Trace[Event]) -> Iterator[Finding]:
             why="perhaps the layer initialises itself at its first batch, and what says that it has"
             " is a plain attribute: register_buffer() puts it into the state dict",
             event=probe,
-            source=probe.source,
         )
 
 
@@ -116,7 +113,6 @@ def ties_hold(trace: Trace[Event]) -> Iterator[Finding]:
             " new ones there: tie them again after that, before the optimizer is made",
             rank=Rank.BROKEN if probe.reference else Rank.NOTE,
             event=probe,
-            source=probe.source,
         )
 
 
@@ -146,7 +142,6 @@ def kept_state_is_a_copy(trace: Trace[Event]) -> Iterator[Finding]:
             else "perhaps nothing of another state was put into it before it was loaded",
             rank=Rank.BROKEN if probe.measured else Rank.NOTE,
             event=probe,
-            source=probe.source,
         )
 
 
@@ -175,7 +170,6 @@ def statistics_follow_the_data(trace: Trace[Event]) -> Iterator[Finding]:
                 if probe.measured
                 else "the average follows the parameters: copy the buffers of its model too",
                 event=probe,
-                source=probe.source,
             )
 
 
@@ -204,7 +198,6 @@ def schedule_is_resumed(trace: Trace[Event]) -> Iterator[Finding]:
                 "advanced " + integer(probe.reference, "times") + ", as in the file",
                 why="the file has its state: scheduler.load_state_dict() is missing",
                 event=probe,
-                source=probe.source,
             )
     if any(probe.probe == "resumed" for probe in events(trace, Probe)):
         return
@@ -217,5 +210,4 @@ def schedule_is_resumed(trace: Trace[Event]) -> Iterator[Finding]:
                 number(probe.reference, "or near it: the rate that was loaded and stepped with"),
                 why="perhaps its state is not saved: keep it beside the state of the optimizer",
                 event=probe,
-                source=probe.source,
             )

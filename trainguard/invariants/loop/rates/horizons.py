@@ -185,7 +185,6 @@ def _make_finding(drive: _Drive, summary: str, why: str, rank: Rank = Rank.BROKE
         why=why,
         rank=rank,
         event=scheduler,
-        source=scheduler.source,
     )
 
 

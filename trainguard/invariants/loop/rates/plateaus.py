@@ -71,7 +71,6 @@ def plateau_metric_fits_mode(trace: Trace[Event]) -> Iterator[Finding]:
             f'mode="{other}"',
             why="each improvement counts as a bad epoch, so that the rate is cut without a plateau",
             event=scheduler,
-            source=scheduler.source,
         )
 
 
@@ -126,7 +125,6 @@ def _make_kept_finding(trace: Trace[Event], probe: Probe, said: Logged, best: fl
         why="perhaps < and > are exchanged where the best is chosen, or what it is compared with"
         " begins at the wrong end",
         event=probe,
-        source=probe.source,
     )
 
 

@@ -64,7 +64,6 @@ def learning_rate_is_positive(trace: Trace[Event]) -> Iterator[Finding]:
             why="the schedule may be switched off, or never advanced, or driven past its end",
             rank=Rank.NOTE if others else Rank.BROKEN,
             event=still[0],
-            source=still[0].source,
         )
 
 
@@ -79,7 +78,6 @@ def _negative(trace: Trace[Event], course: Course) -> Iterator[Finding]:
             "above " + integer(0),
             why="a schedule that falls along a line may be driven past its end",
             event=below[0],
-            source=below[0].source,
         )
 
 
@@ -243,7 +241,6 @@ def _never_advanced(trace: Trace[Event], course: Course, scheduler: Scheduler) -
             if scheduler.inert and _epochs(trace, course) >= _SEVERAL
             else Rank.NOTE,
             event=scheduler,
-            source=scheduler.source,
         )
 
 
@@ -260,5 +257,4 @@ def _in_vain(trace: Trace[Event], made: Sequence[Scheduler]) -> Iterator[Finding
                 why="the optimizer may have been built again after the scheduler",
                 rank=Rank.NOTE if useful else Rank.BROKEN,
                 event=scheduler,
-                source=scheduler.source,
             )

@@ -159,5 +159,4 @@ def _not_a_factor(
         why="LambdaLR multiplies the optimizer's rate by what its function returns",
         rank=rank,
         event=scheduler,
-        source=scheduler.source,
     )

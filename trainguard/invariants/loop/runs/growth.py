@@ -63,7 +63,6 @@ def _judge_graphs(trace: Trace[Event], growth: RunGrowth) -> Iterator[Finding]:
         " with each step; keep loss.item() or output.detach()",
         rank=Rank.BROKEN if whole else Rank.NOTE,
         event=growth,
-        source=growth.source,
     )
 
 
@@ -97,7 +96,6 @@ def _judge_history(trace: Trace[Event], growth: RunGrowth) -> Iterator[Finding]:
                 why="a state is carried on with its graph, and retain_graph=True keeps it from"
                 " failing: carry on hidden.detach(), and leave retain_graph out",
                 event=growth,
-                source=growth.source,
             )
             return
 
@@ -116,7 +114,6 @@ def _judge_additions(trace: Trace[Event], growth: RunGrowth) -> Iterator[Finding
         integer(growth.counts[0]) + f" {noun}",
         why=why,
         event=growth,
-        source=growth.source,
     )
 
 
@@ -136,5 +133,4 @@ def _judge_optimizers(trace: Trace[Event], growth: RunGrowth) -> Iterator[Findin
         " before the loop",
         rank=Rank.BROKEN if short else Rank.NOTE,
         event=growth,
-        source=growth.source,
     )

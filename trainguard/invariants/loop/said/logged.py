@@ -264,5 +264,4 @@ def _finding(
         why=why,
         rank=Rank.NOTE if fault == "clipped" else Rank.BROKEN,
         event=said,
-        source=said.source,
     )

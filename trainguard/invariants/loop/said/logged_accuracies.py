@@ -292,7 +292,6 @@ def _make_finding(trace: Trace[Event], fault: _Fault) -> Finding:
         why=why,
         rank=Rank.NOTE if fault.kind in _NOTES else Rank.BROKEN,
         event=said,
-        source=said.source,
     )
 
 

@@ -261,5 +261,4 @@ def _finding(
         why=why,
         rank=Rank.NOTE if fault in _NOTES else Rank.BROKEN,
         event=said,
-        source=said.source,
     )

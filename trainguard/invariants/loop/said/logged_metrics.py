@@ -113,5 +113,4 @@ def _finding(
         why=why,
         rank=Rank.BROKEN if len(looks) >= _FEW else Rank.NOTE,
         event=said,
-        source=said.source,
     )

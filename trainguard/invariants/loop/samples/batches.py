@@ -66,7 +66,6 @@ def accumulation_equals_full_batch(trace: Trace[Event]) -> Iterator[Finding]:
                 " for it",
                 rank=Rank.NOTE,
                 event=heavy[0],
-                source=heavy[0].source,
             )
 
 
@@ -100,7 +99,6 @@ def _light(
             why="the loss of what is left at the end of an epoch is divided by the length of a"
             " full window",
             event=step,
-            source=step.source,
         )
 
 
@@ -121,7 +119,6 @@ def _twice_divided(
             why="Accelerate's backward and the Trainer divide the loss themselves: do not divide it"
             " again",
             event=light[0],
-            source=light[0].source,
         )
 
 
@@ -182,7 +179,6 @@ def _off(
             why="perhaps the product of micro-batch, accumulation and processes is another one;"
             " samples are counted along the first dimension of the input",
             event=row[0],
-            source=row[0].source,
         )
 
 
@@ -203,6 +199,5 @@ def _drifts(trace: Trace[Event], course: Course, steps: Sequence[Step]) -> Itera
                 why="perhaps the loader keeps its batch size, or a division leaves a remainder",
                 rank=Rank.NOTE,
                 event=other,
-                source=other.source,
             )
             return

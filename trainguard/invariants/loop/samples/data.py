@@ -39,7 +39,6 @@ def batches_differ(trace: Trace[Event]) -> Iterator[Finding]:
                 integer(probe.reference, "batches") + ", as its loader has",
                 why="perhaps next(iter(loader)) is called in each step",
                 event=probe,
-                source=probe.source,
             )
 
 
@@ -94,7 +93,6 @@ def padding_is_no_token(trace: Trace[Event]) -> Iterator[Finding]:
             if learned
             else "it is never predicted: give padding a number that no token has",
             event=probe,
-            source=probe.source,
         )
 
 
@@ -124,7 +122,6 @@ def attention_sees_tokens(trace: Trace[Event]) -> Iterator[Finding]:
                 why="its mask means the opposite: key_padding_mask is True where a place is to be"
                 " hidden, attn_mask of scaled_dot_product_attention where it is to be seen",
                 event=probe,
-                source=probe.source,
             )
 
 
@@ -152,7 +149,6 @@ def classes_are_not_blended(trace: Trace[Event]) -> Iterator[Finding]:
                 "none",
                 why='resize maps of classes with mode="nearest"',
                 event=probe,
-                source=probe.source,
             )
 
 
@@ -180,7 +176,6 @@ def each_graph_keeps_its_edges(trace: Trace[Event]) -> Iterator[Finding]:
                 "edges in all of them",
                 why="add the number of nodes before each graph to its edges where they are joined",
                 event=probe,
-                source=probe.source,
             )
 
 
@@ -198,7 +193,6 @@ def _beyond_the_ends(trace: Trace[Event], probe: Probe) -> Finding:
         if last
         else "pad the targets with what the loss ignores, as padding_value=-100 does",
         event=probe,
-        source=probe.source,
     )
 
 
@@ -213,7 +207,6 @@ def _never_ends(trace: Trace[Event], probe: Probe) -> Finding:
         why="the loss leaves out the token of padding wherever it is: give padding its own number,"
         " or leave it out by the lengths of the rows",
         event=probe,
-        source=probe.source,
     )
 
 
@@ -243,7 +236,6 @@ def data_keeps_up(trace: Trace[Event]) -> Iterator[Finding]:
             why="more workers, or less work per sample, would shorten each step",
             rank=Rank.NOTE,
             event=slow,
-            source=slow.source,
         )
 
 
@@ -274,7 +266,6 @@ def noise_is_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
                 why="perhaps other noise is drawn for the input: give"
                 f" `{probe.label}` to what makes it",
                 event=probe,
-                source=probe.source,
             )
 
 
@@ -304,5 +295,4 @@ def stored_samples_stay(trace: Trace[Event]) -> Iterator[Finding]:
                 integer(0),
                 why="it works in place on a view of what is stored: copy the sample first",
                 event=probe,
-                source=probe.source,
             )

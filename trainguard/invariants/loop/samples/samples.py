@@ -76,7 +76,6 @@ def epochs_are_reshuffled(trace: Trace[Event]) -> Iterator[Finding]:
                 if distributed
                 else "perhaps a seed is set, or a generator is made, anew in each epoch",
                 event=probe,
-                source=probe.source,
             )
 
 
@@ -104,7 +103,6 @@ def sampler_reaches_the_data(trace: Trace[Event]) -> Iterator[Finding]:
                 "more than " + portion(min(probe.reference, probe.step) / often, probe.step),
                 why="a weighted sampler takes one weight for each sample, not for each class",
                 event=probe,
-                source=probe.source,
             )
 
 
@@ -130,7 +128,6 @@ def labels_are_not_sorted(trace: Trace[Event]) -> Iterator[Finding]:
                 "an order that mixes the classes",
                 why="perhaps shuffle=True is missing, and the data are stored class by class",
                 event=probe,
-                source=probe.source,
             )
 
 
@@ -164,7 +161,6 @@ def random_numbers_do_not_recur(trace: Trace[Event]) -> Iterator[Finding]:
                 why="a seed is set again and again: give evaluations a generator of their own, or"
                 " set the seed once",
                 event=probe,
-                source=probe.source,
             )
 
 
@@ -228,7 +224,6 @@ def _not_held_out(trace: Trace[Event], name: str, probe: Probe) -> Finding:
         why=why,
         rank=Rank.NOTE if is_all else Rank.BROKEN,
         event=probe,
-        source=probe.source,
     )
 
 
@@ -261,7 +256,6 @@ def states_move_on(trace: Trace[Event]) -> Iterator[Finding]:
                 "some of them, where nothing can move",
                 why="perhaps the environment changes the array that it has returned: store copies",
                 event=probe,
-                source=probe.source,
             )
             return
 

@@ -40,7 +40,6 @@ def workers_draw_different_numbers(trace: Trace[Event]) -> Iterator[Finding]:
                 why="it is copied as it is, anew in each epoch: set it in worker_init_fn, from"
                 " torch.utils.data.get_worker_info().seed",
                 event=probe,
-                source=probe.source,
             )
             return
 
@@ -69,6 +68,5 @@ def workers_share_the_data(trace: Trace[Event]) -> Iterator[Finding]:
                 "each from one worker",
                 why="split the stream in __iter__ by get_worker_info().id and .num_workers",
                 event=probe,
-                source=probe.source,
             )
             return
