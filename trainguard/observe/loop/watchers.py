@@ -29,6 +29,7 @@ from trainguard.observe.loop.watch.losses.self_matches import SelfMatches
 from trainguard.observe.loop.watch.losses.shown_tokens import ShownTokens
 from trainguard.observe.loop.watch.losses.transitions import Transitions
 from trainguard.observe.loop.watch.models.attended_padding import AttendedPadding
+from trainguard.observe.loop.watch.models.attention_axes import AttentionAxes
 from trainguard.observe.loop.watch.models.components import Components
 from trainguard.observe.loop.watch.models.detached_probe import DetachedProbe
 from trainguard.observe.loop.watch.models.forwards import Forwards
@@ -113,6 +114,7 @@ _ALL: tuple[type[Watcher], ...] = (
     BatchedGraphs,
     PaddingRows,
     AttendedPadding,
+    AttentionAxes,
     Cosines,
     ReadPlaces,
     PickedClasses,

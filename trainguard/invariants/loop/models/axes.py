@@ -110,3 +110,37 @@ def similarities_are_of_unit_rows(trace: Trace[Event]) -> Iterator[Finding]:
                 why="normalize over the features, dim=1 or dim=-1, and not over the samples",
                 event=probe,
             )
+
+
+@invariant("loop", evidence=has_probe("attention axis", "no attention by hand was seen"))
+def attention_weights_are_used_along_their_axis(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The weights of attention sum to one along the axis along which they weigh.
+
+    Judges: products of matrices, in the graph of a loss, one of which is a softmax of products of
+        queries and keys that learn: whether the sum of the product runs along the axis of the
+        softmax. A note where there are more or fewer queries than keys, and none is masked.
+    Allows: dropout and views between the softmax and the product; weights that are divided by their
+        sum after the softmax, as those of slots that compete; products of two distributions.
+    Misses: attention without a batch, or whose weights are multiplied and summed; torch 2.4, which
+        does not tell what a view made.
+    Why: after softmax(dim=1) of scores (N, queries, keys) the queries compete for each key. What a
+        query reads then has any size, and depends on which other queries are asked beside it.
+    Source: arXiv:1706.03762, section 3.2.1 (the weights on the values are a softmax over the keys);
+        torch.nn.functional.scaled_dot_product_attention (dim=-1).
+    """
+    ranks = {"attention axis": Rank.BROKEN, "attention axis, perhaps": Rank.NOTE}
+    for probe in events(trace, Probe):
+        if probe.probe in ranks and probe.measured >= _LEAST:
+            yield Finding(
+                f"attention of `{trace.subject}` is normalised along another axis than it is used",
+                probe.label,
+                portion(probe.measured, probe.reference, "steps")
+                + " sum the weights of another axis",
+                "weights that sum to one over the keys",
+                why="take the softmax over the axis that the product with the values sums: dim=-1"
+                " of scores (..., queries, keys)",
+                rank=ranks[probe.probe],
+                event=probe,
+                source=probe.source,
+            )

@@ -166,6 +166,17 @@ def shape_after(loss: torch.Tensor, node: Node, output: int) -> tuple[int, ...]:
     return tuple(torch.autograd.grad(loss, [edge], retain_graph=True)[0].shape)
 
 
+def shape_made(node: Node) -> tuple[int, ...]:
+    """Return the shape of what a node made; nothing where this torch does not tell."""
+    known = getattr(node, "_input_metadata", ())
+    return tuple(int(size) for size in known[0].shape) if known else ()
+
+
+def without_batch(shape: tuple[int, ...]) -> str:
+    """Return a shape whose first size may change from step to step."""
+    return f"(N,{','.join(str(size) for size in shape[1:])})"
+
+
 def below(root: Node, most: int, stop_at_marks: bool = False) -> Iterator[Node]:
     """Yield the nodes of a graph from its root, the nearest first, and `most` of them at most."""
     seen = {root}

@@ -86,7 +86,7 @@ class ReshapedAxes(Watcher):
 
     def _look_at(self, view: Node, readers: dict[Node, list[Node]]) -> Iterator[tuple[str, str]]:
         """Yield the probe and its label for a view that exchanges axes without moving numbers."""
-        before, after = autograd_graph.sizes(view), _shape_after(view)
+        before, after = autograd_graph.sizes(view), autograd_graph.shape_made(view)
         if not before or not after or prod(before) != prod(after) or not prod(before):
             return
         maker = _maker(view, len(before))
@@ -105,7 +105,8 @@ class ReshapedAxes(Watcher):
             probe = (
                 "reshaped in part" if in_part and _is_learned_from(view, readers) else "reshaped"
             )
-            yield probe, f"{self._name(maker)} {_without_batch(before)} {_without_batch(after)}"
+            shapes = map(autograd_graph.without_batch, (before, after))
+            yield probe, " ".join([self._name(maker), *shapes])
 
     def _name(self, maker: Node) -> str:
         """Return the name of the parameter of the layer that made the numbers, or nothing."""
@@ -189,23 +190,16 @@ def _input_reshaped(node: Node) -> str | None:
         wrong = wrong and len(before) == 3 and exchanges(before, after, certain=False)
     else:  # of a part of all samples too
         wrong = exchanges((0, *before[1:]), (0, *after[1:]), certain=True)
-    return f"input {_without_batch(before)} {_without_batch(after)}" if wrong else ""
+    return (
+        f"input {autograd_graph.without_batch(before)} {autograd_graph.without_batch(after)}"
+        if wrong
+        else ""
+    )
 
 
 def _are_apart(first: int, second: int) -> bool:
     """Say whether the first of two axes is no multiple of the second, which groups of it are."""
     return first % second != 0
-
-
-def _shape_after(view: Node) -> Shape:
-    """Return the shape of what a view made; nothing where this torch does not tell."""
-    known = getattr(view, "_input_metadata", ())
-    return tuple(int(size) for size in known[0].shape) if known else ()
-
-
-def _without_batch(shape: Shape) -> str:
-    """Return a shape whose first size may change from step to step."""
-    return f"(N,{','.join(str(size) for size in shape[1:])})"
 
 
 def _is_learned_from(view: Node, readers: dict[Node, list[Node]]) -> bool:
