@@ -14,7 +14,8 @@ class WhatIf(Event):
     question: "nothing edited", "inputs edited", "padding edited", "a sample edited",
         "batch in another order", "labels exchanged", "ignored labels edited",
         "the same batch again", "one batch learned", "checkpoints bypassed", "other noise",
-        "gradients with their graph", "states with their graph", "terminal states edited",
+        "losses scaled", "gradients with their graph", "states with their graph",
+        "terminal states edited",
         "relation 'NAME'" (a declared one).
     outcome: "answered", "void" (the edit says nothing here) or "given up".
     measured, reference: the number that the answer is about, and what it is held against.

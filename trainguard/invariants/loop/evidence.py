@@ -47,7 +47,7 @@ def has_probe(probe: str, missing: str) -> Evidence:
     return evidence
 
 
-def has_answer(question: str, missing: str = "no step could be asked") -> Evidence:
+def has_answer(question: str, missing: str) -> Evidence:
     """Return what says of a run why a question was not answered, or `missing` if it never came."""
 
     def evidence(trace: Trace[Any]) -> str:
@@ -149,7 +149,9 @@ TARGETS = either(
 MIXING = either(
     has_probe("mix", "no pass could be tried with another sample"),
     has_probe("mix along time", "-"),
-    has_answer("a sample edited"),
+    has_answer(
+        "a sample edited", "no step called a module with editable inputs of a row for each sample"
+    ),
 )
 HELD_OUT = either(
     has_probe("held out", "no evaluation was seen whose samples could be told apart"),

@@ -128,6 +128,16 @@ def test_a_step_in_another_way(judged) -> None:
         assert judged("dropout_matters", asked("other noise", *healthy)) == []
 
 
+@pytest.mark.parametrize(("enabled", "rank"), [(1.0, Rank.BROKEN), (0.0, Rank.NOTE)])
+def test_a_step_at_another_scale(judged, enabled, rank) -> None:
+    """Gradients that follow the scale; where a scaler had to be enabled for that, it is a note."""
+    norms = {"reference": 0.05, "numbers": (0.1, 0.4, enabled)}
+    (finding,) = judged("scale_of_losses_does_not_matter", asked("losses scaled", 0.75, **norms))
+    assert (finding.measured, finding.rank) == ("gradients of norm 0.4 instead of 0.1", rank)
+    healthy = asked("losses scaled", 0.04, **norms)
+    assert judged("scale_of_losses_does_not_matter", healthy) == []
+
+
 def test_a_step_with_graphs_that_were_cut(judged) -> None:
     """A dead term is told once; a state that is detached twice, as a note without a layer."""
     (finding,) = judged("penalties_have_a_graph", asked("gradients with their graph", 1.0, 1.0))

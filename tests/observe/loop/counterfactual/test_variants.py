@@ -1,4 +1,4 @@
-"""The same step without its checkpoints, and with other noise."""
+"""The same step without its checkpoints, with other noise, and at another scale."""
 
 from collections import Counter
 
@@ -108,3 +108,44 @@ def test_what_is_not_there_is_not_asked_about() -> None:
     answers = ask(lambda net, inputs: net.first(inputs))
     assert not {"other noise", "checkpoints bypassed"} & set(answers)
     assert answers["nothing edited"].step == 1
+
+
+def ask_scaled(device: str, finish) -> WhatIf:
+    """Record three steps with a gradient scaler, and return what was said of its scale."""
+    torch.manual_seed(0)
+    with Recorder("x") as recorder:
+        net = nn.Linear(6, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        scaler = torch.amp.GradScaler(device)
+        for batch in torch.randn(3, 16, 6):
+            optimizer.zero_grad()
+            scaler.scale(F.mse_loss(net(batch), batch.sum(1, keepdim=True))).backward()
+            finish(scaler, optimizer)
+            scaler.update()
+    asked = (event for event in recorder.trace if isinstance(event, WhatIf))
+    return next(event for event in asked if event.question == "losses scaled")
+
+
+def clip_late(scaler, optimizer) -> None:
+    """Clip what is not scaled any more."""
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 0.1)
+    scaler.step(optimizer)
+
+
+def clip_early(scaler, optimizer) -> None:
+    """Clip what is scaled."""
+    nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 0.1)
+    scaler.step(optimizer)
+
+
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available")
+@pytest.mark.parametrize(
+    ("device", "finish", "apart"),
+    [("cpu", clip_late, 0.0), ("cpu", clip_early, 0.75), ("cuda", clip_early, 0.75)],
+)
+def test_a_scale(device, finish, apart) -> None:
+    """What is done to gradients before they are unscaled shows, enabled or not."""
+    answer = ask_scaled(device, finish)
+    assert answer.measured == pytest.approx(apart, abs=1e-3)
+    assert answer.numbers[2] == float(device == "cpu")

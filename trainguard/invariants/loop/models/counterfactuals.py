@@ -27,7 +27,9 @@ def answers_to(trace: Trace[Event], question: str) -> list[WhatIf]:
     return [event for event in asked if event.outcome == "answered"]
 
 
-@invariant("loop", evidence=has_answer("inputs edited"))
+@invariant(
+    "loop", evidence=has_answer("inputs edited", "no step called a module with editable inputs")
+)
 def inputs_matter(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A step depends on what its model is shown.

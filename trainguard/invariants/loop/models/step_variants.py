@@ -107,6 +107,40 @@ def checkpoints_keep_gradients(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
+@invariant(
+    "loop", evidence=has_answer("losses scaled", "no gradient scaler was meant to scale"), live=SOON
+)
+def scale_of_losses_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What losses are scaled by does not matter to the steps.
+
+    Judges: a step that a forked child made again with a quarter of the scale of every gradient
+        scaler, up to the gradients that an optimizer is about to step with. A note where torch has
+        disabled a scaler, since its device is not there: it is enabled on the CPU for that.
+    Allows: 5 % of the norm, which small numbers may lose in 16 bits.
+    Misses: optimizers that unscale in their own kernels, steps by hand, and the second optimizer
+        of a pair in steps that were not asked.
+    Why: gradients that are clipped, penalised, added to or stepped with before they are unscaled
+        are some ten thousand times as large as they should be, and Adam hides most of it.
+    Source: PyTorch, Automatic Mixed Precision examples (gradient clipping, gradient penalty).
+    """
+    for answer in answers_to(trace, "losses scaled"):
+        if answer.measured > answer.reference:
+            whole, less, enabled = answer.numbers
+            yield Finding(
+                f"what the losses of `{trace.subject}` are scaled by changes its steps",
+                at_step(answer.step) + f", {answer.label}",
+                "gradients of norm " + number(less) + f" instead of {number(whole)}",
+                "the same gradients, within " + percent(answer.reference),
+                why="perhaps gradients are clipped, read for a penalty or stepped with while they"
+                " are scaled: scaler.unscale_(optimizer) first, or divide by scaler.get_scale()",
+                rank=Rank.BROKEN if enabled else Rank.NOTE,
+                event=answer,
+                source=answer.source,
+            )
+            return
+
+
 @invariant("loop", evidence=has_answer("other noise", "no dropout struck in a step"))
 def dropout_matters(trace: Trace[Event]) -> Iterator[Finding]:
     """

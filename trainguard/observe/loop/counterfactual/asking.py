@@ -31,7 +31,11 @@ from trainguard.observe.loop.counterfactual.question import ModuleCall, Question
 from trainguard.observe.loop.counterfactual.replay import BatchAgain
 from trainguard.observe.loop.counterfactual.samples import SampleEdited
 from trainguard.observe.loop.counterfactual.terminal_states import TerminalStatesEdited
-from trainguard.observe.loop.counterfactual.variants import CheckpointsBypassed, OtherNoise
+from trainguard.observe.loop.counterfactual.variants import (
+    CheckpointsBypassed,
+    LossesScaled,
+    OtherNoise,
+)
 from trainguard.observe.loop.counterfactual.witness import total
 from trainguard.observe.loop.faults import describe
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
@@ -325,6 +329,7 @@ def _questions(relations: Iterable[Any]) -> list[Question]:
         StatesHandedOver(),
         CheckpointsBypassed(),
         OtherNoise(),
+        LossesScaled(),
         BatchLearned(),
         BatchAgain(),
         TerminalStatesEdited(),

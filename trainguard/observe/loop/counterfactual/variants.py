@@ -1,13 +1,15 @@
-"""The same step in another way: without its checkpoints, and with other noise."""
+"""The same step in another way: without checkpoints, with other noise, at another scale."""
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.nn import functional
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import checkpoint
 
 from trainguard.observe.loop.counterfactual.forking import Exit, Report
@@ -19,8 +21,13 @@ from trainguard.observe.loop.counterfactual.graph_cuts import (
 from trainguard.observe.loop.counterfactual.labels import differ
 from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall, Question
 from trainguard.observe.loop.counterfactual.witness import Witness
+from trainguard.observe.loop.watch.gradients.scaling import Scaling
+from trainguard.observe.loop.window import gradient_of
 
 _LEAST_DROPPED = 32.0  # elements that dropout strikes on the average: it then never spares all
+_FIRST_SCALE = 2.0**16  # torch's own
+_QUARTER = 0.25  # a power of two is exact, and a smaller scale does not overflow
+_SUBNORMAL = 0.05  # of the norm: what is lost of small numbers in 16 bits at a quarter of a scale
 _GENERATOR = "_checkpoint_without_reentrant_generator"
 
 
@@ -104,6 +111,105 @@ class OtherNoise(Question):
     def is_settled(self, contrast: Contrast) -> bool:
         """One change is enough."""
         return contrast.measured > 0
+
+
+class LossesScaled(Question):
+    """
+    What losses are scaled by, for gradients in 16 bits, is a quarter of what it is.
+
+    measured: by what share of their norm the gradients that the step is made with are others;
+    reference: what may be lost in 16 bits; numbers: both norms, and whether all scalers were enabled.
+    One that torch has disabled, since its device is not there, is enabled on the CPU.
+    """
+
+    name = "losses scaled"
+    asks = 2
+    needs_follow_ups = True
+
+    def __init__(self, share: float = 1.0) -> None:
+        self._share, self._whole = share, Report()
+
+    def fits(self, call: ModuleCall) -> str:
+        """Ask where there is a gradient scaler that is meant to be enabled."""
+        return "a quarter of the scale" if call.recorder.watcher(Scaling).meant else ""
+
+    def edit(self, call: ModuleCall, way_out: Exit) -> None:
+        """Set the scale of all scalers, and forget gradients of earlier ones."""
+        for scaler in call.recorder.watcher(Scaling).meant:
+            _rescale(scaler, self._share)
+        for window in call.recorder.windows:
+            for parameter in window.parameters:
+                gradient = gradient_of(parameter)
+                if gradient is not None:
+                    gradient.detach().zero_()
+
+    def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
+        """Return one that looks at the gradients of the step once they are unscaled."""
+        enabled = all(scaler.is_enabled() for scaler in call.recorder.watcher(Scaling).meant)
+        return _StepWitness(call, way_out, enabled)
+
+    def compare(self, plain: Report, edited: Report) -> Contrast:
+        """Hold the norms of both scales against each other, once both are known."""
+        self._whole = edited
+        return Contrast()
+
+    def follow_ups(self, contrast: Contrast) -> "list[LossesScaled]":
+        """Ask for a quarter of the scale."""
+        return [LossesScaled(_QUARTER)]
+
+    def refine(
+        self, contrast: Contrast, edit: str, plain: Report, edited: Report
+    ) -> Contrast | None:
+        """Compare the gradients of both."""
+        norms = self._whole["norms"], edited["norms"]
+        both = math.hypot(*norms[0]), math.hypot(*norms[1])
+        if not 0 < max(both) < math.inf or self._whole["scaled"] != edited["scaled"]:
+            return Contrast(void="the gradients are zero, or not finite")
+        apart = math.hypot(*(a - b for a, b in zip(*norms, strict=True))) / max(both)
+        return Contrast(apart, _SUBNORMAL, (*both, float(edited["enabled"])))
+
+    def is_settled(self, contrast: Contrast) -> bool:
+        """One answer is for all."""
+        return True
+
+
+class _StepWitness(Witness):
+    """Reports the gradients that an optimizer is about to step with, and how often one scaled."""
+
+    def __init__(self, call: ModuleCall, way_out: Exit, enabled: bool) -> None:
+        super().__init__(call.recorder, way_out, call.module)
+        self._enabled, self._scaled = enabled, 0
+
+    def take_over(self) -> None:
+        """Wait for the first step."""
+        super().take_over()
+        register_optimizer_step_pre_hook(self._on_step)
+
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """Count losses that are scaled."""
+        self._scaled += float(self.recorder.scaling.of(loss)) != 1.0
+
+    def after_backward(self, loss: torch.Tensor) -> None:
+        """Go on to the step."""
+
+    def _on_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> NoReturn:
+        """Report, unless the optimizer unscales in its own kernel."""
+        if getattr(optimizer, "grad_scale", None) is not None:
+            self.way_out.void("the optimizer unscales in its own kernel")
+        held = [p for group in optimizer.param_groups for p in group["params"]]
+        gradients = [gradient_of(parameter) for parameter in held]
+        norms = [0.0 if g is None else float(torch.linalg.vector_norm(g)) for g in gradients]
+        self.way_out.report(norms=norms, scaled=self._scaled, enabled=self._enabled)
+
+
+def _rescale(scaler: Any, share: float) -> None:
+    """Give a scaler a share of its scale, or of torch's own where it was disabled."""
+    if not scaler.is_enabled():
+        torch.amp.GradScaler.__init__(scaler, "cpu", init_scale=share * _FIRST_SCALE)
+    elif scaler._scale is None:  # noqa: SLF001 update() may not be called here
+        scaler._init_scale *= share  # noqa: SLF001
+    else:
+        scaler._scale.mul_(share)  # noqa: SLF001
 
 
 class Noticed:

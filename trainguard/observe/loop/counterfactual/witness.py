@@ -66,6 +66,7 @@ class Witness(Watcher):
 
     samples = 0
     noticed: Any = None  # what was counted of a step as it is
+    casts = False  # whether a module was called under autocast
 
     def __init__(self, recorder: "Recorder", way_out: Exit, module: nn.Module) -> None:
         super().__init__(recorder)
@@ -93,6 +94,7 @@ class Witness(Watcher):
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Take the fingerprint of what the module returned."""
+        self.casts |= torch.is_autocast_enabled("cpu")
         if module is self.module and not self.output:
             tensors = list(tensors_in(output))
             self.output = fingerprint(tensors)
@@ -134,7 +136,7 @@ class Witness(Watcher):
             norms=self._norms(),
             gradients=fingerprint(g for _, g in pairs if g is not None),
             idle=sum(g is None or not bool(g.any()) for g in matrices),
-            rounding=_rounding_of(self.module),
+            rounding=_NARROW if self.casts else _rounding_of(self.module),
             work=process_time() - self._began,
             checkpoints=getattr(self.noticed, "checkpoints", 0),
             dropped=getattr(self.noticed, "dropped", 0.0),
@@ -171,5 +173,4 @@ def _streams() -> int:
 def _rounding_of(module: nn.Module) -> float:
     """Return the share of a loss that may be rounding, after a model's dtypes."""
     narrow = {torch.float16, torch.bfloat16}
-    casts = torch.is_autocast_enabled("cpu")
-    return _NARROW if casts or narrow & {p.dtype for p in module.parameters()} else _ROUNDING
+    return _NARROW if narrow & {p.dtype for p in module.parameters()} else _ROUNDING

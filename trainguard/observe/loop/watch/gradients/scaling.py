@@ -1,11 +1,13 @@
 """Watches gradient scalers: what losses are scaled by, and which steps they skip."""
 
+import sys
 import weakref
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
 import torch
+from torch.cuda.amp import common
 
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
@@ -20,6 +22,8 @@ class Scaling(Watcher):
     def install(self, patches: Patches) -> None:
         """Listen to the methods of every gradient scaler."""
         scaler = torch.amp.GradScaler
+        self.meant: weakref.WeakSet[Any] = weakref.WeakSet()  # those that torch disables too
+        patches.replace(common, "amp_definitely_not_available", self._look)
         patches.replace(scaler, "scale", self._scale)
         patches.replace(scaler, "unscale_", self._unscale)
         patches.replace(scaler, "step", self._step)
@@ -49,6 +53,20 @@ class Scaling(Watcher):
     def before_step(self, window: Window) -> Columns:
         """Return the factor in force."""
         return {"scale": self.current}
+
+    def _look(self, is_missing: Callable[[], bool]) -> Callable[[], bool]:
+        """Return what a scaler calls that is meant to be enabled: it notes those that are not."""
+
+        @wraps(is_missing)
+        def wrapper() -> bool:
+            """Say whether the device is missing."""
+            missing = is_missing()
+            scaler = sys._getframe(1).f_locals.get("self")  # noqa: SLF001 nobody else has it yet
+            if missing and isinstance(scaler, torch.amp.GradScaler):
+                self.meant.add(scaler)
+            return missing
+
+        return wrapper
 
     def _scale(self, scale: Callable[..., Any]) -> Callable[..., Any]:
         """Return a `scale` that remembers which loss it scaled, and by what."""
@@ -96,6 +114,8 @@ class Scaling(Watcher):
     def _note_scaled(self, scaler: Any, outputs: torch.Tensor, result: torch.Tensor) -> None:
         """Remember which loss was scaled, and by what."""
         self._factor = _factor(scaler)
+        if scaler.is_enabled():
+            self.meant.add(scaler)
         self._scaled = weakref.ref(result)
         self._plain = outputs.detach()
 
