@@ -7,10 +7,11 @@ from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import Measure, at_step, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.counterfactual import WhatIf
+from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import has_answer
 from trainguard.invariants.loop.models.counterfactuals import answers_to
-from trainguard.invariants.loop.wording import percent
+from trainguard.invariants.loop.wording import events, percent
 from trainguard.invariants.wording import number
 
 _LEAST_ORDERS = 2  # answers
@@ -117,15 +118,18 @@ def scale_of_losses_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: a step that a forked child made again with a quarter of the scale of every gradient
         scaler, up to the gradients that an optimizer is about to step with. A note where torch has
         disabled a scaler, since its device is not there: it is enabled on the CPU for that.
-    Allows: 5 % of the norm, which small numbers may lose in 16 bits.
+    Allows: 5 % of the norm, which small numbers may lose in 16 bits. Clipping of scaled gradients,
+        of which clipping_takes_effect tells.
     Misses: optimizers that unscale in their own kernels, steps by hand, and the second optimizer
         of a pair in steps that were not asked.
     Why: gradients that are clipped, penalised, added to or stepped with before they are unscaled
         are some ten thousand times as large as they should be, and Adam hides most of it.
     Source: PyTorch, Automatic Mixed Precision examples (gradient clipping, gradient penalty).
     """
+    steps = events(trace, Step)
+    told = any(step.clip == "scaled" and step.clip_limit < step.scale for step in steps)
     for answer in answers_to(trace, "losses scaled"):
-        if answer.measured > answer.reference:
+        if answer.measured > answer.reference and not told:
             whole, less, enabled = answer.numbers
             yield Finding(
                 f"what the losses of `{trace.subject}` are scaled by changes its steps",

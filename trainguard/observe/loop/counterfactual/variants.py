@@ -118,8 +118,8 @@ class LossesScaled(Question):
     What losses are scaled by, for gradients in 16 bits, is a quarter of what it is.
 
     measured: by what share of their norm the gradients that the step is made with are others;
-    reference: what may be lost in 16 bits; numbers: both norms, and whether all scalers were enabled.
-    One that torch has disabled, since its device is not there, is enabled on the CPU.
+    reference: what may be lost in 16 bits; numbers: both norms, and whether all scalers were
+    enabled. One that torch has disabled, since its device is not there, is enabled on the CPU.
     """
 
     name = "losses scaled"
