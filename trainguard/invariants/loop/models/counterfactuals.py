@@ -218,7 +218,8 @@ def _are_answered(trace: Trace[Event]) -> str:
     """Return why a declared relation was not tried in any step; nothing where all were."""
     declared = trace.promises.get("relations")
     names = declared if isinstance(declared, tuple) else ()
-    told = ((name, has_answer(f"relation {name!r}")(trace)) for name in names)
+    why = "no step called a module with a batch that can be edited"
+    told = ((name, has_answer(f"relation {name!r}", why)(trace)) for name in names)
     return next((f"{name!r}: {missing}" for name, missing in told if missing), "")
 
 
