@@ -29,6 +29,21 @@ def test_passes_in_vain_now_and_then(more: dict, expected: list, ranks, steps) -
 
 
 @pytest.mark.parametrize(
+    ("thrown", "expected"),
+    [
+        (lambda i: 2 * (i % 6 == 5), ["note"]),
+        (lambda i: 2 * (i in (3, 9, 16)), []),
+        (lambda i: 4 * (i % 6 == 5), []),
+    ],
+    ids=["ends of epochs", "now and then", "a whole window"],
+)
+def test_what_is_left_of_an_epoch(thrown, expected: list, ranks, steps) -> None:
+    """Passes that are cleared at equal distances, fewer than a step is made from, are a note."""
+    more = {"losses": (1.0,) * 4, "thrown": thrown}
+    assert ranks("gradients_are_spent", steps(24, **more)) == expected
+
+
+@pytest.mark.parametrize(
     ("lost", "used", "expected"), [(8, 0, ["broken"]), (7, 0, []), (30, 1, [])]
 )
 def test_a_term_in_vain(lost: float, used: float, expected: list, ranks, steps) -> None:

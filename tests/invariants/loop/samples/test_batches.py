@@ -33,6 +33,17 @@ def last_of(length: int, weights: tuple[float, ...]):
     return lambda i: weights if i % length == length - 1 else (0.25,) * 4
 
 
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [((0.25,) * 5, ["broken"]), ((0.2,) * 5, []), ((0.25,) * 8, [])],
+    ids=["taken over", "divided by five", "twice as many"],
+)
+def test_windows_that_are_longer(weights, expected: list, ranks, steps) -> None:
+    """What is left of an epoch and added to the next window makes that one too heavy."""
+    run = [*micro(steps, weights=last_of(5, weights)), TERM]
+    assert ranks(ACCUMULATES, run) == expected
+
+
 def test_a_shorter_window_that_weighs_too_little(judged, steps) -> None:
     """Two of four micro-batches are left at the end of each epoch, divided by four."""
     run = [*micro(steps, weights=last_of(5, (0.25, 0.25))), TERM]

@@ -1,15 +1,16 @@
 """Judgements of what gradients are for: what is computed is used, and by whom it is for."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding
+from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import Measure, at_step, integer, portion
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
+from trainguard.events.loop import Probe, Step
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import GRADIENTS, several_optimizers
-from trainguard.invariants.loop.wording import courses, events, middle, most_of, tally
+from trainguard.invariants.loop.wording import Course, courses, events, middle, most_of, tally
 
 _LEAST_STEPS = 3  # a batch that is left out now and then, or a gradient that is looked at once
 _LEAST_LEAKED = 16  # steps of an optimizer; a first phase may warm up with the losses of all
@@ -39,6 +40,7 @@ def gradients_are_spent(trace: Trace[Event]) -> Iterator[Finding]:
         made = [step for step in course.steps if step.norm > 0]
         vain = [step for step in made if step.thrown]
         if len(vain) < _LEAST_STEPS or not most_of(vain, made):
+            yield from _left_over(trace, course, made, vain)
             continue
         lost = middle(step.thrown for step in vain)
         every = middle(step.thrown + max(1, len(step.losses)) for step in vain)
@@ -52,6 +54,28 @@ def gradients_are_spent(trace: Trace[Event]) -> Iterator[Finding]:
             " first of them, or behind the step",
             event=vain[0],
             source=vain[0].thrown_source or vain[0].source,
+        )
+
+
+def _left_over(
+    trace: Trace[Event], course: Course, made: Sequence[Step], vain: Sequence[Step]
+) -> Iterator[Finding]:
+    """Yield a note where each epoch ends with passes that are cleared before they fill a window."""
+    full = middle(len(step.losses) for step in made)
+    short = [step for step in vain if 0 < step.thrown < full]
+    gaps = {after.step - before.step for before, after in pairwise(short)}
+    if len(short) == len(vain) >= _LEAST_STEPS and len(gaps) == 1:
+        yield Finding(
+            f"`{trace.subject}` clears the gradients of the last passes of each epoch unused",
+            course.at(short[0]),
+            integer(middle(step.thrown for step in short), "passes")
+            + f" backward in vain, in {tally(short, made)}",
+            integer(0, "passes") + f": a step is made from {full:g}",
+            why="the batches of an epoch do not divide into whole windows of accumulation: make a"
+            " step with what is left at its end",
+            rank=Rank.NOTE,
+            event=short[0],
+            source=short[0].thrown_source or short[0].source,
         )
 
 

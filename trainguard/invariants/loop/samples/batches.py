@@ -26,6 +26,14 @@ _CAPPED = 64  # passes and losses of one step that a trace keeps
 _NEAR = 1e-2
 _TWICE = 3  # micro-batches: a quarter for each of two may be a loss that is halved as well
 
+_TOO_LITTLE = (
+    "the loss of what is left at the end of an epoch is divided by the length of a full window"
+)
+_TOO_MUCH = (
+    "the gradients of what is left at the end of an epoch stay there and are added to the next"
+    " window: make the last step of an epoch with them, or clear them"
+)
+
 
 @invariant("loop", evidence=ACCUMULATION)
 def accumulation_equals_full_batch(trace: Trace[Event]) -> Iterator[Finding]:
@@ -33,15 +41,16 @@ def accumulation_equals_full_batch(trace: Trace[Event]) -> Iterator[Finding]:
     Accumulated micro-batches weigh as much as one batch of them all.
 
     Judges: steps made from one mean loss for each micro-batch, what each of them was multiplied by:
-        their sum is 1 in the shorter windows that end an epoch if it is 1 in the others; three or
-        more of them are not divided by their number twice. A note where nothing is divided, so
-        that the sum is their number.
+        their sum is 1 in the shorter windows that end an epoch, and in longer ones, if it is 1 in
+        the others; three or more of them are not divided by their number twice. A note where
+        nothing is divided, so that the sum is their number.
     Allows: 1e-2 (limit) of the sum. Weights by the number of samples. For the note, runs of one
         optimizer and one loss function only, since the two losses of a discriminator look alike.
     Misses: losses that are sums of several; more than 63 micro-batches; micro-batches of different
         size that weigh alike; a division by another wrong number.
     Why: dividing the last two micro-batches by four makes the last step of each epoch half as
-        large as it should be; dividing nothing multiplies the rate by the number of them, and
+        large as it should be; what is left there, and never cleared, makes the first step of the
+        next one larger; dividing nothing multiplies the rate by the number of them, and
         dividing what Accelerate or the Trainer divides as well makes it as much smaller.
     Source: huggingface/transformers issue 38837; Lightning-AI/pytorch-lightning issue 19987;
         huggingface/accelerate issue 3533.
@@ -50,7 +59,7 @@ def accumulation_equals_full_batch(trace: Trace[Event]) -> Iterator[Finding]:
     sources = {(t.function, t.source) for t in events(trace, Term) if not t.evaluation}
     for course in courses(trace):
         windows = [step for step in course.steps if step.weights and _accumulates(step)]
-        yield from _light(trace, course, windows, near)
+        yield from _uneven(trace, course, windows, near)
         yield from _twice_divided(trace, course, windows, near)
         several = [step for step in windows if len(step.weights) > 1]
         heavy = [s for s in several if all(abs(w - 1) <= near for w in s.weights)]
@@ -79,27 +88,32 @@ def _accumulates(step: Step) -> bool:
     return whole and not cleared and not repeated
 
 
-def _light(
+def _uneven(
     trace: Trace[Event], course: Course, windows: Sequence[Step], near: float
 ) -> Iterator[Finding]:
-    """Yield a finding where shorter windows are divided by the length of the full ones."""
+    """Yield findings where shorter or longer windows are divided by the length of full ones."""
     lengths = Counter(len(step.weights) for step in windows)
     full = max(lengths, key=lambda length: (lengths[length], length), default=0)
     whole = [step for step in windows if len(step.weights) == full]
     even = [step for step in whole if abs(sum(step.weights) - 1) <= near]
-    short = [step for step in windows if len(step.weights) < full]
-    light = [s for s in short if all(abs(w * full - 1) <= near for w in s.weights)]
-    if full > 1 and count(even) > max(1, 0.8 * count(whole)) and 2 * len(light) > len(short):
-        step = light[0]
-        yield Finding(
-            f"the shorter accumulation windows of `{trace.subject}` weigh too little",
-            course.at(step) + f", {len(step.weights)} of {full} micro-batches",
-            "weights that sum to " + number(sum(step.weights)),
-            "weights that sum to " + integer(1) + f" within {number(near)}",
-            why="the loss of what is left at the end of an epoch is divided by the length of a"
-            " full window",
-            event=step,
-        )
+    if full <= 1 or count(even) <= max(1, 0.8 * count(whole)):
+        return
+    shorter = [step for step in windows if len(step.weights) < full]
+    longer = [step for step in windows if full < len(step.weights) < 2 * full]
+    for words, why, others in (
+        (("shorter", "little"), _TOO_LITTLE, shorter),
+        (("longer", "much"), _TOO_MUCH, longer),
+    ):
+        wrong = [s for s in others if all(abs(w * full - 1) <= near for w in s.weights)]
+        if 2 * len(wrong) > len(others):
+            yield Finding(
+                f"the {words[0]} accumulation windows of `{trace.subject}` weigh too {words[1]}",
+                course.at(wrong[0]) + f", {len(wrong[0].weights)} of {full} micro-batches",
+                "weights that sum to " + number(sum(wrong[0].weights)),
+                "weights that sum to " + integer(1) + f" within {number(near)}",
+                why=why,
+                event=wrong[0],
+            )
 
 
 def _twice_divided(
