@@ -14,7 +14,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from trainguard.api.check import Broken, check
 from trainguard.command.exit import CLEAN, FAILED, USAGE, ending, seconds
 from trainguard.command.memory.target import load_file
 from trainguard.command.options import Words, name_only
@@ -26,14 +25,15 @@ from trainguard.core.settings import Settings
 from trainguard.events.component import Component
 from trainguard.events.loop import Step
 from trainguard.events.trace import Sample, Trace
-from trainguard.invariants.loss.sweep import is_at_zero_vector
-from trainguard.judging.judge import check_steps
-from trainguard.judging.promises import broken_with, promises_of
-from trainguard.report.guard_file import (
-    guard_name,
-    names_of,
-    render_guard,
+from trainguard.judging.judge import (
+    Observations,
+    applicable,
+    check_steps,
+    devices_present,
+    verdict,
 )
+from trainguard.judging.promises import broken_with, promises_of
+from trainguard.report.guard_file import guard_name, names_of, render_guard
 from trainguard.report.progress import showing
 from trainguard.report.run_summary import summarize_run
 from trainguard.report.text import render_cause
@@ -214,12 +214,11 @@ def _try_declared(file: Path) -> tuple[set[str], dict[str, str]]:
 
 def _explodes_at_zero_vectors(loss: Loss) -> bool:
     """Say whether the gradient of a loss is bounded but at vectors of zeros."""
-    try:
-        check(loss, select=("loss.gradient_is_bounded",))
-    except Broken as broken:
-        findings = [finding for v in broken.verdicts for finding in v.breaches]
-        return all(isinstance(f.event, Sample) and is_at_zero_vector(f.event) for f in findings)
-    return False
+    settings = Settings(select=("loss.gradient_is_bounded",))
+    seen = Observations(settings)
+    chosen = applicable(loss, settings, devices_present())
+    found = [f for made, config in chosen for f in verdict(loss, made, config, seen).breaches]
+    return bool(found) and all(isinstance(f.event, Sample) and f.event.at_zeros for f in found)
 
 
 def _find_no_loader(loader: Loader) -> str:

@@ -23,10 +23,10 @@ from time import monotonic, sleep
 from typing import Any, Final
 
 from trainguard.core.files import is_running
+from trainguard.core.measure import ranks_text
 from trainguard.events.base import Plain
 from trainguard.events.joined import share_columns
 from trainguard.events.trace import Trace
-from trainguard.invariants.ranks.wording import ranks_text
 from trainguard.judging.baseline import Baseline, BaselineEntry, entries_of
 
 # The folder of a run by `--ranks`, where each process leaves its exit code too: the launcher would

@@ -1,6 +1,9 @@
 """Words that carry data: what was measured is a number, and where it was is a line and a step."""
 
+from collections.abc import Sequence
 from typing import Any, Self
+
+_SHOWN = 4  # processes that are named
 
 
 class _Words(str):
@@ -127,3 +130,14 @@ def join_places(*places: str) -> Place:
     for place in filter(None, places):
         joined = joined + ", " + place if joined else Place.of(place)
     return joined
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Name processes: "rank 1", "ranks 1 and 2", "ranks 1, 2, 3, 4 and 12 more"."""
+    named = [str(rank) for rank in ranks[:_SHOWN]]
+    more = len(ranks) - _SHOWN
+    if len(ranks) == 1:
+        return f"rank {named[0]}"
+    if more > 0:
+        return f"ranks {', '.join(named)} and {more} more"
+    return f"ranks {', '.join(named[:-1])} and {named[-1]}"

@@ -51,6 +51,14 @@ class Sample(Event):
     point: tuple[tuple[str, Any], ...] = ()
     label: str = ""
 
+    @property
+    def at_zeros(self) -> bool:
+        """Whether all numbers beside the one in question, in the last dimension, are zero too."""
+        row: Any = dict(self.point).get(self.input)
+        for place in self.index[:-1]:
+            row = row[place]
+        return isinstance(row, tuple) and len(row) > 1 and not any(row)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick(Event):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from trainguard.api.budget_block import BudgetBlock, check_allocates
 from trainguard.api.check import Broken
 from trainguard.api.recording import OnFinding, Recording
 from trainguard.core.catalogue import catalogue
@@ -15,7 +16,6 @@ from trainguard.core.settings import Settings
 from trainguard.curves.store import INVARIANT
 from trainguard.judging.judge import Observations, verdict
 from trainguard.judging.verdict import Config, Verdict
-from trainguard.pytest_plugin.budget_block import BudgetBlock, check_allocates
 from trainguard.pytest_plugin.curve_snapshots import keep_curves, with_pictures
 from trainguard.pytest_plugin.item_record import PROPERTY, SETTINGS, account, entry_of, from_here
 from trainguard.pytest_plugin.session import read_settings

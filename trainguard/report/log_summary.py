@@ -6,8 +6,7 @@ from typing import Any
 
 from trainguard.events.loop import Evaluation, Step
 from trainguard.events.trace import Trace
-from trainguard.invariants.log.rate_shape import name_shape
-from trainguard.invariants.log.wording import rates, unit
+from trainguard.report.rate_shape import name_shape
 from trainguard.report.run_summary import as_rows as rows_of_run
 from trainguard.report.run_summary import duration_text, finite, summarize_run
 
@@ -40,7 +39,7 @@ def as_rows(trace: Trace[Any]) -> list[tuple[str, str]]:
         rows.append(("schedule", shape))
     best = _best(trace)
     if best is not None:
-        rows.append(("best", f"{best.module} {best.loss:.4g} at {unit(trace)} {best.step}"))
+        rows.append(("best", f"{best.module} {best.loss:.4g} at {_unit(trace)} {best.step}"))
     pace, left = _pace(trace), _left(trace)
     if pace:
         remains = f", {_long_time(left * pace)} left for {left:,.0f} steps" if left else ""
@@ -70,7 +69,13 @@ def as_plain(trace: Trace[Any]) -> dict[str, Any]:
 
 def _shape(trace: Trace[Any]) -> str:
     """Return the shape of the rates in words; nothing where they are too few."""
-    return name_shape([(row.step, rate) for row, rate in rates(trace)], unit(trace))
+    rates = [(e.step, e.reported[0]) for e in trace if isinstance(e, Step) and e.reported]
+    return name_shape(rates, _unit(trace))
+
+
+def _unit(trace: Trace[Any]) -> str:
+    """Return what the rows of a log are counted in."""
+    return str(trace.conditions.get("unit", "step"))
 
 
 def _clock(trace: Trace[Any]) -> str:
@@ -79,7 +84,7 @@ def _clock(trace: Trace[Any]) -> str:
     if not isinstance(told, tuple) or not told:
         return ""
     first, times, of = (int(_number(each)) for each in told)
-    where = f"goes back at {times:,} of {of:,} rows, first at {unit(trace)} {first:,}"
+    where = f"goes back at {times:,} of {of:,} rows, first at {_unit(trace)} {first:,}"
     known = any(isinstance(e, Step) and e.seconds > 0 for e in trace)
     return where + (": these are left out of the pace" if known else ": no pace is told by it")
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from math import isfinite, isnan
-from typing import Any
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
@@ -85,18 +84,10 @@ def gradient_is_bounded(trace: Trace[Sample]) -> Iterator[Finding]:
                 allowed="at most " + number(allowed),
                 why="at a vector of zeros, which has no direction: a division by its norm has a"
                 " slope of 1 / eps there; a larger eps, or a norm of sqrt(x.x + eps), bounds it"
-                if is_at_zero_vector(sample)
+                if sample.at_zeros
                 else "perhaps an exp without a clamp, or a division by something that can be tiny",
                 event=sample,
             )
-
-
-def is_at_zero_vector(sample: Sample) -> bool:
-    """Say whether all numbers beside the one in question, in the last dimension, are zero too."""
-    row: Any = dict(sample.point).get(sample.input)
-    for place in sample.index[:-1]:
-        row = row[place]
-    return isinstance(row, tuple) and len(row) > 1 and not any(row)
 
 
 def _magnitude(trace: Trace[Sample], name: str) -> float:

@@ -6,10 +6,10 @@ from typing import Any
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
-from trainguard.core.measure import Place, number
+from trainguard.core.measure import Place, number, ranks_text
 from trainguard.events.ranks import GroupCalls, RankRun
 from trainguard.events.trace import Trace
-from trainguard.invariants.ranks.wording import odd_ones, ranks_text, runs
+from trainguard.invariants.ranks.wording import odd_ones, runs
 
 # Seconds: torch's own are 100 to 1800; a day is time to prepare the data on one process.
 _SHORTEST, _LONGEST = 10.0, 86_400.0

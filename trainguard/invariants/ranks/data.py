@@ -7,7 +7,7 @@ from typing import Any
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
-from trainguard.core.measure import portion
+from trainguard.core.measure import portion, ranks_text
 from trainguard.events.ranks import GENERATORS, RankCourse, ServedSamples
 from trainguard.events.trace import Trace
 from trainguard.invariants.ranks.wording import (
@@ -15,7 +15,6 @@ from trainguard.invariants.ranks.wording import (
     odd_ones,
     optimizers,
     ranks_of,
-    ranks_text,
     replicas,
 )
 

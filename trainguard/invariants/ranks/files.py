@@ -6,10 +6,9 @@ from typing import Any
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
-from trainguard.core.measure import at_step, portion
+from trainguard.core.measure import at_step, portion, ranks_text
 from trainguard.events.ranks import SavedFile
 from trainguard.events.trace import Trace
-from trainguard.invariants.ranks.wording import ranks_text
 
 
 def _lacks_files(trace: Trace[Any]) -> str:

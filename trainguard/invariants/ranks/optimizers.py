@@ -6,7 +6,7 @@ from typing import Any
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
-from trainguard.core.measure import number, portion
+from trainguard.core.measure import number, portion, ranks_text
 from trainguard.events.ranks import RankCourse
 from trainguard.events.trace import Trace
 from trainguard.invariants.ranks.wording import (
@@ -16,7 +16,6 @@ from trainguard.invariants.ranks.wording import (
     odd_ones,
     partings,
     ranks_of,
-    ranks_text,
     replicas,
     spread,
 )

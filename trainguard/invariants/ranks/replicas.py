@@ -6,7 +6,7 @@ from typing import Any
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
-from trainguard.core.measure import at_step, integer, number, portion
+from trainguard.core.measure import at_step, integer, number, portion, ranks_text
 from trainguard.events.ranks import SUM_DIGITS
 from trainguard.events.trace import Trace
 from trainguard.invariants.ranks.wording import (
@@ -17,7 +17,6 @@ from trainguard.invariants.ranks.wording import (
     optimizers,
     partings,
     ranks_of,
-    ranks_text,
     replicas,
     spread,
 )

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from trainguard.core.measure import Place, at_step
+from trainguard.core.measure import Place, at_step, ranks_text
 from trainguard.events.ranks import RankCourse, RankRun
 from trainguard.events.trace import Trace
 
 # Replicas add up the same numbers in the same order, so that their norms are alike to the last
 # bit; devices of several kinds round a sum differently, by a part in 1e5 at the very most.
 ROUNDING = 1e-4
-_SHOWN = 4  # processes that are named
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +129,3 @@ def spread(values: list[Any]) -> float:
 def ranks_of(courses: Iterable[RankCourse]) -> list[int]:
     """Return the ranks of some courses."""
     return [course.rank for course in courses]
-
-
-def ranks_text(ranks: Sequence[int]) -> str:
-    """Name processes: "rank 1", "ranks 1 and 2", "ranks 1, 2, 3, 4 and 12 more"."""
-    named = [str(rank) for rank in ranks[:_SHOWN]]
-    more = len(ranks) - _SHOWN
-    if len(ranks) == 1:
-        return f"rank {named[0]}"
-    if more > 0:
-        return f"ranks {', '.join(named)} and {more} more"
-    return f"ranks {', '.join(named[:-1])} and {named[-1]}"

@@ -5,7 +5,7 @@ from math import cos, pi
 
 import pytest
 
-from trainguard.invariants.log.rate_shape import name_shape
+from trainguard.report.rate_shape import name_shape
 
 STEPS = 240
 
