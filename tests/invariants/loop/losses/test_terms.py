@@ -5,6 +5,7 @@ from math import inf, nan
 import pytest
 
 from trainguard.core.finding import Rank
+from trainguard.events.counterfactual import WhatIf
 from trainguard.events.loop import Probe, Term
 
 BALANCED = "components_are_balanced"
@@ -195,3 +196,14 @@ def test_targets_out_of_reach(beyond, expected, ranks, steps) -> None:
     """Many targets that the last function cannot return are a fault, a few may be noise."""
     term = Term(function="mse_loss", calls=20, producer="ReluBackward0", beyond=beyond)
     assert ranks("loss_targets_are_in_range", [*steps(20), term]) == expected
+
+
+def test_terms_that_are_reduced_in_two_ways(judged) -> None:
+    """A mean beside a sum is a note; a hundredth of either may be rounding."""
+    told = {"question": "batch divided", "outcome": "answered", "numbers": (0.6, 0.2)}
+    told["label"] = "8 samples"
+    (finding,) = judged("terms_are_reduced_alike", [WhatIf(**told, measured=0.25, step=1)])
+    assert (finding.rank, finding.at) == (Rank.NOTE, "step 1, 8 samples")
+    assert finding.measured == "25 % of it is a sum (0.2), the rest a mean (0.6)"
+    for share in (0.0, 0.009, 0.995, 1.0):
+        assert judged("terms_are_reduced_alike", [WhatIf(**told, measured=share)]) == []

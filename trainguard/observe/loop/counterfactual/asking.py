@@ -13,6 +13,7 @@ from torch import nn
 from trainguard.events.base import Event
 from trainguard.events.counterfactual import WhatIf
 from trainguard.observe.loop.counterfactual import forking
+from trainguard.observe.loop.counterfactual.batch_parts import BatchDivided
 from trainguard.observe.loop.counterfactual.declared import RelationAsked
 from trainguard.observe.loop.counterfactual.deputy import Deputy, Mailbox, give_way
 from trainguard.observe.loop.counterfactual.forking import Exit
@@ -333,6 +334,7 @@ def _questions(relations: Iterable[Any]) -> list[Question]:
         BatchLearned(),
         BatchAgain(),
         TerminalStatesEdited(),
+        BatchDivided(),
     ]
 
 

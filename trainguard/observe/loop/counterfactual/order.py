@@ -96,7 +96,7 @@ class BatchPermuted(Question):
             if not all(_same(tensor, new) for tensor, new in zip(found, wanted, strict=True)):
                 way_out.void("the samples share their memory")
         torch.batch_norm = refuse_statistics(torch.batch_norm, way_out)
-        _drop_nothing(call.module)
+        drop_nothing(call.module)
 
     def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
         """Return one that looks whether targets are the next tokens of what the call is given."""
@@ -258,7 +258,7 @@ def _values_in(value: Any, depth: int, seen: set[int]) -> Iterator[Any]:
         yield from _values_in(each, depth - 1, seen)
 
 
-def _drop_nothing(module: nn.Module) -> None:
+def drop_nothing(module: nn.Module) -> None:
     """Let dropout keep everything, wherever it can be told so."""
     for name in _DROPOUTS:
         setattr(functional, name, _keep_all)

@@ -65,7 +65,7 @@ class BatchAgain(Question):
 
     def edit(self, call: ModuleCall, way_out: Exit) -> None:
         """Let the loader serve its next batch from now on, or this one come again without it."""
-        iterator = _latest_iterator(call)
+        iterator = latest_iterator(call)
         if iterator is not None:
             serve_again(iterator)
         else:
@@ -77,7 +77,7 @@ class BatchAgain(Question):
 
     def prepare_witness(self, witness: "LossesWitness", call: ModuleCall) -> "LossesWitness":
         """Let a witness put random generators back, where no loader serves the batch."""
-        if _latest_iterator(call) is None:
+        if latest_iterator(call) is None:
             witness.rewinds = Rewound(*_variables())
         return witness
 
@@ -164,7 +164,7 @@ class Rewound:
             put_back(generator, copy.deepcopy(state))
 
 
-def _latest_iterator(call: ModuleCall) -> "weakref.ref[Any] | None":
+def latest_iterator(call: ModuleCall) -> "weakref.ref[Any] | None":
     """Return the iterator of the loader that served the latest batch, if there is one."""
     recent = call.recorder.watcher(Batches).recent
     return recent[-1].iterator if recent and recent[-1].iterator() is not None else None
@@ -225,8 +225,8 @@ def _is_order(value: Any) -> bool:
     return bool(kinds and value.ndim == 1 and 1 < len(value) == len(np.unique(np.asarray(value))))
 
 
-def serve_again(chosen: "weakref.ref[Any]") -> None:
-    """Let an iterator of a loader serve its next batch for ever, each time at this random state."""
+def serve_again(chosen: "weakref.ref[Any]", make: Callable[[Any], Any] = copy.deepcopy) -> None:
+    """Let an iterator serve what is made of its next batch for ever, at this random state."""
     kind: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001
     advance = kind.__next__
     numpy = sys.modules.get("numpy")
@@ -245,7 +245,7 @@ def serve_again(chosen: "weakref.ref[Any]") -> None:
         torch.default_generator.set_state(torchs)
         if numpy is not None:
             numpy.random.set_state(theirs)
-        return copy.deepcopy(kept[0])
+        return make(kept[0])
 
     kind.__next__ = wrapper
 

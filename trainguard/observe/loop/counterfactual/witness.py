@@ -76,11 +76,12 @@ class Witness(Watcher):
         self.given: list[tuple[str, int]] = []  # the function, and a fingerprint of its target
         self.rows: list[GivenRows] = []
         self._room = _MOST_GIVEN
+        self._values: list[float] = []
         self.loss = 0.0
 
     def take_over(self) -> None:
         """Become the recorder's only watcher."""
-        self._began, self._streams = process_time(), _streams()
+        self._began, self._streams = process_time(), read_streams_at()
         losses = self.recorder.watcher(LossFunctions)
         losses.listeners[:] = [self.on_loss]
         self.recorder.leave = self.leave
@@ -106,6 +107,7 @@ class Witness(Watcher):
     ) -> None:
         """Take down what a loss function was given."""
         if value.requires_grad and len(self.given) < _MOST_CALLS:
+            self._values.append(total(value))
             self.given.append((tally.function, fingerprint([target])))
             rows = GivenRows.of(tally.function, scores, target, self._room)
             if rows is not None:
@@ -128,10 +130,11 @@ class Witness(Watcher):
             loss=self.loss,
             output=self.output,
             given=self.given,
+            alone=self._values == [self.loss],
             rows=self.rows,
             returned=self.returned,
             samples=self.samples,
-            streams=(streams := _streams()),
+            streams=(streams := read_streams_at()),
             drawn=streams != self._streams,
             norms=self._norms(),
             gradients=fingerprint(g for _, g in pairs if g is not None),
@@ -164,7 +167,7 @@ def _rows_of(tensor: torch.Tensor, stride: int) -> Numbers:
     return values
 
 
-def _streams() -> int:
+def read_streams_at() -> int:
     """Return a number that tells how far the random streams have come."""
     own = repr(hash(random.getstate())) + repr(np.random.get_state())
     return crc32(torch.default_generator.get_state().numpy().tobytes() + own.encode())

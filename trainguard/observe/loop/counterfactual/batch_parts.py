@@ -1,0 +1,169 @@
+"""Parts of a batch: whether the terms of a loss weigh alike, however many samples there are."""
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.overrides import TorchFunctionMode
+
+from trainguard.observe.loop.counterfactual.forking import Exit, Report
+from trainguard.observe.loop.counterfactual.order import drop_nothing
+from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall
+from trainguard.observe.loop.counterfactual.replay import BatchAgain, latest_iterator, serve_again
+from trainguard.observe.loop.counterfactual.samples import refuse_statistics
+from trainguard.observe.loop.counterfactual.witness import Witness, read_streams_at, total
+from trainguard.observe.loop.watch.models.mixing_probe import draws_samples
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from trainguard.observe.loop.recorder import Recorder
+
+# The whole, its halves, its quarters, and the whole again, as shares of it: (from, to).
+_PARTS = (
+    *((0.0, 1.0), (0.0, 0.5), (0.5, 1.0)),
+    *((0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0), (0.0, 1.0)),
+)
+_LEAST_ROWS = 8
+_ROUNDING = 10  # times that of a loss: there are sums of several, in another order
+_NORMAL = {"randn", "randn_like", "normal", "normal_"}
+
+
+class BatchDivided(BatchAgain):
+    """
+    A batch is served whole, in halves and in quarters, and no step moves anything meanwhile.
+
+    Of a loss that is a mean M over the samples and a sum S over them, the halves have 2 M + S, the
+    quarters 4 M + S: that tells both, and whether it is so at all. measured: the share of S;
+    reference: 1; numbers: M and S. Noise of a normal distribution is zero, dropout is left out.
+    Void where the samples of a batch depend on each other, or nothing tells M from a constant.
+    """
+
+    name = "batch divided"
+    makes = len(_PARTS) + 1
+    asks = 1
+    settled_by = ()
+
+    def fits(self, call: ModuleCall) -> str:
+        """Ask where one optimizer learns from a loader that draws its samples."""
+        rows = _count_drawn(call)
+        able = rows >= _LEAST_ROWS and rows % 4 == 0 and super().fits(call)
+        return f"{rows} samples whole, in halves, in quarters" if able else ""
+
+    def applies(self, plain: Report) -> bool:
+        """Say whether the loss is more than what one loss function of torch returned."""
+        return not plain["alone"]
+
+    def edit(self, call: ModuleCall, way_out: Exit) -> None:
+        """Take randomness out, and let nothing be learned."""
+        torch.batch_norm = refuse_statistics(torch.batch_norm, way_out)
+        drop_nothing(call.module)
+        _WithoutNoise().__enter__()  # type: ignore[no-untyped-call]
+        register_optimizer_step_pre_hook(_forget_gradients)
+
+    def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
+        """Return one that serves the parts, and follows the loss through them."""
+        witness = _PartsWitness(call.recorder, way_out, call.module, _count_drawn(call))
+        iterator = latest_iterator(call)
+        if iterator is not None:
+            serve_again(iterator, witness.serve)
+        return witness
+
+    def compare(self, plain: Report, edited: Report) -> Contrast:
+        """Tell sums from means."""
+        losses = edited["losses"]
+        if not all(map(math.isfinite, losses)) or losses[0] != losses[-1]:
+            return Contrast(void="the same batch does not give the same finite loss")
+        return _tell_apart(losses, _ROUNDING * plain["rounding"])
+
+    def is_settled(self, contrast: Contrast) -> bool:
+        """One answer is for all."""
+        return True
+
+
+def _tell_apart(losses: list[float], share: float) -> Contrast:
+    """Return what of a loss is a sum over samples, if it is nothing but that and a mean."""
+    whole, left, right, *quarters, _ = losses
+    near = share * max(map(abs, losses))
+    mean = left + right - whole
+    parts = quarters[0] + quarters[1] - left, quarters[2] + quarters[3] - right
+    if abs(mean - sum(parts) / 2) > near:
+        return Contrast(void="the loss is no sum over samples, and no mean over them")
+    added = whole - mean
+    sums = left - parts[0], right - parts[1]
+    mean = 0.0 if abs(parts[0] - parts[1]) <= near else mean  # a constant has no samples
+    added = 0.0 if abs(sums[0] - sums[1]) <= near else added
+    size = abs(mean) + abs(added)
+    return Contrast(abs(added) / size if size else 0.0, 1.0, (mean, added))
+
+
+class _PartsWitness(Witness):
+    """Serves the parts of a batch, and reports the sum of what goes backward for each of them."""
+
+    def __init__(self, recorder: "Recorder", way_out: Exit, module: "nn.Module", rows: int) -> None:
+        super().__init__(recorder, way_out, module)
+        self._rows, self._losses, self._before = rows, list[float](), 0
+
+    def serve(self, batch: Any) -> Any:
+        """Return the next part of a batch, and look at all that is made of it."""
+        if len(self._losses) == len(_PARTS):
+            self.way_out.report(losses=self._losses)
+        begin, end = (int(share * self._rows) for share in _PARTS[len(self._losses)])
+        self._losses.append(0.0)
+        self.recorder.patches.watching = True
+        self._before = read_streams_at()
+        return _cut(batch, slice(begin, end), self._rows, self.way_out.void)
+
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """Take down the loss."""
+        if self._losses:
+            self._losses[-1] += total(loss)
+
+    def after_backward(self, loss: torch.Tensor) -> None:
+        """Give up where other random numbers were drawn."""
+        if self._losses and self._before != read_streams_at():
+            self.way_out.void("random numbers are drawn")
+
+
+class _WithoutNoise(TorchFunctionMode):
+    """Draws zeros from normal distributions, and leaves the random stream where it is."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Call a function of torch, and set what it has drawn to zero."""
+        if getattr(func, "__name__", "") not in _NORMAL:
+            return func(*args, **(kwargs or {}))
+        stream = torch.default_generator.get_state()
+        result = func(*args, **(kwargs or {}))
+        torch.default_generator.set_state(stream)
+        return result.detach_().zero_()
+
+
+def _forget_gradients(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Let a step move nothing."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
+
+
+def _count_drawn(call: ModuleCall) -> int:
+    """Return how many samples the loader of the latest batch draws for one."""
+    iterator = latest_iterator(call)
+    sampler = draws_samples(iterator()) if iterator is not None else None
+    return sampler.batch_size if sampler is not None else 0
+
+
+def _cut(batch: Any, part: slice, rows: int, void: Callable[[str], Any]) -> Any:
+    """Return a part of all that has a row for each sample; nothing else may be in a batch."""
+    if isinstance(batch, torch.Tensor) and batch.dim() and len(batch) == rows:
+        return batch[part].clone()
+    if isinstance(batch, dict):
+        return type(batch)({key: _cut(value, part, rows, void) for key, value in batch.items()})
+    if type(batch) in (list, tuple):
+        plain = len(batch) == rows and not isinstance(batch[0], (torch.Tensor, list, tuple, dict))
+        return batch[part] if plain else type(batch)(_cut(v, part, rows, void) for v in batch)
+    void("a batch has more in it than a row for each sample")
+    return batch
