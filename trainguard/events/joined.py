@@ -7,7 +7,7 @@ from statistics import fmean, median
 from types import MappingProxyType
 from typing import Any
 
-from trainguard.events.loop import Step
+from trainguard.events.loop import Scheduler, Step
 from trainguard.events.ranks import (
     GroupCalls,
     RankCourse,
@@ -19,7 +19,6 @@ from trainguard.events.ranks import (
     WorldRun,
     write_sums,
 )
-from trainguard.events.scheduler import Scheduler
 from trainguard.events.trace import Trace
 
 _COMPARED = 64  # steps of runs of several numbers of processes

@@ -10,9 +10,7 @@ from math import nan
 
 from trainguard.events.base import Event
 from trainguard.events.fit import FITS
-from trainguard.events.growth import RunGrowth
 from trainguard.events.parameter import Parameter as Parameter  # noqa: PLC0414 one of them
-from trainguard.events.scheduler import Scheduler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,6 +299,61 @@ class Probe(Event):
     reference: float = 0.0
     step: int = 0
     label: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunGrowth(Event):
+    """
+    How much of one kind of thing there was, looked at ever more rarely in the course of a run.
+
+    kind: "graphs" (of outputs that were made two optimizer steps ago or earlier), "hooks" (most on
+        one module or parameter), "handlers" (most on one logger), "optimizers" (made anew for the
+        same parameters, with the state of the last one lost), "history" (nodes behind a loss).
+    steps, counts: at which steps of all optimizers was looked, and what there was.
+    among: for graphs, how many there would be if none had been let go; for optimizers, how many
+        steps each of them made; for history, whether nodes of the look before are among them.
+    name, source: of what grew, and of the code that made it.
+    """
+
+    kind: str
+    steps: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
+    among: tuple[int, ...] = ()
+    name: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduler(Event):
+    """
+    One learning-rate scheduler over the whole run.
+
+    optimizer: the optimizer it drives, as Steps name it; "" where that one never stepped.
+    calls: how often it was advanced; early: how often before its optimizer's first step.
+    conditional: whether the file that made it has a line that advances a scheduler, and the rate
+        that it began with was the full one, so that it may have waited for something.
+    inert: whether that file has no line at all that could advance one.
+    length, setting: after how many advances its schedule is over, 0 where that is unknown or where
+        another scheduler has it for a part, and the setting that says so ("T_max").
+    base: the rates that it multiplies with what a function returns (LambdaLR); empty elsewhere.
+    mode: "min" or "max" where it is told a metric (ReduceLROnPlateau); expression: what the line
+        that advances it tells it ("val_loss"), as far as that is a plain name.
+    metrics: what it was told, each with the clock; the first 256.
+    """
+
+    name: str
+    optimizer: str = ""
+    calls: int = 0
+    early: int = 0
+    conditional: bool = False
+    inert: bool = False
+    length: int = 0
+    setting: str = ""
+    base: tuple[float, ...] = ()
+    mode: str = ""
+    expression: str = ""
+    metrics: tuple[tuple[int, float], ...] = ()
     source: str = ""
 
 

@@ -6,6 +6,6 @@ find.py finds the files and their formats. A reader for each format yields Rows,
 what a column means by its name. column.py keeps a bounded part of each column, run.py puts the
 columns and files of one run together by step, order.py brings them into one order, and trace.py
 writes them down as events; failed_allocations.py reads what torch says of memory.
-configuration.py reads the settings that stand beside logs (training_args.py those of a Trainer),
+configuration.py reads the settings that stand beside logs,
 reading.py tells how far a file has been read. entry.py is the way in.
 """

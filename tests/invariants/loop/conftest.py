@@ -8,8 +8,7 @@ import pytest
 from trainguard.core.catalogue import find_invariants
 from trainguard.core.finding import Finding
 from trainguard.events.base import Event
-from trainguard.events.loop import Evaluation, Step
-from trainguard.events.scheduler import Scheduler
+from trainguard.events.loop import Evaluation, Scheduler, Step
 from trainguard.events.trace import Trace
 
 

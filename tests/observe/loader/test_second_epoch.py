@@ -13,7 +13,7 @@ from trainguard.core.catalogue import catalogue
 from trainguard.core.settings import Settings
 from trainguard.events.loader import Epoch
 from trainguard.observe.loader.observer import LoaderObservation
-from trainguard.observe.loader.second_epoch import LEAST
+from trainguard.observe.loader.scan import LEAST
 
 LONG = 200  # batches
 JUDGES = {made.name: made.judge for made in catalogue("loader")}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from trainguard.observe.tools.places import start_of, storage_of
+from trainguard.observe.tools.local_values import start_of, storage_of
 
 _TABLE = torch.arange(6.0).reshape(3, 2)
 

@@ -15,10 +15,10 @@ from trainguard.events.loop import (
     Parameter,
     Probe,
     Read,
+    Scheduler,
     Step,
     Term,
 )
-from trainguard.events.scheduler import Scheduler
 from trainguard.events.trace import Trace
 
 E = TypeVar("E", bound=Event)

@@ -18,8 +18,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from trainguard.observe.tools.fingerprint import checksums
+from trainguard.observe.tools.heap import living
 from trainguard.observe.tools.isolation import checksum_streams
-from trainguard.observe.tools.living_objects import living
 
 _WATCHED = (nn.Module, Optimizer, ReduceLROnPlateau, torch.amp.GradScaler)
 _TABLES = (dict, list, OrderedDict)

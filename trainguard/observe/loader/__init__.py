@@ -16,5 +16,5 @@ that the sampler draws. Judges go by indices where there are some.
 
 While batches pass, `values`, `padding` and `chunks` add up numbers; nothing keeps a batch. Each
 split is looked through twice; the second time a long map-style one is left after a part that shows
-no surprise (`second_epoch`).
+no surprise.
 """

@@ -1,6 +1,6 @@
 """The probe `scan`: look through the batches of each split for two epochs or more."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from math import factorial
@@ -27,8 +27,7 @@ from trainguard.observe.loader.iterate import (
 )
 from trainguard.observe.loader.layout import Layout, ReadBatch, laid_out, read
 from trainguard.observe.loader.padding import PaddingWatcher
-from trainguard.observe.loader.second_epoch import is_settled, part_of
-from trainguard.observe.loader.splits import Loaders, is_train, keep_state, set_epoch
+from trainguard.observe.loader.splits import Loaders, is_evaluation, is_train, keep_state, set_epoch
 from trainguard.observe.loader.values import Values
 from trainguard.subjects.loader import Loader
 
@@ -37,6 +36,8 @@ _LONG = 20_000  # batches of a loader that tells one
 _SHARE = 0.5  # of the timeout, for all that is scanned
 _EPOCHS = 2
 _CHANCE = 1e6  # a fixed order is told from a random one that came again by chance, at such odds
+LEAST = 64  # batches
+_PARTS = 10  # of more batches, one in so many
 
 
 class BatchWatcher(Protocol):
@@ -279,3 +280,47 @@ def options_of(subject: Loader, split: str) -> dict[str, Any]:
     """Return what is promised of a split; what is declared of `val` holds for `val.0` too."""
     base = split.partition(".")[0]
     return dict(subject.options.get(split) or subject.options.get(base) or {})
+
+
+def part_of(epoch: Epoch, once: bool) -> int:
+    """
+    Return after how many batches a later epoch may be broken off; 0 where it must not.
+
+    A stream goes on where it was left, and so may begin its next epoch in the middle. Where each
+    sample must come once, whole epochs are compared.
+    """
+    count = max(LEAST, epoch.batches // _PARTS)
+    whole = once or epoch.kind != "map" or not epoch.complete
+    return 0 if whole or count >= epoch.batches else count
+
+
+def is_settled(
+    split: str, options: dict[str, Any], first: Sequence[Batch], later: Sequence[Batch]
+) -> bool:
+    """
+    Say whether the beginning of a later epoch is as it should be, so that no more need be seen.
+
+    Whatever could make a finding is looked at to its end: an order that is the same again where it
+    should be another, or another where it should be the same, and labels that change.
+    """
+    pairs = list(zip(first, later, strict=False))
+    if is_evaluation(split) and options.get("shuffled") is not True:
+        return all(_key_of(one) == _key_of(other) for one, other in pairs)
+    moved = any((a.indices or a.prints) != (b.indices or b.prints) for a, b in pairs)
+    return (moved or options.get("shuffled") is False) and _labels_agree(first, later)
+
+
+def _key_of(batch: Batch) -> tuple[tuple[int, ...], ...]:
+    """Return all that tells the samples of a batch from others."""
+    return batch.indices, batch.prints, batch.labels
+
+
+def _labels_agree(first: Iterable[Batch], later: Iterable[Batch]) -> bool:
+    """Say whether samples that came before have the labels that they had then."""
+    known = {pair[0]: pair[1] for batch in first for pair in _pair_labels(batch)}
+    return all(known.get(p, label) == label for batch in later for p, label in _pair_labels(batch))
+
+
+def _pair_labels(batch: Batch) -> Iterable[tuple[int, int]]:
+    """Return the samples of a batch with their labels, where these are known."""
+    return zip(batch.prints, batch.labels, strict=False)

@@ -22,7 +22,7 @@ from torch.optim.optimizer import (
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.watcher import Columns
 from trainguard.observe.loop.window import Window
-from trainguard.observe.tools.living_objects import living
+from trainguard.observe.tools.heap import living
 from trainguard.observe.tools.patches import is_abstract, unseen
 
 if TYPE_CHECKING:

@@ -22,11 +22,11 @@ from trainguard.events.base import Event, Plain
 from trainguard.events.trace import Trace
 from trainguard.observe.loop import hooks
 from trainguard.observe.loop.curves import UlpPerturbation
-from trainguard.observe.loop.event_store import EventStore
 from trainguard.observe.loop.faults import Faults
 from trainguard.observe.loop.live_looks import LiveLooks
 from trainguard.observe.loop.manual_steps import ManualSteps
 from trainguard.observe.loop.stopped import Stopped
+from trainguard.observe.loop.thinning import EventStore
 from trainguard.observe.loop.training_thread import TrainingThread
 from trainguard.observe.loop.watch.gradients.scaling import Scaling
 from trainguard.observe.loop.watch.runs.conditions import Conditions

@@ -1,10 +1,13 @@
-"""What a long run keeps of its events: all of a short one, ever fewer of a long one."""
+"""The events of a recording, which stay bounded: of a long run ever fewer are kept."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Step
+from trainguard.observe.loop.deferred import find_waiting, is_on_accelerator
+from trainguard.observe.loop.faults import Faults
+from trainguard.observe.loop.watch.watcher import Columns
 
 _ALL = 64  # calls of one place that are all looked at
 _APART = 4  # calls that each later look stands for, on average
@@ -67,3 +70,53 @@ def distance_of(count: int) -> int:
     if count <= _ALL:
         return 1
     return _APART if count * _GOLDEN % 2**32 < 2**32 // _APART else 0
+
+
+class EventStore:
+    """
+    What is kept of a recording so far, and what is on its way from an accelerator.
+
+    take: is told of each Step that is complete; a recorder may look at it before it keeps it here.
+    """
+
+    def __init__(self, faults: Faults, take: Callable[[Event], None]) -> None:
+        self._faults, self._take = faults, take
+        self._kept: dict[tuple[type[Event], str], Thinned] = {}
+        self._waiting: list[Columns] = []
+
+    def keep(self, event: Event) -> None:
+        """Take an event in; each optimizer's steps by themselves."""
+        # Thinned together, two optimizers in turns would lose one.
+        key = (type(event), event.optimizer if isinstance(event, Step) else "")
+        kept = self._kept.get(key)
+        if kept is None:
+            kept = self._kept[key] = Thinned(_kind_of_step)
+        kept.add(event)
+
+    def keep_step(self, columns: Columns) -> None:
+        """Take a step in; one on an accelerator a step later, when it is surely there."""
+        self.drain()
+        waiting = find_waiting(columns)
+        if is_on_accelerator(waiting):
+            self._waiting.append(columns)
+        else:
+            self._take(Step(**self._faults.fetch(columns, waiting)))
+
+    def drain(self) -> None:
+        """Make Steps of what was still on its way from an accelerator."""
+        waiting, self._waiting = self._waiting, []
+        for columns in waiting:
+            self._take(Step(**self._faults.fetch(columns)))
+
+    def in_order(self) -> list[Event]:
+        """Return the events in the order in which they were seen."""
+        kept = [event for events in self._kept.values() for event in events]
+        return sorted(kept, key=lambda event: getattr(event, "clock", 0))
+
+
+def _kind_of_step(event: Event) -> object:
+    """Return what makes a step unlike others: the words in it, not its numbers."""
+    if not isinstance(event, Step):
+        return None
+    sound = event.loss - event.loss == 0 and event.norm - event.norm == 0
+    return (event.optimizer, sound, event.skipped, event.clip, event.training, event.culprit != "")

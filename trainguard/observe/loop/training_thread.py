@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
-from trainguard.observe.tools.living_objects import living, nothing_lives
+from trainguard.observe.tools.heap import living, nothing_lives
 
 if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder

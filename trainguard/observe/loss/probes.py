@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from trainguard.core.errors import SubjectError, is_ours
 from trainguard.observe.loss.batching import evaluator, mixing, padding
-from trainguard.observe.loss.evaluate import Evaluator
-from trainguard.observe.loss.relations import relations
+from trainguard.observe.loss.evaluate import Evaluator, count
 from trainguard.observe.loss.search import Effort, Key, Measured, Probe
 from trainguard.observe.loss.slope import difference, line
 from trainguard.observe.loss.zero_gradient import plateau
@@ -17,6 +17,7 @@ from trainguard.observe.tools.points import Points
 from trainguard.observe.tools.structure import Structure
 from trainguard.subjects.domain import BATCH
 from trainguard.subjects.loss import Loss
+from trainguard.subjects.relation import Relation
 
 EFFORTS = {
     "quick": Effort(structures=3, rounds=2),
@@ -189,6 +190,39 @@ class Instrument:
         if "likelihood" in self.sizes:
             fixed |= dict.fromkeys(loss.tensors[loss.likelihood or ""].names, 1)
         return structure.with_sizes(**fixed) if fixed else structure
+
+
+def relations(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]]:
+    """
+    Hold the loss of drawn inputs against that of the same inputs edited, by each relation.
+
+    "relation": the sum of what the loss returns for the edited inputs, `reference` for those as
+    they are; `scale` is 1 where the relation is broken, else 0.
+    """
+    for relation in made.loss.relations:
+        rows = [_try(made, relation, made.single(points, i)) for i in range(count(points))]
+        after, before, broken = torch.tensor(rows, dtype=torch.float64).T
+        found = Measured(after, broken, before, scale=broken, bad=broken > 0)
+        yield Key("relation", label=relation.name), found
+
+
+def _try(
+    made: Evaluator, relation: Relation, point: dict[str, torch.Tensor]
+) -> tuple[float, float, float]:
+    """Return the loss of edited inputs, that of the inputs, and 1 where the relation is broken."""
+    try:
+        edited = relation.edit_inputs(point)
+        before = made.component.total(point).detach()
+        after = made.component.total(edited).detach()
+        broken = float(bool(relation.find_breach(before, after)))
+    except Exception as error:
+        if is_ours(error) or isinstance(error, SubjectError):
+            raise
+        raise SubjectError(
+            f"its relation {relation.name!r} raised {type(error).__name__}: {error}",
+            "look at edit= and then= of tg.Relation",
+        ) from error
+    return float(after.sum()), float(before.sum()), broken
 
 
 INSTRUMENTS: Mapping[str, Instrument] = {

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from trainguard.observe.loop.watch.gradients.autograd_graph import below
 from trainguard.observe.memory.live_objects import LiveStorage, Mark, marks_at
-from trainguard.observe.tools.heap import holders
-from trainguard.observe.tools.living_objects import living
+from trainguard.observe.tools.heap import holders, living
 
 _TRIED = 16  # tensors whose keeper is looked for
 _DEEP = 256  # nodes of a graph that are looked at for those of older steps

@@ -29,7 +29,7 @@ from trainguard.events.trace import Pass
 from trainguard.observe.model.comparison import apart, largest
 from trainguard.observe.model.model_case import ModelCase, call_guarded, describe_error
 from trainguard.observe.model.outputs import Outputs
-from trainguard.observe.tools.places import start_of, storage_of
+from trainguard.observe.tools.local_values import start_of, storage_of
 
 State = dict[str, Any]
 _RUNS = 2

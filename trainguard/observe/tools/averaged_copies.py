@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from trainguard.observe.loop.window import gradient_of
 from trainguard.observe.tools.fingerprint import sample_elements
-from trainguard.observe.tools.places import start_of
+from trainguard.observe.tools.local_values import start_of
 
 _PART = 0.05  # of its root, that a trained module must be for a copy of it to be looked for
 _LEAST = 16  # elements of such a module

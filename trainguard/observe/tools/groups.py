@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from trainguard.observe.tools.living_objects import living
+from trainguard.observe.tools.heap import living
 
 
 def is_one_of_several() -> bool:

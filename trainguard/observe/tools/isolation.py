@@ -10,7 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from time import monotonic
+from time import monotonic, process_time
 from types import FrameType
 from typing import Any
 from zlib import crc32
@@ -20,7 +20,6 @@ import torch
 from trainguard.core.errors import SubjectError
 from trainguard.core.notebook import cell_source
 from trainguard.observe.tools import devices
-from trainguard.observe.tools.allowance import Allowance
 from trainguard.observe.tools.user_line import foreign
 
 Setting = tuple[Callable[[], Any], Callable[[Any], object]]
@@ -28,6 +27,11 @@ _SMALLEST_NORMAL = sys.float_info.min
 _SOON = 1e-3  # seconds until an alarm that is overdue
 _AGAIN = 0.5  # seconds until the next alarm, where one was caught or came at a bad moment
 _DELETING = ("__del__", "_remove", "remove")  # the last two are callbacks of weak references
+# On a loaded machine a process gets a share of a processor; one that gets less than this waits for
+# something else, or for ever.
+_STARVED = 0.05
+_LONGEST = 20  # times the seconds of a block, by the clock, in which it may use them up
+_LEAST = 0.01  # seconds that a block is never given: a clock is not read at the same instant twice
 
 
 def _set_deterministic(value: bool) -> None:
@@ -282,3 +286,25 @@ def _must_wait(frame: FrameType | None, owner: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+class Allowance:
+    """The seconds of the processor that a block may use, and when it is next asked for them."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = self._due = seconds
+        self._began = process_time()
+        self._latest = 0.0, 0.0
+
+    def is_used_up(self, passed: float) -> bool:
+        """Say whether a block, after so many seconds by the clock, is to be interrupted."""
+        if passed < self._due:
+            return False
+        used, before = process_time() - self._began, self._latest
+        self._latest = passed, used
+        computes = used - before[1] >= _STARVED * (passed - before[0])
+        left = min(self._seconds - used, _LONGEST * self._seconds - passed)
+        if computes and left > _LEAST:
+            self._due = passed + left
+            return False
+        return True

@@ -1,4 +1,4 @@
-"""The memory of a tensor, where it has some: what has none must not be read, not even by torch."""
+"""The memory of a tensor: what has none must not be read, not even by torch; and where it lies."""
 
 from typing import Any
 
@@ -39,3 +39,24 @@ def is_sharded(tensor: torch.Tensor) -> bool:
     """Say whether other processes have parts of a tensor, so that the local one tells no norm."""
     mesh: Any = getattr(tensor, "device_mesh", None)
     return mesh is not None and mesh.size() > 1
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """
+    Return the place of all numbers that a tensor is a view of.
+
+    Sparse, fake and meta tensors have no numbers that can be read: `data_ptr` raises, or is 0 for
+    all of them. The place of such a one is that of the object itself.
+    """
+    try:
+        return tensor.untyped_storage().data_ptr() or id(tensor)
+    except (RuntimeError, NotImplementedError):
+        return id(tensor)
+
+
+def start_of(tensor: torch.Tensor) -> int:
+    """Return the place of the first number of a tensor: parts of one table are told apart."""
+    try:
+        return tensor.data_ptr() or id(tensor)
+    except (RuntimeError, NotImplementedError):
+        return id(tensor)

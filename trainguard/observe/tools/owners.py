@@ -1,5 +1,6 @@
-"""What has values among the variables of the user's running functions, and inside of these."""
+"""What the variables of the user's running functions hold: tensors by name, objects with values."""
 
+import re
 from collections.abc import Hashable, Iterator
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,9 @@ _OBJECTS = 256  # that are looked at
 _FOREIGN = {"logging", "numpy", "torch", "trainguard"}  # whose objects are left alone
 
 Owner = tuple[str, Hashable, dict[Any, Any]]  # its name, what tells it from others, its values
+_NEAR = 2  # frames of the user's code whose tensors are named
+# Words in the names of what comes after a state.
+NEXT = {"next", "nxt", "new", "s2", "ns", "sp", "sn", "obs2", "o2", "nobs", "prime"}
 
 
 def find_owners() -> Iterator[Owner]:
@@ -46,3 +50,21 @@ def parts_of(value: Any) -> dict[Any, Any]:
     own = {"": value} if type(value) is list else value
     own = own if isinstance(own, dict) else getattr(own, "__dict__", {})
     return dict(dict.items(own)) if isinstance(own, dict) and len(own) <= _WIDE else {}
+
+
+def words_in(name: str) -> set[str]:
+    """Return the words of a name."""
+    return set(re.split(r"[^a-z0-9]+", name.lower()))
+
+
+def named_tensors() -> Iterator[tuple[int, str, torch.Tensor]]:
+    """Yield the tensors with sizes in the variables of the user's running functions, by name."""
+    for number, frame in enumerate(user_frames(_NEAR)):
+        for name, value in variables_of(frame).items():
+            named = isinstance(value, tuple) and hasattr(value, "_fields")  # not its class
+            entries = value._asdict() if named else value
+            pairs = entries.items() if type(entries) is dict else [(name, value)]
+            for key, each in pairs:
+                tensor = isinstance(key, str) and isinstance(each, torch.Tensor)
+                if tensor and each.dim() and not each.is_nested:
+                    yield number, key, each

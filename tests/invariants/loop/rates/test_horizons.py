@@ -5,8 +5,7 @@ from math import cos, nan, pi
 import pytest
 
 from trainguard.core.finding import Rank
-from trainguard.events.loop import Logged, Probe
-from trainguard.events.scheduler import Scheduler
+from trainguard.events.loop import Logged, Probe, Scheduler
 
 STOPPED = {"ended": "stopped"}
 EPOCHS = {"batches": 10}

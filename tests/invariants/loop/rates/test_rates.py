@@ -5,7 +5,7 @@ from math import inf, nan
 import pytest
 
 from trainguard.core.finding import Rank
-from trainguard.events.scheduler import Scheduler
+from trainguard.events.loop import Scheduler
 
 LINE = "/home/me/train.py:8"
 

@@ -3,8 +3,7 @@
 import pytest
 
 from trainguard.core.finding import Rank
-from trainguard.events.loop import Step
-from trainguard.events.scheduler import Scheduler
+from trainguard.events.loop import Scheduler, Step
 
 STOPPED = {"ended": "stopped"}
 

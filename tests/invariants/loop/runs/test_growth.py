@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainguard.events.growth import RunGrowth
+from trainguard.events.loop import RunGrowth
 
 LOOKS = (0, 1, 2, 4, 8, 16, 32, 64)
 

@@ -9,8 +9,7 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
 from trainguard.core.names import EVALUATION, words_of
 from trainguard.events.base import Event
-from trainguard.events.loop import Logged, Probe
-from trainguard.events.scheduler import Scheduler
+from trainguard.events.loop import Logged, Probe, Scheduler
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import PLATEAUS, either, has_probe
 from trainguard.invariants.loop.wording import events, finite, main_course, middle

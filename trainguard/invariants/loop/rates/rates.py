@@ -8,8 +8,7 @@ from trainguard.core.catalogue import SOON, invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import Measure, integer
 from trainguard.events.base import Event
-from trainguard.events.loop import Step
-from trainguard.events.scheduler import Scheduler
+from trainguard.events.loop import Scheduler, Step
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import RATES, SCHEDULERS
 from trainguard.invariants.loop.wording import (

@@ -6,8 +6,7 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
-from trainguard.events.loop import Step
-from trainguard.events.scheduler import Scheduler
+from trainguard.events.loop import Scheduler, Step
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import LAMBDAS, SCHEDULERS
 from trainguard.invariants.loop.wording import Course, count, courses, events, last_word, mostly

@@ -7,7 +7,7 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import integer
 from trainguard.events.base import Event
-from trainguard.events.growth import RunGrowth
+from trainguard.events.loop import RunGrowth
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import events
 

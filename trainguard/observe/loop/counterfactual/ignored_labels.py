@@ -11,7 +11,7 @@ from trainguard.observe.loop.counterfactual.labels import LabelWitness, differ, 
 from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall, Question
 from trainguard.observe.loop.counterfactual.witness import Witness
 from trainguard.observe.loop.locate_nonfinite import tensors_in
-from trainguard.observe.tools.places import storage_of
+from trainguard.observe.tools.local_values import storage_of
 
 # What keeps labels what they are, so that its result is followed too.
 _NEUTRAL = {

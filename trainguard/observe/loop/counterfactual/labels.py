@@ -18,7 +18,7 @@ from trainguard.observe.loop.counterfactual.witness import Witness
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.window import Forward
-from trainguard.observe.tools.places import storage_of
+from trainguard.observe.tools.local_values import storage_of
 
 ROUNDING = 10.0  # times that of a loss: sums over samples are made in another order
 _UNUSED = "the step depends on none of them"

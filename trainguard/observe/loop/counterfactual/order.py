@@ -33,7 +33,7 @@ from trainguard.observe.loop.counterfactual.samples import (
 from trainguard.observe.loop.counterfactual.witness import GivenRows, Witness
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.samples.batches import Batches
-from trainguard.observe.tools.places import storage_of
+from trainguard.observe.tools.local_values import storage_of
 from trainguard.observe.tools.user_line import user_frames, variables_of
 
 _FRAMES = 8  # of the user's code whose variables are looked at

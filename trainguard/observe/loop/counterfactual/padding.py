@@ -17,7 +17,7 @@ from trainguard.observe.loop.counterfactual.question import (
 from trainguard.observe.loop.counterfactual.witness import Witness
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
-from trainguard.observe.tools.places import storage_of
+from trainguard.observe.tools.local_values import storage_of
 
 if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder

@@ -16,8 +16,8 @@ from trainguard.observe.loop.counterfactual.witness import Witness
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.window import Forward
-from trainguard.observe.tools.named_tensors import NEXT, named_tensors, words_in
-from trainguard.observe.tools.places import start_of
+from trainguard.observe.tools.local_values import start_of
+from trainguard.observe.tools.owners import NEXT, named_tensors, words_in
 
 _LEAST_ROWS = 4
 _ENDS = {"done", "dones", "terminal", "terminals", "terminated", "terminations", "d", "dw"}

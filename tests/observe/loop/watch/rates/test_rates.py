@@ -6,8 +6,7 @@ from torch.nn import functional as F
 from torch.optim import lr_scheduler
 
 from tests.observe.loop.trainings import batches, network
-from trainguard.events.loop import Step
-from trainguard.events.scheduler import Scheduler
+from trainguard.events.loop import Scheduler, Step
 from trainguard.observe.loop.recorder import Recorder
 
 

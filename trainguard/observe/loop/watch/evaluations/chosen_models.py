@@ -8,7 +8,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window
-from trainguard.observe.tools.living_objects import living
+from trainguard.observe.tools.heap import living
 
 _STEPS = {
     4,

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from trainguard.observe.loop.locate_nonfinite import tensors_in
-from trainguard.observe.tools.local_values import has_rows
-from trainguard.observe.tools.places import start_of, storage_of
+from trainguard.observe.tools.local_values import has_rows, start_of, storage_of
 from trainguard.observe.tools.user_line import user_frames, variables_of
 
 _FRAMES = 3  # of the user's code whose variables are looked at

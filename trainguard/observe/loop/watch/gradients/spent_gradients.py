@@ -1,7 +1,7 @@
 """Watches what becomes of gradients: a step uses them, somebody reads them, or they are lost."""
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from types import FrameType
@@ -13,7 +13,8 @@ from torch.optim import Optimizer
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
-from trainguard.observe.loop.watch.gradients import term_reach
+from trainguard.observe.loop.watch.gradients import autograd_graph
+from trainguard.observe.loop.watch.gradients.autograd_graph import Node
 from trainguard.observe.loop.watch.gradients.gradient_reads import (
     SILENT,
     SILENT_NAMES,
@@ -28,6 +29,25 @@ from trainguard.observe.tools.user_line import caller, foreign
 
 _MOST_WAITING = 1024  # passes backward without a step, as in a run that only computes gradients
 _WATCHED = range(2, 42)  # steps of all optimizers in which terms are looked at one by one
+_MOST_TERMS = 8
+_MOST_NODES = 4000  # of one term
+_SCALES = {"MulBackward", "DivBackward", "NegBackward", "ToCopyBackward"}
+_SUMS = {"AddBackward", "SubBackward", "RsubBackward"}
+
+
+@dataclass(frozen=True, slots=True)
+class TermReach:
+    """
+    One term of a loss, and the optimizers that have parameters below it.
+
+    kind: the loss function that returned it, or what autograd calls it. source: where that was
+    called. parameter: one that it reaches.
+    """
+
+    kind: str
+    source: str
+    windows: tuple[Window, ...]
+    parameter: torch.Tensor
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +118,7 @@ class SpentGradients(Watcher):
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._waiting: list[_Arrivals] = []  # of each backward that nothing used
-        self._reaches: list[term_reach.TermReach] = []  # of the terms of the latest loss
+        self._reaches: list[TermReach] = []  # of the terms of the latest loss
         self._told: dict[tuple[str, str, str], _Term] = {}
         self._alert = False
         self._thrown: dict[int, int] = {}
@@ -117,7 +137,7 @@ class SpentGradients(Watcher):
             self._look()
         stepping = sum(window.index > 0 for window in self.recorder.windows)
         if stepping > 1 and self.recorder.steps in _WATCHED and loss.grad_fn is not None:
-            self._reaches = term_reach.split(loss, self.recorder.windows)
+            self._reaches = split_loss(loss, self.recorder.windows)
 
     def after_backward(self, loss: torch.Tensor) -> None:
         """Wait for what becomes of the gradients that have arrived; hooks may have used them."""
@@ -137,7 +157,7 @@ class SpentGradients(Watcher):
             if len(own) == len(reach.windows):
                 self._waiting.append(_Arrivals(own, self._term_of(reach)))
 
-    def _term_of(self, reach: term_reach.TermReach) -> _Term:
+    def _term_of(self, reach: TermReach) -> _Term:
         """Return what is counted of a term: by what it is, where, and what it reaches."""
         holder = self.recorder.names.holder(reach.parameter)
         name = holder.partition(".")[0] or self.recorder.names.parameter(reach.parameter)
@@ -261,3 +281,46 @@ def _arrival_at(window: Window) -> _Arrival | None:
             return None
         return _Arrival(window, weakref.ref(parameter), gradient._version)  # noqa: SLF001
     return None
+
+
+def split_loss(loss: torch.Tensor, windows: Sequence[Window]) -> list[TermReach]:
+    """Return the terms that reach fewer optimizers than the whole; none where that is not known."""
+    nodes = list(_terms(loss.grad_fn))
+    if not 2 <= len(nodes) <= _MOST_TERMS:
+        return []
+    owners = {id(p): window for window in windows for p in window.parameters}
+    reaches = []
+    for node in nodes:
+        reached: dict[int, tuple[Window, torch.Tensor]] = {}
+        for count, below in enumerate(autograd_graph.below(node, _MOST_NODES)):
+            leaf = getattr(below, "variable", None)
+            if count >= _MOST_NODES - 1:
+                return []
+            if leaf is not None and id(leaf) in owners:
+                reached.setdefault(id(owners[id(leaf)]), (owners[id(leaf)], leaf))
+        reaches.append((node, reached))
+    whole = set().union(*(reached for _, reached in reaches))
+    return [_describe(node, r) for node, r in reaches if r and len(r) < len(whole)]
+
+
+def _describe(node: Node, reached: dict[int, tuple[Window, torch.Tensor]]) -> TermReach:
+    """Return a term with its name and the optimizers that it reaches."""
+    token = autograd_graph.token_at(node)
+    kind = token[0].function if token else autograd_graph.kind_of(node).removesuffix("Backward")
+    windows, parameters = zip(*reached.values(), strict=True)
+    return TermReach(kind, token[0].source if token else "", windows, parameters[0])
+
+
+def _terms(root: Node) -> Iterator[Node]:
+    """Yield the nodes that a loss is the sum of, but for constant factors."""
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        live = [before for before, _ in node.next_functions if before is not None]
+        kind = autograd_graph.kind_of(node)
+        if autograd_graph.token_at(node) is None and (
+            kind in _SUMS or (kind in _SCALES and len(live) == 1)
+        ):
+            waiting += live
+        else:
+            yield node

@@ -14,8 +14,8 @@ from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward
-from trainguard.observe.tools.named_tensors import named_tensors, words_in
-from trainguard.observe.tools.places import start_of
+from trainguard.observe.tools.local_values import start_of
+from trainguard.observe.tools.owners import named_tensors, words_in
 from trainguard.observe.tools.user_line import caller
 
 _NAMES = {"noise", "noises", "eps", "epsilon", "epsilons"}

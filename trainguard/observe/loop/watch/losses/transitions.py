@@ -11,9 +11,8 @@ from trainguard.events.loop import Probe
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward
-from trainguard.observe.tools.local_values import has_rows
-from trainguard.observe.tools.named_tensors import NEXT, named_tensors, words_in
-from trainguard.observe.tools.places import start_of
+from trainguard.observe.tools.local_values import has_rows, start_of
+from trainguard.observe.tools.owners import NEXT, named_tensors, words_in
 from trainguard.observe.tools.user_line import caller
 
 _STEPS = {0, 1, 2, 4, 8, 16, 32, 64}  # that are looked at

@@ -25,9 +25,15 @@ from trainguard.observe.loop.watch.models.seen_inputs import SeenInputs
 from trainguard.observe.loop.watch.samples.seen_loaders import INIT, Made, SeenLoaders
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
-from trainguard.observe.tools.importable import find_no_import, import_name
 from trainguard.observe.tools.patches import Patches
-from trainguard.observe.tools.plain_code import Imports, default_of, write_arguments, write_plain
+from trainguard.observe.tools.plain_code import (
+    Imports,
+    default_of,
+    find_no_import,
+    import_name,
+    write_arguments,
+    write_plain,
+)
 from trainguard.observe.tools.user_line import foreign
 from trainguard.subjects.loader import METHODS
 

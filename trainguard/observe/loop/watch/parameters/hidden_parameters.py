@@ -8,7 +8,7 @@ from torch import nn
 
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.watcher import Watcher
-from trainguard.observe.tools.living_objects import living
+from trainguard.observe.tools.heap import living
 
 _MOST_NODES = 20000
 _MOST_LOOKS = 4  # passes backward that are looked at in one step

@@ -13,9 +13,8 @@ from torch import nn
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.watcher import Watcher, shielded
-from trainguard.observe.tools.local_values import has_memory
+from trainguard.observe.tools.local_values import has_memory, start_of
 from trainguard.observe.tools.patches import Patches
-from trainguard.observe.tools.places import start_of
 from trainguard.observe.tools.user_line import caller
 
 _KEPT = 64  # states that somebody still has; more of them at once are hardly kept to be loaded

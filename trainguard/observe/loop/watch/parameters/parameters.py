@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,7 +13,6 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Parameter
 from trainguard.observe.loop.gradient_counts import GradientCounts
 from trainguard.observe.loop.watch.parameters.averaged_copies import AveragedCopies
-from trainguard.observe.loop.watch.parameters.parameter_history import ParameterHistory
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window, gradient_of
 from trainguard.observe.tools.fingerprint import checksums, sample_elements
@@ -24,6 +24,39 @@ _MISSPELLED = {"require_grad", "required_grad", "requires_gard", "requires_grads
 _UNHEARD = _MISSPELLED | {"requires_grad"}  # of a module, that says nothing either
 _FROZEN = 32  # frozen parameters without a gradient that are looked at around a step
 _SAMPLED = 1024  # elements of each
+
+
+@dataclass(slots=True)
+class ParameterHistory:
+    """
+    One parameter: what it was at first sight, and what has become of it.
+
+    bits: its checksum at first sight; None where it has none, so that it counts as moved.
+    required: the values that `requires_grad` had. groups: those of optimizers that held it.
+    received: how many gradients each window has counted. left: the steps made when it was deleted.
+    unheard: the attribute that was to freeze it, and that torch does not know; told: its checksum
+    when that was first seen. defied: whether it has moved since.
+    """
+
+    parameter: weakref.ref[torch.Tensor]
+    key: int
+    form: tuple[torch.dtype, torch.Size]
+    bits: int | None
+    name: str = ""
+    module: str = ""
+    required: set[bool] = field(default_factory=set)
+    groups: set[tuple[int, int]] = field(default_factory=set)
+    received: dict[int, int] = field(default_factory=dict)
+    gradient: float = 0.0
+    dead: int = 0
+    orphan: bool = False
+    called: bool = False
+    moved: bool = False
+    moved_frozen: bool = False
+    unheard: str = ""
+    told: int | None = None
+    defied: bool = False
+    left: int | None = None
 
 
 class Parameters(Watcher):

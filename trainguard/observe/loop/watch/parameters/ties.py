@@ -14,9 +14,8 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
-from trainguard.observe.tools.local_values import local_values
+from trainguard.observe.tools.local_values import local_values, start_of
 from trainguard.observe.tools.patches import Patches
-from trainguard.observe.tools.places import start_of
 from trainguard.observe.tools.user_line import caller
 
 _MOST = 65536  # parameters whose places are known

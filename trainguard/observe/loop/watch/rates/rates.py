@@ -15,13 +15,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
-from trainguard.events.scheduler import Scheduler
+from trainguard.events.loop import Probe, Scheduler
 from trainguard.observe.loop.watch.rates.schedule_plans import plan_length, told_expression
 from trainguard.observe.loop.watch.said.loggers import number_of
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
-from trainguard.observe.tools.living_objects import kinds
+from trainguard.observe.tools.heap import kinds
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from trainguard.events.base import Event
-from trainguard.events.growth import RunGrowth
+from trainguard.events.loop import RunGrowth
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from trainguard.events.base import Event
-from trainguard.events.growth import RunGrowth
+from trainguard.events.loop import RunGrowth
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Forward, Window

@@ -18,7 +18,7 @@ from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.fingerprint import sum_bits
 from trainguard.observe.tools.groups import find_groups, find_shares, group_text
-from trainguard.observe.tools.living_objects import living
+from trainguard.observe.tools.heap import living
 from trainguard.observe.tools.local_values import is_sharded, local_values
 
 _SUMS = 64  # at one step: of a model of more tensors, each is of several in a row

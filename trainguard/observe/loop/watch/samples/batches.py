@@ -23,9 +23,8 @@ from trainguard.observe.loop.watch.runs.conditions import Conditions
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.fingerprint import fingerprint, hash_rows
-from trainguard.observe.tools.local_values import has_memory
+from trainguard.observe.tools.local_values import has_memory, start_of
 from trainguard.observe.tools.patches import Patches
-from trainguard.observe.tools.places import start_of
 from trainguard.observe.tools.user_line import caller
 
 _HASHED = 512  # steps whose batches all get a fingerprint; of later ones those that are surveyed

@@ -11,8 +11,12 @@ from typing import Any, Final
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from trainguard.events.component import Component
-from trainguard.observe.tools.importable import find_no_import, import_name
-from trainguard.observe.tools.plain_code import Imports, write_arguments
+from trainguard.observe.tools.plain_code import (
+    Imports,
+    find_no_import,
+    import_name,
+    write_arguments,
+)
 from trainguard.subjects.loader import METHODS
 
 INIT: Final = DataLoader.__init__.__code__
