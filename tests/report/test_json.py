@@ -50,6 +50,17 @@ def test_a_folder_that_went_away(tmp_path) -> None:
     assert (tmp_path / "results" / "out.json").read_text(encoding="utf-8") == "new"
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs links")
+def test_a_link_that_leads_to_itself(tmp_path) -> None:
+    """It is nothing that could be kept: the file takes its place; any other link stays one."""
+    (tmp_path / "out.json").symlink_to(tmp_path / "out.json")
+    (tmp_path / "link").symlink_to("whole.json")
+    for name in ("out.json", "link"):
+        write_whole(tmp_path / name, "new")
+        assert (tmp_path / name).read_text(encoding="utf-8") == "new"
+    assert (tmp_path / "link").is_symlink()
+
+
 @pytest.mark.skipif(not hasattr(os, "umask"), reason="needs the modes of Unix")
 def test_a_file_has_the_usual_mode(tmp_path) -> None:
     """Others may read it as they may read any file that the user writes."""

@@ -17,7 +17,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
     if path.exists() and not path.is_file():  # a device or a pipe is written to, not replaced
         path.write_bytes(content)
         return
-    path = path.resolve()  # a link stays a link
+    path = Path(os.path.realpath(path))  # a link stays a link, unless it leads to itself
     path.parent.mkdir(parents=True, exist_ok=True)  # the script may have removed it
     # The name may be as long as names can be.
     start = f".{path.name[:_LONGEST]}."

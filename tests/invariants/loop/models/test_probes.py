@@ -74,6 +74,14 @@ def test_what_a_probe_may_find(name, row, summary, measured, allowed, judged, st
         assert judged(name, run) == []
 
 
+def test_what_may_mix_samples(judged, steps) -> None:
+    """No line is blamed that need not be there: what is read of the whole batch is told."""
+    for probe, end in (("mix", "batch"), ("mix along time", "batch, the second axis here")):
+        row = Probe(step=3, probe=probe, measured=0.25, reference=1e-6)
+        (finding,) = judged("samples_do_not_mix", [*steps(20), row])
+        assert finding.why == "perhaps a softmax, a maximum, a mean or a view over the " + end
+
+
 def test_the_share_of_equal_rows_has_a_limit(ranks, steps) -> None:
     """Some columns are nearly the target, and are no mistake."""
     probe = Probe(probe="target", measured=0.99)
