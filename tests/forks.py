@@ -16,6 +16,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from functools import cache
@@ -40,6 +41,19 @@ def _as_from_a_terminal() -> None:
     """Take back that signals are ignored, as a shell's background jobs and nohup have it."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
+
+
+def read_terminal(outer: int, process: subprocess.Popen, seconds: float = 60) -> bytes:
+    """Return all that a process writes to its terminal; after some seconds it is ended."""
+    limit = threading.Timer(seconds, process.kill)
+    limit.start()
+    sent = b""
+    with suppress(OSError):  # the other end is closed
+        while part := os.read(outer, 65536):
+            sent += part
+    limit.cancel()
+    os.close(outer)
+    return sent
 
 
 def ends(process: int, seconds: float = 10) -> bool:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forks import read_terminal
+
 if sys.platform == "win32":
     pytest.skip("needs the terminals of Unix", allow_module_level=True)
 
@@ -28,13 +30,7 @@ def diagnose_on_terminal(file: Path) -> tuple[int, int, str]:
         stderr=inner,
     )
     os.close(inner)
-    sent = b""
-    try:
-        while part := os.read(outer, 65536):
-            sent += part
-    except OSError:  # the other end is closed
-        pass
-    os.close(outer)
+    sent = read_terminal(outer, process)
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     return process.returncode, used.ru_maxrss // UNIT, sent.decode()

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.forks import read_terminal
+
 if sys.platform == "win32":
     pytest.skip("needs the terminals of Unix", allow_module_level=True)
 
@@ -24,13 +26,7 @@ def on_terminal(folder, *words: str, **environment: str) -> tuple[int, str]:
         command, cwd=folder.path, env=env, stdin=inner, stdout=inner, stderr=inner, close_fds=True
     )
     os.close(inner)
-    sent = b""
-    try:
-        while part := os.read(outer, 65536):
-            sent += part
-    except OSError:  # the other end is closed
-        pass
-    os.close(outer)
+    sent = read_terminal(outer, process)
     return process.wait(60), sent.decode()
 
 
