@@ -131,7 +131,7 @@ def check_excuses_apply(subject: Subject, devices: tuple[str, ...]) -> None:
     """Raise DeclarationError for an excuse of something that is never judged on this subject."""
     judged = {made.name for made, _ in applicable(subject, Settings(), devices)}
     for name in subject.allow:
-        needs = _needs(subject, name)
+        needs = next(made.needs for made in of_families(subject.families) if made.name == name)
         if name not in judged and "devices" not in needs:
             lacks = ", ".join(sorted(needs - subject.promise_names)) or "another dtype"
             raise DeclarationError(
@@ -176,11 +176,6 @@ def verdict(
         found = [least.get(id(f), f) for f in found]
         judged = replace(judged, outcome="broken", findings=tuple(found))
     return replace(judged, seconds=perf_counter() - started)
-
-
-def _needs(subject: Subject, name: str) -> frozenset[str]:
-    """Return what the invariant called `name` needs a subject to promise."""
-    return next(made.needs for made in of_families(subject.families) if made.name == name)
 
 
 def _merge_findings(findings: Iterable[Finding]) -> list[Finding]:

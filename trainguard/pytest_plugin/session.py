@@ -61,7 +61,9 @@ class Judging:
         """Collect guard files as modules, unless pytest does so by itself."""
         found = yield
         # DoctestModule is a Module too, and collects no subjects.
-        taken = any(type(n).__name__ != "DoctestModule" for n in found if _is_module(n))
+        taken = any(
+            type(n).__name__ != "DoctestModule" for n in found if isinstance(n, pytest.Module)
+        )
         if not taken and self._is_guard_file(file_path):
             hook = parent.ihook.pytest_pycollect_makemodule
             found.append(hook(module_path=file_path, parent=parent))
@@ -264,11 +266,6 @@ def _module_of(file: str) -> ModuleType | None:
     """Return the module that was imported from a file."""
     modules = [m for m in list(sys.modules.values()) if isinstance(m, ModuleType)]
     return next((m for m in modules if vars(m).get("__file__") == file), None)
-
-
-def _is_module(node: pytest.Collector) -> bool:
-    """Say whether a collector is one of a Python file."""
-    return isinstance(node, pytest.Module)
 
 
 def _is_guard_item(item: pytest.Item) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from inspect import signature
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from trainguard.core.errors import DeclarationError, did_you_mean
 from trainguard.events.base import Plain
@@ -62,19 +62,6 @@ class Checkpoint(Subject):
     keep: int | None = None
     safe: bool = False
     timeout: float = 300.0
-
-    if not TYPE_CHECKING:  # type checkers see the generated __init__ and its keywords
-
-        def __new__(cls, *_: Any, **options: Any) -> "Checkpoint":
-            """Refuse an unknown keyword with the nearest known one."""
-            __tracebackhide__ = True
-            known = set(cls.__dataclass_fields__) - {"file", "line"}
-            for option in options:
-                if option not in known:
-                    raise DeclarationError(
-                        f"tg.Checkpoint has no option {option!r}.{did_you_mean(option, known)}"
-                    )
-            return super().__new__(cls)
 
     def __post_init__(self) -> None:
         """Declare a checkpoint; raises DeclarationError for what cannot be meant."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from trainguard.core.errors import DeclarationError, did_you_mean
 from trainguard.events.base import Plain
@@ -77,19 +77,6 @@ class Loader(Subject):
     reproducible: bool = True
     batches: int | None = None
     timeout: float = 120.0
-
-    if not TYPE_CHECKING:  # type checkers see the generated __init__ and its keywords
-
-        def __new__(cls, *_: Any, **options: Any) -> "Loader":
-            """Refuse an unknown keyword with the nearest known one."""
-            __tracebackhide__ = True
-            known = set(cls.__dataclass_fields__) - {"file", "line"}
-            for option in options:
-                if option not in known:
-                    raise DeclarationError(
-                        f"tg.Loader has no option {option!r}.{did_you_mean(option, known)}"
-                    )
-            return super().__new__(cls)
 
     def __post_init__(self) -> None:
         """Declare loaders; raises DeclarationError for what cannot be meant."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
+from typing import Any, ClassVar, Final, NoReturn
 
 from trainguard.core.errors import DeclarationError, did_you_mean
 from trainguard.events.base import Plain
@@ -57,19 +57,6 @@ class Run(Subject):
     ranks: int | tuple[int, ...] | None = None
     relations: tuple[Relation, ...] = ()
     timeout: float = 600.0
-
-    if not TYPE_CHECKING:  # type checkers see the generated __init__ and its keywords
-
-        def __new__(cls, *_: Any, **options: Any) -> "Run":
-            """Refuse an unknown keyword with the nearest known one."""
-            __tracebackhide__ = True
-            known = set(cls.__dataclass_fields__) - {"file", "line"}
-            for option in options:
-                if option not in known:
-                    raise DeclarationError(
-                        f"tg.{cls.__name__} has no option {option!r}.{did_you_mean(option, known)}"
-                    )
-            return super().__new__(cls)
 
     def __post_init__(self) -> None:
         """Declare a run; raises DeclarationError for what cannot be meant."""

@@ -46,6 +46,7 @@ class Loss(Subject):
     """
 
     family: ClassVar[str] = "loss"
+    takes_inputs: ClassVar[bool] = True
 
     function: Callable[..., Any] = field(default=lambda: None)
     inputs: Mapping[str, Any] = field(default_factory=dict)

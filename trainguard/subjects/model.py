@@ -49,6 +49,7 @@ class Model(Subject):
     """
 
     family: ClassVar[str] = "model"
+    takes_inputs: ClassVar[bool] = True
 
     model: Any = field(default=None)
     inputs: Mapping[str, Any] = field(default_factory=dict)

@@ -91,7 +91,7 @@ def check_inputs(model: DeclaredModel, keywords: set[str], options: set[str]) ->
     """Raise for inputs that nothing takes, that are no domains, and that are not declared."""
     for name, domain in model.inputs.items():
         check_drawn("Model", name, domain, options if name in keywords else ())
-    wrong = refusal(model, model.model) if _has_forward(model.model) else None
+    wrong = refusal(model, model.model) if callable(getattr(model.model, "forward", None)) else None
     if wrong is not None:
         raise DeclarationError(f"{wrong[0]}. {wrong[1]}")
     if not model.tensors:
@@ -115,11 +115,6 @@ def _needed_by_loss(loss: Callable[..., Any]) -> set[str]:
     except (TypeError, ValueError):
         return set()
     return required_names(loss) - set(names[:1])
-
-
-def _has_forward(model: Any) -> bool:
-    """Say whether what is declared tells, before it is built, what its forward takes."""
-    return callable(getattr(model, "forward", None))
 
 
 def check_factory(

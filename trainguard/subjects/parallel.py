@@ -34,6 +34,7 @@ class Parallel(Subject):
     """
 
     family: ClassVar[str] = "parallel"
+    takes_inputs: ClassVar[bool] = True
 
     build: Callable[[], Any] = field(default=lambda: None)
     loss: Callable[..., Any] | None = None

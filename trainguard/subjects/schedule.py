@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from trainguard.core.errors import DeclarationError, did_you_mean
 from trainguard.events.base import Plain
@@ -61,19 +61,6 @@ class Schedule(Subject):
     metrics: tuple[float, ...] = ()
     optimizer: Callable[[], Any] | None = None
     advance: Callable[..., object] | None = None
-
-    if not TYPE_CHECKING:  # type checkers see the generated __init__ and its keywords
-
-        def __new__(cls, *_: Any, **options: Any) -> "Schedule":
-            """Refuse an unknown keyword with the nearest known one."""
-            __tracebackhide__ = True
-            known = set(cls.__dataclass_fields__) - {"file", "line"}
-            for option in options:
-                if option not in known:
-                    raise DeclarationError(
-                        f"tg.Schedule has no option {option!r}.{did_you_mean(option, known)}"
-                    )
-            return super().__new__(cls)
 
     def __post_init__(self) -> None:
         """Declare a schedule; raises DeclarationError for what cannot be meant."""

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from trainguard.core.catalogue import of_families, suggest_name
 from trainguard.core.errors import DeclarationError, did_you_mean
@@ -32,6 +32,7 @@ class Subject:
     """
 
     family: ClassVar[str]
+    takes_inputs: ClassVar[bool] = False  # whether further keywords are domains of inputs
 
     allow: Mapping[str, str] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)
@@ -39,6 +40,19 @@ class Subject:
     name: str = ""
     file: str = ""
     line: int = 0
+
+    if not TYPE_CHECKING:  # type checkers see the generated __init__ and its keywords
+
+        def __new__(cls, *_: Any, **options: Any) -> "Subject":
+            """Refuse an unknown keyword with the nearest known one, unless it may be an input."""
+            __tracebackhide__ = True
+            known = set(cls.__dataclass_fields__) - {"file", "line"}
+            for option in options if not cls.takes_inputs else ():
+                if option not in known:
+                    raise DeclarationError(
+                        f"tg.{cls.__name__} has no option {option!r}.{did_you_mean(option, known)}"
+                    )
+            return super().__new__(cls)
 
     def __post_init__(self) -> None:
         """Check what all declarations share, and remember where this one stands."""

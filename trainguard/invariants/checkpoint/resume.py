@@ -120,7 +120,13 @@ def _different(trace: Trace[Event], told: Resumption) -> Iterator[Finding]:
     elif batch is not None and (loss is None or batch.after <= loss.after):
         yield _other_batch(trace, batch)
     elif loss is not None:
-        yield _other_loss(trace, loss)
+        yield Finding(
+            f"`{trace.subject}` has other losses after a resume",
+            at_step(loss.step) + f", the {_ordinal(loss.after)} after the resume",
+            number(loss.measured, "", ".9g"),
+            number(loss.reference, "", ".9g"),
+            why=_generators(trace) or "something that the loss depends on is not restored",
+        )
     elif moved is not None:
         yield Finding(
             f"`{trace.subject}` updates its parameters otherwise after a resume",
@@ -151,17 +157,6 @@ def _other_batch(trace: Trace[Event], batch: Departure) -> Finding:
         "the batch of step " + integer(batch.reference),
         why=", and ".join(filter(None, (_generators(trace), again)))
         or "perhaps the order of the data is drawn anew",
-    )
-
-
-def _other_loss(trace: Trace[Event], loss: Departure) -> Finding:
-    """Return the finding of a loss that the run would not have had at that step."""
-    return Finding(
-        f"`{trace.subject}` has other losses after a resume",
-        at_step(loss.step) + f", the {_ordinal(loss.after)} after the resume",
-        number(loss.measured, "", ".9g"),
-        number(loss.reference, "", ".9g"),
-        why=_generators(trace) or "something that the loss depends on is not restored",
     )
 
 

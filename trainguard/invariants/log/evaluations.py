@@ -57,7 +57,14 @@ def validation_follows_training(trace: Trace[Event]) -> Iterator[Finding]:
             continue
         numbers = [value for _, value in known]
         if learned and max(numbers) - min(numbers) <= _SAME * abs(numbers[0]) and any(numbers):
-            yield _constant(trace, name, known)
+            yield Finding(
+                f"an evaluation of `{trace.subject}` never changes while the training loss falls",
+                f"{name}, " + at_step(known[0][0]) + f" to {known[-1][0]}",
+                number(known[0][1]) + f" in all {len(known)} evaluations",
+                "values that differ",
+                why="perhaps it is measured on another model, on no data, or once only",
+                rank=Rank.NOTE,
+            )
         elif isinstance(values, _LoggedLosses):
             yield from _overfits(trace, name, known, learned)
 
@@ -123,18 +130,6 @@ def _series(trace: Trace[Any]) -> dict[str, list[tuple[int, float]]]:
     for said in events(trace, Logged):
         series.setdefault(said.name, []).append((said.step, said.value))
     return series
-
-
-def _constant(trace: Trace[Any], name: str, known: list[tuple[int, float]]) -> Finding:
-    """Return the note of values that never change."""
-    return Finding(
-        f"an evaluation of `{trace.subject}` never changes while the training loss falls",
-        f"{name}, " + at_step(known[0][0]) + f" to {known[-1][0]}",
-        number(known[0][1]) + f" in all {len(known)} evaluations",
-        "values that differ",
-        why="perhaps it is measured on another model, on no data, or once only",
-        rank=Rank.NOTE,
-    )
 
 
 def _overfits(

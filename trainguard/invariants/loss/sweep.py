@@ -75,7 +75,9 @@ def gradient_is_bounded(trace: Trace[Sample]) -> Iterator[Finding]:
         infinite at 0).
     """
     for sample in of(trace, "largest_gradient"):
-        allowed = trace.limit("gradient_is_bounded", 1e4 * _magnitude(trace, sample.input))
+        allowed = trace.limit(
+            "gradient_is_bounded", 1e4 * max(1.0, trace.promise(f"magnitude:{sample.input}") or 1.0)
+        )
         if sample.measured > allowed:
             yield Finding(
                 f"the gradient of `{trace.subject}` explodes",
@@ -88,8 +90,3 @@ def gradient_is_bounded(trace: Trace[Sample]) -> Iterator[Finding]:
                 else "perhaps an exp without a clamp, or a division by something that can be tiny",
                 event=sample,
             )
-
-
-def _magnitude(trace: Trace[Sample], name: str) -> float:
-    """Return the largest declared magnitude of an input, and at least 1."""
-    return max(1.0, trace.promise(f"magnitude:{name}") or 1.0)

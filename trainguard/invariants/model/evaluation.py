@@ -60,7 +60,15 @@ def evaluation_changes_nothing(trace: Trace[Pass]) -> Iterator[Finding]:
     """
     for kind, word in _KINDS.items():
         for seen in worst(of(trace, kind), lambda seen: seen.measured)[:1]:
-            yield _make_finding(trace, seen, word)
+            yield Finding(
+                f"an evaluation of `{trace.subject}` changes {word}",
+                f"{format_place(seen)}, {sizes(seen)}",
+                "moved by " + number(seen.measured) + " of its largest element",
+                "moved by " + integer(0) + " of its largest element",
+                why="perhaps statistics that are updated whatever the mode is: ask self.training",
+                rank=Rank.NOTE if seen.quantity == "counter" else Rank.BROKEN,
+                event=seen,
+            )
     for seen in worst(of(trace, "mode"), lambda seen: seen.measured)[:1]:
         yield Finding(
             f"an evaluation of `{trace.subject}` changes the mode of a module",
@@ -83,19 +91,6 @@ def evaluation_changes_nothing(trace: Trace[Pass]) -> Iterator[Finding]:
                 rank=Rank.NOTE,
                 event=seen,
             )
-
-
-def _make_finding(trace: Trace[Pass], seen: Pass, word: str) -> Finding:
-    """Make the finding of something saved that a call changed."""
-    return Finding(
-        f"an evaluation of `{trace.subject}` changes {word}",
-        f"{format_place(seen)}, {sizes(seen)}",
-        "moved by " + number(seen.measured) + " of its largest element",
-        "moved by " + integer(0) + " of its largest element",
-        why="perhaps statistics that are updated whatever the mode is: ask self.training",
-        rank=Rank.NOTE if seen.quantity == "counter" else Rank.BROKEN,
-        event=seen,
-    )
 
 
 def _around(trace: Trace[Pass]) -> Iterator[Finding]:

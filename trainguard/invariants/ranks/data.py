@@ -180,7 +180,9 @@ def random_numbers_differ_between_ranks(trace: Trace[Any]) -> Iterator[Finding]:
         inputs, shared = _count_shared([course.fingerprints for course in own])
         apart = [c for c, n in zip(own, shared, strict=True) if inputs and n <= _SHARED * inputs]
         for place, kind in enumerate(GENERATORS):
-            drawn, same = _count_shared([_column(course, place) for course in apart])
+            drawn, same = _count_shared(
+                [[(draws[place],) for draws in course.draws] for course in apart]
+            )
             alike = [c for c, n in zip(apart, same, strict=True) if n > _SHARED * drawn]
             if drawn >= _LEAST and len(alike) > 1:
                 yield Finding(
@@ -194,11 +196,6 @@ def random_numbers_differ_between_ranks(trace: Trace[Any]) -> Iterator[Finding]:
                     source=alike[0].source,
                 )
                 break
-
-
-def _column(course: RankCourse, place: int) -> list[tuple[int, ...]]:
-    """Return what one generator of a process has drawn for each step."""
-    return [(draws[place],) for draws in course.draws]
 
 
 def _count_shared(columns: Sequence[Sequence[tuple[int, ...]]]) -> tuple[int, list[int]]:

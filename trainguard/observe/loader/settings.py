@@ -35,7 +35,7 @@ _SHARED = Path("/dev/shm")  # noqa: S108 where torch's workers put batches
 
 def settings(loaders: Loaders, case: int) -> Iterator[Serving]:
     """Yield what the settings of each DataLoader come to here."""
-    ranks = _ranks_here(loaders.subject.ranks)
+    ranks = min(max(loaders.subject.ranks, default=1), max(torch.cuda.device_count(), 1))
     made = loaders.make()
     with keep_state(made):
         for split, loader in made.items():
@@ -61,7 +61,7 @@ def _time_batches(loader: DataLoader[Any], split: str, ranks: int) -> Iterator[S
         began, worked = perf_counter(), process_time()
         count = sum(1 for _ in islice(batches, _TIMED))
         seconds, worked = perf_counter() - began, process_time() - worked
-    size = _bytes(first)
+    size = sum(int(getattr(value, "nbytes", 0)) for value in name_fields(first).values())
     if count and not loader.num_workers:
         yield Serving(quantity="batch", split=split, measured=seconds / count,
                       reference=worked / count, detail=f"{_cores()} cores")  # fmt: skip
@@ -97,16 +97,6 @@ def _seconds_to_first(loader: Any, split: str) -> float:
     with serving(loader, split) as batches:
         next(batches, None)
         return perf_counter() - began
-
-
-def _bytes(batch: Any) -> int:
-    """Return the size of the tensors and arrays of a batch."""
-    return sum(int(getattr(value, "nbytes", 0)) for value in name_fields(batch).values())
-
-
-def _ranks_here(ranks: tuple[int, ...]) -> int:
-    """Return how many of the declared ranks can run on this machine at a time."""
-    return min(max(ranks, default=1), max(torch.cuda.device_count(), 1))
 
 
 def _cores() -> int:

@@ -48,7 +48,7 @@ def train(training: Training, ledger: AllocationLog, steps: int | None = None) -
     ledger.enter_all(module.buffers(), BUFFERS)
     enter_owners(ledger, module)
     optimizer = _optimizer(training, module)
-    average = _average(training, module)
+    average = None if training.average is None else training.average(module)
     _enter_average(ledger, average, module)
     for step in range(1, steps + 1):
         ledger.step = step
@@ -93,11 +93,6 @@ def _optimizer(training: Training, module: nn.Module) -> Optimizer | None:
         if training.foreach and not group.get("fused") and group.get("foreach", 0) is None:
             group["foreach"] = True
     return optimizer
-
-
-def _average(training: Training, module: nn.Module) -> Any:
-    """Make the averaged copy of the module, where there is one."""
-    return None if training.average is None else training.average(module)
 
 
 def _enter_average(ledger: AllocationLog, average: Any, module: nn.Module) -> None:

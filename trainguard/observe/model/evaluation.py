@@ -81,7 +81,9 @@ def _find_switches(network: ModelCase, module: nn.Module, modes: dict[str, bool]
     """Yield an event for each module whose mode is another one than it was."""
     for name, now in _modes(module).items():
         if modes.get(name, now) is not now:
-            yield network.make_event("mode", place=name, measured=1.0, detail=_mode(now))
+            yield network.make_event(
+                "mode", place=name, measured=1.0, detail="training" if now else "evaluation"
+            )
 
 
 def _copy_saved(module: nn.Module) -> dict[str, tuple[str, Tensor]]:
@@ -108,11 +110,6 @@ def _copy_saved(module: nn.Module) -> dict[str, tuple[str, Tensor]]:
 def _modes(module: nn.Module) -> dict[str, bool]:
     """Return for each module whether it is in training mode."""
     return {name or type(part).__name__: part.training for name, part in module.named_modules()}
-
-
-def _mode(training: bool) -> str:
-    """Return the name of a mode."""
-    return "training" if training else "evaluation"
 
 
 def _copy(inputs: Inputs) -> Inputs:

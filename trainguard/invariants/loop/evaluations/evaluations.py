@@ -11,7 +11,7 @@ from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import at_step, integer
 from trainguard.core.names import EVALUATION, words_of
 from trainguard.events.base import Event
-from trainguard.events.loop import Evaluation, Logged, Parameter, Probe, Step
+from trainguard.events.loop import Evaluation, Logged, Parameter, Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import EVALUATIONS, NUMBERS, either, has_probe
 from trainguard.invariants.loop.wording import courses, events, finite, middle, stretch
@@ -164,17 +164,15 @@ def _surely_same(trace: Trace[Event], series: _LossSeries) -> bool:
     if not series.rounding:
         return not _coarse(series.values[0])
     change = max(
-        abs(middle(s.loss for s in stretch(c.steps, 0, 1 / 3)) - _late(c.steps))
+        abs(
+            middle(s.loss for s in stretch(c.steps, 0, 1 / 3))
+            - middle(s.loss for s in stretch(c.steps, 2 / 3, 1))
+        )
         for c in courses(trace)
         if c.steps
     )
     far = trace.limit("evaluation_measures_something", 50.0) * series.rounding
     return len(series.values) >= _SURE and change > far
-
-
-def _late(steps: Sequence[Step]) -> float:
-    """Return the median loss of the last third of the steps."""
-    return middle(s.loss for s in stretch(steps, 2 / 3, 1))
 
 
 def _coarse(value: float) -> bool:

@@ -61,18 +61,13 @@ def loss_is_finite(trace: Trace[Event]) -> Iterator[Finding]:
     yield Finding(
         f"the loss of `{trace.subject}` is not finite",
         course.at(step),
-        number(_value(step)),
+        number(next((value for value in step.losses if not isfinite(value)), step.loss)),
         "finite",
         why=f"the first value that is not finite: {step.culprit}"
         if step.culprit
         else "perhaps a rate that is too high, or a log, root or division of something near 0",
         event=step,
     )
-
-
-def _value(step: Step) -> float:
-    """Return the first value of a step's loss that is no number."""
-    return next((value for value in step.losses if not isfinite(value)), step.loss)
 
 
 def _skipped_for_good(trace: Trace[Event]) -> Iterator[Finding]:

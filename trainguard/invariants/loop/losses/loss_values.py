@@ -51,7 +51,16 @@ def loss_targets_are_in_range(trace: Trace[Event]) -> Iterator[Finding]:
         if term.beyond >= _SOME:
             yield _make_unreached_finding(trace, term)
         if term.blanks:
-            yield _make_blank_finding(trace, term)
+            yield Finding(
+                f"{term.function} of `{trace.subject}` is given its blank as a target",
+                f"target of shape {term.target}",
+                integer(term.blanks, "calls") + " with the blank among their targets",
+                integer(0, "calls"),
+                why="what has the number of the blank, 0 unless blank= says otherwise, can never be"
+                " told: count the labels from 1, with one output more, or give blank= a number of"
+                " its own",
+                event=term,
+            )
         allowed = _describe_range(term, slack)
         if allowed:
             low, high = term.range
@@ -75,19 +84,6 @@ def _make_unreached_finding(trace: Trace[Event], term: Term) -> Finding:
         "at most " + percent(_SOME),
         why="leave the last activation out, or bring the targets into its range",
         rank=Rank.BROKEN if term.beyond >= _UNREACHED else Rank.NOTE,
-        event=term,
-    )
-
-
-def _make_blank_finding(trace: Trace[Event], term: Term) -> Finding:
-    """Return the finding about targets that ctc_loss takes for the space between targets."""
-    return Finding(
-        f"{term.function} of `{trace.subject}` is given its blank as a target",
-        f"target of shape {term.target}",
-        integer(term.blanks, "calls") + " with the blank among their targets",
-        integer(0, "calls"),
-        why="what has the number of the blank, 0 unless blank= says otherwise, can never be told:"
-        " count the labels from 1, with one output more, or give blank= a number of its own",
         event=term,
     )
 

@@ -77,7 +77,16 @@ def padding_is_no_token(trace: Trace[Event]) -> Iterator[Finding]:
         if probe.probe == "packed" and probe.step >= _LEAST:
             yield _beyond_the_ends(trace, probe)
         if probe.probe == "ended" and probe.measured >= _LEAST:
-            yield _never_ends(trace, probe)
+            yield Finding(
+                f"`{trace.subject}` never learns where its sequences end",
+                f"the targets of {probe.label}",
+                portion(probe.measured, probe.reference, "steps")
+                + " have rows that all end with the token of padding, and leave it out",
+                "a target for the end of each row",
+                why="the loss leaves out the token of padding wherever it is: give padding its own"
+                " number, or leave it out by the lengths of the rows",
+                event=probe,
+            )
         if probe.probe != "padding" or probe.measured < max(_LEAST, probe.reference / 2):
             continue
         name, _, how = probe.label.partition(" ")
@@ -192,20 +201,6 @@ def _beyond_the_ends(trace: Trace[Event], probe: Probe) -> Finding:
         " the layer returns"
         if last
         else "pad the targets with what the loss ignores, as padding_value=-100 does",
-        event=probe,
-    )
-
-
-def _never_ends(trace: Trace[Event], probe: Probe) -> Finding:
-    """Return the finding about ends of sequences that nothing learns."""
-    return Finding(
-        f"`{trace.subject}` never learns where its sequences end",
-        f"the targets of {probe.label}",
-        portion(probe.measured, probe.reference, "steps")
-        + " have rows that all end with the token of padding, and leave it out",
-        "a target for the end of each row",
-        why="the loss leaves out the token of padding wherever it is: give padding its own number,"
-        " or leave it out by the lengths of the rows",
         event=probe,
     )
 
