@@ -25,13 +25,7 @@ from trainguard.core.settings import Settings
 from trainguard.events.component import Component
 from trainguard.events.loop import Step
 from trainguard.events.trace import Sample, Trace
-from trainguard.judging.judge import (
-    Observations,
-    applicable,
-    check_steps,
-    devices_present,
-    verdict,
-)
+from trainguard.judging.judge import Observations, applicable, check_steps, devices_present, verdict
 from trainguard.judging.promises import broken_with, promises_of
 from trainguard.report.guard_file import guard_name, names_of, render_guard
 from trainguard.report.progress import showing

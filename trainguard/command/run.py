@@ -22,14 +22,7 @@ from trainguard.command.exit import (
 )
 from trainguard.command.live import LiveAccount
 from trainguard.command.options import SILENCE, name_only
-from trainguard.command.output import (
-    Audience,
-    flush,
-    keep_stream,
-    say,
-    write_baseline,
-    write_file,
-)
+from trainguard.command.output import Audience, flush, keep_stream, say, write_baseline, write_file
 from trainguard.command.ranks import own_file, rank
 from trainguard.command.run_request import RunRequest
 from trainguard.command.together import (

@@ -118,11 +118,7 @@ def _needed_by_loss(loss: Callable[..., Any]) -> set[str]:
 
 
 def check_factory(
-    factory: Any,
-    named: str,
-    is_module: bool,
-    arguments: Mapping[str, Any],
-    vary: Mapping[str, Any],
+    factory: Any, named: str, is_module: bool, arguments: Mapping[str, Any], vary: Mapping[str, Any]
 ) -> None:
     """Raise for arguments of what is no factory, that it does not take, or that are not drawn."""
     given = (*vary, *arguments)

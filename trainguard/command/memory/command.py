@@ -160,8 +160,7 @@ def show_memory(
         Words, typer.Option(help="The sizes to find the largest of.", metavar="NAME")
     ] = None,
     timeout: Annotated[
-        float | None,
-        typer.Option(help="Let each step have so many seconds.", metavar="SECONDS"),
+        float | None, typer.Option(help="Let each step have so many seconds.", metavar="SECONDS")
     ] = None,
     html: Annotated[
         Path | None, typer.Option(help="Write a page with the timeline.", metavar="FILE")

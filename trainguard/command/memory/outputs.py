@@ -207,10 +207,7 @@ def _picture(account: MemoryReport) -> dict[str, Any]:
             (round(first * across, 1), round((first + end) / 2 * across, 1), name)
             for first, end, name in named_phases(course)
         ],
-        "peak": (
-            round(course.peak * across, 1),
-            round(HEIGHT - account.breakdown.peak * up, 1),
-        ),
+        "peak": (round(course.peak * across, 1), round(HEIGHT - account.breakdown.peak * up, 1)),
         "budget": round(HEIGHT - budget * up, 1) if budget else None,
         # In a script, "</" would end it, whatever stands around it.
         "data": json.dumps({"names": course.categories, "held": course.held}).replace(

@@ -7,15 +7,7 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
-from trainguard.invariants.log.wording import (
-    LOSSES,
-    at,
-    losses,
-    part_of,
-    setting,
-    spread,
-    typical,
-)
+from trainguard.invariants.log.wording import LOSSES, at, losses, part_of, setting, spread, typical
 from trainguard.invariants.loop.evidence import both
 from trainguard.invariants.wording import number
 

@@ -10,13 +10,7 @@ from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import portion, ranks_text
 from trainguard.events.ranks import GENERATORS, RankCourse, ServedSamples
 from trainguard.events.trace import Trace
-from trainguard.invariants.ranks.wording import (
-    evidence,
-    odd_ones,
-    optimizers,
-    ranks_of,
-    replicas,
-)
+from trainguard.invariants.ranks.wording import evidence, odd_ones, optimizers, ranks_of, replicas
 
 _LEAST = 4  # steps with inputs that can be told apart
 _TWICE = 0.1  # of the samples of a pass; of two orders that do not fit, a third meets

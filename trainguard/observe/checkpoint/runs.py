@@ -230,13 +230,7 @@ class CheckpointRuns:
 
     # Processes
 
-    def _order(
-        self,
-        *,
-        resume: bool = False,
-        until: int | None = None,
-        **options: Any,
-    ) -> Order:
+    def _order(self, *, resume: bool = False, until: int | None = None, **options: Any) -> Order:
         """Return the order of a run; one that resumes finds the folder as it was left."""
         if not resume:
             rmtree(self.folder, ignore_errors=True)

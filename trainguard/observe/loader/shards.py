@@ -172,13 +172,7 @@ def _in_batches(whole: Shard, parts: list[Shard]) -> tuple[int, int]:
 
 
 def _compare(
-    split: str,
-    whole: Shard,
-    parts: list[Shard],
-    filled: int,
-    dropped: int,
-    count: int,
-    kind: str,
+    split: str, whole: Shard, parts: list[Shard], filled: int, dropped: int, count: int, kind: str
 ) -> Iterator[Serving]:
     """Yield what is served too often, and what is not served."""
     reference = Counter(whole.prints)

@@ -142,8 +142,7 @@ class LossCase:
         if missing:
             found = f", only {', '.join(parts)}" if parts else ""
             raise SubjectError(
-                f"it returned no part {missing[0]!r}{found}",
-                "name the parts as the loss does",
+                f"it returned no part {missing[0]!r}{found}", "name the parts as the loss does"
             )
         return {name: self._check_tensor(parts[name], name) for name in wanted}
 

@@ -29,9 +29,5 @@ def observe(network: ModelCase) -> Iterator[Pass]:
             breach = call_guarded(relation.find_breach, before, after)
             at = f"batch {seed + 1} of {_BATCHES} that were drawn"
             yield network.make_event(
-                "relation",
-                place=relation.name,
-                at=at,
-                measured=float(bool(breach)),
-                detail=breach,
+                "relation", place=relation.name, at=at, measured=float(bool(breach)), detail=breach
             )

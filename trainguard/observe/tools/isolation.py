@@ -181,11 +181,7 @@ def session(seed: int, timeout: float) -> Iterator[None]:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep what the team's code prints and warns about out of the report."""
-    with (
-        warnings.catch_warnings(),
-        redirect_stdout(io.StringIO()),
-        redirect_stderr(io.StringIO()),
-    ):
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         yield
 
