@@ -213,30 +213,46 @@ def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
+_DROPPED = (
+    "perhaps F.dropout without training=self.training, or noise that is drawn in the forward pass"
+)
+_DECIDED = (
+    "this line draws a number that decides what the pass does, as teacher forcing or a layer that"
+    " is left out at random does: pass a ratio of 0 in evaluation, or draw it in training mode only"
+)
+_AGAIN = {
+    "repeat": (Rank.BROKEN, _DROPPED),
+    "repeat as told": (Rank.NOTE, _DROPPED),
+    "repeat by chance": (Rank.BROKEN, _DECIDED),
+}
+
+
 @invariant("loop", evidence=has_probe("repeat", "no evaluation was fit to be made again"))
 def evaluation_is_deterministic(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The same input gives the same output in evaluation mode.
 
     Judges: two passes over the input of an evaluation, on a copy of the model. A note where what
-        drops is told training=True, and a loss is measured.
+        drops is told training=True, and a loss is measured. What differs by dropout, or by single
+        numbers that are drawn for a whole batch, of which a loss is measured.
     Allows: differences within rounding, as the probe measured it; noise; three passes over one
         input, or batches in which a row comes again: an average over them is meant to differ.
     Misses: randomness that not every input brings about.
-    Why: dropout called as a function, with training=True, stays on whatever the mode is.
-    Source: Coderx7/SimpleNet issue 2; mertyg/vision-language-models-are-bows issue 17.
+    Why: dropout called as a function, with training=True, stays on whatever the mode is. A decoder
+        that is still shown the true tokens now and then, as in training, is better than it will be.
+    Source: bentrevett/pytorch-seq2seq (teacher forcing is turned off in evaluate);
+        Coderx7/SimpleNet issue 2; mertyg/vision-language-models-are-bows issue 17.
     """
-    ranks = {"repeat": Rank.BROKEN, "repeat as told": Rank.NOTE}
     for probe in events(trace, Probe):
-        if probe.probe in ranks and probe.measured > probe.reference:
+        if probe.probe in _AGAIN and probe.measured > probe.reference:
+            rank, why = _AGAIN[probe.probe]
             yield Finding(
                 f"an evaluation of `{trace.subject}` gives another output each time",
                 _at(probe),
                 "differs by " + number(probe.measured),
                 "at most " + number(probe.reference),
-                why="perhaps F.dropout without training=self.training, or noise that is drawn in"
-                " the forward pass",
-                rank=ranks[probe.probe],
+                why=why,
+                rank=rank,
                 event=probe,
             )
 

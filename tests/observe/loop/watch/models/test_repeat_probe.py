@@ -1,6 +1,7 @@
 """Evaluations that give another output each time."""
 
 import inspect
+import random
 
 import numpy as np
 import pytest
@@ -131,6 +132,30 @@ def test_dropout_that_is_asked_for_is_told_apart() -> None:
     (probe,) = probes(told, measured)
     assert probe.probe == "repeat as told"
     assert probes(told, counted) == []
+
+
+def by_python(_net: Net, hidden: torch.Tensor) -> torch.Tensor:
+    """Turn samples by a number of Python's."""
+    return hidden * random.random()
+
+
+def by_numpy(_net: Net, hidden: torch.Tensor) -> torch.Tensor:
+    """Turn samples by a number of numpy's."""
+    return hidden * float(np.random.rand())
+
+
+def by_torch(_net: Net, hidden: torch.Tensor) -> torch.Tensor:
+    """Turn samples by a number of torch's."""
+    return hidden * torch.rand(1).item()
+
+
+@pytest.mark.parametrize("middle", [by_python, by_numpy, by_torch])
+def test_chance_that_decides_is_told(middle) -> None:
+    """One number for all samples is no noise of theirs: its line is told where a loss is taken."""
+    (probe,) = probes(middle, measured)
+    _, start = inspect.getsourcelines(middle)
+    assert (probe.probe, probe.source) == ("repeat by chance", f"{__file__}:{start + 2}")
+    assert probes(middle, counted) == probes(middle, averaged) == []
 
 
 @pytest.mark.parametrize("name", SOUND)

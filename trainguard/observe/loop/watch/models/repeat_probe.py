@@ -1,13 +1,17 @@
 """Watches for evaluations that give another output each time, by trying one input twice."""
 
 import inspect
+import random
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from linecache import getline
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
@@ -34,6 +38,7 @@ from trainguard.observe.tools.user_line import user_frame
 _MOST_MODULES = 4
 _AVERAGED = 3  # passes over one input: averages are taken of more, and two may be two evaluations
 _ROUNDING = 1e-5
+_PASSES = 4  # until one differs: a few decisions are often the same in two of them
 
 # Functions that drop elements, and the place of the share among the arguments of those that attend.
 _DROPS = {
@@ -46,6 +51,8 @@ _DROPS = {
     "feature_dropout",
 }
 _SAYS = "True"
+_DECIDES = ("rand", "random", "random_sample", "randint", "randn", "uniform")  # of all generators
+_BY_CHANCE = "repeat by chance"
 _ATTENDS = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}
 
 
@@ -54,8 +61,9 @@ class _Drawn:
     """
     What was found of a module, and the passes that it has made since.
 
-    stated: whether what drops was told to, whatever the mode is. measured: whether a loss was
-    taken of an evaluation. passes: how often each input came, to the parameters that it has now.
+    stated: whether what drops was told to, whatever the mode is, or a single number was drawn:
+    that may be meant. measured: whether a loss was taken of an evaluation. passes: how often each
+    input came, to the parameters that it has now.
     meant: whether one came so often that an average was taken.
     """
 
@@ -72,8 +80,9 @@ class RepeatProbe(Watcher):
     The Probe events "repeat", of the first evaluation pass of a module.
 
     What samples on purpose, as a variational autoencoder does, is left alone: only what becomes
-    deterministic once nothing is dropped any more is told. So are several passes over one input,
-    and modules that say training=True of which no loss is measured: that may be meant.
+    deterministic once nothing is dropped any more, or once no line draws a single number for the
+    whole batch, is told. Several passes over one input are left alone too, and modules of the
+    latter kind, or that say training=True, of which no loss is measured: that may be meant.
     """
 
     makes = ("Probe:repeat",)
@@ -136,16 +145,16 @@ class RepeatProbe(Watcher):
         )
         self.looked |= {"repeat"} if made else set()
         if found is not None:
-            measured, reference, source, stated = found
+            measured, reference, source, kind = found
             probe = Probe(
-                probe="repeat as told" if stated else "repeat",
+                probe=kind,
                 measured=measured,
                 reference=reference,
                 step=forward.step,
                 label=forward.module,
                 source=source,
             )
-            self._found[forward.module] = _Drawn(probe, stated)
+            self._found[forward.module] = _Drawn(probe, kind != "repeat")
             self._count(self._found[forward.module], call.module, call.inputs)
 
 
@@ -157,18 +166,66 @@ def _has_rows_again(call: CopyableCall) -> bool:
     return bool((rows[1:] == rows[:1]).flatten(1).all(1).any())
 
 
-def _compare_passes(run: Run, inputs: tuple[Any, ...]) -> tuple[float, float, str, bool] | None:
-    """Return how far two passes differ, rounding, what line drops, and if it says so; or None."""
-    first, second = run(inputs), run(inputs)
+def _compare_passes(run: Run, inputs: tuple[Any, ...]) -> tuple[float, float, str, str] | None:
+    """Return how far two passes differ, rounding, the line that is why, and the probe; or None."""
+    first = run(inputs)
     reference = _ROUNDING * largest(first)
-    measured = difference(first, second)
+    again = (difference(first, run(inputs)) for _ in range(_PASSES))
+    measured = next((each for each in again if each > reference), 0.0)
     if not reference < measured < float("inf"):
         return None
     with _NothingDropped() as mode:
         still = difference(run(inputs), run(inputs))
-    if still > reference or not mode.sources:
+    if still <= reference and mode.sources:
+        return measured, reference, mode.sources[0], "repeat as told" if mode.stated else "repeat"
+    with _ChanceFixed() as chance:
+        still = difference(run(inputs), run(inputs))
+    if still > reference or not chance.drawn:
         return None
-    return measured, reference, mode.sources[0], mode.stated
+    return measured, reference, next(iter(chance.drawn)), _BY_CHANCE
+
+
+class _ChanceFixed(TorchFunctionMode):
+    """
+    Let each line that draws a single number draw the same one every time.
+
+    One number for a whole batch is no noise of its samples: it decides what is done with them.
+    drawn: the number of each line of the user's code.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: dict[str, Any] = {}
+        self._patches = Patches()
+
+    def __enter__(self) -> "_ChanceFixed":
+        """Listen to Python's and numpy's generators too."""
+        for owner, names in ((random, _DECIDES), (sys.modules.get("numpy.random"), _DECIDES)):
+            for name in names if owner is not None else ():
+                self._patches.replace(owner, name, lambda draw: partial(self._fix, draw))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Put the generators back."""
+        super().__exit__(*error)
+        self._patches.undo()
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Call a function of torch, or return what was drawn at this line before."""
+        draws = getattr(func, "__name__", "") in _DECIDES
+        return self._fix(func, *args, **kwargs or {}) if draws else func(*args, **kwargs or {})
+
+    def _fix(self, draw: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Draw; return what was drawn first at this line, where it is a single number."""
+        made = draw(*args, **kwargs)
+        size = made.numel() if isinstance(made, torch.Tensor) else getattr(made, "size", 1)
+        frame = user_frame(inspect.currentframe()) if size == 1 else None
+        if frame is None:
+            return made
+        return self.drawn.setdefault(f"{frame.f_code.co_filename}:{frame.f_lineno}", made)
 
 
 class _NothingDropped(TorchFunctionMode):
