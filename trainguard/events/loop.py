@@ -247,7 +247,7 @@ class Probe(Event):
     What the recorder found by trying something out on copies of live objects.
 
     probe: "repeat" (the same evaluation input twice; "repeat as told" where what drops is told that
-        it is training), "mix" (another sample edited; "mix along time" where the second axis is
+        it is training, "repeat by chance" where one number that is drawn decides), "mix" (another sample edited; "mix along time" where the second axis is
         taken for that of samples), "future" (a later position edited), "present" (a position that
         is its own target edited), "target" (the target looked for in the input), "labels" (one
         input with different labels), "rerun" (the
@@ -285,7 +285,8 @@ class Probe(Event):
         to one scale), "padding cut" (the typical change of outputs without so much of it, in
         deviations between samples), "twice" (steps with a log_softmax of a softmax), "picked"
         (losses that pick classes along another axis than that of their softmax, of those that pick
-        some), "ignored" (targets of a class with a name that a loss leaves out, of all), "tied"
+        some), "attention axis" (steps in which weights of attention do not sum to one along the axis
+        that a product sums; "attention axis, perhaps" where that may be meant), "ignored" (targets of a class with a name that a loss leaves out, of all), "tied"
         (parameters in the places of one that modules shared).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.

@@ -203,12 +203,12 @@ class _ChanceFixed(TorchFunctionMode):
         for owner, names in ((random, _DECIDES), (sys.modules.get("numpy.random"), _DECIDES)):
             for name in names if owner is not None else ():
                 self._patches.replace(owner, name, lambda draw: partial(self._fix, draw))
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
         """Put the generators back."""
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._patches.undo()
 
     def __torch_function__(
