@@ -79,19 +79,26 @@ class AveragedCopy:
             return sys.getrefcount(self.shadow) <= _ALONE
         return self.module() is None
 
-    def pairs(self) -> list[Pair]:
-        """Return elements of the module, and the same of its copy; none where either is gone."""
+    def entries(self) -> list[Pair]:
+        """Return what is compared of the module and of its copy; none where either is gone."""
         student, source = self.follows.module(), self.source
         if student is None or source is None:
             return []
         own = [_entry(student, name) for name in self.follows.compared]
         other = [_entry(source, key) for key in self.keys]
         pairs = [
-            (sample_elements(a, _ELEMENTS), sample_elements(b, _ELEMENTS))
+            (a, b)
             for a, b in zip(own, other, strict=True)
             if a is not None and b is not None and a.shape == b.shape and b.is_floating_point()
         ]
         return pairs if len(pairs) == len(own) else []
+
+    def pairs(self) -> list[Pair]:
+        """Return elements of the module, and the same of its copy; none where either is gone."""
+        return [
+            (sample_elements(a, _ELEMENTS), sample_elements(b, _ELEMENTS))
+            for a, b in self.entries()
+        ]
 
     def is_shared(self) -> bool:
         """Say whether the copy has the same memory as its module."""

@@ -9,7 +9,7 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import Measure, integer, number
 from trainguard.events.base import Event
-from trainguard.events.loop import Average
+from trainguard.events.loop import Average, Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import AVERAGES
 from trainguard.invariants.loop.wording import count, courses, events, finite, middle
@@ -40,6 +40,7 @@ def average_follows_model(trace: Trace[Event]) -> Iterator[Finding]:
         easy to imitate: the loss falls either way.
     Source: huggingface/diffusers issue 1864.
     """
+    yield from _unused(trace)
     copies = _copies(trace)
     named = [copy for copy in copies if copy.looks[-1].named]
     promised = trace.promise("average")
@@ -117,6 +118,27 @@ def _ends(values: list[float]) -> tuple[float, float]:
     """Return the medians of the first and of the last third."""
     third = max(1, len(values) // 3)
     return middle(values[:third]), middle(values[-third:])
+
+
+def _unused(trace: Trace[Event]) -> Iterator[Finding]:
+    """Yield a note of each average that was kept to the end of a run for nothing."""
+    if trace.conditions.get("ended") != "finished":
+        return
+    unused = {probe.label: probe for probe in events(trace, Probe) if probe.probe == "unused"}
+    for copy in _copies(trace):
+        probe = unused.get(copy.looks[0].name)
+        if probe is not None and copy.looks[-1].named and len(copy.decays) >= _MANY:
+            yield Finding(
+                f"an average in `{trace.subject}` is kept and never used",
+                copy.at,
+                "no call and no save of it in " + integer(probe.measured, "steps"),
+                "evaluated, or saved",
+                why="what is evaluated and saved is the model itself, as at this line: take the"
+                " average there",
+                rank=Rank.NOTE,
+                event=probe,
+                source=probe.source,
+            )
 
 
 def _make_finding(

@@ -1,6 +1,7 @@
 """What the recorder sees of averages and teachers: their decay, and whether they move at all."""
 
 import copy
+import io
 from math import isnan
 
 import pytest
@@ -11,7 +12,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from tests.observe.loop.averaging import follow, looks, loop
 from tests.observe.loop.trainings import batches, network
-from trainguard.events.loop import Average, Parameter
+from trainguard.events.loop import Average, Parameter, Probe
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.tools.heap import Holders, holders
 
@@ -271,3 +272,69 @@ def test_a_part_that_was_met_before_its_whole() -> None:
             optimizer.step()
     looks = [event for event in recorder.trace if isinstance(event, Average)]
     assert {(look.name, look.named) for look in looks[-3:]} == {("Learner.target", True)}
+
+
+class Shadow:
+    """Averages of parameters by their names, as many projects keep them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.shadow = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    def update(self, model: nn.Module) -> None:
+        """Follow the model."""
+        for name, parameter in model.named_parameters():
+            self.shadow[name] = 0.9 * self.shadow[name] + 0.1 * parameter.detach()
+
+    def put_into(self, model: nn.Module) -> None:
+        """Put the averages in the place of the parameters."""
+        for name, parameter in model.named_parameters():
+            parameter.data.copy_(self.shadow[name])
+
+
+def evaluated(model: nn.Module, average: Shadow) -> None:
+    """Evaluate the model alone."""
+    with torch.no_grad():
+        model(next(batches(1))[0])
+
+
+def saved_beside(model: nn.Module, average: Shadow) -> None:
+    """Save both in one file."""
+    evaluated(model, average)
+    torch.save({"model": model.state_dict(), "kept": [average]}, io.BytesIO())
+
+
+def put_in(model: nn.Module, average: Shadow) -> None:
+    """Evaluate the model with the averages in it, then put its own back."""
+    own = copy.deepcopy(model.state_dict())
+    average.put_into(model)
+    evaluated(model, average)
+    model.load_state_dict(own)
+
+
+def saved_in_place(model: nn.Module, average: Shadow) -> None:
+    """Save the model with the averages in it."""
+    evaluated(model, average)
+    average.put_into(model)
+    torch.save(model, io.BytesIO())
+
+
+@pytest.mark.parametrize(
+    ("use", "unused"),
+    [(evaluated, True), (saved_beside, False), (put_in, False), (saved_in_place, False)],
+)
+def test_averages_that_are_used_are_known(use, unused: bool) -> None:
+    """They are where they are saved, whatever holds them, and where they stand in the model."""
+    model = network()
+    average = Shadow(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    with Recorder("x") as recorder:
+        for step, (inputs, target) in enumerate(batches(40)):
+            optimizer.zero_grad()
+            F.mse_loss(model(inputs), target).backward()
+            optimizer.step()
+            average.update(model)
+            if step % 10 == 9:
+                use(model, average)
+    found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "unused"]
+    assert len(found) == unused
+    assert all("test_averaged_copies.py:" in probe.source for probe in found)

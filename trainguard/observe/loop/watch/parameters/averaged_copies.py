@@ -2,7 +2,8 @@
 
 import re
 import weakref
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
@@ -12,12 +13,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainguard.events.loop import Average
-from trainguard.observe.loop.watch.watcher import Columns, Watcher
-from trainguard.observe.loop.window import Window
+from trainguard.events.base import Event
+from trainguard.events.loop import Average, Probe
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
+from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.averaged_copies import AveragedCopy, Pair
 from trainguard.observe.tools.heap import Holders, holders, search
 from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.places import start_of
+from trainguard.observe.tools.user_line import caller
 
 _CALLED = frozenset(
     (
@@ -30,6 +34,7 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")  # of names such as ema_mod
 _FIRST = 2  # steps before copies are looked for
 _OPTIMIZERS = 8  # whose second steps are a time to look: a search of the heap takes 0.1 s
 _PATIENCE = 16  # looks after which a dict that never moved is let go
+_DEEP = 5  # levels of what is saved
 _ROUNDED = 64  # times the square of what rounding makes of it: a smaller move tells no decay
 
 
@@ -41,6 +46,8 @@ class _WatchedCopy:
     window: of the optimizer that trains its module. wrappers: the modules around it.
     index: the steps that had been made at the last look. was: copies of what was seen there.
     waiting: the looks at a dict or list, until it moves: one that never does is no average.
+    parts: ids of the modules in it. used: whether anything was made of it. taken: how often its
+    state was, by which lines. instead: where the module was evaluated or saved.
     """
 
     copy: AveragedCopy
@@ -53,17 +60,30 @@ class _WatchedCopy:
     was: list[Pair] = field(default_factory=list)
     moved: bool = False
     waiting: list[Average] = field(default_factory=list)
+    parts: frozenset[int] = frozenset()
+    used: bool = False
+    taken: Counter[str] = field(default_factory=Counter)
+    instead: str = ""
+
+    def is_put_in(self) -> bool:
+        """Say whether the module has the numbers of its copy, or is not to be compared with it."""
+        entries = self.copy.entries()
+        if not entries or not all(tensor.is_cpu for pair in entries for tensor in pair):
+            return True
+        first = [tensor.reshape(-1)[0].item() for tensor in entries[0]]  # mostly enough
+        return first[0] == first[1] and all(torch.equal(*pair) for pair in self.copy.pairs())
 
 
 class AveragedCopies(Watcher):
     """
-    The Average events, and the ids of the parameters of all copies that were found.
+    The Average events, the Probe event "unused", and the ids of the parameters of all copies.
 
     An average is updated after the step of its optimizer, so it is looked at when the next backward
-    begins: two looks that are one step apart tell its decay.
+    begins: two looks that are one step apart tell its decay. It is used where it is called, saved,
+    or stands in the place of its module in an evaluation.
     """
 
-    makes = ("Average",)
+    makes = ("Average", "Probe:unused")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -74,9 +94,11 @@ class AveragedCopies(Watcher):
         self._due = _FIRST  # the number of steps after which copies are looked for again
 
     def install(self, patches: Patches) -> None:
-        """Listen to what makes copies: deepcopy, unpickling, load_state_dict."""
+        """Listen to what makes copies (deepcopy, unpickling, load_state_dict) and what saves."""
         patches.replace(nn.Module, "__setstate__", self._restores)
         patches.replace(nn.Module, "load_state_dict", self._restores)
+        patches.replace(nn.Module, "state_dict", self._takes)
+        patches.redirect(torch.save, self._saves)
 
     def copies(self) -> list[tuple[str, AveragedCopy, bool]]:
         """Return the copies that are watched: name, copy, and whether it is called an average."""
@@ -85,6 +107,28 @@ class AveragedCopies(Watcher):
     def moves(self) -> list[tuple[AveragedCopy, bool]]:
         """Return the copies that are watched, and whether each was seen to move."""
         return [(one.copy, one.moved) for one in self._followed]
+
+    def forward(
+        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
+    ) -> None:
+        """See whether what is evaluated is the module itself, or its copy put in its place."""
+        for one in self._followed if not forward.gradients else ():
+            if one.moved and not one.used:
+                with torch.no_grad():
+                    one.used = one.is_put_in()
+                one.instead = caller(4)
+
+    def finish(self) -> Iterable[Event]:
+        """Return the averages of which nothing was made, though the module was evaluated."""
+        for one in self._followed:
+            self.looked.add("unused")
+            steps = self.recorder.steps
+            called = one.copy.module is not None and one.parts & self.recorder.called
+            seldom = any(2 * times < steps for times in one.taken.values())  # else by the update
+            if one.moved and one.instead and not (one.used or called or seldom):
+                yield Probe(
+                    probe="unused", measured=float(steps), label=one.name, source=one.instead
+                )
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look at each copy whose optimizer has stepped, where a look is due."""
@@ -120,6 +164,40 @@ class AveragedCopies(Watcher):
 
         return wrapper
 
+    def _takes(self, take: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a `state_dict` that notes which lines take the state of copies."""
+
+        @wraps(take)
+        def wrapper(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            """Take the state."""
+            for one in self._followed:
+                if id(module) in one.parts:
+                    one.taken[caller()] += 1
+            return take(module, *args, **kwargs)
+
+        return wrapper
+
+    def _saves(self, save: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a `torch.save` that sees whether what is saved has to do with a copy."""
+
+        @wraps(save)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            """Save."""
+            if self._followed and self.recorder.patches.active:
+                self._see_saved(args[0] if args else kwargs.get("obj"))
+            return save(*args, **kwargs)
+
+        return wrapper
+
+    @shielded
+    def _see_saved(self, saved: Any) -> None:
+        """Take copies for used that are saved, or stand in the place of their module."""
+        places = {start_of(tensor) for tensor in _tensors_below(saved)}
+        for one in self._followed:
+            inside = any(start_of(copy) in places for _, copy in one.copy.entries())
+            one.used = one.used or inside or one.is_put_in()
+            one.instead = one.instead or caller(4)
+
     def _search(self) -> None:
         """Look for copies of what the optimizers train, and for what they are called."""
         windows = self.recorder.windows
@@ -136,6 +214,8 @@ class AveragedCopies(Watcher):
                 self.ids |= copy.ids
                 name = self._name_copy(copy, held_by)
                 one = _WatchedCopy(copy, name, named, held[id(own)], held_by.wrappers)
+                kept = [copy.source] if copy.module is not None else []
+                one.parts = frozenset(id(part) for whole in kept for part in whole.modules())
                 self._followed.append(one)
 
     def _name_copy(self, copy: AveragedCopy, held_by: Holders) -> str:
@@ -221,6 +301,19 @@ def _explain(square: float, noise: float, way: float, along: float) -> tuple[flo
         return 1.0, nan
     left = square - along * along / way
     return sqrt(max(0.0, left - noise) / square), 1 - along / way
+
+
+def _tensors_below(saved: Any, depth: int = _DEEP) -> Iterator[torch.Tensor]:
+    """Yield the tensors of what is saved: of modules, dicts and lists, and objects with such."""
+    if isinstance(saved, torch.Tensor):
+        yield saved
+    elif isinstance(saved, nn.Module):
+        yield from saved.parameters()
+    elif depth:
+        inside = saved if isinstance(saved, list | tuple) else getattr(saved, "__dict__", {})
+        parts = saved if isinstance(saved, dict) else inside
+        for part in list(parts.values() if isinstance(parts, dict) else parts):
+            yield from _tensors_below(part, depth - 1)
 
 
 def _join(parts: list[torch.Tensor], device: torch.device) -> torch.Tensor:
