@@ -19,8 +19,8 @@ from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.averaged_copies import AveragedCopy, Pair
 from trainguard.observe.tools.heap import Holders, holders, search
+from trainguard.observe.tools.local_values import start_of
 from trainguard.observe.tools.patches import Patches
-from trainguard.observe.tools.places import start_of
 from trainguard.observe.tools.user_line import caller
 
 _CALLED = frozenset(
