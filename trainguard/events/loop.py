@@ -284,11 +284,12 @@ class Probe(Event):
         their means, and the loss before and after they are brought to one scale), "padding cut"
         (the typical change of outputs without so much of it, in deviations between samples),
         "twice" (steps with a log_softmax of a softmax), "picked" (losses that pick classes along
-        another axis than that of their softmax, of those that pick some), "unused" (looks at an
-        average of which nothing was made), "attention axis" (steps in which weights of attention do
-        not sum to one along the axis that a product sums; "attention axis, perhaps" where that may
-        be meant), "ignored" (targets of a class with a name that a loss leaves out, of all), "tied"
-        (parameters in the places of one that modules shared).
+        another axis than that of their softmax, of those that pick some), "augmented" (rows of
+        evaluations that are not what they were; reference is how many passes), "unused" (looks at
+        an average of which nothing was made), "attention axis" (steps in which weights of attention
+        do not sum to one along the axis that a product sums; "attention axis, perhaps" where that
+        may be meant), "ignored" (targets of a class with a name that a loss leaves out, of all),
+        "tied" (parameters in the places of one that modules shared).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

@@ -1,6 +1,7 @@
 """The watchers of a recording, in the order in which they are told what happens."""
 
 from trainguard.observe.loop.counterfactual.asking import Counterfactuals
+from trainguard.observe.loop.watch.evaluations.augmented_evaluations import AugmentedEvaluations
 from trainguard.observe.loop.watch.evaluations.chosen_models import ChosenModels
 from trainguard.observe.loop.watch.evaluations.evaluation_metrics import EvaluationMetrics
 from trainguard.observe.loop.watch.evaluations.evaluation_skill import EvaluationSkill
@@ -103,6 +104,7 @@ _ALL: tuple[type[Watcher], ...] = (
     Batches,
     Scores,
     EvaluationMetrics,
+    AugmentedEvaluations,
     Labels,
     SamplePairs,
     EpochPairs,

@@ -249,3 +249,35 @@ def evaluation_inputs_keep_their_scale(trace: Trace[Event]) -> Iterator[Finding]
             rank=Rank.BROKEN if most >= far * least else Rank.NOTE,
             event=probe,
         )
+
+
+@invariant("loop", evidence=has_probe("augmented", "no loader served one set of labels twice"))
+def evaluation_inputs_stay(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    An evaluation shows a model the same inputs each time.
+
+    Judges: evaluations, on the CPU, of batches as a loader serves them that goes through a data
+        set in order: a note where in three evaluations or more no row is what it was, though all
+        that is served beside it is the same.
+    Allows: targets that change with the inputs, as those of masked words, or of the shape of the
+        input, as where noise is to be removed; targets that are all the same; one row that stays.
+    Misses: pictures that are augmented with their masks; loaders in another order; the GPU.
+    Why: two parts of one data set share its transform, and a validation that is augmented as the
+        training is measures harder samples, and others each time: it picks a model by luck.
+    Source: discuss.pytorch.org/t/changing-transforms-after-creating-a-dataset; the note on
+        random_split and transforms in Stack Overflow question 51782021.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "augmented":
+            yield Finding(
+                f"evaluations of `{trace.subject}` are shown other inputs each time",
+                f"what {probe.label} serves",
+                integer(probe.measured, "rows")
+                + f" in {probe.reference:.0f} evaluations, none of which is what it was",
+                "the same inputs beside the same targets",
+                why="its augmentation is perhaps that of the training: give the set that this line"
+                " evaluates a transform of its own, without random parts",
+                rank=Rank.NOTE,
+                event=probe,
+                source=probe.source,
+            )
