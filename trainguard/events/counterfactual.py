@@ -15,7 +15,7 @@ class WhatIf(Event):
         "batch in another order", "labels exchanged", "ignored labels edited",
         "the same batch again", "one batch learned", "checkpoints bypassed", "other noise",
         "losses scaled", "gradients with their graph", "states with their graph",
-        "terminal states edited", "batch divided",
+        "terminal states edited", "batch divided", "a document edited",
         "relation 'NAME'" (a declared one).
     outcome: "answered", "void" (the edit says nothing here) or "given up".
     measured, reference: the number that the answer is about, and what it is held against.

@@ -128,6 +128,17 @@ def test_a_step_in_another_way(judged) -> None:
         assert judged("dropout_matters", asked("other noise", *healthy)) == []
 
 
+@pytest.mark.parametrize(
+    ("masked", "changed", "rank"),
+    [(1.0, 30.0, Rank.BROKEN), (1.0, 10.0, Rank.NOTE), (0.0, 40.0, Rank.NOTE), (1.0, 1.0, None)],
+)
+def test_documents_that_mix(judged, masked, changed, rank) -> None:
+    """A mask is a promise, and positions are a sign; few places may be those of full experts."""
+    run = asked("a document edited", changed, reference=40.0, numbers=(masked,))
+    found = judged("documents_do_not_mix", run)
+    assert [finding.rank for finding in found] == ([rank] if rank else [])
+
+
 @pytest.mark.parametrize(("enabled", "rank"), [(1.0, Rank.BROKEN), (0.0, Rank.NOTE)])
 def test_a_step_at_another_scale(judged, enabled, rank) -> None:
     """Gradients that follow the scale; where a scaler had to be enabled for that, it is a note."""

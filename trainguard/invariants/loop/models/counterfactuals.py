@@ -14,6 +14,7 @@ from trainguard.invariants.loop.wording import events, percent
 from trainguard.invariants.wording import number
 
 _LEAST_INPUTS = 2  # answers: a guidance that drops its condition now and then does so in one
+_LEAK, _PERVASIVE = 0.05, 0.5  # of the places of other documents: experts that are full move few
 _LEAST_ORDERS = 2  # answers: one batch may have labels of which nearly all are the same
 _LEAST_LESSONS = 2  # answers, of 50 steps each: one batch may be an odd one
 _BEATEN = 0.95  # of a constant's loss, as it was asked for
@@ -108,6 +109,47 @@ def padding_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
                 rank=Rank.NOTE,
                 event=probe,
             )
+
+
+@invariant("loop", evidence=has_answer("a document edited", "no row held several documents"))
+def documents_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What a model says of a document does not depend on others that are packed into the same row.
+
+    Judges: steps that a forked child made again with in each row a token in the middle of the first
+        document edited, where an attention mask that the model is given has a block for each
+        document: whether its outputs for the others change, twice. A note where positions that
+        begin anew in a row are the only sign of documents.
+    Allows: rounding, 1e-4 of the largest output (1e-1 in dtypes of 8 to 11 bits); for less than
+        half of the places of the others it is a note.
+    Misses: masks that the model makes itself, unless positions are given to it; documents told by
+        separators alone; models that convolve, recur or normalise over places.
+    Why: positions that begin anew do not keep attention within a document, and a mask in another
+        order of samples and heads hides other places than it was made to hide.
+    Source: Krell et al., Efficient Sequence Packing without Cross-contamination (arXiv 2107.02027);
+        huggingface/transformers pull request 31629 (packing by position_ids).
+    """
+    answers = answers_to(trace, "a document edited")
+    first = next((a for a in answers if a.measured > _LEAK * a.reference), None)
+    if first is None:
+        return
+    masked = first.numbers == (1.0,)
+    sure = masked and first.measured >= _PERVASIVE * first.reference
+    yield Finding(
+        f"what a model of `{trace.subject}` says of a document depends on another in its row",
+        at_step(first.step) + f", {first.label}",
+        portion(first.measured, first.reference, "places") + " of other documents change",
+        Measure(f"at most {percent(_LEAK)} of them", _LEAK * first.reference, "places"),
+        smallest=f"with another token there, {first.smallest} changes",
+        why="perhaps the mask is not used, or its samples and heads are in another order: (batch *"
+        " heads, T, T) is mask.repeat_interleave(heads, 0)"
+        if masked
+        else "positions that begin anew keep nobody from looking back: give a mask with a block for"
+        " each document, or a kernel for sequences of several lengths",
+        rank=Rank.BROKEN if sure else Rank.NOTE,
+        event=first,
+        source=first.source,
+    )
 
 
 @invariant(

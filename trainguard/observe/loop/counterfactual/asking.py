@@ -16,6 +16,7 @@ from trainguard.observe.loop.counterfactual import forking
 from trainguard.observe.loop.counterfactual.batch_parts import BatchDivided
 from trainguard.observe.loop.counterfactual.declared import RelationAsked
 from trainguard.observe.loop.counterfactual.deputy import Deputy, Mailbox, give_way
+from trainguard.observe.loop.counterfactual.documents import DocumentEdited
 from trainguard.observe.loop.counterfactual.forking import Exit
 from trainguard.observe.loop.counterfactual.graph_cuts import (
     GradientsWithGraph,
@@ -321,6 +322,7 @@ def _questions(relations: Iterable[Any]) -> list[Question]:
     return [
         *map(RelationAsked, relations),
         PaddingEdited(),
+        DocumentEdited(),
         (sample := SampleEdited()),
         BatchPermuted(sample),
         InputsEdited(),

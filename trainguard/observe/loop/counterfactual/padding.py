@@ -58,7 +58,7 @@ class PaddingEdited(Question):
     def fits(self, call: ModuleCall) -> str:
         """Ask where one constant token stands at one end of the rows, exactly where a mask says."""
         found = _padded(call)
-        if found is None or any(isinstance(m, _LOOKS_AROUND) for m in call.module.modules()):
+        if found is None or looks_around(call.module):
             return ""
         ids, where = found
         if self.place is not None:
@@ -165,6 +165,11 @@ class _FollowIds(TorchFunctionMode):
     def _holds(self, tensor: torch.Tensor) -> bool:
         """Say whether a tensor is the tokens, or was made of them."""
         return tensor.dtype in _WHOLE and storage_of(tensor) in self._places
+
+
+def looks_around(module: nn.Module) -> bool:
+    """Say whether a model looks beyond its own place in another way than by attention."""
+    return any(isinstance(part, _LOOKS_AROUND) for part in module.modules())
 
 
 def _padded(call: ModuleCall) -> tuple[torch.Tensor, torch.Tensor] | None:

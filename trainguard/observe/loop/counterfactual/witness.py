@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 _MOST_CALLS = 64  # of losses that are compared
-_MOST_GIVEN = 2**18  # numbers of what loss functions are given that are reported
+MOST_GIVEN = 2**18  # numbers of what loss functions are given that are reported
 _ROUNDING = 1e-5  # of a loss in float32: sums of masked terms are exact zeros, orders stay
 _NARROW = 1e-2  # of a loss that went through a dtype of 8 to 11 bits
 
@@ -75,7 +75,7 @@ class Witness(Watcher):
         self.returned: GivenRows | None = None
         self.given: list[tuple[str, int]] = []  # the function, and a fingerprint of its target
         self.rows: list[GivenRows] = []
-        self._room = _MOST_GIVEN
+        self._room = MOST_GIVEN
         self._values: list[float] = []
         self.loss = 0.0
 
@@ -100,7 +100,7 @@ class Witness(Watcher):
             tensors = list(tensors_in(output))
             self.output = fingerprint(tensors)
             if tensors:
-                self.returned = GivenRows.of("", tensors[0], None, _MOST_GIVEN)
+                self.returned = GivenRows.of("", tensors[0], None, MOST_GIVEN)
 
     def on_loss(
         self, tally: LossCalls, scores: torch.Tensor, target: torch.Tensor, value: torch.Tensor
