@@ -154,7 +154,7 @@ def find_documents(call: ModuleCall) -> PackedRows | None:
         starts = (_restarts_of(t) for t in tables if t is not ids and t.shape == ids.shape)
         for masked, documents in (*((True, m) for m in masks), *((False, s) for s in starts)):
             packed = PackedRows(ids, documents, masked) if documents is not None else None
-            if packed is not None and packed.edits() and len(ids[:, 1:-1].unique()) > 1:
+            if packed is not None and packed.edits() and len(torch.unique(ids[:, 1:-1])) > 1:
                 return packed
     return None
 
@@ -176,7 +176,7 @@ def _blocks_of(mask: torch.Tensor, rows: int, places: int) -> torch.Tensor | Non
     if tuple(mask.shape[-2:]) != (places, places) or places < 2 * _LEAST or mask.dim() > 4:
         return None
     tables = mask.reshape(-1, places, places)
-    values = mask.unique().float()
+    values = torch.unique(mask).float()
     hides = mask.dtype == torch.bool or bool(values.min() <= _HIDDEN and values.max() == 0)
     if (len(tables) % rows and len(tables) != 1) or len(values) != 2 or not hides:
         return None
