@@ -34,7 +34,7 @@ from trainguard.observe.loader.transform import transform
 from trainguard.observe.loader.workers import workers
 from trainguard.observe.tools.isolation import deadline, isolate, quiet
 from trainguard.observe.tools.observation import SubjectObservation
-from trainguard.observe.tools.structure import SHRINKING, explore
+from trainguard.observe.tools.structure import SHRINKING, explore, keep_new
 from trainguard.subjects.loader import Loader
 
 Probe = Callable[[Loaders, int], Iterator[Event]]
@@ -118,15 +118,9 @@ class _FailingVariant(Exception):
 def draw(loader: Loader, count: int, seed: int) -> list[Setting]:
     """Draw up to `count` different settings; one empty one without `vary`."""
     drawn: list[Setting] = []
-
-    def collect(setting: Setting) -> None:
-        """Keep a setting that is new."""
-        if setting not in drawn:
-            drawn.append(setting)
-
     if not loader.vary:
         return [{}]
-    explore(_settings_of(loader), collect, count, seed)
+    explore(_settings_of(loader), keep_new(drawn), count, seed)
     return drawn
 
 

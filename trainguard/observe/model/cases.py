@@ -4,11 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.errors import Unsatisfiable
 
-from trainguard.core.errors import SubjectError
 from trainguard.observe.model.model_case import ModelCase
-from trainguard.observe.tools.structure import Structure, explore
+from trainguard.observe.tools.structure import Structure, explore_arguments
 from trainguard.subjects.domain import BATCH, Domain
 from trainguard.subjects.model import Model
 from trainguard.subjects.model_inputs import forward_inputs
@@ -40,17 +38,7 @@ def draw(model: Model, count: int, seed: int) -> list[Structure]:
         if made not in drawn and turn < count:
             drawn.append(made)
 
-    try:
-        explore(_structures(model), collect, _TRIES * count, seed)
-    except Unsatisfiable:
-        raise SubjectError(
-            "no value of its arguments can be drawn", "loosen the filters of its strategies"
-        ) from None
-    except Exception as error:
-        raise SubjectError(
-            f"drawing its arguments raised {type(error).__name__}: {str(error).splitlines()[0]}",
-            "look at the strategies of the declaration",
-        ) from error
+    explore_arguments(_structures(model), collect, _TRIES * count, seed)
     return drawn
 
 

@@ -18,7 +18,7 @@ from trainguard.observe.schedule import probes
 from trainguard.observe.schedule.drive import Setting, call
 from trainguard.observe.tools.isolation import session
 from trainguard.observe.tools.observation import SubjectObservation
-from trainguard.observe.tools.structure import DRAWING, SHRINKING, explore
+from trainguard.observe.tools.structure import DRAWING, SHRINKING, explore, keep_new
 from trainguard.subjects.schedule import NUMBERS, Schedule
 
 PROBES: dict[str, Callable[[Schedule, Setting, int], Iterator[Tick]]] = {
@@ -133,16 +133,10 @@ class _FailingSetting(Exception):
 def draw(schedule: Schedule, count: int, seed: int) -> list[Setting]:
     """Draw up to `count` different settings, the smallest first; one empty one without `vary`."""
     drawn: list[Setting] = []
-
-    def collect(setting: Setting) -> None:
-        """Keep a setting that is new."""
-        if setting not in drawn:
-            drawn.append(setting)
-
     if not schedule.vary:
         return [{}]
     with suppress(hypothesis.errors.Unsatisfiable):
-        _explore(schedule, collect, count, seed)
+        _explore(schedule, keep_new(drawn), count, seed)
     if not drawn:
         raise SubjectError(
             "no setting drawn from vary= keeps warmup below total and floor below peak",

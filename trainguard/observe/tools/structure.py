@@ -40,14 +40,21 @@ class Structure:
 def draw(loss: Loss, count: int, seed: int) -> list[Structure]:
     """Draw up to `count` different structures, the smallest one first; raises where it cannot."""
     drawn: list[Structure] = []
+    explore_arguments(_structures(loss), keep_new(drawn), count, seed)
+    return drawn
 
-    def collect(structure: Structure) -> None:
-        """Keep a structure that is new."""
-        if structure not in drawn:
-            drawn.append(structure)
 
+def keep_new(drawn: list[E]) -> Callable[[E], None]:
+    """Return what appends an example to a list that does not have it."""
+    return lambda example: None if example in drawn else drawn.append(example)
+
+
+def explore_arguments(
+    examples: SearchStrategy[E], test: Callable[[E], None], count: int, seed: int
+) -> None:
+    """Call a function with examples of declared arguments; raises where none can be drawn."""
     try:
-        explore(_structures(loss), collect, count, seed)
+        explore(examples, test, count, seed)
     except Unsatisfiable:
         raise SubjectError(
             "no value of its arguments can be drawn", "loosen the filters of its strategies"
@@ -57,7 +64,6 @@ def draw(loss: Loss, count: int, seed: int) -> list[Structure]:
             f"drawing its arguments raised {type(error).__name__}: {str(error).splitlines()[0]}",
             "look at the strategies of the declaration",
         ) from error
-    return drawn
 
 
 def smallest(

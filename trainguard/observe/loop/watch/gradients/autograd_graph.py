@@ -6,6 +6,7 @@ so that no graph is kept alive by somebody who wants to recognise it later.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -48,6 +49,17 @@ def kind_of(node: Node) -> str:
 def signed(saved: Any) -> int:
     """Return a saved whole number, which torch keeps without its sign."""
     return int(saved) - 2**64 if int(saved) >= 2**63 else int(saved)
+
+
+def find_tables(nodes: Iterable[Node]) -> Iterator[tuple[torch.Tensor, torch.Tensor, int]]:
+    """Yield the tables of tokens that embeddings read, with the embedding and its padding."""
+    for node in nodes:
+        if kind_of(node) == "EmbeddingBackward":
+            with suppress(RuntimeError):  # what was changed since cannot be read
+                rows = node._saved_indices  # noqa: SLF001
+                weight = getattr(node.next_functions[0][0], "variable", None)
+                if weight is not None and rows.is_cpu and rows.dim() == 2:
+                    yield weight, rows, signed(node._saved_padding_idx)  # noqa: SLF001
 
 
 def producer(tensor: torch.Tensor) -> str:

@@ -48,11 +48,11 @@ class AttendedPadding(Watcher):
         if loss.grad_fn is None or self.recorder.age not in _STEPS:
             return
         nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
-        tables = list(_tables(nodes))
+        tables = list(autograd_graph.find_tables(nodes))
         if len(nodes) >= _MOST_NODES or not tables:
             return
         views = [view for node in nodes for view in _views(node)]
-        for weight, rows in tables:
+        for weight, rows, _ in tables:
             padding = _padding_of(rows)
             if padding is None:
                 continue
@@ -80,17 +80,6 @@ class AttendedPadding(Watcher):
         sight.steps += 1
         some = padding.any(1) & ~padding.all(1)
         sight.padding += any(torch.equal(kept[some], padding[some]) for kept in seen)
-
-
-def _tables(nodes: list[Node]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield the tables of tokens that embeddings read, each with the embedding."""
-    for node in nodes:
-        if autograd_graph.kind_of(node) == "EmbeddingBackward":
-            with suppress(RuntimeError):  # what was changed since cannot be read
-                rows = node._saved_indices  # noqa: SLF001
-                weight = getattr(node.next_functions[0][0], "variable", None)
-                if weight is not None and rows.is_cpu and rows.dim() == 2:
-                    yield weight, rows
 
 
 def _padding_of(rows: torch.Tensor) -> torch.Tensor | None:

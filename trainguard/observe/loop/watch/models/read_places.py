@@ -1,7 +1,6 @@
 """Watches where a loss reads the states of padded sequences: at the last place, or elsewhere."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +59,9 @@ class ReadPlaces(Watcher):
             return
         for read in _last_places(nodes):
             below = set(autograd_graph.below(read.node, _MOST_NODES))
-            for weight, table, padding in _tables(below):
+            for weight, table, padding in autograd_graph.find_tables(below):
+                if table.numel() > _LARGEST:
+                    continue
                 if table.shape == (read.rows, read.places):
                     self._count(weight, table, padding)
                 elif read.upright and table.T.shape == (read.rows, read.places):
@@ -122,15 +123,3 @@ def _last_place(node: Node) -> _LastPlace | None:
     if signed(begin) not in (-1, places - 1):
         return None
     return _LastPlace(node, rows, places, upright=axis == 0)
-
-
-def _tables(nodes: Iterable[Node]) -> Iterator[tuple[torch.Tensor, torch.Tensor, int]]:
-    """Yield the tables of tokens that embeddings read, with the embedding and its padding."""
-    for node in nodes:
-        if autograd_graph.kind_of(node) == "EmbeddingBackward":
-            with suppress(RuntimeError):  # what was changed since cannot be read
-                rows = node._saved_indices  # noqa: SLF001
-                weight = getattr(node.next_functions[0][0], "variable", None)
-                plain = rows.is_cpu and rows.dim() == 2 and rows.numel() <= _LARGEST
-                if weight is not None and plain:
-                    yield weight, rows, signed(node._saved_padding_idx)  # noqa: SLF001
