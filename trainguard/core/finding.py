@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 from trainguard.core.measure import Measure, Place
 from trainguard.events.base import Event
@@ -69,3 +70,6 @@ class Finding:
     def source(self) -> str:
         """The line of the user's code that did it, as `file:line`."""
         return self.at.source
+
+
+note = partial(Finding, rank=Rank.NOTE)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from math import sqrt
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import Measure, integer
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
@@ -181,13 +181,12 @@ def _find_copies(split: Split) -> Iterator[Finding]:
     if one.indices or not stands_out or len(one.counts) < _LEAST:
         return
     batch, row = _place(one, set(again), based=False)
-    yield Finding(
+    yield note(
         f"an epoch of `{split.trace.subject}` visits samples more than once",
         f"split {split.name!r}, batch {batch}, sample {row}",
         integer(len(one.prints), "samples") + f", of which {len(one.counts)} are different",
         "each sample once",
         why="unless the data have equal samples; samples= says how many an epoch has",
-        rank=Rank.NOTE,
         event=one.epoch,
     )
 

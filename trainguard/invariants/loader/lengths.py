@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import integer
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
@@ -57,12 +57,8 @@ def _length_finding(
     trace: Trace[Event], split: Split, chunk: int, length: int, index: int
 ) -> Finding:
     """Say which length was served in place of the declared one."""
-    others = {
-        name.partition(":")[2]: value
-        for name, value in trace.promises.items()
-        if name.startswith("chunk:") and value == length
-    }
-    whose = next(iter(others), "")
+    others = [n for n, v in trace.promises.items() if n.startswith("chunk:") and v == length]
+    whose = others[0].partition(":")[2] if others else ""
     return Finding(
         f"`{trace.subject}` does not cut the sequences of a split to the declared length",
         f"split {split.name!r}, batch {index}",
@@ -112,7 +108,7 @@ def _needless_resets(trace: Trace[Event]) -> Iterator[Finding]:
     for serving in servings(trace, "reset by targets"):
         share = serving.measured / serving.reference
         if serving.reference >= _FEW and share > 0.5:
-            yield Finding(
+            yield note(
                 f"`{trace.subject}` declares resets where the stream goes on",
                 f"split {serving.split!r}, {serving.at}",
                 f"{serving.measured:.0f} of {serving.reference:.0f} resets ("
@@ -120,7 +116,6 @@ def _needless_resets(trace: Trace[Event]) -> Iterator[Finding]:
                 + ")",
                 percent(0.5) + " of them",
                 why="what was carried so far is thrown away in the middle of a sequence",
-                rank=Rank.NOTE,
                 event=serving,
             )
 

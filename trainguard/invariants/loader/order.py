@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from math import factorial
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
@@ -129,20 +129,18 @@ def _find_new_samples(split: Split) -> Iterator[Finding]:
     """Yield a note where the same samples of an evaluation are others in the second epoch."""
     one, two = split.passes[:2]
     known = one.indices and sorted(one.indices) == sorted(two.indices)
-    paired = known and len(one.indices) == len(one.prints) == len(two.prints)
-    if not paired:
+    if not known or not len(one.indices) == len(one.prints) == len(two.prints):
         return
     was = dict(zip(one.indices, one.prints, strict=False))
     now = dict(zip(two.indices, two.prints, strict=True))
     changed = [index for index, print_ in now.items() if was[index] != print_]
     if changed:
-        yield Finding(
+        yield note(
             f"`{split.trace.subject}` evaluates on other inputs each time",
             f"split {split.name!r}, sample {changed[0]} of the dataset",
             portion(len(changed), len(now), "samples")
             + f" differ ({percent(len(changed) / len(now))})",
             "the same inputs in each epoch",
             why="perhaps the random augmentation of the training is left on",
-            rank=Rank.NOTE,
             event=two.epoch,
         )

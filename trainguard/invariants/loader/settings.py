@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, note
 from trainguard.core.measure import Measure, integer
 from trainguard.events.base import Event
 from trainguard.events.loader import Serving
@@ -63,14 +63,13 @@ def _find_crowding(trace: Trace[Event], event: Serving, crowd: float) -> Finding
     most = max(2.0, crowd * event.reference)
     if event.measured <= most:
         return None
-    return Finding(
+    return note(
         f"`{trace.subject}` has more workers than this machine can run",
         f"split {event.split!r}",
         integer(event.measured, "workers"),
         integer(most, "workers") + f" on {event.reference:.0f} cores",
         why="workers that wait for each other cost memory and bring nothing; the training may run"
         " on a larger machine",
-        rank=Rank.NOTE,
         event=event,
     )
 
@@ -80,14 +79,13 @@ def _slow(trace: Trace[Event], event: Serving) -> Finding | None:
     waits = event.reference < event.measured / 2
     if event.measured < _SLOW or (event.detail == "1 cores" and not waits):
         return None
-    return Finding(
+    return note(
         f"the batches of `{trace.subject}` are made in the training process, and slowly",
         f"split {event.split!r}",
         number(event.measured, "s", ".2f") + " for a batch",
         number(_SLOW, "s", ".2f") + " for a batch",
         why="with num_workers=0 the training stands still meanwhile; workers would make batches"
         " ahead of it",
-        rank=Rank.NOTE,
         event=event,
     )
 
@@ -96,14 +94,13 @@ def _find_restarts(trace: Trace[Event], event: Serving) -> Finding | None:
     """Note workers whose start takes longer than the epoch that they are started for."""
     if event.measured < _START or event.measured < event.reference:
         return None
-    return Finding(
+    return note(
         f"the workers of `{trace.subject}` take longer to start than to serve an epoch",
         f"split {event.split!r}",
         number(event.measured, "s", ".2f") + " to start",
         number(event.reference, "s", ".2f") + ", as the rest of the epoch",
         why="they are started anew for each epoch, and perhaps load or open something first;"
         " persistent_workers=True keeps them",
-        rank=Rank.NOTE,
         event=event,
     )
 
@@ -112,14 +109,13 @@ def _find_prefetching(trace: Trace[Event], event: Serving) -> Finding | None:
     """Note prefetched batches that the shared memory has no room for."""
     if not event.measured > event.reference:
         return None
-    return Finding(
+    return note(
         f"the batches that `{trace.subject}` prefetches do not fit into shared memory",
         f"split {event.split!r}",
         _mebibytes(event.measured),
         _mebibytes(event.reference),
         why="workers die of a bus error when it is full; fewer workers, a lower prefetch_factor,"
         " or more of it (docker run --shm-size)",
-        rank=Rank.NOTE,
         event=event,
     )
 
@@ -128,13 +124,12 @@ def _find_unpinned_memory(trace: Trace[Event], event: Serving) -> Finding | None
     """Note large batches that are copied to an accelerator from memory that is not pinned."""
     if event.measured < _LARGE:
         return None
-    return Finding(
+    return note(
         f"the batches of `{trace.subject}` are large and not pinned",
         f"split {event.split!r}",
         _mebibytes(event.measured) + " for a batch",
         _mebibytes(_LARGE) + " for a batch that is not pinned",
         why="the copy to the accelerator cannot overlap with its work; pin_memory=True lets it",
-        rank=Rank.NOTE,
         event=event,
     )
 

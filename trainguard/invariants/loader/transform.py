@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, note
 from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loader import Serving
@@ -46,24 +46,23 @@ def transform_round_trips(trace: Trace[Event]) -> Iterator[Finding]:
 
 def _spoilt(trace: Trace[Event]) -> Iterator[Finding]:
     """Yield the findings of what comes back in another shape, or not as numbers."""
-    reshaped, bad = _of(trace, "shape"), _of(trace, "bad")
-    if reshaped:
+    for reshaped in _of(trace, "shape")[:1]:
         yield Finding(
             f"`{trace.subject}` does not come back from its transform in its shape",
-            reshaped[0].at,
-            reshaped[0].detail,
+            reshaped.at,
+            reshaped.detail,
             "the shape that was put in",
             why="the inverse may be for another layout, or leave in what the transform added",
-            event=reshaped[0],
+            event=reshaped,
         )
-    if bad:
+    for bad in _of(trace, "bad")[:1]:
         yield Finding(
             f"`{trace.subject}` does not come back from its transform as finite numbers",
-            bad[0].at,
-            portion(bad[0].measured, bad[0].reference, "values") + " not finite",
-            portion(0, bad[0].reference, "values") + " not finite",
+            bad.at,
+            portion(bad.measured, bad.reference, "values") + " not finite",
+            portion(0, bad.reference, "values") + " not finite",
             why="the declared range may be wider than what the transform is made for",
-            event=bad[0],
+            event=bad,
         )
 
 
@@ -78,13 +77,12 @@ def _find_spoilt_codes(trace: Trace[Event]) -> Iterator[Finding]:
         return
     yield from _one_sided(trace)
     if levels and levels[0].measured < _FEW:
-        yield Finding(
+        yield note(
             f"few different values of `{trace.subject}` come back from its transform",
             "",
             integer(levels[0].measured) + " different values",
             integer(_FEW) + " different values",
             why="perhaps the values are made whole numbers before they are scaled",
-            rank=Rank.NOTE,
             event=levels[0],
         )
 
@@ -94,14 +92,13 @@ def _one_sided(trace: Trace[Event]) -> Iterator[Finding]:
     halves = [e for e in _of(trace, "half") if not e.measured <= _SLACK * e.reference]
     if halves:
         worst = max(halves, key=lambda event: event.measured / event.reference)
-        yield Finding(
+        yield note(
             f"`{trace.subject}` comes back from its transform on one side of what it was",
             worst.at,
             number(worst.measured) + f" ({worst.detail})",
             number(worst.reference) + ", half a step of the codes there",
             why="perhaps the codes are cut off, not rounded, and decoded at their edge: a constant"
             " offset of half a step",
-            rank=Rank.NOTE,
             event=worst,
         )
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from math import isfinite, sqrt
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import Measure, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loader import Field
@@ -191,13 +191,12 @@ def _between_splits(one: Split, other: Split) -> Iterator[Finding]:
     repeated = sum(times > 1 for times in one.first.counts.values())
     if len(differ) > 1 and len(differ) > 0.5 * len(common) and not repeated:
         place = _first_place(other.first, set(differ))
-        yield Finding(
+        yield note(
             f"the same inputs have other labels in another split of `{one.trace.subject}`",
             f"{place} of {other.name!r}, against {one.name!r}",
             portion(len(differ), len(common)) + " shared inputs",
             integer(0, "inputs"),
             why="perhaps each split numbers the classes by itself",
-            rank=Rank.NOTE,
             event=other.first.epoch,
         )
 

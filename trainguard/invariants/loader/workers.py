@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loader import Batch, Serving
@@ -157,14 +157,13 @@ def _cause(shared: list[str]) -> str:
 
 def _drawn_again(trace: Trace[Event], first: Batch, draws: int) -> Finding:
     """Return the note about workers that draw in each epoch what they drew before."""
-    return Finding(
+    return note(
         f"the workers of `{trace.subject}` draw the same random numbers in each epoch",
         f"split {first.split!r}, epochs 0 and 1",
         portion(draws, draws, "draws") + " alike",
         portion(0, draws, "draws") + " alike",
         why="workers are started anew for each epoch, and seeded with a fixed number and their own;"
         " seed them with torch.initial_seed(), or keep them with persistent_workers=True",
-        rank=Rank.NOTE,
         event=first,
     )
 
@@ -220,12 +219,11 @@ def _finding(trace: Trace[Event], event: Serving) -> Finding:
 
 def _uneven(trace: Trace[Event], event: Serving) -> Finding:
     """Return the note about ranks that are done at different times."""
-    return Finding(
+    return note(
         f"the ranks of `{trace.subject}` serve different numbers of batches",
         f"split {event.split!r}, {event.at}",
         integer(event.reference) + f" to {event.reference + event.measured:.0f} batches",
         integer(event.reference, "batches") + " on each rank",
         why="the ranks that are done first leave the others waiting for their gradients",
-        rank=Rank.NOTE,
         event=event,
     )

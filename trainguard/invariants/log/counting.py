@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import Measure, Place, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.log import Repeat
@@ -84,13 +84,12 @@ def no_step_is_missing(trace: Trace[Event]) -> Iterator[Finding]:
     wide = [(a, b) for a, b in gaps if b.step - a.step > most * usual]
     if wide:
         a, b = max(wide, key=lambda pair: pair[1].step - pair[0].step)
-        yield Finding(
+        yield note(
             f"the log of `{trace.subject}` has a gap",
             at(trace, a) + f" to {b.step}",
             integer(b.step - a.step, f"{unit(trace)}s") + " without a row",
             "at most " + number(most * usual, f"{unit(trace)}s") + f": the usual is {usual:g}",
             why="perhaps it was resumed from a later checkpoint than the log, or could not write",
-            rank=Rank.NOTE,
             event=a,
         )
 
@@ -99,11 +98,10 @@ def _two_runs(trace: Trace[Any], left: int) -> Finding:
     """Return the note of a file that has an earlier run as well."""
     files = trace.conditions.get("files")
     source = str(files[0]) if isinstance(files, tuple) and files else ""
-    return Finding(
+    return note(
         f"the log of `{trace.subject}` has an earlier run too, which is not judged",
         measured=integer(left, "rows") + " before the counter begins again",
         allowed=Measure("one run in a log", 1, "runs"),
         why="the counter begins again at its start: give the earlier run a file of its own",
-        rank=Rank.NOTE,
         source=source,
     )

@@ -5,7 +5,7 @@ from math import isfinite
 from typing import Any
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import Measure, at_step
 from trainguard.events.base import Event
 from trainguard.events.loop import Evaluation, Logged
@@ -57,13 +57,12 @@ def validation_follows_training(trace: Trace[Event]) -> Iterator[Finding]:
             continue
         numbers = [value for _, value in known]
         if learned and max(numbers) - min(numbers) <= _SAME * abs(numbers[0]) and any(numbers):
-            yield Finding(
+            yield note(
                 f"an evaluation of `{trace.subject}` never changes while the training loss falls",
                 f"{name}, " + at_step(known[0][0]) + f" to {known[-1][0]}",
                 number(known[0][1]) + f" in all {len(known)} evaluations",
                 "values that differ",
                 why="perhaps it is measured on another model, on no data, or once only",
-                rank=Rank.NOTE,
             )
         elif isinstance(values, _LoggedLosses):
             yield from _overfits(trace, name, known, learned)
@@ -141,11 +140,10 @@ def _overfits(
     most = trace.limit("validation_follows_training", _OVERFITTED)
     late = numbers[-max(2, len(numbers) // 5) :]
     if learned and best > 0 and min(late) > most * best:
-        yield Finding(
+        yield note(
             f"the validation loss of `{trace.subject}` rises while the training loss falls",
             f"{name}, best at " + at_step(step),
             number(late[-1]) + f" at the end, {percent(late[-1] / best - _ALL)} above the best",
             Measure(f"at most {most:g} times {best:.4g}", most * best),
             why="the model learns its samples by heart: stop at its best, or regularise",
-            rank=Rank.NOTE,
         )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from math import log
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, note
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
 from trainguard.invariants.log.wording import LOSSES, at, losses, part_of, setting, spread, typical
@@ -49,13 +49,12 @@ def logged_loss_beats_chance(trace: Trace[Event]) -> Iterator[Finding]:
     beaten = trace.limit("logged_loss_beats_chance", _CHANCE) * log(classes)
     # The settings tell of classes, but not that the loss is over them: another one lies elsewhere.
     if end >= beaten and (trace.promise("classes") or end <= (2 - _CHANCE) * log(classes)):
-        yield Finding(
+        yield note(
             f"the loss of `{trace.subject}` ends no better than that of a constant",
             at(trace, told[-1][0]),
             number(end) + " in the last quarter",
             "below " + number(beaten),
             why="a model that gives each class the same chance has a loss of log(classes)",
-            rank=Rank.NOTE,
             event=told[-1][0],
         )
 
@@ -87,14 +86,13 @@ def loss_recovers_from_spikes(trace: Trace[Event]) -> Iterator[Finding]:
         if min(levels[n:]) <= limit:
             continue
         begin = next(row for row, value in told[len(told) * (n - 1) // 10 :] if value > limit)
-        yield Finding(
+        yield note(
             f"the loss of `{trace.subject}` has leapt up and not come down again",
             at(trace, begin),
             number(levels[-1]) + " in the last tenth of the log",
             "at most " + number(limit) + f": it was {number(levels[best])}",
             why="perhaps a rate that is too high; go back to a checkpoint before it, skip those"
             " batches, lower the rate or clip",
-            rank=Rank.NOTE,
             event=begin,
         )
         return

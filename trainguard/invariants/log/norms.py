@@ -6,7 +6,7 @@ from itertools import takewhile
 from math import isfinite
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import Measure, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
@@ -62,12 +62,11 @@ def logged_norm_is_measured(trace: Trace[Event]) -> Iterator[Finding]:
             event=told[0],
         )
     elif times > trace.limit("logged_norm_is_measured", _ALL) * len(told):
-        yield Finding(
+        yield note(
             f"the gradient norm that `{trace.subject}` logs is nearly always the same",
             at(trace, told[0]),
             number(often) + f" in {times} of {len(told)} rows",
             Measure(f"at most {100 * _ALL:g} % alike", 100 * _ALL, "%"),
             why="it may be taken after clipping: clip_grad_norm_ returns the norm before it",
-            rank=Rank.NOTE,
             event=told[0],
         )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, note
 from trainguard.core.measure import Measure, integer
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
@@ -67,13 +67,12 @@ def _climbs(trace: Trace[Event], told: Points) -> Iterator[Finding]:
             down, times = False, times + 1
             first = row if times == 1 else first
     if times:
-        yield Finding(
+        yield note(
             f"the learning rate of `{trace.subject}` climbs back to its peak",
             at(trace, first),
             integer(times, "times") + f", each time from below half of {number(peak)}",
             integer(0) + " times: one warm-up, one decay",
             why="a scheduler with restarts, a cosine past its end, or epochs taken for steps",
-            rank=Rank.NOTE,
             event=first,
         )
 
@@ -83,13 +82,12 @@ def _stands_out(trace: Trace[Event], told: Points) -> Iterator[Finding]:
     most = trace.limit("rate_follows_one_schedule", _ALONE)
     for (_, before), (row, rate), (_, after) in zip(told, told[1:], told[2:], strict=False):
         if row.span == 1 and rate > most * before > 0 and rate > most * after > 0:
-            yield Finding(
+            yield note(
                 f"one step of `{trace.subject}` has a rate far above those around it",
                 at(trace, row),
                 number(rate),
                 "at most " + number(most * max(before, after)),
                 why="perhaps two schedulers, where one gives over to the other",
-                rank=Rank.NOTE,
                 event=row,
             )
             return
@@ -103,23 +101,21 @@ def _never_warm(trace: Trace[Event], told: Points) -> Iterator[Finding]:
     rises = rises and values[-1] > 1.05 * values[0] and told[-1][0].step >= (_warm_up(trace) or 0)
     low = peak is not None and top < _REACHED * peak
     if low and peak is not None:
-        yield Finding(
+        yield note(
             f"the learning rate of `{trace.subject}` never reaches its peak",
             at(trace, told[-1][0]),
             percent(top / peak) + f" of it: {number(top)}",
             Measure(f"at least {100 * _REACHED:g} %", 100 * _REACHED, "%") + f" of {number(peak)}",
             why="its warm-up may be counted in another unit, or the scheduler not be advanced",
-            rank=Rank.NOTE,
             event=told[-1][0],
         )
     elif rises:
-        yield Finding(
+        yield note(
             f"the learning rate of `{trace.subject}` has not left its warm-up when the log ends",
             at(trace, told[-1][0]),
             number(values[-1]) + f", rising since {number(values[0])} in all {len(told)} rows",
             "a peak before the end",
             why="its warm-up may be counted in another unit than it is advanced in, or be too long",
-            rank=Rank.NOTE,
             event=told[-1][0],
         )
 
@@ -139,13 +135,12 @@ def _frozen(trace: Trace[Event], told: Points) -> Iterator[Finding]:
         return
     allowed, row = _missed(trace, told, first), told[first][0]
     if allowed is not None:
-        yield Finding(
+        yield note(
             f"the learning rate of `{trace.subject}` stays where its warm-up had brought it",
             at(trace, row),
             number(top) + f" from there to {unit(trace)} {told[-1][0].step}",
             allowed + ", as the settings tell",
             why="the scheduler may no longer be advanced, or count its warm-up in another unit",
-            rank=Rank.NOTE,
             event=row,
         )
 
@@ -171,12 +166,11 @@ def _hardly_falls(trace: Trace[Event], told: Points) -> Iterator[Finding]:
     falls = values[values.index(max(values)) :]
     fallen = 1 - falls[-1] / falls[0] if falls[0] else 0.0
     if len(set(falls)) >= _FEW and 0 < fallen < _FALLEN and falls == sorted(falls, reverse=True):
-        yield Finding(
+        yield note(
             f"the learning rate of `{trace.subject}` has hardly begun to fall when the run ends",
             at(trace, told[-1][0]),
             percent(fallen) + f" below its peak of {number(falls[0])}",
             Measure(f"at least {100 * _FALLEN:g} %", 100 * _FALLEN, "%"),
             why="a schedule as long as all steps may be advanced once for each epoch",
-            rank=Rank.NOTE,
             event=told[-1][0],
         )

@@ -5,7 +5,7 @@ from math import isfinite
 from typing import Any
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.events.base import Event
 from trainguard.events.log import LogPart
 from trainguard.events.trace import Trace
@@ -190,7 +190,7 @@ def _leaps(trace: Trace[Any], part: LogPart, row: Any, leap: Leap | None) -> Ite
     if leap is not None:
         now, was, allowed = leap
         up = now > was
-        yield Finding(
+        yield note(
             f"the loss of `{trace.subject}` leaps {'up' if up else 'down'} at a resume",
             at(trace, row),
             number(now),
@@ -198,7 +198,6 @@ def _leaps(trace: Trace[Any], part: LogPart, row: Any, leap: Leap | None) -> Ite
             why="the weights or the state of the optimizer may not be loaded"
             if up
             else "the samples of this epoch may be served again, so that the loss is falsely low",
-            rank=Rank.NOTE,
             event=row,
             source=part.source,
         )

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, note
 from trainguard.events.base import Event
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
@@ -48,13 +48,12 @@ def throughput_lasts(trace: Trace[Event]) -> Iterator[Finding]:
         return
     slow = next(n for n in range(4) if paces[n] > most * min(paces[: n + 1]) or n == 3)
     row = quarters[slow][0][0]
-    yield Finding(
+    yield note(
         f"`{trace.subject}` becomes slower",
         at(trace, row),
         number(paces[-1], "s a step") + " in the last quarter",
         "at most " + number(most * best, "s") + f": it was {best:.4g} s",
         why="perhaps something grows with each step, the loader falls behind, or others use the"
         " machine",
-        rank=Rank.NOTE,
         event=row,
     )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import integer
 from trainguard.events.trace import Sample, Trace
 from trainguard.invariants.wording import coordinate, number, of
@@ -26,13 +26,12 @@ def gradient_is_alive(trace: Trace[Sample]) -> Iterator[Finding]:
     """
     silent = {s.input for s in of(trace, "unreached") if s.points and s.bad == s.points}
     for name in sorted(silent):
-        yield Finding(
+        yield note(
             f"no gradient of `{trace.subject}` ever reaches `{name}`",
             at=name,
             measured=integer(0) + " at every point",
             allowed="a gradient somewhere, or tg.real(..., grad=False)",
             why="it is detached, or the loss does not depend on it",
-            rank=Rank.NOTE,
         )
     plateaus = [
         s for s in of(trace, "plateau") if s.measured > _fall(trace, s) and s.input not in silent

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import integer
 from trainguard.events.trace import Pass, Trace
 from trainguard.invariants.model.wording import format_place, of, sizes, worst
@@ -82,13 +82,12 @@ def evaluation_changes_nothing(trace: Trace[Pass]) -> Iterator[Finding]:
     limit = trace.limit("evaluation_changes_nothing", _ROUNDING)
     for seen in worst(of(trace, "carried"), lambda seen: seen.measured)[:1]:
         if not seen.measured <= limit:
-            yield Finding(
+            yield note(
                 f"an output of `{trace.subject}` depends on the calls before",
                 f"{format_place(seen)}, {sizes(seen)}",
                 "differs by " + number(seen.measured) + " of the largest output",
                 "differs by " + number(limit) + " of the largest output",
                 why="a state or a cache is carried from one call to the next",
-                rank=Rank.NOTE,
                 event=seen,
             )
 

@@ -6,7 +6,7 @@ from math import isfinite, log, sqrt
 from statistics import fmean, stdev
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import Measure, integer, portion
 from trainguard.events.trace import Pass, Trace
 from trainguard.invariants.model.wording import format_place, of, sizes, worst
@@ -107,14 +107,13 @@ def _worse_than_a_guess(trace: Trace[Pass]) -> Iterator[Finding]:
         mean, guess = fmean(seen.measured for seen in taken), log(max(taken[0].of, 2))
         most = _GUESS_FACTOR * guess + _GUESS_EXTRA
         if isfinite(mean) and mean > most:
-            yield Finding(
+            yield note(
                 f"the loss of `{trace.subject}` before training is far above that of a guess",
                 f"{place}, mean of {len(taken)} seeds",
                 number(mean),
                 number(guess) + f" for a guess, {number(most)} at most",
                 why="the logits start too large: embeddings of unit variance that are tied to the"
                 " head, or a head of too large a scale",
-                rank=Rank.NOTE,
                 event=taken[0],
             )
 
@@ -220,13 +219,12 @@ def _twins(trace: Trace[Pass]) -> Iterator[Finding]:
 def _find_repeated_layers(trace: Trace[Pass]) -> Iterator[Finding]:
     """Yield a note for each layer that a list holds more than once."""
     for seen in of(trace, "repeated"):
-        yield Finding(
+        yield note(
             f"`{trace.subject}` holds one layer at several places of a list",
             seen.place,
             integer(seen.count, "places"),
             Measure("1 place", 1, "places"),
             why="[layer] * n repeats one layer; [make_layer() for _ in range(n)] makes several",
-            rank=Rank.NOTE,
             event=seen,
         )
 
@@ -235,12 +233,11 @@ def _silent(trace: Trace[Pass]) -> Iterator[Finding]:
     """Yield a note for a ReLU in the first case that lets next to nothing through."""
     for seen in of(trace, "activity"):
         if seen.case == 0 and seen.of >= _FEW_UNITS and seen.count < _ACTIVE * seen.of:
-            yield Finding(
+            yield note(
                 f"a ReLU of `{trace.subject}` is silent before training",
                 f"{format_place(seen)}, {sizes(seen)}",
                 portion(seen.count, seen.of, "elements") + " above zero",
                 "at least " + portion(int(_ACTIVE * seen.of), seen.of, "elements") + " above zero",
                 why="a bias or an input far below zero leaves its units dead from the start",
-                rank=Rank.NOTE,
                 event=seen,
             )

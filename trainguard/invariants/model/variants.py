@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from math import isinf
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, note
 from trainguard.core.measure import Measure, integer
 from trainguard.events.trace import Pass, Trace
 from trainguard.invariants.model.wording import format_place, of, sizes, worst
@@ -72,13 +72,12 @@ def _nothing_saved(trace: Trace[Pass]) -> Iterator[Finding]:
     """Yield a note where as much is kept for backward as without checkpointing."""
     for seen in list(of(trace, "saved"))[:1]:
         if seen.measured >= seen.reference:
-            yield Finding(
+            yield note(
                 f"checkpointing saves nothing in `{trace.subject}`",
                 sizes(seen),
                 integer(seen.measured, "tensors") + " kept for backward",
                 "fewer than " + integer(seen.reference, "tensors") + " kept for backward",
                 why="perhaps the switch is not read, or not in this mode",
-                rank=Rank.NOTE,
                 event=seen,
             )
 

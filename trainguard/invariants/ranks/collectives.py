@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, note
 from trainguard.core.measure import Place, number, ranks_text
 from trainguard.events.ranks import GroupCalls, RankRun
 from trainguard.events.trace import Trace
@@ -115,13 +115,12 @@ def timeouts_are_sane(trace: Trace[Any]) -> Iterator[Finding]:
     if odd:
         unit, scale = ("days", _LONGEST) if odd[0].timeout > _LONGEST else ("s", 1.0)
         same = sorted({log.rank for log in odd if log.timeout == odd[0].timeout})
-        yield Finding(
+        yield note(
             f"the processes of `{trace.subject}` hardly wait for each other, or for days",
             f"the group of {name_ranks(odd[0].group)}, {ranks_text(same)}",
             number(odd[0].timeout / scale, unit, ".3g"),
             number(_SHORTEST, "s", "g") + " to " + number(1, "day", "g"),
             why="perhaps the unit was mistaken: timedelta(milliseconds=...) or (seconds=...)",
-            rank=Rank.NOTE,
             source=odd[0].source,
         )
 

@@ -6,7 +6,7 @@ from math import ceil
 from typing import Any
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import portion, ranks_text
 from trainguard.events.ranks import GENERATORS, RankCourse, ServedSamples
 from trainguard.events.trace import Trace
@@ -179,14 +179,13 @@ def random_numbers_differ_between_ranks(trace: Trace[Any]) -> Iterator[Finding]:
             )
             alike = [c for c, n in zip(apart, same, strict=True) if n > _SHARED * drawn]
             if drawn >= _LEAST and len(alike) > 1:
-                yield Finding(
+                yield note(
                     f"processes of `{trace.subject}` draw the same random numbers",
                     f"{alike[0].optimizer}, {ranks_text(ranks_of(alike))}",
                     portion(max(same), drawn, "steps") + f" drew the same numbers of {kind}",
                     "each process its own, for batches of its own",
                     why="perhaps the seed lacks the rank: torch.manual_seed(seed + rank), once the"
                     " model is built",
-                    rank=Rank.NOTE,
                     source=alike[0].source,
                 )
                 break

@@ -5,7 +5,7 @@ from statistics import median_low
 from typing import Any
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, note
 from trainguard.core.measure import integer, number
 from trainguard.events.trace import Trace
 from trainguard.invariants.ranks.wording import evidence, odd_ones, ranks_of, replicas, runs
@@ -74,12 +74,11 @@ def stragglers_are_rare(trace: Trace[Any]) -> Iterator[Finding]:
         shares = [course.waiting for course in group.courses]
         late = [c for c, part in zip(group.courses, shares, strict=True) if part > _LATE]
         if late and median_low(shares) < _PROMPT and min(c.made for c in group.courses) >= _LEAST:
-            yield Finding(
+            yield note(
                 f"some replicas of `{trace.subject}` keep the others waiting",
                 group.at(late[0].steps[0], ranks_of(late)),
                 number(100 * max(shares), "%", ".3g") + " of a step is spent waiting for data",
                 number(100 * _LATE, "%", ".3g") + ", where most wait for less",
                 why="perhaps its storage is slower, or it has fewer workers",
-                rank=Rank.NOTE,
                 source=late[0].source,
             )

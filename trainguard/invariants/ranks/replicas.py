@@ -5,7 +5,7 @@ from operator import attrgetter
 from typing import Any
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import at_step, integer, number, portion, ranks_text
 from trainguard.events.ranks import SUM_DIGITS
 from trainguard.events.trace import Trace
@@ -156,13 +156,12 @@ def buffers_agree(trace: Trace[Any]) -> Iterator[Finding]:
         if len(own) < 2 or len({course.buffers[-1] for course in own}) == 1:
             continue
         odd = odd_ones([course.buffers[-1] for course in own], ranks_of(own))
-        yield Finding(
+        yield note(
             f"the buffers of `{trace.subject}` are others in each process",
             group.at(own[0].looks[-1], odd),
             "different bits, and broadcast_buffers is off",
             "the same in all processes, or broadcast before each pass",
             why="running statistics of a process are those of its own batches alone",
-            rank=Rank.NOTE,
             source=own[0].source,
         )
 

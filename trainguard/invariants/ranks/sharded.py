@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import number, portion
 from trainguard.events.ranks import SUM_DIGITS, RankCourse
 from trainguard.events.trace import Trace
@@ -111,7 +111,7 @@ def replicated_activations_agree(trace: Trace[Any]) -> Iterator[Finding]:
         apart = [i for i, row in enumerate(rows) if spread([*row]) > ROUNDING]
         if _draw_apart(own) and len(apart) > _OFTEN * len(rows):
             first = rows[apart[0]]
-            yield Finding(
+            yield note(
                 f"processes that share the layers of `{trace.subject}` get different losses",
                 ReplicaGroup(own[0].optimizer, tuple(own), declared=True).at(
                     own[0].steps[apart[0]], ranks_of(own)
@@ -121,7 +121,6 @@ def replicated_activations_agree(trace: Trace[Any]) -> Iterator[Finding]:
                 "one loss of one batch",
                 why="they draw different random numbers: seed the processes of a tensor group alike"
                 " for what is dropped of whole activations",
-                rank=Rank.NOTE,
                 source=own[0].source,
             )
 

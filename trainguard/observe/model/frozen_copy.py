@@ -195,11 +195,8 @@ def tapping(module: nn.Module, inputs: Inputs, names: Iterable[str]) -> Iterator
             taps.inputs[name] = leaf.clone()  # a leaf must not be edited in place, a copy may
         elif isinstance(value, Tensor):
             whole[name] = value
-    handles = [
-        part.register_forward_hook(_tap(taps, whole))
-        for part in module.modules()
-        if isinstance(part, nn.Embedding)
-    ]
+    embeddings = [part for part in module.modules() if isinstance(part, nn.Embedding)]
+    handles = [part.register_forward_hook(_tap(taps, whole)) for part in embeddings]
     try:
         yield taps
     finally:

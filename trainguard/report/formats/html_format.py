@@ -127,8 +127,7 @@ def _tell_verdict(verdict: Verdict) -> Told:
         return {**told, "summary": made.title, "text": render_verdict(verdict)}
     rows = [("at", str(finding.at)), ("measured", str(finding.measured))]
     rows += [("allowed", str(finding.allowed)), ("curve", finding.curve), ("why", finding.why)]
-    ways = [("rerun", verdict.rerun), ("silence", silence_of(verdict))]
-    ways += [("read", read_more(made))]
+    ways = [("rerun", verdict.rerun), ("silence", silence_of(verdict)), ("read", read_more(made))]
     return {
         **told,
         "summary": finding.summary,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from math import isfinite, sqrt
 
 from trainguard.core.catalogue import SOON, invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, note
 from trainguard.core.measure import Measure, join_places
 from trainguard.events.base import Event
 from trainguard.events.loop import Step
@@ -162,14 +162,13 @@ def clipping_is_rare(trace: Trace[Event]) -> Iterator[Finding]:
         if ratio < _FAR and count(clips) < _SHORT:
             continue
         what, why = _BINDING[ratio >= _DROWNED]
-        yield Finding(
+        yield note(
             what.format(trace.subject),
             course.at(bound[0]),
             percent(count(bound) / count(clips))
             + f" of steps, median norm {number(ratio)} times the limit",
             "at most " + percent(least) + " of steps",
             why=why,
-            rank=Rank.NOTE,
             event=bound[0],
             source=bound[0].clip_source or bound[0].source,
         )

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, note
 from trainguard.core.measure import Measure, at_step, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe, Step
@@ -65,7 +65,7 @@ def _left_over(
     short = [step for step in vain if 0 < step.thrown < full]
     gaps = {after.step - before.step for before, after in pairwise(short)}
     if len(short) == len(vain) >= _LEAST_STEPS and len(gaps) == 1:
-        yield Finding(
+        yield note(
             f"`{trace.subject}` clears the gradients of the last passes of each epoch unused",
             course.at(short[0]),
             integer(middle(step.thrown for step in short), "passes")
@@ -73,7 +73,6 @@ def _left_over(
             integer(0, "passes") + f": a step is made from {full:g}",
             why="the batches of an epoch do not divide into whole windows of accumulation: make a"
             " step with what is left at its end",
-            rank=Rank.NOTE,
             event=short[0],
             source=short[0].thrown_source or short[0].source,
         )

@@ -5,7 +5,7 @@ from math import isfinite, sqrt
 from statistics import correlation
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.events.base import Event
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
@@ -126,7 +126,7 @@ def _median_loss(steps: Sequence[Step], low: float, high: float) -> float:
 def _odd(trace: Trace[Event], course: Course, step: Step, ratio: float, limit: float) -> Finding:
     """Return the note for updates of an unhealthy size."""
     large = ratio > limit
-    return Finding(
+    return note(
         f"the updates of `{trace.subject}` are as large as its parameters"
         if large
         else f"the updates of `{trace.subject}` are lost in its parameters",
@@ -136,6 +136,5 @@ def _odd(trace: Trace[Event], course: Course, step: Step, ratio: float, limit: f
         why="the rate may be too high for this model"
         if large
         else "the rate may be far too low, or the parameters of a type too coarse for it",
-        rank=Rank.NOTE,
         event=step,
     )

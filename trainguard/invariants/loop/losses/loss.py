@@ -5,7 +5,7 @@ from itertools import pairwise, takewhile
 from math import isfinite, isinf
 
 from trainguard.core.catalogue import SOON, invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import Measure, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Evaluation, Step
@@ -208,14 +208,13 @@ def _flat(trace: Trace[Event], course: Course, steps: Sequence[Step]) -> Iterato
     noise = middle(abs(_level(a) - _level(b)) / level for a, b in pairwise(steps))
     begun = abs(_level(steps[0]) - level) / level
     if spread <= most and noise <= most and begun <= 10 * most:
-        yield Finding(
+        yield note(
             f"the loss of `{trace.subject}` is flat",
             course.at(steps[0]) + f" to {steps[-1].step}",
             percent(spread) + " between the quarters of the run",
             "more than " + percent(most),
             why="perhaps one term drowns the others, clipping takes the gradient away, or the rate"
             " is far too low",
-            rank=Rank.NOTE,
             event=steps[-1],
         )
 
@@ -227,12 +226,11 @@ def _rises(trace: Trace[Event], course: Course, steps: Sequence[Step]) -> Iterat
     plain = len({step.weights for step in steps}) == 1 and bool(steps[0].weights)
     allowed = _RISEN if plain else _BURST
     if after > allowed * before and after > start:
-        yield Finding(
+        yield note(
             f"the loss of `{trace.subject}` rises",
             course.at(steps[0]) + f" to {steps[-1].step}",
             number(after / before, "times") + f"  (from {number(before)} to {number(after)})",
             "at most " + number(allowed, "times"),
             why="perhaps a rate that is too high, or a sign that is turned",
-            rank=Rank.NOTE,
             event=steps[-1],
         )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from math import isfinite, prod
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import at_step, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe, Term
@@ -40,14 +40,13 @@ def components_are_balanced(trace: Trace[Event]) -> Iterator[Finding]:
     probed = {term: shares for term, shares in pulls.items() if len(shares) >= 2}
     for term, shares in probed.items():
         if len(probed) >= 2 and 0 < max(shares) < 1 / ratio:
-            yield Finding(
+            yield note(
                 f"a term of the loss of `{trace.subject}` is drowned by another",
                 term.function,
                 number(max(shares))
                 + f" of the largest term's gradient, at most in {len(shares)} steps",
                 number(1 / ratio),
                 why="perhaps inputs of different scales, or weights that do not make up for them",
-                rank=Rank.NOTE,
                 event=term,
             )
 
@@ -76,14 +75,13 @@ def terms_are_reduced_alike(trace: Trace[Event]) -> Iterator[Finding]:
     """
     for answer in answers_to(trace, "batch divided"):
         if _RARE < answer.measured < 1 - _RARE:
-            yield Finding(
+            yield note(
                 f"the loss of `{trace.subject}` is a mean over the samples and a sum over them",
                 at_step(answer.step) + f", {answer.label}",
                 percent(answer.measured)
                 + f" of it is a sum ({number(answer.numbers[1])}), the rest a mean"
                 f" ({number(answer.numbers[0])})",
                 "one of the two",
-                rank=Rank.NOTE,
                 why="the weights of the terms depend on the size of the batch: divide the sum by"
                 " the number of samples, or add up the mean",
                 event=answer,

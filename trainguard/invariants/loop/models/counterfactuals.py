@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from trainguard.core.catalogue import SOON, invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import Measure, at_step, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.counterfactual import WhatIf
@@ -97,7 +97,7 @@ def padding_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
     share = trace.limit("padding_does_not_matter", _MOVED)
     for probe in events(trace, Probe):
         if probe.probe == "padding cut" and probe.measured > share:
-            yield Finding(
+            yield note(
                 f"what a model of `{trace.subject}` says of a sample depends on how much padding"
                 " its batch gives it",
                 at_step(probe.step) + f", {probe.label}",
@@ -106,7 +106,6 @@ def padding_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
                 "at most " + percent(share),
                 why="perhaps a last state or a mean goes over the padding, or attention has no"
                 " mask: take states at lengths - 1, pack sequences, or give the mask",
-                rank=Rank.NOTE,
                 event=probe,
             )
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from trainguard.core.catalogue import SOON, invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import at_step, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Evaluation, Logged, Parameter, Probe, Step
@@ -99,13 +99,12 @@ class _Switch:
 def _never_awake(trace: Trace[Event], course: Course) -> Finding:
     """Return the note about a model that is in evaluation mode throughout."""
     step = course.steps[0]
-    return Finding(
+    return note(
         f"`{trace.subject}` trains a model in evaluation mode",
         course.at(step) + f", {and_more(step.asleep)}",
         "asleep in " + tally(course.steps, course.steps),
         "awake",
         why="pretrained models are often loaded in evaluation mode; model.train() is missing",
-        rank=Rank.NOTE,
         event=step,
     )
 
@@ -310,12 +309,11 @@ def _idle_graphs(trace: Trace[Event], judged: Sequence[Evaluation]) -> Iterator[
     """Yield a note where most evaluations build a graph."""
     graphs = [e for e in judged if e.gradients]
     if 2 * len(graphs) > len(judged):
-        yield Finding(
+        yield note(
             f"an evaluation of `{trace.subject}` builds a graph that nothing uses",
             at_step(graphs[0].step) + f", {graphs[0].module}",
             "a graph in " + portion(len(graphs), len(judged), "evaluations"),
             "no graph",
             why="torch.no_grad() or torch.inference_mode() is missing",
-            rank=Rank.NOTE,
             event=graphs[0],
         )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import Measure, at_step, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.counterfactual import WhatIf
@@ -66,13 +66,12 @@ def target_is_not_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
             )
     for probe in _of(trace, "shown"):
         if probe.step >= _LEAST_BATCHES and probe.measured >= _MOST_SHOWN * probe.reference:
-            yield Finding(
+            yield note(
                 f"most targets of `{trace.subject}` are shown to it, and the others are hidden",
                 probe.label,
                 portion(probe.measured, probe.reference, "targets") + " stand in their places",
                 "less than " + percent(_MOST_SHOWN),
                 why="perhaps labels of what is not hidden are to be -100, and not to count",
-                rank=Rank.NOTE,
                 event=probe,
             )
     for probe in _of(trace, "future"):
@@ -320,12 +319,11 @@ def layers_are_distinct(trace: Trace[Event]) -> Iterator[Finding]:
     """
     for probe in _of(trace, "shared"):
         if probe.measured > 1:
-            yield Finding(
+            yield note(
                 f"a model of `{trace.subject}` holds one layer at several places of a list",
                 probe.label,
                 integer(probe.measured, "places"),
                 Measure("1 place", 1, "places"),
                 why="[layer] * n repeats one layer; [make_layer() for _ in range(n)] makes several",
-                rank=Rank.NOTE,
                 event=probe,
             )

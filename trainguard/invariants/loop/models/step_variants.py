@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from trainguard.core.catalogue import SOON, invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import Measure, at_step, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.counterfactual import WhatIf
@@ -66,14 +66,13 @@ def order_of_samples_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
 def _make_note(trace: Trace[Event], first: WhatIf) -> Finding:
     """Return the note about a loss by hand that minds the order of its samples."""
     plain, other = first.numbers
-    return Finding(
+    return note(
         f"the loss of `{trace.subject}` depends on the order of the samples in a batch",
         at_step(first.step) + f", {first.label}",
         number(other),
         number(plain) + ", as in the order that they had",
         why="perhaps what belongs to a sample is sorted without the rest of it: put outputs, times"
         " and labels in one order. What pairs a sample with the next one on purpose does so too",
-        rank=Rank.NOTE,
         event=first,
     )
 

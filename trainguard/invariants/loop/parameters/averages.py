@@ -6,7 +6,7 @@ from itertools import groupby
 from math import isfinite
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import Measure, integer, number
 from trainguard.events.base import Event
 from trainguard.events.loop import Average, Probe
@@ -51,12 +51,11 @@ def average_follows_model(trace: Trace[Event]) -> Iterator[Finding]:
         faults = [list(_faults(trace, copy, promised)) for copy in named or copies]
         yield from faults[0] if all(faults) else ()
     elif max((count(course.steps) for course in courses(trace)), default=0) >= _FEW:
-        yield Finding(
+        yield note(
             f"`{trace.subject}` promises an average, and no copy of its model was found",
             measured=integer(0, "copies"),
             allowed=Measure(f"1 copy with a decay of {promised:.6g}", 1, "copies"),
             why="a copy that is kept outside of a module, as a list of tensors, is not seen",
-            rank=Rank.NOTE,
         )
 
 

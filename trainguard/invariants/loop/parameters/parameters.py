@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import sqrt
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Parameter, Probe
@@ -228,13 +228,12 @@ def _find_unreached(trace: Trace[Event], parameters: Iterable[Parameter]) -> Ite
             event=cut[0][0],
         )
     elif idle and _count_steps(trace) >= _LONG_ENOUGH:
-        yield Finding(
+        yield note(
             f"no gradient reaches a module of `{trace.subject}` that is called",
             _list_modules(idle),
             integer(0, "gradients") + f" in {_count_steps(trace)} steps",
             integer(1) + " or more",
             why="perhaps its output is detached, or nothing uses it",
-            rank=Rank.NOTE,
             event=idle[0][0],
         )
 

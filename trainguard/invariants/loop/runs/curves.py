@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from math import isfinite, log10
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, note
 from trainguard.core.measure import Measure, at_step
 from trainguard.curves.curve import Curve, Unreadable, noun
 from trainguard.curves.tolerance import ENVELOPES, FALSE_ALARMS, CurveDeparture, departs
@@ -75,10 +75,9 @@ def _of(trace: Trace[Event], kept: Kept) -> Iterator[Finding]:
 def _absent(what: str, kept: Kept) -> Finding:
     """Return a finding for a column that the run does not have."""
     if kept.column == "memory":
-        return Finding(
+        return note(
             f"{what} was not compared, for want of an accelerator",
             why="on a CPU it is that of the whole process, whatever ran in it before",
-            rank=Rank.NOTE,
             event=kept,
         )
     return Finding(
@@ -165,13 +164,12 @@ def _kept_apart(what: str, kept: Kept, away: CurveDeparture | None) -> Finding:
         if away
         else "the common snapshot holds"
     )
-    return Finding(
+    return note(
         f"{what} is now kept apart for this version of torch",
         measured=f"{kept.place}: {how}",
         allowed="one snapshot for all versions",
         why=f"{_list_changes(away) if away else ''}the snapshot of the other version stays as it is"
         "; delete it where the change is meant for all versions",
-        rank=Rank.NOTE,
         event=kept,
     )
 

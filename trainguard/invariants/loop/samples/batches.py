@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 
 from trainguard.core.catalogue import SOON, invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, note
 from trainguard.core.measure import integer
 from trainguard.events.base import Event
 from trainguard.events.loop import Step, Term
@@ -64,7 +64,7 @@ def accumulation_equals_full_batch(trace: Trace[Event]) -> Iterator[Finding]:
         several = [step for step in windows if len(step.weights) > 1]
         heavy = [s for s in several if all(abs(w - 1) <= near for w in s.weights)]
         if course.alone and len(sources) == 1 and count(heavy) > 1 and len(heavy) == len(several):
-            yield Finding(
+            yield note(
                 f"the micro-batches of `{trace.subject}` are added up and not averaged",
                 course.at(heavy[0]),
                 "weights that sum to "
@@ -73,7 +73,6 @@ def accumulation_equals_full_batch(trace: Trace[Event]) -> Iterator[Finding]:
                 "weights that sum to " + integer(1),
                 why="the loss is not divided by the number of micro-batches; the rate may make up"
                 " for it",
-                rank=Rank.NOTE,
                 event=heavy[0],
             )
 
@@ -205,13 +204,12 @@ def _drifts(trace: Trace[Event], course: Course, steps: Sequence[Step]) -> Itera
     for before, after in pairwise(held):
         one, other = before[-1], after[0]
         if len(one.batch) != len(other.batch) and sum(one.batch) != sum(other.batch):
-            yield Finding(
+            yield note(
                 f"the number of samples in a step of `{trace.subject}` drifts",
                 course.at(other) + f", {len(one.batch)} micro-batches, then {len(other.batch)}",
                 integer(sum(other.batch), "samples"),
                 integer(sum(one.batch), "samples") + ", as before",
                 why="perhaps the loader keeps its batch size, or a division leaves a remainder",
-                rank=Rank.NOTE,
                 event=other,
             )
             return

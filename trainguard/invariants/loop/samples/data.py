@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from math import isnan
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, note
 from trainguard.core.measure import Measure, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
@@ -223,13 +223,12 @@ def data_keeps_up(trace: Trace[Event]) -> Iterator[Finding]:
     allowed = trace.limit("data_keeps_up", 0.5)
     if course and len(steps) >= 5 and share > allowed and middle(s.wait for s in steps) >= 0.02:
         slow = max(steps, key=lambda s: s.wait)
-        yield Finding(
+        yield note(
             f"`{trace.subject}` waits for its data most of the time",
             f"median of {len(steps)} steps, longest at " + course.at(slow),
             percent(share) + f" of {number(middle(s.seconds for s in steps))} s per step",
             percent(allowed),
             why="more workers, or less work per sample, would shorten each step",
-            rank=Rank.NOTE,
             event=slow,
         )
 
