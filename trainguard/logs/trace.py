@@ -206,9 +206,8 @@ def _repeats(run: LoggedRun, numbers: _Numbers) -> Iterator[Repeat]:
         column = run.best(role)
         told = column.repeats if column is not None else None
         if column is not None and told is not None and told.steps:
-            regular = told.steps >= column.count - 1 and told.extra == column.count * (
-                told.most - 1
-            )
+            extra = column.count * (told.most - 1)
+            regular = told.steps >= column.count - 1 and told.extra == extra
             yield Repeat(
                 column=column.name,
                 source=column.parts[0].source,

@@ -134,9 +134,8 @@ def mutate(order: MutateRequest) -> int:
         run_mutants(work)
     except KeyboardInterrupt:
         done = sum(mutant.key in work.ledger.results for mutant in work.mutants)
-        say(
-            f"{done} of {len(work.mutants)} mutants were run: the same command goes on.", sys.stderr
-        )
+        told = f"{done} of {len(work.mutants)} mutants were run: the same command goes on."
+        say(told, sys.stderr)
         return INTERRUPTED
     survey = summarize(work)
     written = True
