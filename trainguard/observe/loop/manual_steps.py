@@ -89,7 +89,7 @@ class ManualSteps:
         window = Window("by hand", order=["forward", "backward"])
         window.losses = [] if latest is None else [latest]
         window.forwards = self.recorder.recent[:]
-        self.recorder.windows.append(window)
+        self.recorder.meet_window(window)
         return window
 
     def look(self) -> None:

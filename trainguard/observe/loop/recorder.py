@@ -32,7 +32,7 @@ from trainguard.observe.loop.watch.gradients.scaling import Scaling
 from trainguard.observe.loop.watch.runs.conditions import Conditions
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, listeners
 from trainguard.observe.loop.watchers import watchers
-from trainguard.observe.loop.window import Forward, Window
+from trainguard.observe.loop.window import Forward, Window, is_looked_at_closer
 from trainguard.observe.tools.module_names import ModuleNames
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
@@ -90,6 +90,7 @@ class Recorder:
         self.scaling = self.watcher(Scaling)
         self.faults = Faults(self.watchers, self.patches)
         self._told = listeners(self.watchers)
+        self._looks_closer = True  # in this step all watchers are told, and not the usual ones
         self._counting = Lock()
         self._by_optimizer: dict[int, Window] = {}
         self.store = EventStore(self.faults, self.keep)
@@ -198,6 +199,8 @@ class Recorder:
             if len(window.forwards) < 64:
                 window.forwards.append(seen)
         self._tell("forward", seen, module, inputs, output)
+        if not seen.gradients:
+            self._tell("evaluate", seen, module, inputs, output)
 
     def backward_begins(self, loss: torch.Tensor) -> None:
         """Tell that something is handed to backward."""
@@ -227,7 +230,7 @@ class Recorder:
 
     def _tell(self, instant: str, *what: Any) -> Columns:
         """Tell the watchers what happens, and return the columns that they answer with."""
-        return self.faults.tell(self._told[instant], *what)
+        return self.faults.tell(self._told[instant, self._looks_closer], *what)
 
     @torch.no_grad()
     def _tell_graphless(self, instant: str, *what: Any) -> Columns:
@@ -265,6 +268,9 @@ class Recorder:
         self.patches.watching = any(w.is_listened_to for w in going)
         if not skipped:
             self.count_step()
+        if self.patches.watching:
+            counts = (self.steps, self.age, *(window.index for window in self.windows))
+            self._looks_closer = any(map(is_looked_at_closer, counts))
         if self.live is not None:
             self.live.after_step(self)
 
@@ -283,9 +289,14 @@ class Recorder:
         window = Window("", weakref.ref(optimizer), source=caller(2))
         weakref.finalize(optimizer, window.release).atexit = False
         self._by_optimizer[id(optimizer)] = window
-        self.windows.append(window)
+        self.meet_window(window)
         window.hold()
         return window
+
+    def meet_window(self, window: Window) -> None:
+        """Take in a window, the first step of which is looked at more closely."""
+        self.windows.append(window)
+        self._looks_closer = True
 
     def is_bare(self, module: nn.Module) -> bool:
         """Say whether a module has no parameters; looked up once."""

@@ -111,10 +111,7 @@ class Window:
     @property
     def is_surveyed(self) -> bool:
         """Whether the step that ends this window is looked at more closely than most."""
-        index = self.index
-        if index & 31:  # most often
-            return index < 8 or not index & (index - 1)
-        return index < DENSE or not index & 255 or not index & (index - 1)
+        return is_looked_at_closer(self.index)
 
     def has_stopped(self, steps: int) -> bool:
         """Say whether its optimizer has made no step for far longer than it ever paused before."""
@@ -210,3 +207,10 @@ class Window:
         self.unscaled = False
         self.culprit = ""
         self.started = perf_counter()
+
+
+def is_looked_at_closer(index: int) -> bool:
+    """Say whether a step is one of the few that are looked at more closely, by its number."""
+    if index & 31:  # most often
+        return index < 8 or not index & (index - 1)
+    return index < DENSE or not index & 255 or not index & (index - 1)

@@ -26,6 +26,15 @@ if TYPE_CHECKING:
 
 Columns = dict[str, Any]  # fields of a Step; a tensor of one element becomes a float
 F = TypeVar("F", bound=Callable[..., Any])
+_INSTANTS = (
+    "forward",
+    "evaluate",
+    "before_backward",
+    "after_backward",
+    "before_step",
+    "after_step",
+)
+_BOTH = (False, True)
 
 
 class Watcher:
@@ -54,6 +63,11 @@ class Watcher:
 
         inputs: its positional arguments, then the values of its keywords.
         """
+
+    def evaluate(
+        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
+    ) -> None:
+        """See a call that builds no graph, once `forward` has been told of it."""
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """See what is handed to backward (its first tensor), with its graph still there."""
@@ -91,10 +105,17 @@ def shielded(method: F) -> F:
     return wrapper  # type: ignore[return-value]
 
 
-def listeners(watchers: Iterable[Watcher]) -> dict[str, list[Any]]:
-    """Return the methods that watchers define themselves, by the instant they are called at."""
-    names = ("forward", "before_backward", "after_backward", "before_step", "after_step")
-    return {name: [getattr(w, name) for w in watchers if overrides(w, name)] for name in names}
+def now_and_then(method: F) -> F:
+    """Mark a method of a watcher that does nothing but at the recorder's closer looks."""
+    method.now_and_then = True  # type: ignore[attr-defined]
+    return method
+
+
+def listeners(watchers: Iterable[Watcher]) -> dict[tuple[str, bool], list[Any]]:
+    """Return the methods that watchers define, by their instant and whether it is a closer look."""
+    told = {name: [getattr(w, name) for w in watchers if overrides(w, name)] for name in _INSTANTS}
+    usual = {name: [m for m in told[name] if not hasattr(m, "now_and_then")] for name in told}
+    return {(name, closer): (told if closer else usual)[name] for name in told for closer in _BOTH}
 
 
 def overrides(watcher: Watcher, method: str) -> bool:

@@ -6,14 +6,11 @@ from typing import Any
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
-from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, now_and_then
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.heap import living
 
-_STEPS = {
-    4,
-    64,
-}  # at which it is looked: callbacks are there from the beginning, in a second fit too
+_STEPS = {4, 64}  # when it is looked: callbacks are there early on, in a second fit too
 _CALLBACKS = {
     f"{package}.callbacks.{module}": kind
     for package in ("lightning.pytorch", "pytorch_lightning")
@@ -33,6 +30,7 @@ class ChosenModels(Watcher):
         super().__init__(recorder)
         self._found: set[tuple[str, str, str]] = set()
 
+    @now_and_then
     def after_step(self, window: Window) -> Columns:
         """Look for the callbacks, where their modules have been imported."""
         if self.recorder.steps in _STEPS:

@@ -17,7 +17,7 @@ from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, Los
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.said.logged import LoggedValues
 from trainguard.observe.loop.watch.samples.batches import Batches
-from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, now_and_then
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.patches import Patches
 
@@ -68,7 +68,7 @@ class EvaluationMetrics(Watcher):
         self._served = self.recorder.watcher(Batches).recent
         self.recorder.watcher(LossFunctions).listeners.append(self._on_loss)
 
-    def forward(
+    def evaluate(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Keep the output of a pass that does not learn, and the targets that were served."""
@@ -91,6 +91,7 @@ class EvaluationMetrics(Watcher):
             ignored = tally.ignored
             own.losses.append((value.detach().clone(), (target != ignored).sum()))
 
+    @now_and_then
     def after_step(self, window: Window) -> Columns:
         """Measure the evaluations that are over, where a step is looked at more closely."""
         if self._over and window.is_surveyed:

@@ -60,7 +60,7 @@ class EvaluationSkill(Watcher):
         self._batches = self.recorder.watcher(Batches)
         self.recorder.watcher(LossFunctions).listeners.append(self._on_loss)
 
-    def forward(
+    def evaluate(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Compare the output of a pass that does not learn with the classes that were served."""

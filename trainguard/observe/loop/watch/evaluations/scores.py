@@ -88,7 +88,7 @@ class Scores(Watcher):
         """Tell the calls of one backward from those of the next."""
         self._backwards += 1
 
-    def forward(
+    def evaluate(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Compare the output of a pass that does not learn with the classes it is to name."""
@@ -96,7 +96,7 @@ class Scores(Watcher):
         for target in served:
             if not target.is_floating_point():
                 self._add(place, "cross_entropy", output, target)
-        if served or forward.gradients or self._measured or not self.recorder.steps:
+        if served or self._measured or not self.recorder.steps:
             return
         near = self._near.find(forward.module, inputs, output, self._ignored)
         if near is not None:

@@ -11,7 +11,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.gradients import autograd_graph
-from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, now_and_then
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.user_line import caller
 
@@ -49,6 +49,7 @@ class BroadcastLosses(Watcher):
         self._outputs: dict[int, str] = {}  # sizes of outputs in this window: the module's name
         self._found: dict[str, Probe] = {}
 
+    @now_and_then
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
@@ -57,6 +58,7 @@ class BroadcastLosses(Watcher):
             sizes = [t.numel() for t in tensors_in(output) if t.requires_grad and 0 < t.dim() < 3]
             self._outputs |= {size: forward.module for size in sizes[:8] if size > 1}
 
+    @now_and_then
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look at the graph of the loss."""
         if not self._outputs or self._found or loss.grad_fn is None:
@@ -78,6 +80,7 @@ class BroadcastLosses(Watcher):
                 source=source,
             )
 
+    @now_and_then
     def after_step(self, window: Window) -> Columns:
         """Forget the outputs of the window."""
         self._outputs.clear()

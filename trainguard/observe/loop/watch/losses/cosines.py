@@ -10,7 +10,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, now_and_then
 from trainguard.observe.tools.user_line import caller
 
 _STEPS = {0, 1, 2, 4, 8, 16}  # that are looked at
@@ -31,6 +31,7 @@ class Cosines(Watcher):
         self._steps = self._wrong = 0
         self._source = self._label = ""
 
+    @now_and_then
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look at the products that a loss is made of."""
         if loss.grad_fn is None or self.recorder.age not in _STEPS:

@@ -10,7 +10,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node, signed
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, now_and_then
 from trainguard.observe.tools.user_line import caller
 
 _STEPS = {0, 1, 2, 4, 8, 16}  # that are looked at
@@ -38,6 +38,7 @@ class PickedClasses(Watcher):
         self._seen = self._found = self._twice = self._looked = 0
         self._axes = self._source = self._source_of_twice = ""
 
+    @now_and_then
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look for classes that are picked in the graph of a loss."""
         if loss.grad_fn is None or self.recorder.steps not in _STEPS:

@@ -14,7 +14,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import SAME, Node, kind_of
-from trainguard.observe.loop.watch.watcher import Watcher, shielded
+from trainguard.observe.loop.watch.watcher import Watcher, now_and_then, shielded
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller, user_frames, variables_of
 
@@ -70,6 +70,7 @@ class PolicyWeights(Watcher):
             if isinstance(kind, type) and "sample" in vars(kind):
                 patches.replace(kind, "sample", self._drawing)
 
+    @now_and_then
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look for weighted log-probabilities in the graph of a loss."""
         if not self._draws or self.recorder.age not in _STEPS or loss.grad_fn is None:

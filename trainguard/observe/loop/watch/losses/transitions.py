@@ -9,7 +9,7 @@ from torch import nn
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.locate_nonfinite import tensors_in
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, now_and_then
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.local_values import has_rows, start_of
 from trainguard.observe.tools.owners import NEXT, named_tensors, words_in
@@ -35,6 +35,7 @@ class Transitions(Watcher):
         self._steps: dict[int, tuple[int, int]] = {}  # states that stayed, and all, by step
         self._source = ""
 
+    @now_and_then
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:

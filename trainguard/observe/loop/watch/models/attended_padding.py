@@ -11,7 +11,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, now_and_then
 from trainguard.observe.tools.user_line import caller
 
 _STEPS = {0, 1, 2, 4, 8, 16, 32, 64}  # that are looked at
@@ -43,6 +43,7 @@ class AttendedPadding(Watcher):
         super().__init__(recorder)
         self._sights: dict[str, _Sight] = {}
 
+    @now_and_then
     def before_backward(self, loss: torch.Tensor) -> None:
         """Compare what each attention sees with the padding of the tables of its shape."""
         if loss.grad_fn is None or self.recorder.age not in _STEPS:

@@ -18,7 +18,7 @@ from trainguard.observe.loop.watch.gradients.autograd_graph import Node
 from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.losses.row_ends import RowEnds
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, now_and_then
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.patches import Patches
 
@@ -150,6 +150,7 @@ class PaddingRows(Watcher):
             call = _PaddedLoss(tally, scores.detach(), target.detach())
             self._calls = [*self._calls[1 - _MOST_CALLS :], call]
 
+    @now_and_then
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:

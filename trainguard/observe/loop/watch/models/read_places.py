@@ -11,7 +11,7 @@ from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node, signed
 from trainguard.observe.loop.watch.losses.row_ends import ends_of
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, now_and_then
 from trainguard.observe.tools.user_line import caller
 
 _STEPS = {0, 1, 2, 4, 8, 16, 32, 64}  # that are looked at
@@ -50,6 +50,7 @@ class ReadPlaces(Watcher):
         super().__init__(recorder)
         self._readings: dict[str, _Reading] = {}
 
+    @now_and_then
     def before_backward(self, loss: torch.Tensor) -> None:
         """Compare the last places that are read with the rows of the tables below."""
         if loss.grad_fn is None or self.recorder.age not in _STEPS:

@@ -12,7 +12,7 @@ from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node
 from trainguard.observe.loop.watch.gradients.term_gradients import TermGradients
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, now_and_then
 from trainguard.observe.tools.user_line import caller
 
 _STEPS = {0, 1, 2, 4, 8}  # that are looked at
@@ -55,6 +55,7 @@ class ReshapedAxes(Watcher):
         self._found: dict[tuple[str, str], _Reshape] = {}  # by the kind of probe, and its label
         self._steps = 0
 
+    @now_and_then
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look at the views that a loss is made of."""
         if loss.grad_fn is None or self.recorder.age not in _STEPS:

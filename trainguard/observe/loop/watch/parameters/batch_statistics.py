@@ -37,11 +37,11 @@ class BatchStatistics(Watcher):
         )
         self._found: dict[str, Probe] = {}
 
-    def forward(
+    def evaluate(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Look at the statistics of a module in evaluation mode, once between two steps."""
-        if module.training or forward.gradients or not self.recorder.steps:
+        if module.training or not self.recorder.steps:
             return
         layers = self._layers.get(module)
         if layers is None:

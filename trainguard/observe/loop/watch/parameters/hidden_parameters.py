@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from trainguard.observe.loop.watch.gradients import autograd_graph
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, now_and_then
 from trainguard.observe.tools.heap import living
 
 _MOST_NODES = 20000
@@ -27,6 +27,7 @@ class HiddenParameters(Watcher):
         super().__init__(recorder)
         self._looked = (-1, 0)
 
+    @now_and_then
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look at the leaves of the graph, now and then."""
         step = self.recorder.steps

@@ -12,7 +12,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
-from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, now_and_then, shielded
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.local_values import local_values, start_of
 from trainguard.observe.tools.patches import Patches
@@ -68,6 +68,7 @@ class Ties(Watcher):
         """Listen to what is registered with modules."""
         patches.on_undo(register_module_parameter_registration_hook(self._register).remove)
 
+    @now_and_then
     def before_step(self, window: Window) -> Columns:
         """See before the first step of an optimizer which of its parameters came apart."""
         if window.index == 0 and self._ties:
@@ -80,6 +81,7 @@ class Ties(Watcher):
                     self._apart.append(tie)
         return {}
 
+    @now_and_then
     def after_step(self, window: Window) -> Columns:
         """See whether the values of those that came apart differ."""
         for tie in self._apart if window.is_surveyed else ():

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from trainguard.observe.loop.deferred import Deferred
-from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, now_and_then
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.fingerprint import sample_elements
 
@@ -23,6 +23,7 @@ class UpdateNorms(Watcher):
         super().__init__(recorder)
         self._before: dict[int, torch.Tensor] = {}
 
+    @now_and_then
     def before_step(self, window: Window) -> Columns:
         """Remember some elements of the parameters."""
         # L-BFGS moves them between the calls of its closure: the first look counts.
@@ -30,6 +31,7 @@ class UpdateNorms(Watcher):
             self._before[id(window)] = _sample(window.parameters)
         return {}
 
+    @now_and_then
     def after_step(self, window: Window) -> Columns:
         """Measure how far they have moved."""
         before = self._before.pop(id(window), None)

@@ -9,7 +9,7 @@ from torch import nn
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
-from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, now_and_then
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.local_values import has_memory
 
@@ -31,6 +31,7 @@ class ZeroFactors(Watcher):
         self._frozen: dict[str, weakref.ref[torch.Tensor]] = {}  # factors that are zero, by name
         self._source = ""  # where the class of the first of them computes
 
+    @now_and_then
     def before_step(self, window: Window) -> Columns:
         """Look at the modules that were called before the first step of an optimizer."""
         if window.optimizer is not None and not window.index and self.recorder.probe:

@@ -9,7 +9,7 @@ import torch
 
 from trainguard.core.secrets import hide_secrets, is_secret
 from trainguard.events.base import Plain
-from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, now_and_then
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.devices import autocast_dtype, module_of
 
@@ -29,6 +29,7 @@ class Conditions(Watcher):
         super().__init__(recorder)
         self.seen: dict[str, Plain] = {}
 
+    @now_and_then
     def before_step(self, window: Window) -> Columns:
         """Look at the first step of the run, once."""
         if "device" not in self.seen and window.parameters:

@@ -14,7 +14,7 @@ from torch import nn
 from trainguard.events.base import Event
 from trainguard.events.loop import RunGrowth
 from trainguard.observe.loop.watch.gradients import autograd_graph
-from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, now_and_then
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.user_line import caller, foreign, user_frame, variables_of
 
@@ -71,6 +71,7 @@ class Growing(Watcher):
         self._graphs.append((self.recorder.steps, weakref.ref(mark)))
         self._made.append(self.recorder.steps)
 
+    @now_and_then
     def before_backward(self, loss: torch.Tensor) -> None:
         """See whether a loss has nodes of earlier steps behind it."""
         step, last = self.recorder.steps, self._traced
@@ -89,6 +90,7 @@ class Growing(Watcher):
         self._reaches_back = self._reaches_back or known
         self._add("history", step, nodes, int(known), "", caller() if known else "")
 
+    @now_and_then
     def after_step(self, window: Window) -> Columns:
         """Look at what there is, at the same steps whatever optimizers there are."""
         step = self.recorder.steps
