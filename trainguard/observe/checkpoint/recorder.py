@@ -201,7 +201,7 @@ class CheckpointRecorder(Recorder):
             n for n in later if not any(f"{r}/".startswith(f"{n}/") for r in read)
         )
         for window in self.windows:
-            window.index = 0
+            window.index, window.is_surveyed = 0, True
 
     def backward_begins(self, loss: torch.Tensor) -> None:
         """Be killed, where that is due; what went before has been taken down."""

@@ -80,10 +80,10 @@ def find_waiting(columns: dict[str, Any]) -> Waiting:
     found: Waiting = {}
     for name, value in columns.items():
         kind = type(value)
-        if kind in _PLAIN:
+        if kind in _PLAIN or (kind is tuple and _PLAIN.issuperset(map(type, value))):
             continue
         entries = value if kind is tuple else (value.tensor if kind is Deferred else value,)
-        own = [e for e in entries if type(e) not in _PLAIN and isinstance(e, torch.Tensor)]
+        own = [entry for entry in entries if isinstance(entry, torch.Tensor)]
         if own:
             found[name] = own
     return found

@@ -8,6 +8,7 @@ tensor: a recorded run is bit for bit the run that it would have been.
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from threading import Lock
 from time import perf_counter
@@ -24,6 +25,7 @@ from trainguard.observe.loop import hooks
 from trainguard.observe.loop.curves import UlpPerturbation
 from trainguard.observe.loop.faults import Faults
 from trainguard.observe.loop.live_looks import LiveLooks
+from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.manual_steps import ManualSteps
 from trainguard.observe.loop.stopped import Stopped
 from trainguard.observe.loop.thinning import EventStore
@@ -78,6 +80,7 @@ class Recorder:
         self.thread = TrainingThread(self)
         self.hand = ManualSteps(self)
         self.recent: list[Forward] = []  # the latest calls of outermost modules
+        self.given: list[torch.Tensor] = []  # to the call that is told of; none of numbers alone
         self.asks: Callable[..., None] | None = None  # told before a module is called
         self.before_pass: Callable[[nn.Module], None] | None = None  # told so after a load
         self.live: LiveLooks | None = None  # what looks at the trace so far, now and then
@@ -198,9 +201,12 @@ class Recorder:
             window.did(word)
             if len(window.forwards) < 64:
                 window.forwards.append(seen)
+        with suppress(Exception):  # whatever somebody's inputs do when they are looked at
+            self.given = [tensor for tensor in tensors_in(inputs) if tensor.dim()]
         self._tell("forward", seen, module, inputs, output)
         if not seen.gradients:
             self._tell("evaluate", seen, module, inputs, output)
+        self.given = []
 
     def backward_begins(self, loss: torch.Tensor) -> None:
         """Tell that something is handed to backward."""

@@ -49,6 +49,7 @@ class Window:
 
     name: given at the first step, so that optimizers that never step do not take numbers.
     earlier: whether it was made before the recording. index: how many steps it has made since.
+    is_surveyed: whether the step that ends it is looked at more closely than most.
     parameters: the trainable ones that it holds.
     received: how often each of them got a gradient in this window.
     fresh: whether none of them got one yet. reached: whether the latest backward gave any.
@@ -66,6 +67,7 @@ class Window:
     optimizer: "weakref.ref[torch.optim.Optimizer] | None" = None
     earlier: bool = False
     index: int = 0
+    is_surveyed: bool = True
     parameters: list[torch.Tensor] = field(default_factory=list)
     received: list[int] = field(default_factory=list)
     fresh: bool = True
@@ -107,11 +109,6 @@ class Window:
     def is_listened_to(self) -> bool:
         """Whether passes are told of in it; a step by hand is known only once the next begins."""
         return self.is_watched or (self.optimizer is None and (self.index + 1) % self.stride == 0)
-
-    @property
-    def is_surveyed(self) -> bool:
-        """Whether the step that ends this window is looked at more closely than most."""
-        return is_looked_at_closer(self.index)
 
     def has_stopped(self, steps: int) -> bool:
         """Say whether its optimizer has made no step for far longer than it ever paused before."""
@@ -200,6 +197,7 @@ class Window:
             self.pause = max(self.pause, steps - self.latest)
         self.latest = steps
         self.index += 1
+        self.is_surveyed = is_looked_at_closer(self.index)
         self.received = [0] * len(self.parameters)
         self.fresh = True
         self.order, self.losses, self.forwards = [], [], []

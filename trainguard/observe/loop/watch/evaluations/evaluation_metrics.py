@@ -72,7 +72,7 @@ class EvaluationMetrics(Watcher):
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Keep the output of a pass that does not learn, and the targets that were served."""
-        for target in self._skill.targets_of(forward, inputs, output)[:1]:
+        for target in self._skill.targets_of(forward, output)[:1]:
             own = self._evaluation(f"of {forward.module}")
             if own is not None:
                 self._add(own, output, target)

@@ -9,7 +9,6 @@ from torch import nn
 
 from trainguard.events.base import Event
 from trainguard.events.fit import Skill
-from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.losses.constant_predictions import count_wanted
 from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
@@ -64,16 +63,14 @@ class EvaluationSkill(Watcher):
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Compare the output of a pass that does not learn with the classes that were served."""
-        for target in self.targets_of(forward, inputs, output):
+        for target in self.targets_of(forward, output):
             self._add(f"of {forward.module}", output, target)
 
-    def targets_of(
-        self, forward: Forward, inputs: tuple[Any, ...], output: Any
-    ) -> list[torch.Tensor]:
+    def targets_of(self, forward: Forward, output: Any) -> list[torch.Tensor]:
         """Return what a loader served with the input of a pass that does not learn."""
         if forward.gradients or not isinstance(output, torch.Tensor):
             return []
-        given = next((tensor for tensor in tensors_in(inputs) if tensor.dim()), None)
+        given = next(iter(self.recorder.given), None)
         served = self._batches.origin(given) if given is not None else None
         return served.alive()[1:] if served is not None and served.paired else []
 

@@ -92,7 +92,7 @@ class Scores(Watcher):
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Compare the output of a pass that does not learn with the classes it is to name."""
-        place, served = f"of {forward.module}", self._skill.targets_of(forward, inputs, output)
+        place, served = f"of {forward.module}", self._skill.targets_of(forward, output)
         for target in served:
             if not target.is_floating_point():
                 self._add(place, "cross_entropy", output, target)

@@ -71,18 +71,18 @@ class Gradients(Watcher):
         """Name what was not finite first: what the loss showed, else a parameter's gradient."""
         if window.culprit or window.norms is None:
             return {"culprit": window.culprit} if window.culprit else {}
-        pairs = window.gradients()
-        name_of, count = self.recorder.names.parameter, len(pairs)
+        name_of, count = self.recorder.names.parameter, len(window.norms)
         # Those on the CPU are read before the step is over, so that nothing is kept by a reference.
         here = window.norms.is_cpu
-        name_at = (lambda place: name_of(pairs[place][0])) if here else _namer(pairs, name_of)
+        name_at = None if here else _namer(window.gradients(), name_of)
 
         def culprit(each: list[float]) -> str:
             """Return the last of the model whose gradient is not finite: it had it first."""
             if isfinite(sum(each)):
                 return ""
             bad = [i for i, norm in zip(range(count), each, strict=False) if norm - norm != 0]
-            return f"gradient of `{name_at(bad[-1])}`" if bad else ""
+            named = name_at or _namer(window.gradients(), name_of)
+            return f"gradient of `{named(bad[-1])}`" if bad else ""
 
         return {"culprit": Deferred(window.norms, culprit)}
 

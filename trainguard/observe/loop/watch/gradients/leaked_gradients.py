@@ -117,9 +117,11 @@ class LeakedGradients(Watcher):
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Ask to be told how a loss pulls at an output."""
-        first = next((t for t in tensors_in(inputs) if t.dim()), None) if self._several() else None
+        if not self.recorder.given or not self._several():
+            return
+        first = self.recorder.given[0]
         made = next((t for t in tensors_in(output) if t.grad_fn is not None), None)
-        if first is None or made is None or made.numel() > _ROOM:
+        if made is None or made.numel() > _ROOM:
             return
         place = id(module), fingerprint([first])
         if not place[1]:

@@ -45,26 +45,29 @@ class NoiseTargets(Watcher):
         self._open: tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]] | None = None
         self._rows: list[torch.Tensor] = []
         self._name = self._source = ""
-        self._off = not recorder.probe
         self._vain = 0
 
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Remember a pass with what is called noise, of the shape of what the model returns."""
-        if self._off or not forward.gradients or len(self._rows) >= _LOOKS:
+        if not self.recorder.probe or len(self._rows) >= _LOOKS:
+            self.recorder.dismiss(self)
+            return
+        if not forward.gradients:
             return
         returned = [t for t in tensors_in(output) if t.requires_grad and t.is_floating_point()]
         if not returned or returned[0].dim() < 2 or returned[0].numel() > _LARGEST:
             return
         self._vain += 1
-        self._off = not self._rows and self._vain > _VAIN
+        if not self._rows and self._vain > _VAIN:
+            self.recorder.dismiss(self)
         shape, given = returned[0].shape, [t for t in tensors_in(inputs) if t.is_floating_point()]
         for _, name, tensor in named_tensors():
             if not words_in(name) & _NAMES or tensor.shape != shape or tensor.requires_grad:
                 continue
             if start_of(tensor) in map(start_of, given):
-                self._off = True  # a model that is given the noise makes something of it
+                self.recorder.dismiss(self)  # a model that is given it makes something of it
                 return
             parts = list(_find_parts(given, shape))[:_PARTS]
             if parts and tensor.is_floating_point():

@@ -42,7 +42,10 @@ class BatchedGraphs(Watcher):
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Look at what a pass that learns is given, if it is a batch of graphs."""
-        if not forward.gradients or self._passes >= _PASSES:
+        if self._passes >= _PASSES:
+            self.recorder.dismiss(self)
+            return
+        if not forward.gradients:
             return
         given = [t for t, _ in zip(tensors_in(inputs), range(_INPUTS), strict=False) if t.is_cpu]
         edges = next((t for t in given if _is_number(t) and t.dim() == 2 and len(t) == 2), None)

@@ -108,7 +108,7 @@ class Batches(Watcher):
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Count the samples of a pass, and take the fingerprint of its input."""
-        given = [tensor for tensor in tensors_in(inputs) if tensor.dim()]
+        given = self.recorder.given
         if not given:
             return
         first = given[0]

@@ -67,7 +67,7 @@ class EpochPairs(Watcher):
         if forward.module != (self._module or forward.module):
             self._left[0] = 0  # several modules: which of them is given a sample is not known
             return
-        given = [t for t in tensors_in(inputs) if t.dim()]
+        given = self.recorder.given
         made = next((t for t in tensors_in(output) if t.requires_grad), None)
         if 0 < len(given) <= _INPUTS and made is not None:
             self._module = forward.module

@@ -117,7 +117,7 @@ class InputScales(Watcher):
         last, served, self._last = self._last, self._served, None
         if last is not None and served is not None:  # no loss was computed of the pass before
             self._ask(last, served)
-        given = next((t for t in tensors_in(inputs) if t.dim()), None)
+        given = next(iter(self.recorder.given), None)
         if given is None or not self.recorder.probe or not _is_measurable(given):
             return
         known = self._trained.setdefault(forward.module, _Trained())
@@ -130,7 +130,7 @@ class InputScales(Watcher):
             if not known.alike and made is not None and self.recorder.steps >= _STEPS:
                 call = CopyableCall.of(forward, module, inputs)
                 self._last = call, weakref.ref(made), forward.module, caller(4)
-                targets = self._skill.targets_of(forward, inputs, output)
+                targets = self._skill.targets_of(forward, output)
                 self._served = _guess_loss(made, targets[0]) if targets else None
 
     def finish(self) -> Iterable[Event]:

@@ -12,7 +12,6 @@ from torch import nn
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
-from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.samples.batches import Batches
@@ -136,7 +135,7 @@ class SamplePairs(Watcher):
             self._unknown = True
         self._given = None
         if all(left > 0 for left in self._left[forward.gradients]):
-            given = [t for t in tensors_in(inputs) if t.dim()][: _INPUTS + 1]
+            given = self.recorder.given[: _INPUTS + 1]
             self._given = forward, [weakref.ref(tensor) for tensor in given]
         elif not forward.gradients:
             self._unknown = True

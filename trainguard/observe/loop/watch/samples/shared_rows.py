@@ -11,7 +11,6 @@ from torch import nn
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
-from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.samples.overlapping_windows import (
     OverlappingWindows,
@@ -139,7 +138,7 @@ class SharedRows(Watcher):
         left = self._left[forward.gradients]
         if min(left) <= 0:
             return
-        given = [t for t in tensors_in(inputs) if t.dim()]
+        given = self.recorder.given
         rows: list[int] = []
         runs: Runs = []
         with suppress(Exception):  # tensors of foreign kinds refuse what they like

@@ -14,7 +14,6 @@ from torch import nn
 from trainguard.core.names import EVALUATION, words_of
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
-from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, IGNORED, LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
@@ -77,8 +76,7 @@ class SplitRows(Watcher):
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Keep what a pass returns, and see what was said of the one before."""
-        given = (tensor for tensor in tensors_in(inputs) if tensor.dim() and not tensor.is_nested)
-        first = next(given, None)
+        first = next((tensor for tensor in self.recorder.given if not tensor.is_nested), None)
         if first is None or len(first) < _LEAST or self._evaluations >= _EVALUATIONS:
             return
         if not self._logged.says_evaluation:
