@@ -49,6 +49,28 @@ def test_a_loss_by_hand(measure, share) -> None:
     assert answer.measured == share or 0 < answer.measured < 1 == 2 * share
 
 
+@pytest.mark.parametrize(("reduction", "share"), [("mean", 0.0), ("sum", 0.5)])
+def test_rows_that_an_order_draws(reduction, share) -> None:
+    """Without a loader, the rows are cut where they are taken from tables."""
+    torch.manual_seed(0)
+    points = torch.randn(64, 6)
+    wanted = points.sum(1)
+    with Recorder("x") as recorder:
+        net = nn.Linear(6, 1)
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+        order = torch.randperm(64)
+        for begin in range(0, 64, 8):
+            inputs, target = points[order[begin : begin + 8]], wanted[order[begin : begin + 8]]
+            outputs = net(inputs)[:, 0]
+            loss = F.l1_loss(outputs, target) + getattr(outputs.square(), reduction)()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    asked = (event for event in recorder.trace if isinstance(event, WhatIf))
+    answer = next(event for event in asked if event.question == "batch divided")
+    assert answer.measured == share or 0 < answer.measured < 1 == 2 * share
+
+
 def test_what_cannot_be_divided() -> None:
     """A loss of one function is not asked about, and a root or other noise says nothing."""
     assert ask(F.mse_loss) is None

@@ -54,7 +54,7 @@ def components_are_balanced(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant(
     "loop",
     evidence=has_answer(
-        "batch divided", "no loader drew batches for a loss of several terms, or by hand"
+        "batch divided", "no batch was drawn for a loss of several terms, or by hand"
     ),
 )
 def terms_are_reduced_alike(trace: Trace[Event]) -> Iterator[Finding]:
@@ -66,8 +66,8 @@ def terms_are_reduced_alike(trace: Trace[Event]) -> Iterator[Finding]:
         where the two explain all seven losses to 1e-4. What is found is a note.
     Allows: 1 % of either; terms that do not depend on the samples, as penalties of weights.
     Misses: losses whose samples depend on each other (negatives of the batch, roots and ratios of
-        sums, batch norm), random numbers that are not normal, batches that no loader draws, or that
-        hold anything but a row for each sample.
+        sums, batch norm), random numbers that are not normal, batches that neither a loader nor an
+        order of rows draws, or that hold anything but a row for each sample.
     Why: a mean beside a sum is smaller by the number of samples: the sum drowns it, and a weight
         that was found for one batch size is wrong for another, as for the last of an epoch.
     Source: PyTorch examples, VAE (both terms are sums); Burgess et al., Understanding disentangling

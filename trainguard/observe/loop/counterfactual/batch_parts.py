@@ -11,10 +11,20 @@ from torch.overrides import TorchFunctionMode
 from trainguard.observe.loop.counterfactual.forking import Exit, Report
 from trainguard.observe.loop.counterfactual.order import drop_nothing
 from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall
-from trainguard.observe.loop.counterfactual.replay import BatchAgain, latest_iterator, serve_again
+from trainguard.observe.loop.counterfactual.replay import (
+    BatchAgain,
+    Rewound,
+    is_order,
+    latest_iterator,
+    serve_again,
+    take_again,
+    variables,
+)
+from trainguard.observe.loop.counterfactual.sample_axis import FRAMES, with_rows
 from trainguard.observe.loop.counterfactual.samples import refuse_statistics
 from trainguard.observe.loop.counterfactual.witness import Witness, read_streams_at, total
 from trainguard.observe.loop.watch.models.mixing_probe import draws_samples
+from trainguard.observe.tools.user_line import user_frames, variables_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -47,7 +57,7 @@ class BatchDivided(BatchAgain):
     settled_by = ()
 
     def fits(self, call: ModuleCall) -> str:
-        """Ask where one optimizer learns from a loader that draws its samples."""
+        """Ask where one optimizer learns from samples that a loader or an order draws."""
         rows = _count_drawn(call)
         able = rows >= _LEAST_ROWS and rows % 4 == 0 and super().fits(call)
         return f"{rows} samples whole, in halves, in quarters" if able else ""
@@ -60,7 +70,6 @@ class BatchDivided(BatchAgain):
         """Take randomness out, and let nothing be learned."""
         torch.batch_norm = refuse_statistics(torch.batch_norm, way_out)
         drop_nothing(call.module)
-        _WithoutNoise().__enter__()  # type: ignore[no-untyped-call]
         register_optimizer_step_pre_hook(_forget_gradients)
 
     def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
@@ -69,6 +78,11 @@ class BatchDivided(BatchAgain):
         iterator = latest_iterator(call)
         if iterator is not None:
             serve_again(iterator, witness.serve)
+        elif take_again(call):
+            witness.begin_with_steps()
+        else:
+            way_out.void("the batch does not come again")
+        _Divided(witness, iterator is None).__enter__()  # type: ignore[no-untyped-call]
         return witness
 
     def compare(self, plain: Report, edited: Report) -> Contrast:
@@ -104,17 +118,37 @@ class _PartsWitness(Witness):
 
     def __init__(self, recorder: "Recorder", way_out: Exit, module: "nn.Module", rows: int) -> None:
         super().__init__(recorder, way_out, module)
-        self._rows, self._losses, self._before = rows, list[float](), 0
+        self.drawn, self._losses, self._before = rows, list[float](), 0
+
+    @property
+    def part(self) -> slice:
+        """The rows that are served now: all of them before the first part."""
+        begin, end = _PARTS[max(0, len(self._losses) - 1)]
+        return slice(int(begin * self.drawn), int(end * self.drawn))
 
     def serve(self, batch: Any) -> Any:
         """Return the next part of a batch, and look at all that is made of it."""
+        self._go_on()
+        return _cut(batch, self.part, self.drawn, self.way_out.void)
+
+    def begin_with_steps(self) -> None:
+        """Go on to the next part with each step, where no loader serves it, and rewind."""
+        rewinds = Rewound(*variables())
+
+        def go_on(*_: Any) -> None:
+            """Put random generators back, and go on."""
+            rewinds.put_back()
+            self._go_on()
+
+        register_optimizer_step_pre_hook(go_on)
+
+    def _go_on(self) -> None:
+        """Go on to the next part, or report after the last one."""
         if len(self._losses) == len(_PARTS):
             self.way_out.report(losses=self._losses)
-        begin, end = (int(share * self._rows) for share in _PARTS[len(self._losses)])
         self._losses.append(0.0)
         self.recorder.patches.watching = True
         self._before = read_streams_at()
-        return _cut(batch, slice(begin, end), self._rows, self.way_out.void)
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Take down the loss."""
@@ -127,19 +161,31 @@ class _PartsWitness(Witness):
             self.way_out.void("random numbers are drawn")
 
 
-class _WithoutNoise(TorchFunctionMode):
-    """Draws zeros from normal distributions, and leaves the random stream where it is."""
+class _Divided(TorchFunctionMode):
+    """Takes the rows of a part from tables, and draws zeros from normal distributions."""
+
+    def __init__(self, witness: _PartsWitness, takes: bool) -> None:
+        super().__init__()
+        self._witness, self._takes = witness, takes
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Call a function of torch, and set what it has drawn to zero."""
-        if getattr(func, "__name__", "") not in _NORMAL:
+        name = getattr(func, "__name__", "")
+        if self._takes and name == "__getitem__" and self._is_batch(args[1]):
+            return func(args[0], args[1][self._witness.part])
+        if name not in _NORMAL:
             return func(*args, **(kwargs or {}))
         stream = torch.default_generator.get_state()
         result = func(*args, **(kwargs or {}))
         torch.default_generator.set_state(stream)
         return result.detach_().zero_()
+
+    def _is_batch(self, index: Any) -> bool:
+        """Say whether an index has a number for each sample of a batch."""
+        able = isinstance(index, torch.Tensor) and index.dim() == 1 and index.dtype == torch.int64
+        return able and len(index) == self._witness.drawn
 
 
 def _forget_gradients(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -150,10 +196,14 @@ def _forget_gradients(optimizer: torch.optim.Optimizer, *_: Any) -> None:
 
 
 def _count_drawn(call: ModuleCall) -> int:
-    """Return how many samples the loader of the latest batch draws for one."""
+    """Return how many samples a loader, or an order of the user's, draws for a batch; or 0."""
     iterator = latest_iterator(call)
-    sampler = draws_samples(iterator()) if iterator is not None else None
-    return sampler.batch_size if sampler is not None else 0
+    if iterator is not None:
+        sampler = draws_samples(iterator())
+        return sampler.batch_size if sampler is not None else 0
+    given, held = with_rows(call), map(variables_of, user_frames(FRAMES))
+    orders = given and any(is_order(value) for each in held for value in each.values())
+    return len(given[0]) if orders else 0
 
 
 def _cut(batch: Any, part: slice, rows: int, void: Callable[[str], Any]) -> Any:

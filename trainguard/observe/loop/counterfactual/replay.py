@@ -78,7 +78,7 @@ class BatchAgain(Question):
     def prepare_witness(self, witness: "LossesWitness", call: ModuleCall) -> "LossesWitness":
         """Let a witness put random generators back, where no loader serves the batch."""
         if latest_iterator(call) is None:
-            witness.rewinds = Rewound(*_variables())
+            witness.rewinds = Rewound(*variables())
         return witness
 
     def compare(self, plain: Report, edited: Report) -> Contrast:
@@ -170,17 +170,18 @@ def latest_iterator(call: ModuleCall) -> "weakref.ref[Any] | None":
     return recent[-1].iterator if recent and recent[-1].iterator() is not None else None
 
 
-def take_again(call: ModuleCall) -> None:
+def take_again(call: ModuleCall) -> bool:
     """
     Give an order by which rows are taken from a table those of this call everywhere.
 
-    The next order that torch draws for as many rows is the same.
+    The next order that torch draws for as many rows is the same. Return whether there is one.
     """
     for order, rows in _orders_of(call):
         repeated = torch.from_numpy(np.resize(rows, len(order)))
         order[:] = repeated if isinstance(order, torch.Tensor) else repeated.numpy()
         setattr(torch, "randperm", _draw_again(torch.randperm, repeated))  # noqa: B010 for mypy
-        return
+        return True
+    return False
 
 
 def _draw_again(draw: Callable[..., Any], order: torch.Tensor) -> Callable[..., Any]:
@@ -197,10 +198,10 @@ def _draw_again(draw: Callable[..., Any], order: torch.Tensor) -> Callable[..., 
 
 def _orders_of(call: ModuleCall) -> Iterator[tuple[Any, np.ndarray[Any, Any]]]:
     """Yield variables with an order of rows, a part of which the call is given, and that part."""
-    variables = list(_variables())
-    orders = [value for each in variables for value in each.values() if _is_order(value)]
+    held = list(variables())
+    orders = [value for each in held for value in each.values() if is_order(value)]
     for tensor in with_rows(call) if orders else ():
-        for table in map(torch.as_tensor, pools_of(tensor, variables)):
+        for table in map(torch.as_tensor, pools_of(tensor, held)):
             for order in orders:
                 rows = np.asarray(order)
                 for begin in range(0, len(rows) - len(tensor) + 1, len(tensor)):
@@ -209,7 +210,7 @@ def _orders_of(call: ModuleCall) -> Iterator[tuple[Any, np.ndarray[Any, Any]]]:
                         yield order, part.copy()
 
 
-def _variables() -> Iterator[dict[str, Any]]:
+def variables() -> Iterator[dict[str, Any]]:
     """Yield the variables of the user's code that is running, and of generators that wait."""
     yield from map(variables_of, user_frames(FRAMES))
     frames = [g.gi_frame for g in gc.get_objects() if type(g) is GeneratorType]
@@ -218,7 +219,7 @@ def _variables() -> Iterator[dict[str, Any]]:
             yield variables_of(frame)
 
 
-def _is_order(value: Any) -> bool:
+def is_order(value: Any) -> bool:
     """Say whether a variable is a permutation of the numbers of rows."""
     kinds = isinstance(value, np.ndarray) and value.dtype.kind == "i"
     kinds |= isinstance(value, torch.Tensor) and value.dtype == torch.int64 and value.is_cpu
