@@ -53,13 +53,13 @@ def test_a_loss_by_hand(measure, share) -> None:
 def test_rows_that_an_order_draws(reduction, share) -> None:
     """Without a loader, the rows are cut where they are taken from tables."""
     torch.manual_seed(0)
-    points = torch.randn(64, 6)
+    points = torch.randn(160, 6)
     wanted = points.sum(1)
     with Recorder("x") as recorder:
         net = nn.Linear(6, 1)
         optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
-        order = torch.randperm(64)
-        for begin in range(0, 64, 8):
+        order = torch.randperm(160)
+        for begin in range(0, 160, 8):
             inputs, target = points[order[begin : begin + 8]], wanted[order[begin : begin + 8]]
             outputs = net(inputs)[:, 0]
             loss = F.l1_loss(outputs, target) + getattr(outputs.square(), reduction)()
