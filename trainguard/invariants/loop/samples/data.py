@@ -48,6 +48,7 @@ def batches_differ(trace: Trace[Event]) -> Iterator[Finding]:
         has_probe("padding", "no loss over the tokens of an embedding was seen"),
         has_probe("packed", "-"),
         has_probe("ended", "-"),
+        has_probe("filled", "-"),
     ),
 )
 def padding_is_no_token(trace: Trace[Event]) -> Iterator[Finding]:
@@ -59,7 +60,10 @@ def padding_is_no_token(trace: Trace[Event]) -> Iterator[Finding]:
         is a target that the loss counts, or leaves out though each target is the token after: in
         most of the steps that were looked at, 3 at least. Sequences that were packed by their
         lengths: whether such a loss counts all places beyond the ends, where the scores are the
-        same, or is made of the last place of each row, wherever it ends. Batches of rows, as wide
+        same, or is made of the last place of each row, wherever it ends. Rows that end in the
+        padding_idx of their embedding: whether such a loss over each of their places has one class
+        as the target of all padding, which others have too. A note where rows of features end in
+        zeros. Batches of rows, as wide
         as their longest or with a mask of what is real, in which each place learns the token after:
         whether all rows, the longest too, end with the token of padding, the one before is learned,
         and that never is.
@@ -76,6 +80,8 @@ def padding_is_no_token(trace: Trace[Event]) -> Iterator[Finding]:
     for probe in events(trace, Probe):
         if probe.probe == "packed" and probe.step >= _LEAST:
             yield _beyond_the_ends(trace, probe)
+        if probe.probe == "filled" and probe.step >= _LEAST:
+            yield _as_a_class(trace, probe)
         if probe.probe == "ended" and probe.measured >= _LEAST:
             yield Finding(
                 f"`{trace.subject}` never learns where its sequences end",
@@ -186,6 +192,21 @@ def each_graph_keeps_its_edges(trace: Trace[Event]) -> Iterator[Finding]:
                 why="add the number of nodes before each graph to its edges where they are joined",
                 event=probe,
             )
+
+
+def _as_a_class(trace: Trace[Event], probe: Probe) -> Finding:
+    """Return the finding about targets of padding that are those of a class."""
+    return Finding(
+        f"`{trace.subject}` learns from the padding of its sequences",
+        "a loss over each place of rows that end in padding",
+        portion(probe.measured, probe.reference, "targets")
+        + " stand at padding, all of one class that others have too, and count in the loss",
+        "none of them",
+        why="pad the targets with what the loss ignores, as padding_value=-100 does, and leave"
+        " these places out of the accuracy",
+        rank=Rank.NOTE if probe.label else Rank.BROKEN,
+        event=probe,
+    )
 
 
 def _beyond_the_ends(trace: Trace[Event], probe: Probe) -> Finding:

@@ -82,3 +82,26 @@ def test_between_others(row, inside) -> None:
     table = torch.tensor([other, row, other, row, other, row, other])
     assert _comes_inside(table, 0) is inside
     assert _comes_inside(table.T, 0) is inside
+
+
+@pytest.mark.parametrize(
+    ("filled", "ends", "counted"),
+    [(0, True, 1), (-100, True, 0), (0, False, 0), (3, True, 0)],
+    ids=["a class", "left out", "one length", "a class of its own"],
+)
+def test_targets_of_padding(filled: int, ends: bool, counted: int) -> None:
+    """They count where they are those of a class that others have, and rows end apart."""
+    lengths = torch.arange(2, 10) if ends else torch.full((8,), 6)
+    padding = torch.arange(10) >= lengths[:, None]
+    target = (torch.arange(80).reshape(8, 10) % 3).masked_fill(padding, filled)
+    model = nn.Linear(6, 4)
+    inputs = torch.rand(8, 10, 6).masked_fill(padding[..., None], 0.0)
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs).flatten(0, 1), target.flatten()).backward()
+            optimizer.step()
+    found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "filled"]
+    assert len(found) == counted
+    assert all((p.measured, p.label) == (float(4 * padding.sum()), "perhaps") for p in found)

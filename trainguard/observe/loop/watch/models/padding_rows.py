@@ -113,16 +113,49 @@ class _Packed:
             self.beyond += beyond
 
 
+@dataclass(slots=True)
+class _Filled:
+    """
+    Targets of each place of padded rows: whether those of padding are all one class, and learned.
+
+    source: where the loss is. steps: that were looked at; counted: those in which the padding
+    counts as a class that others have too; targets: of these steps, and those of padding.
+    """
+
+    source: str
+    steps: int = 0
+    counted: int = 0
+    targets: int = 0
+    padding: int = 0
+
+    def count(self, padding: torch.Tensor, call: _PaddedLoss) -> None:
+        """Count a step, by where the padding of its rows is."""
+        target = call.target
+        turned = target.dim() == 2 and target.shape != padding.shape
+        table = (target.T if turned else target).reshape(padding.shape)
+        number = int(table[padding][0])
+        own, others = table[padding] == number, table[~padding] == number
+        self.steps += 1
+        options = call.tally.options  # None where there are too many weights to be kept
+        weighed = options is None or options.get("weight") is not None
+        weighed = weighed or call.tally.reduction == "none"
+        is_class = 0 <= number < call.classes and number != call.ignored
+        if bool(own.all()) and is_class and not weighed and int(others.sum()) >= _LEAST:
+            self.counted += 1
+            self.targets += table.numel()
+            self.padding += int(padding.sum())
+
+
 class PaddingRows(Watcher):
     """
-    The Probe events "padding", "packed" and "ended".
+    The Probe events "padding", "packed", "filled" and "ended".
 
     They tell of a row that is never learned, and comes as any other does; of a loss that counts
     scores that were made beyond the ends of packed sequences; and of ends of sequences that a loss
     leaves out, as they are the number of padding too.
     """
 
-    makes = ("Probe:padding", "Probe:packed", "Probe:ended")
+    makes = ("Probe:padding", "Probe:packed", "Probe:filled", "Probe:ended")
     relies_on = ("LossFunctions",)
 
     def __init__(self, recorder: Any) -> None:
@@ -131,6 +164,8 @@ class PaddingRows(Watcher):
         self._rows: dict[tuple[str, int], _PaddingRow] = {}
         self._unpacked: list[torch.Tensor] = []  # how many rows are left at each moment
         self._packed: dict[tuple[str, bool], _Packed] = {}
+        self._filled: dict[tuple[str, bool], _Filled] = {}
+        self._blank: list[torch.Tensor] = []  # where inputs of features are all zero
         self._ends: dict[str, RowEnds] = {}
         self._given: list[torch.Tensor] = []  # whole numbers that modules were given, masks too
 
@@ -158,16 +193,22 @@ class PaddingRows(Watcher):
         if forward.gradients and self.recorder.age in _STEPS:
             tables = (t for t in tensors_in(inputs) if t.dim() == 2 and not t.is_floating_point())
             self._given = [*self._given, *(t for t in tables if t.is_cpu)][-_MOST_CALLS:]
+            features = (t for t in tensors_in(inputs) if t.dim() == 3 and t.is_floating_point())
+            blank = ((t == 0).all(-1) for t in features if t.is_cpu and t.numel() <= _LARGEST)
+            self._blank = [*self._blank, *blank][-_MOST_CALLS:]
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look at what embeddings were read with on the way to a loss."""
         calls, self._calls = self._calls, []
         unpacked, self._unpacked = self._unpacked, []
         given, self._given = self._given, []
+        blank, self._blank = self._blank, []
         if not calls or loss.grad_fn is None or self.recorder.age not in _STEPS:
             return
         for sizes in unpacked:
             self._look_at_packed(sizes, calls)
+        for padding in blank:
+            self._look_at_filled(padding, calls, sure=False)
         nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
         for node in nodes if len(nodes) < _MOST_NODES else ():
             if autograd_graph.kind_of(node) == "EmbeddingBackward":
@@ -196,6 +237,18 @@ class PaddingRows(Watcher):
                     step=packed.counted,
                     label="last" if last else "all",
                     source=packed.source,
+                )
+
+        for (_, sure), filled in self._filled.items():
+            self.looked |= {"filled"} if filled.steps else set()
+            if 2 * filled.counted > filled.steps:
+                yield Probe(
+                    probe="filled",
+                    measured=float(filled.padding),
+                    reference=float(filled.targets),
+                    step=filled.counted,
+                    label="" if sure else "perhaps",
+                    source=filled.source,
                 )
 
         for name, ends in self._ends.items():
@@ -228,6 +281,19 @@ class PaddingRows(Watcher):
                 own = self._packed.setdefault((source, last), _Packed(source))
                 own.count(sizes, call, last)
 
+    def _look_at_filled(
+        self, padding: torch.Tensor, calls: list[_PaddedLoss], *, sure: bool
+    ) -> None:
+        """Look at the targets of rows that end in padding, and not all at once."""
+        ends = padding.flip(1).int().cumprod(1).flip(1).bool()
+        lengths = ends.sum(1)
+        if not torch.equal(ends, padding) or int(lengths.max()) in (int(lengths.min()), 0):
+            return
+        for call in calls:
+            if call.target.numel() == padding.numel():
+                source = call.tally.source
+                self._filled.setdefault((source, sure), _Filled(source)).count(padding, call)
+
     def _look_at(self, node: Node, calls: list[_PaddedLoss], given: list[torch.Tensor]) -> None:
         """Look at one reading of an embedding, beside the losses that are about its tokens."""
         weight = getattr(node.next_functions[0][0], "variable", None)
@@ -236,6 +302,9 @@ class PaddingRows(Watcher):
             if weight is None or not read.is_cpu or read.dim() < 2 or read.numel() > _LARGEST:
                 return
             rows = read.reshape(-1, read.shape[-1])
+            if padding >= 0:
+                others = [call for call in calls if call.classes != len(weight)]
+                self._look_at_filled(rows == padding, others, sure=True)
             for call in calls:
                 if call.classes == len(weight):
                     self.looked.add("ended")
