@@ -104,4 +104,4 @@ def test_targets_of_padding(filled: int, ends: bool, counted: int) -> None:
             optimizer.step()
     found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "filled"]
     assert len(found) == counted
-    assert all((p.measured, p.label) == (float(4 * padding.sum()), "perhaps") for p in found)
+    assert all((p.measured, p.label) == (float(3 * padding.sum()), "perhaps") for p in found)
