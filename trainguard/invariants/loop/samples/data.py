@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from math import isnan
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, note
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import Measure, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
