@@ -122,10 +122,8 @@ def observe_longer(network: ModelCase) -> Iterator[Pass]:
         yield longer.make_event("longer fails", at=at, measured=1.0, detail=why)
         return
     for name, tensor in outputs.tensors.items():
-        bad = int((~tensor.isfinite()).sum())
-        yield longer.make_event(
-            "longer", place=name, at=at, measured=bad, count=bad, of=tensor.numel()
-        )
+        bad, of = int((~tensor.isfinite()).sum()), tensor.numel()
+        yield longer.make_event("longer", place=name, at=at, measured=bad, count=bad, of=of)
     if len(promised) == 1:
         yield from _shapes(network, longer, outputs, at)
 

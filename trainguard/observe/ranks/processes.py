@@ -53,10 +53,8 @@ def call_in_ranks(work: Callable[[], bytes], world: int, timeout: float) -> list
         with socket.socket() as free:
             free.bind((_PLACE, 0))
             port = free.getsockname()[1]
-        children = {
-            rank: fork_child(partial(_be, work, rank, world, port, file))
-            for rank, file in enumerate(files)
-        }
+        jobs = [partial(_be, work, rank, world, port, file) for rank, file in enumerate(files)]
+        children = {rank: fork_child(job) for rank, job in enumerate(jobs)}
         try:
             _wait(children, files, timeout)
         finally:

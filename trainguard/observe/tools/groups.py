@@ -49,9 +49,8 @@ def find_shares(parameters: list[torch.Tensor], most: int) -> tuple[dict[int, st
     shares: dict[int, str] = {}
     meshes = {id(m): m for p in parameters if (m := getattr(p, "device_mesh", None)) is not None}
     mesh: Any = next(iter(meshes.values())) if len(meshes) == 1 else None
-    group = ""
-    if mesh is not None and mesh.ndim == 1 and not _is_data_sharded(parameters):
-        group = group_text(mesh.mesh.flatten().tolist())
+    divides = mesh is not None and mesh.ndim == 1 and not _is_data_sharded(parameters)
+    group = group_text(mesh.mesh.flatten().tolist()) if divides else ""
     for place, parameter in enumerate(parameters):
         if hasattr(parameter, "device_mesh"):
             ranks = _find_holders(parameter)

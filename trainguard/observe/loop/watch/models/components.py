@@ -150,9 +150,8 @@ class Components(Watcher):
         ):
             return
         kind: type[nn.Module] = type(module)
-        seen = self._of(
-            "loss" if bare else "model", kind.__module__, kind.__qualname__, _line(code)
-        )
+        role = "loss" if bare else "model"
+        seen = self._of(role, kind.__module__, kind.__qualname__, _line(code))
         plain = kind.__init__ is nn.Module.__init__ and foreign(code.co_filename)
         as_class = Made(kind.__module__, kind.__qualname__, {}) if plain else None
         seen.made = self._made.get(module, as_class)
