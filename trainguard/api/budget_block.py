@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
 from trainguard.core.errors import DeclarationError, SubjectError, did_you_mean
@@ -75,15 +74,10 @@ class BudgetBlock:
         self._meter.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
         """Stop following and keep what was seen; the block's own exception goes on its way."""
         self._meter.stop()
-        self._trace = self._make_trace(error)
+        self._trace = self._make_trace(raised[1])
 
     @property
     def trace(self) -> Trace[Usage]:

@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from html import escape
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from trainguard.api.check import Broken
@@ -103,14 +102,9 @@ class Recording:
         self._recorder.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool:
+    def __exit__(self, *raised: Any) -> bool:
         """Stop recording, and keep the trace; the block's own exception goes on its way."""
-        swallowed = bool(self._recorder.__exit__(kind, error, trace))
+        swallowed = bool(self._recorder.__exit__(*raised))
         self._trace = self._recorder.trace
         return swallowed
 

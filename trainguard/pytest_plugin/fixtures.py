@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 import pytest
@@ -117,16 +116,11 @@ class JudgedRecording(Recording):
         self._item = item
         self.run = self._declare_run(allow)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool:
+    def __exit__(self, *raised: Any) -> bool:
         """Stop recording and judge; raises Broken where something is broken."""
         __tracebackhide__ = True
-        swallowed = super().__exit__(kind, error, trace)
-        if error is None or swallowed:
+        swallowed = super().__exit__(*raised)
+        if raised[1] is None or swallowed:
             self._judge()
         return swallowed
 
@@ -153,16 +147,11 @@ class JudgedBlock(BudgetBlock):
         self.silence = f'{kind}(..., allow={{"NAME": "<reason>"}})'
         self._item = item
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
         """Stop following and judge; raises Broken where something is broken."""
         __tracebackhide__ = True
-        super().__exit__(kind, error, trace)
-        if error is None or self.ran_out:
+        super().__exit__(*raised)
+        if raised[1] is None or self.ran_out:
             check_allocates(self)
             settings, rerun = _conditions(self._item)
             _report_verdicts(self._item, self.body, self.judge(settings, rerun), settings)
