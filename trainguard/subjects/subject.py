@@ -8,7 +8,7 @@ Everything that can be wrong about a declaration is said when it is made.
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -38,15 +38,15 @@ class Subject:
     limits: Mapping[str, float] = field(default_factory=dict)
     timeout: float = 60.0
     name: str = ""
-    file: str = ""
-    line: int = 0
+    file: str = field(default="", init=False)
+    line: int = field(default=0, init=False)
 
     if not TYPE_CHECKING:  # type checkers see the generated __init__ and its keywords
 
         def __new__(cls, *_: Any, **options: Any) -> "Subject":
             """Refuse an unknown keyword with the nearest known one, unless it may be an input."""
             __tracebackhide__ = True
-            known = set(cls.__dataclass_fields__) - {"file", "line"}
+            known = {own.name for own in fields(cls) if own.init}
             for option in options if not cls.takes_inputs else ():
                 if option not in known:
                     raise DeclarationError(
