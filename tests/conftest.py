@@ -173,15 +173,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
-def pytest_runtest_setup() -> None:
+_file: Path | None = None  # whose tests are being run
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
     """
     Leave the modules of all tests out of searches of the heap: a million objects in each recording.
 
-    Again where a test has brought them back.
+    Again where tests of a file before have brought them back. Not asked before each test: to count
+    what is left out takes a twentieth of a second, and there are thousands of tests.
     """
-    if not gc.get_freeze_count():
+    global _file
+    if item.path != _file and not gc.get_freeze_count():
         gc.collect()
         gc.freeze()
+    _file = item.path
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
