@@ -202,8 +202,9 @@ def _count_drawn(call: ModuleCall) -> int:
         sampler = draws_samples(iterator())
         return sampler.batch_size if sampler is not None else 0
     given, held = with_rows(call), map(variables_of, user_frames(FRAMES))
-    orders = given and any(is_order(value) for each in held for value in each.values())
-    return len(given[0]) if orders else 0
+    rows = len(given[0]) if given else 0
+    orders = (value for each in held for value in each.values() if is_order(value))
+    return rows if any(len(order) >= 2 * rows for order in orders) else 0
 
 
 def _cut(batch: Any, part: slice, rows: int, void: Callable[[str], Any]) -> Any:
