@@ -36,6 +36,7 @@ def install(recorder: "Recorder") -> None:
         torch.autograd, "backward", lambda backward: _backwards(recorder, backward)
     )
     recorder.patches.replace(torch.autograd, "grad", lambda grad: _returns(recorder, grad))
+    recorder.functional.install()
     recorder.patches.replace(Optimizer, "__init__", lambda make: _makes(recorder, make))
     for found in living(Optimizer):  # those made before
         if hasattr(found, "param_groups"):
@@ -149,23 +150,26 @@ def _returns(recorder: "Recorder", grad: Callable[..., Any]) -> Callable[..., An
     def wrapper(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Compute gradients; those with respect to parameters may be stepped along by hand."""
         seen = patches.active and not patches.blind and not elsewhere()
-        if not seen or recorder.backward or recorder.calling or is_abstract():
-            return grad(outputs, inputs, *args, **kwargs)
-        if not patches.watching:
-            recorder.hand.count()
-        if not patches.watching:
+        inside = recorder.backward or recorder.calling or recorder.functional.is_computing
+        if not seen or inside or is_abstract():
             return grad(outputs, inputs, *args, **kwargs)
         if not isinstance(inputs, torch.Tensor):
             inputs = tuple(inputs)  # a generator could not be read twice
         parts = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
+        follow = recorder.functional.follow
+        if not patches.watching:
+            recorder.faults.look(follow, parts)
+            recorder.hand.count()
+        if not patches.watching:
+            return grad(outputs, inputs, *args, **kwargs)
         again = kwargs.get("create_graph", len(args) > 2 and args[2])
         one = isinstance(outputs, torch.Tensor) and unseen(outputs.numel) == 1
-        takes = recorder.hand.takes
-        if not one or not recorder.faults.look(takes, parts, again):
+        stand_ins = recorder.faults.look(follow, parts) if one and not again else ()
+        if not one or not (stand_ins or recorder.faults.look(recorder.hand.takes, parts, again)):
             return grad(outputs, inputs, *args, **kwargs)
         recorder.backward_begins(outputs)
         gradients = grad(outputs, inputs, *args, **kwargs)
-        pairs = zip(parts, gradients, strict=False)
+        pairs = zip(stand_ins or parts, gradients, strict=False)
         recorder.backward_ends(outputs, *((p, g.detach()) for p, g in pairs if g is not None))
         return gradients
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder
 
 _wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001 no other way to ask
+_transformed = torch._C._functorch.peek_interpreter_stack  # noqa: SLF001 the same
 _SAMPLED = 8  # parameters looked at, and elements of each
 _TELLING = 2  # parameters that have just moved, by which it is seen whether the next step is made
 _SURELY = 8  # moves in a row of what an optimizer holds that has never stepped: no perturbation
@@ -94,6 +95,11 @@ class ManualSteps:
 
     def look(self) -> None:
         """Before the next forward or backward, or at the end, see whether they have moved since."""
+        if _transformed() is not None:  # values cannot be compared there; it is seen later
+            return
+        behind = self._before and self.recorder.functional.is_behind
+        if behind and not self.recorder.faults.look(_find_moved, self._before):
+            return
         before, self._before = self._before, []
         held, self._held = self._held, []
         columns, self._columns = self._columns, {}
@@ -122,6 +128,11 @@ class ManualSteps:
         if self.window is not None:
             kept = telling or self.window.parameters[:_SAMPLED]
             self._before = [(p, _sample(p).clone()) for p in kept]
+            self.recorder.functional.stay(kept)
+
+    def is_alone(self) -> bool:
+        """Say whether there is no optimizer, nor was one that has stepped."""
+        return not self._left and not self._optimizers()
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the optimizers that there are."""

@@ -24,6 +24,7 @@ from trainguard.events.trace import Trace
 from trainguard.observe.loop import hooks
 from trainguard.observe.loop.curves import UlpPerturbation
 from trainguard.observe.loop.faults import Faults
+from trainguard.observe.loop.functional_steps import FunctionalSteps
 from trainguard.observe.loop.live_looks import LiveLooks
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.manual_steps import ManualSteps
@@ -78,7 +79,7 @@ class Recorder:
         self.calling = self.backward = False  # whether an outermost call or a backward is going on
         self.woken = False  # whether something is wrong in a step that would not be watched
         self.thread = TrainingThread(self)
-        self.hand = ManualSteps(self)
+        self.hand, self.functional = ManualSteps(self), FunctionalSteps(self)
         self.recent: list[Forward] = []  # the latest calls of outermost modules
         self.given: list[torch.Tensor] = []  # to the call that is told of; none of numbers alone
         self.asks: Callable[..., None] | None = None  # told before a module is called
@@ -195,6 +196,7 @@ class Recorder:
             step=self.steps,
             keywords=keywords,
         )
+        self.functional.meet(module, seen.module)
         self.recent = [*self.recent[-7:], seen]
         word = "forward" if seen.gradients else "evaluate"
         for window in self.windows:
@@ -330,6 +332,7 @@ class Recorder:
         self.trace = Trace(self.name, (*self.store.in_order(), *added), conditions, self.promises)
         # The recorder may be kept for its trace: nothing of the training is kept with it.
         self.windows, self.watchers, self.recent = [], [], []
-        self._by_optimizer, self._told, self.hand = {}, {}, ManualSteps(self)
+        self._by_optimizer, self._told = {}, {}
+        self.hand, self.functional = ManualSteps(self), FunctionalSteps(self)
         self.faults = Faults((), self.patches)
         self.store = EventStore(self.faults, self.keep)
