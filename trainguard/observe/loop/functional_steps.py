@@ -126,13 +126,13 @@ class FunctionalSteps:
         recorder = self.recorder
         names, self._names = self._names or self._known, {}
         found = recorder.faults.look(self._pairs, params, gradients, names)
-        if not found:
+        loss = recorder.faults.look(_mean, value[0] if has_aux else value)
+        if not found or loss is None:
             return
         if not recorder.patches.watching:
             recorder.hand.count()
         if not recorder.patches.watching:
             return
-        loss = _bare(value[0] if has_aux else value).detach().mean()  # of samples, under vmap
         recorder.backward_begins(loss)
         recorder.backward_ends(loss, *found)
 
@@ -144,7 +144,8 @@ class FunctionalSteps:
         if len(leaves) <= max(names, default=0) or not self._stand(leaves, names):
             return []
         pairs = zip(names, self._stand_ins, strict=True)
-        return [(s, _slope(slopes[place], s)) for place, s in pairs]
+        found = [(s, _slope(slopes[place], s)) for place, s in pairs]
+        return found if all(s.shape == slope.shape for s, slope in found) else []
 
     def _stand(self, leaves: Sequence[torch.Tensor], names: dict[int, str]) -> bool:
         """Let stand-ins have the memory of what is in their places; say whether there are any."""
@@ -179,7 +180,12 @@ def _bare(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def _mean(loss: torch.Tensor) -> torch.Tensor:
+    """Return a loss; of those of samples, which `vmap` computes, their mean."""
+    return _bare(loss).detach().mean()
+
+
 def _slope(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """Return a gradient; of those of samples, which `vmap` computes, their mean."""
+    """Return a gradient; of those of samples, their mean."""
     bare = _bare(gradient).detach()
     return bare if bare.shape == parameter.shape else bare.mean(0)
