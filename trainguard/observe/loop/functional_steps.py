@@ -144,6 +144,7 @@ class FunctionalSteps:
         if len(leaves) <= max(names, default=0) or not self._stand(leaves, names):
             return []
         pairs = zip(names, self._stand_ins, strict=True)
+        found: list[tuple[torch.Tensor, torch.Tensor]]
         found = [(s, _slope(slopes[place], s)) for place, s in pairs]
         return found if all(s.shape == slope.shape for s, slope in found) else []
 
