@@ -264,8 +264,7 @@ def evaluation_inputs_stay(trace: Trace[Event]) -> Iterator[Finding]:
     Misses: pictures that are augmented with their masks; loaders in another order; the GPU.
     Why: two parts of one data set share its transform, and a validation that is augmented as the
         training is measures harder samples, and others each time: it picks a model by luck.
-    Source: discuss.pytorch.org/t/changing-transforms-after-creating-a-dataset; the note on
-        random_split and transforms in Stack Overflow question 51782021.
+    Source: discuss.pytorch.org/t/data-transformation-for-training-and-validation-data/32507.
     """
     for probe in events(trace, Probe):
         if probe.probe == "augmented":

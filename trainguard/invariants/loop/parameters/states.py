@@ -173,6 +173,36 @@ def statistics_follow_the_data(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
+@invariant("loop", evidence=has_probe("alone", "no batch norm was trained"))
+def batch_statistics_have_samples(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Batch normalisation learns from more than one sample at a time.
+
+    Judges: passes that learn from one sample through a layer of batch normalisation in training
+        mode, in a run whose others have 8 samples (limit) or more: a note of two of them or more.
+    Allows: runs in which every fourth pass has one sample, or more, as where batches are that
+        small; layers in evaluation mode.
+    Misses: two samples; layers within a pass that splits its batch.
+    Why: the last batch of an epoch holds what is left. A single sample is normalised by itself, so
+        that what sets it apart is gone, and the running statistics move toward it.
+    Source: torch.nn.BatchNorm1d ("Expected more than 1 value per channel when training", where a
+        sample has one place; one with several passes); pytorch/pytorch issue 4534.
+    """
+    for probe in events(trace, Probe):
+        least = trace.limit("batch_statistics_have_samples", 8.0)
+        if probe.probe == "alone" and probe.measured > 1 and probe.reference >= least:
+            yield Finding(
+                f"`{trace.subject}` takes batch statistics of a single sample",
+                f"the training passes of {probe.label}",
+                integer(probe.measured, "passes") + " with 1 sample",
+                integer(probe.reference, "samples") + ", as the others have up to",
+                why="what is left of an epoch is one sample: drop_last=True, or another batch size",
+                rank=Rank.NOTE,
+                event=probe,
+                source=probe.source,
+            )
+
+
 @invariant("loop", evidence=has_probe("resumed", "no schedule went on from a file"))
 def schedule_is_resumed(trace: Trace[Event]) -> Iterator[Finding]:
     """

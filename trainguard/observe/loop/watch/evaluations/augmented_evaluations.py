@@ -83,11 +83,11 @@ class AugmentedEvaluations(Watcher):
         """Ask for the watcher of loaders."""
         self._batches = self.recorder.watcher(Batches)
 
-    def forward(
+    def evaluate(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Take down what an evaluation is given as it was served."""
-        given = None if forward.gradients else next(tensors_in(inputs), None)
+        given = next(tensors_in(inputs), None)
         served = self._batches.origin(given) if given is not None and given.dim() > 1 else None
         if served is None or given is None or not self.recorder.steps:
             return

@@ -108,11 +108,11 @@ class AveragedCopies(Watcher):
         """Return the copies that are watched, and whether each was seen to move."""
         return [(one.copy, one.moved) for one in self._followed]
 
-    def forward(
+    def evaluate(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """See whether what is evaluated is the module itself, or its copy put in its place."""
-        for one in self._followed if not forward.gradients else ():
+        for one in self._followed:
             if one.moved and not one.used:
                 with torch.no_grad():
                     one.used = one.is_put_in()

@@ -13,7 +13,9 @@ from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.parameters.averaged_copies import AveragedCopies
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.user_line import caller
 
+_OFTEN = 4  # of passes with one sample, where that is the rule
 _LOOKS = 16  # evaluations of one module that are looked at
 _BATCH_NORM = nn.modules.batchnorm._NormBase  # noqa: SLF001 what all of them derive from
 
@@ -24,10 +26,13 @@ class BatchStatistics(Watcher):
 
     measured: how many batches they have seen. Told are those that saw some and did not move, and
     those of an average whose own weights have moved, while those of its model saw some.
+
+    And the Probe event "alone": how many passes learn from one sample by its own statistics,
+    against the samples of the others.
     """
 
-    makes = ("Probe:statistics",)
-    relies_on = ("AveragedCopies",)
+    makes = ("Probe:statistics", "Probe:alone")
+    relies_on = ("AveragedCopies", "Batches")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -36,6 +41,21 @@ class BatchStatistics(Watcher):
             weakref.WeakKeyDictionary()
         )
         self._found: dict[str, Probe] = {}
+        self._samples: dict[str, list[int]] = {}  # passes, those with one sample, and the most
+        self._alone: dict[str, str] = {}  # where one sample was learned from first
+
+    def forward(
+        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
+    ) -> None:
+        """Count the passes that learn, and those from one sample through a layer that is awake."""
+        if not (forward.gradients and forward.training and forward.samples):
+            return
+        known = self._samples.setdefault(forward.module, [0, 0, 0])
+        known[0] += 1
+        known[2] = max(known[2], forward.samples)
+        if forward.samples == 1 < known[2] and any(p.training for p in _batch_norms(module)):
+            known[1] += 1
+            self._alone.setdefault(forward.module, caller(4))
 
     def evaluate(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
@@ -55,7 +75,18 @@ class BatchStatistics(Watcher):
 
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
-        return self._found.values()
+        yield from self._found.values()
+        for name, source in self._alone.items():
+            passes, alone, most = self._samples[name]
+            if _OFTEN * alone <= passes:
+                yield Probe(
+                    probe="alone",
+                    measured=float(alone),
+                    reference=float(most),
+                    label=name,
+                    source=source,
+                )
+        self.looked |= {"alone"} if self._samples else set()
 
     def _look(self, forward: Forward, module: nn.Module, layers: list[nn.Module]) -> None:
         """Tell of a layer whose statistics are still those that it was made with."""
