@@ -290,3 +290,18 @@ def test_an_optimizer_that_no_gradient_reaches(judged, ranks, steps) -> None:
         [*steps(30), *steps(20, **{**nothing, "received": lambda i: i // 19}), *idle],
     ):
         assert ranks("gradient_norm_is_positive", spared) == []
+
+
+def test_an_optimizer_of_another_model(judged, ranks, steps) -> None:
+    """Broken where the only optimizer gets nothing, and all gradients go to what it leaves out."""
+    nothing = {"norm": nan, "received": 0, "held": 2, "update": nan}
+    policy = Parameter(name="Q.a", module="Q", held=False, received=20, moved=False)
+    (finding,) = judged("gradient_norm_is_positive", [*steps(20, **nothing), policy])
+    assert "another model" in finding.why
+    for spared in (
+        [*steps(19, **nothing), policy],
+        [*steps(20, **nothing), replace(policy, received=0)],
+        [*steps(20, **nothing), replace(policy, trainable=False)],
+        [*steps(20, **{**nothing, "update": 0.1}), policy],
+    ):
+        assert ranks("gradient_norm_is_positive", spared) == []

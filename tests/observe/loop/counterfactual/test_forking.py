@@ -210,6 +210,23 @@ def test_threads_are_an_obstacle() -> None:
             over.clear()
 
 
+def test_a_thread_of_a_plugin_is_no_obstacle(monkeypatch) -> None:
+    """The one that pytest-rerunfailures keeps waits for connections."""
+    over = threading.Event()
+
+    def run_server() -> None:
+        over.wait()
+
+    monkeypatch.setattr(run_server, "__module__", "pytest_rerunfailures")
+    thread = threading.Thread(target=run_server)
+    thread.start()
+    try:
+        assert forking.obstacle() == ""
+    finally:
+        over.set()
+        thread.join()
+
+
 def test_workers_of_a_loader_that_are_gone_are_none(monkeypatch) -> None:
     """The handler that torch leaves behind asks of the loader's own workers alone."""
     before = signal.getsignal(signal.SIGCHLD)

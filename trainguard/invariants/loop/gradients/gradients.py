@@ -30,6 +30,14 @@ _NEVER = 5  # steps without any gradient: a first phase may leave out one or two
 _DEAD = 20  # steps in a row in which no weight gets a gradient that is not zero
 _FOR_GOOD = 40  # skipped steps in a row: a factor of 2**24 is down to 2**-16 by then
 _ROOM = 64  # letters of a line of code, beside its place
+_ANOTHER_MODEL = (
+    "the loss goes to parameters that it does not hold: those of another model, or of one that was"
+    " replaced or copied after the optimizer was made"
+)
+_NO_GRAPH = (
+    "the loss that should train it is computed from a copy of its output that has no graph:"
+    " .detach(), .data, .item(), numpy, or under torch.no_grad()"
+)
 _WRITES = re.compile(r"zero_\(|zeros|=\s*None\b|\bdel\b|zero_grad")
 
 
@@ -173,8 +181,9 @@ def gradient_norm_is_positive(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: the global norm in the steps that backward ran for; optimizers that make 5 steps or
         more and hold frozen parameters only; those beside others that make 20 or more and whose
         parameters, all of modules that are called where something is learned, never get a
-        gradient; models whose first weights, half of all or more, had a gradient once and get
-        zeros in the last 20 steps while the rest learns on.
+        gradient; those that are alone while all gradients go to what they do not hold; models
+        whose first weights, half of all or more, had a gradient once and get zeros in the last 20
+        steps while the rest learns on.
     Allows: zeros in half of the steps (an advantage of zero); where a loss is exactly zero, as
         when every margin is kept; in a single step; steps of one of several optimizers that no
         gradient was meant for, where others of its steps have some; parameters that move without
@@ -190,6 +199,7 @@ def gradient_norm_is_positive(trace: Trace[Event]) -> Iterator[Finding]:
     # What requires no gradient and moves nevertheless is given one that was found by other means.
     given = any(p.held and p.moved and not p.trainable for p in events(trace, Parameter))
     idle = sum(1 for p in events(trace, Parameter) if _is_idle(p))
+    left_out = any(p.received and p.trainable and not p.held for p in events(trace, Parameter))
     for course in courses(trace):
         if _is_frozen(course):
             if not given:
@@ -200,7 +210,7 @@ def gradient_norm_is_positive(trace: Trace[Event]) -> Iterator[Finding]:
         dead = [s for s in ran if s.norm == 0 and s.received and 0.0 not in s.losses]
         if most_of(cleared, ran):
             yield _nothing_left(trace, course, cleared, ran)
-        elif _is_unreached(course, idle):
+        elif _is_unreached(course, idle, left_out):
             yield _make_unreached_finding(trace, course)
         elif len(ran) > 1 and most_of(dead, ran):
             yield Finding(
@@ -246,12 +256,17 @@ def _is_idle(parameter: Parameter) -> bool:
     return learns and parameter.received == 0 and not parameter.moved
 
 
-def _is_unreached(course: Course, idle: int) -> bool:
-    """Say whether an optimizer steps all the time, and all that it holds may well be idle."""
+def _is_unreached(course: Course, idle: int, left_out: bool) -> bool:
+    """
+    Say whether an optimizer steps all the time, and no gradient is meant for what it holds.
+
+    Of one that is alone, all gradients go to what it has left out; beside others, all that it holds
+    may well be idle.
+    """
     nothing = all(not (s.received or s.norm > 0 or s.update > 0) for s in course.steps)
     held = max((s.held for s in course.steps), default=0)
-    beside = not (course.alone or course.by_hand)  # of one that is alone the loss has no graph
-    return nothing and 0 < held <= idle and beside and count(course.steps) >= _DEAD
+    missed = left_out if course.alone else held <= idle
+    return nothing and held > 0 and missed and not course.by_hand and count(course.steps) >= _DEAD
 
 
 def _make_unreached_finding(trace: Trace[Event], course: Course) -> Finding:
@@ -261,8 +276,7 @@ def _make_unreached_finding(trace: Trace[Event], course: Course) -> Finding:
         course.optimizer,
         integer(0, "gradients") + f" in {count(course.steps)} steps",
         integer(1) + " or more",
-        why="the loss that should train it is computed from a copy of its output that has no graph:"
-        " .detach(), .data, .item(), numpy, or under torch.no_grad()",
+        why=_ANOTHER_MODEL if course.alone else _NO_GRAPH,
         event=course.steps[0],
     )
 

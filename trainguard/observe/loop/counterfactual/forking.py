@@ -34,7 +34,9 @@ _NICE = 19  # the least priority that there is
 _SIGNAL_OF_PARENTS_END = 1  # of prctl
 _LARGEST = 4 * 2**30  # bytes of memory in use: the child may come to write to all of them
 _OWNERS = 4  # a deputy, what goes on for it, and the child of each may come to own all memory
-_IDLE = ("TMonitor", "trainguard")  # threads that sleep: tqdm's, and our own
+# Threads that wait, by class, name or the module of their function: tqdm's, our own, and the one
+# that pytest-rerunfailures has in each test run.
+_IDLE = {"TMonitor", "trainguard", "pytest_rerunfailures"}
 _QUIET: Any = ("ignore", None, DeprecationWarning, None, 0)
 
 
@@ -79,7 +81,7 @@ class Exit:
 
 def obstacle() -> str:
     """Return why a child of this process could not train, or could do harm; nothing if it can."""
-    threads = [t for t in threading.enumerate() if not {type(t).__name__, t.name} & {*_IDLE}]
+    threads = [t for t in threading.enumerate() if not _IDLE & _names(t)]
     if why := _forbids_children():
         return why
     if threads != [threading.main_thread()]:
@@ -89,6 +91,12 @@ def obstacle() -> str:
     if _memory_in_use() > min(_LARGEST, _memory_available() / _OWNERS):
         return "memory is short"
     return ""
+
+
+def _names(thread: threading.Thread) -> set[str]:
+    """Return by what a thread may be known: its class, its name, and whose function it runs."""
+    module = getattr(getattr(thread, "_target", None), "__module__", None)
+    return {type(thread).__name__, thread.name, module or ""}
 
 
 def _forbids_children() -> str:
