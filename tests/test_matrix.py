@@ -105,6 +105,7 @@ def _enough_time(monkeypatch: pytest.MonkeyPatch) -> None:
     Neither are threads that other tests have left in this process, with which no child is made.
     """
     monkeypatch.setattr(asking, "_CREDIT", 10.0)
+    monkeypatch.setattr(asking, "_PATIENCE", 10.0)
     left = {t.name for t in threading.enumerate() if t is not threading.main_thread()}
     monkeypatch.setattr(forking, "_IDLE", forking._IDLE | left)
     monkeypatch.setitem(counters, "frames", Counter())  # what other fixtures have compiled

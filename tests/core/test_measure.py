@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from trainguard.core.finding import Finding
 from trainguard.core.measure import Measure, Place, at_step, integer, number, portion
+from trainguard.events.loop import Step
 
 numbers = st.floats(allow_nan=False) | st.integers(-(10**12), 10**12)
 words = st.text(max_size=8)
@@ -77,6 +79,14 @@ def test_plain_words_will_do() -> None:
     assert (type(found.measured), found.measured.value, found.measured.unit) == (Measure, None, "")
     assert (type(found.at), found.at.step, found.at.coordinate) == (Place, None, "")
     assert [type(place) for place in found.elsewhere] == [Place]
+
+
+def test_a_finding_that_is_made_of_another_keeps_its_place() -> None:
+    """Its event may stand on another line."""
+    event = Step(step=0, source="a.py:9")
+    found = Finding("it broke", "step 0", event=event, source="a.py:2")
+    assert (Finding("it broke", event=event).source, found.source) == ("a.py:9", "a.py:2")
+    assert replace(found, summary="it is broken").source == "a.py:2"
 
 
 @pytest.mark.parametrize("renew", [copy.copy, lambda f: pickle.loads(pickle.dumps(f))])

@@ -59,7 +59,9 @@ class Finding:
         source: str = "",
         curve: str = "",
     ) -> None:
-        place = Place.of(at).in_code(source or getattr(event, "source", ""))
+        place = Place.of(at)
+        # A finding that is made of another one keeps that one's place.
+        place = place.in_code(source or place.source or getattr(event, "source", ""))
         numbers = Measure.of(measured), Measure.of(allowed)
         others = tuple(map(Place.of, elsewhere))
         values = (summary, place, *numbers, smallest, why, rank, event, others, curve)

@@ -3,8 +3,10 @@
 import sys
 
 import torch
+import torch.cuda.amp.common
 import torch.utils.checkpoint
 from torch import nn
+from torch._functorch import eager_transforms
 from torch.nn import functional as F
 from torch.optim import lr_scheduler
 from torch.optim import optimizer as optimizers
@@ -35,6 +37,8 @@ MODULES = (
     data.dataloader,
     data.dataloader._BaseDataLoaderIter,
     torch.utils.checkpoint,
+    torch.cuda.amp.common,
+    eager_transforms,
 )
 # What Python, torch and pytest remember in passing.
 REMEMBERED = {"__slotnames__", "__abstractmethods__", "_abc_impl", "__warningregistry__"}

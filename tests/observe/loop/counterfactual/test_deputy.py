@@ -53,8 +53,9 @@ def test_the_training_goes_on(monkeypatch) -> None:
     assert len(answers) >= 4
 
 
-def test_a_deputy_goes_on_to_the_next_steps() -> None:
+def test_a_deputy_goes_on_to_the_next_steps(monkeypatch) -> None:
     """What one answer does not settle is asked again at the same steps in every run."""
+    monkeypatch.setattr(asking, "_PATIENCE", 10.0)
     events = ask(between=lambda loss: 2 * loss.detach() - loss)  # climbs
     rises = [(step, word) for step, word, _ in told(events) if word == "the same batch again"]
     assert rises == [(step, "the same batch again") for step in (1, 2, 5)]

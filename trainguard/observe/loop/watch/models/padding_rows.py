@@ -20,6 +20,7 @@ from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.losses.row_ends import RowEnds
 from trainguard.observe.loop.watch.watcher import Watcher, now_and_then
 from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.local_values import has_rows
 from trainguard.observe.tools.patches import Patches
 
 _STEPS = {0, 1, 2, 4, 8, 16, 32, 64}  # that are looked at
@@ -191,10 +192,11 @@ class PaddingRows(Watcher):
     ) -> None:
         """Remember what may be a mask of padding."""
         if forward.gradients and self.recorder.age in _STEPS:
-            tables = (t for t in tensors_in(inputs) if t.dim() == 2 and not t.is_floating_point())
-            self._given = [*self._given, *(t for t in tables if t.is_cpu)][-_MOST_CALLS:]
-            features = (t for t in tensors_in(inputs) if t.dim() == 3 and t.is_floating_point())
-            blank = ((t == 0).all(-1) for t in features if t.is_cpu and t.numel() <= _LARGEST)
+            rows = [t for t in tensors_in(inputs) if t.is_cpu and has_rows(t)]
+            tables = (t for t in rows if t.dim() == 2 and not t.is_floating_point())
+            self._given = [*self._given, *tables][-_MOST_CALLS:]
+            features = (t for t in rows if t.dim() == 3 and t.is_floating_point())
+            blank = ((t == 0).all(-1) for t in features if t.numel() <= _LARGEST)
             self._blank = [*self._blank, *blank][-_MOST_CALLS:]
 
     def before_backward(self, loss: torch.Tensor) -> None:
