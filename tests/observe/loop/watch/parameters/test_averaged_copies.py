@@ -338,3 +338,23 @@ def test_averages_that_are_used_are_known(use, unused: bool) -> None:
     found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "unused"]
     assert len(found) == unused
     assert all("test_averaged_copies.py:" in probe.source for probe in found)
+
+
+def test_the_state_of_a_copy_is_taken_once_at_a_time() -> None:
+    """However many parts it has: a state that is seldom taken is used somewhere."""
+    model = network()
+    average, served = copy.deepcopy(model), network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    with Recorder("x") as recorder:
+        for step, (inputs, target) in enumerate(batches(40)):
+            optimizer.zero_grad()
+            F.mse_loss(model(inputs), target).backward()
+            optimizer.step()
+            with torch.no_grad():
+                for kept, own in zip(average.parameters(), model.parameters(), strict=True):
+                    kept.lerp_(own, 0.1)
+            if step % 4 == 3:
+                evaluated(model, average)
+                served.load_state_dict(average.state_dict())
+                evaluated(served, average)
+    assert not [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "unused"]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
+from itertools import islice
 from math import isfinite, nan, sqrt
 from typing import Any
 
@@ -34,7 +35,7 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")  # of names such as ema_mod
 _FIRST = 2  # steps before copies are looked for
 _OPTIMIZERS = 8  # whose second steps are a time to look: a search of the heap takes 0.1 s
 _PATIENCE = 16  # looks after which a dict that never moved is let go
-_DEEP = 5  # levels of what is saved
+_DEEP, _WIDE = 5, 4096  # levels of what is saved, and parts of each
 _ROUNDED = 64  # times the square of what rounding makes of it: a smaller move tells no decay
 
 
@@ -70,7 +71,7 @@ class _WatchedCopy:
         entries = self.copy.entries()
         if not entries or not all(tensor.is_cpu for pair in entries for tensor in pair):
             return True
-        first = [tensor.reshape(-1)[0].item() for tensor in entries[0]]  # mostly enough
+        first = [tensor.reshape(-1)[:1].tolist() for tensor in entries[0]]  # mostly enough
         return first[0] == first[1] and all(torch.equal(*pair) for pair in self.copy.pairs())
 
 
@@ -169,13 +170,19 @@ class AveragedCopies(Watcher):
 
         @wraps(take)
         def wrapper(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            """Take the state."""
-            for one in self._followed:
-                if id(module) in one.parts:
-                    one.taken[caller()] += 1
+            """Take the state; that of a part of what is taken has a prefix."""
+            if self._followed and self.recorder.patches.active and not kwargs.get("prefix"):
+                self._see_taken(module)
             return take(module, *args, **kwargs)
 
         return wrapper
+
+    @shielded
+    def _see_taken(self, module: nn.Module) -> None:
+        """Count by which line the state of a copy is taken."""
+        for one in self._followed:
+            if id(module) in one.parts:
+                one.taken[caller(4)] += 1
 
     def _saves(self, save: Callable[..., Any]) -> Callable[..., Any]:
         """Return a `torch.save` that sees whether what is saved has to do with a copy."""
@@ -312,7 +319,7 @@ def _tensors_below(saved: Any, depth: int = _DEEP) -> Iterator[torch.Tensor]:
     elif depth:
         inside = saved if isinstance(saved, list | tuple) else getattr(saved, "__dict__", {})
         parts = saved if isinstance(saved, dict) else inside
-        for part in list(parts.values() if isinstance(parts, dict) else parts):
+        for part in islice(list(parts.values() if isinstance(parts, dict) else parts), _WIDE):
             yield from _tensors_below(part, depth - 1)
 
 
