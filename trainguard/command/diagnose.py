@@ -3,7 +3,6 @@
 import shlex
 import sys
 from contextlib import ExitStack
-from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -160,8 +159,7 @@ def _count(read: list[int], rows: int) -> None:
 def _judge(order: DiagnoseRequest, trace: Trace[Any]) -> tuple[Verdict, ...]:
     """Judge one run; one that was recorded by all that judges a recorded run."""
     subject = order.subject
-    run: Log | Script = copy(subject)  # it has been declared, and checked
-    object.__setattr__(run, "name", trace.subject)
+    run: Log | Script = replace(subject, name=trace.subject)
     if "log" not in trace.conditions:
         run = Script(trace.subject, name=trace.subject, allow=_of_loops(subject))
     verdicts = judge_run(name_only(run), trace, order.settings, order.command, SILENCE)
