@@ -61,12 +61,17 @@ class Scaling(Watcher):
         def wrapper() -> bool:
             """Say whether the device is missing."""
             missing = is_missing()
-            scaler = sys._getframe(1).f_locals.get("self")  # noqa: SLF001 nobody else has it yet
-            if missing and isinstance(scaler, torch.amp.GradScaler):
-                self.meant.add(scaler)
+            if missing:  # nobody else has the scaler yet
+                self._see_meant(sys._getframe(1).f_locals.get("self"))  # noqa: SLF001
             return missing
 
         return wrapper
+
+    @shielded
+    def _see_meant(self, scaler: Any) -> None:
+        """Remember a scaler that torch disables."""
+        if isinstance(scaler, torch.amp.GradScaler):
+            self.meant.add(scaler)
 
     def _scale(self, scale: Callable[..., Any]) -> Callable[..., Any]:
         """Return a `scale` that remembers which loss it scaled, and by what."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from linecache import getline
+from threading import get_ident
 from types import FrameType
 from typing import Any
 
@@ -196,7 +197,7 @@ class _ChanceFixed(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.drawn: dict[str, Any] = {}
-        self._patches = Patches()
+        self._patches, self._thread = Patches(), get_ident()
 
     def __enter__(self) -> "_ChanceFixed":
         """Listen to Python's and numpy's generators too."""
@@ -221,6 +222,8 @@ class _ChanceFixed(TorchFunctionMode):
     def _fix(self, draw: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Draw; return what was drawn first at this line, where it is a single number."""
         made = draw(*args, **kwargs)
+        if get_ident() != self._thread:  # where there can be no child, others draw meanwhile
+            return made
         size = made.numel() if isinstance(made, torch.Tensor) else getattr(made, "size", 1)
         frame = user_frame(inspect.currentframe()) if size == 1 else None
         if frame is None:
