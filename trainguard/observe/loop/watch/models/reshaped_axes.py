@@ -106,8 +106,7 @@ class ReshapedAxes(Watcher):
             probe = (
                 "reshaped in part" if in_part and _is_learned_from(view, readers) else "reshaped"
             )
-            shapes = map(autograd_graph.without_batch, (before, after))
-            yield probe, " ".join([self._name(maker), *shapes])
+            yield probe, f"{self._name(maker)} {_describe(before, after)}"
 
     def _name(self, maker: Node) -> str:
         """Return the name of the parameter of the layer that made the numbers, or nothing."""
@@ -191,16 +190,17 @@ def _input_reshaped(node: Node) -> str | None:
         wrong = wrong and len(before) == 3 and exchanges(before, after, certain=False)
     else:  # of a part of all samples too
         wrong = exchanges((0, *before[1:]), (0, *after[1:]), certain=True)
-    return (
-        f"input {autograd_graph.without_batch(before)} {autograd_graph.without_batch(after)}"
-        if wrong
-        else ""
-    )
+    return f"input {_describe(before, after)}" if wrong else ""
 
 
 def _are_apart(first: int, second: int) -> bool:
     """Say whether the first of two axes is no multiple of the second, which groups of it are."""
     return first % second != 0
+
+
+def _describe(before: Shape, after: Shape) -> str:
+    """Return the shapes of a view, and of what it is a view of, for batches of any size."""
+    return f"{autograd_graph.without_batch(before)} {autograd_graph.without_batch(after)}"
 
 
 def _is_learned_from(view: Node, readers: dict[Node, list[Node]]) -> bool:
