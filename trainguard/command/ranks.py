@@ -5,11 +5,13 @@ A launcher such as torchrun ends all others once one fails. A process that exits
 while another saves a checkpoint would do harm, and one that kept silent false comfort. Each leaves
 what it found, with a digest of its trace: on one machine in a file that they share, on several in
 the store of the launcher. The first process waits for the others, in bounded time, and judges all
-digests together. Where it could not, the last one to end on a machine fails with what was found.
+digests together; where it died, the first that lives. Where none could, the last one to end on a
+machine fails with what was found.
 """
 
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -101,6 +103,15 @@ def own_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.rank{rank()}") if rank() else path
 
 
+def speaks() -> bool:
+    """Say whether this process tells of all: the first, or where that died the first that lives."""
+    with suppress(OSError), _share_state() as state:
+        there = {told["rank"]: "found" in told or is_running(each) for each, told in state.items()}
+        # One that was never seen may be on another machine.
+        return not any(there.get(number, True) for number in range(rank()))
+    return not rank()
+
+
 def enter() -> None:
     """Let the other processes of a distributed run know that this one has begun."""
     with suppress(OSError), _share_state() as state:
@@ -139,8 +150,21 @@ def end_in_order() -> Iterator[None]:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
+def name_port(failure: BaseException | None) -> str:
+    """Return a sentence where processes could not meet as their port is in use; else nothing."""
+    told = str(failure)
+    if "EADDRINUSE" not in told and "address already in use" not in told.lower():
+        return ""
+    number = re.search(r"port: (\d+)", told)
+    port = number[1] if number else os.environ.get("MASTER_PORT", "of the script")
+    return (
+        f"Port {port} is in use, perhaps by another run or by one that was killed. Give this one"
+        " another: `torchrun --standalone` takes a free one, otherwise set MASTER_PORT."
+    )
+
+
 def tell(found: Mapping[str, str], digest: Trace[Any], baseline: Baseline) -> None:
-    """Leave what this process found, known or new, and its digest, for the first one."""
+    """Leave what this process found, known or new, and its digest, for the one that speaks."""
     told = {"found": dict(found), "digest": digest.to_text(), "known": baseline.seen_text()}
     text = json.dumps(told)
     if _on_one_machine():
@@ -153,7 +177,7 @@ def tell(found: Mapping[str, str], digest: Trace[Any], baseline: Baseline) -> No
 
 def gather(*, failed: bool) -> Others:
     """Wait for what the other processes leave, in bounded time, and say who left nothing."""
-    others, waiting, began = Others(), set(range(1, world())), monotonic()
+    others, waiting, began = Others(), set(range(world())) - {rank()}, monotonic()
     patience = _HURRY if failed else _PATIENCE
     try:
         store = None if _on_one_machine() else _store()
@@ -200,18 +224,31 @@ def leave(found: Mapping[str, str]) -> dict[int, Found]:
         return own
 
 
-def found_by_others(everything: Mapping[int, Found]) -> list[tuple[int, str, str]]:
-    """Return rank, invariant and report of what only other processes than the first one found."""
-    told, new = set(everything.get(0, {})), []
+def miss_the_first(everything: Mapping[int, Found]) -> str:
+    """Return a sentence of the last process here, where the one that judges all was never here."""
+    if not everything or 0 in everything or not _on_one_machine():
+        return ""
+    return (
+        f"{ranks_text(sorted(everything))} of {world()}: rank 0 was never seen on this machine, so"
+        " that nothing was judged together. Give --trace, and `trainguard join`."
+    )
+
+
+def found_by_others(
+    everything: Mapping[int, Found], speaker: int = 0
+) -> list[tuple[int, str, str]]:
+    """Return rank, invariant and report of what only other processes than the speaker found."""
+    told, new = set(everything.get(speaker, {})), []
     for number, found in sorted(everything.items()):
         new += [(number, name, text) for name, text in found.items() if name not in told]
         told |= set(found)
     return new
 
 
-def render_others(everything: Mapping[int, Found]) -> str:
+def render_others(everything: Mapping[int, Found], speaker: int = 0) -> str:
     """Return these reports as they are printed."""
-    return "\n\n".join(f"rank {n}:\n{text}" for n, _, text in found_by_others(everything))
+    others = found_by_others(everything, speaker)
+    return "\n\n".join(f"rank {n}:\n{text}" for n, _, text in others)
 
 
 def as_rows(others: Others, size: int, own: Trace[Any] | None = None) -> list[tuple[str, str]]:

@@ -75,6 +75,8 @@ def launch(order: RunRequest) -> int:
         recorder, spawned, failure = _record(order, program, live, end)
         flush()
         code = CLEAN if failure is None else report_error(failure, err)
+        if taken := ranks.name_port(failure):
+            say(taken, err)
         # From here on the work is done: torchrun, say, may not cut off the account of it.
         with _ignore_termination():
             order, *traces = choose_trace(order, recorder, spawned)
@@ -169,9 +171,9 @@ def _record(
             stack.enter_context(recorder)
             spawned.listen(recorder)
             account_for_exits(run.name, recorder.patches.replace)
-            stack.enter_context(time_limit(order.timeout, Stopped))
             patience = order.timeout if ranks.world() > 1 and order.judging else None
             stack.enter_context(watch_waiting(patience, partial(end, recorder, spawned)))
+            stack.enter_context(time_limit(order.timeout, Stopped))
             try:
                 with ranks.end_in_order():
                     execute(program)
@@ -225,7 +227,7 @@ def _judge_and_report(
 ) -> int:
     """Judge what was recorded, write the files, print the report, and return the exit code."""
     ended, trace = "interrupted" if code == INTERRUPTED else "", traces[0]
-    held = order.baseline
+    held, speaks = order.baseline, ranks.speaks()
     missing, verdicts, others = "", tuple[Verdict, ...](), ranks.Others()
     try:
         check_steps(order.subject, trace)
@@ -234,12 +236,15 @@ def _judge_and_report(
     if order.judging and not missing:
         verdicts = tuple(map(held.hold, live.judge.merge(judge_threads(order, traces))))
     if order.judging:
-        verdicts, others = judge_others(order, trace, spawned, verdicts, failed=bool(code))
-    whole = order.judging and not (missing or code or others.missing or rank() or live.as_rows())
+        verdicts, others = judge_others(
+            order, trace, spawned, verdicts, failed=bool(code), speaks=speaks
+        )
+    partly = missing or code or others.missing or not speaks or live.as_rows()
+    whole = order.judging and not partly
     verdicts = _settle(order, verdicts, whole, err)
     told, found = run_summary.summarize_run(trace, ended), reports_of(verdicts)
-    every = {0: found, **others.found}
-    elsewhere = tuple(ranks.found_by_others(every))
+    every = {rank(): found, **others.found}
+    elsewhere = tuple(ranks.found_by_others(every, rank()))
     written = not whole or write_baseline(held, err)
     if order.json is not None:
         plain = document(order.subject, verdicts, told, elsewhere)
@@ -251,7 +256,7 @@ def _judge_and_report(
         if not code:
             say(missing, err)
         return code or USAGE
-    if order.judging and not rank():
+    if order.judging and speaks:
         size = spawned.count if spawned.traces else ranks.world()
         rows = run_summary.as_rows(told) + threads_as_rows(traces)
         rows += ranks.as_rows(others, size, trace)
@@ -264,7 +269,7 @@ def _judge_and_report(
             rows,
             strict=order.settings.strict,
             by_name=order.verbose,
-            others=ranks.render_others(every),
+            others=ranks.render_others(every, rank()),
         )
         account = RunAccount(
             subject=order.subject,
@@ -277,13 +282,15 @@ def _judge_and_report(
         )
         told_to = Audience(order.formats, out, err, files=order.json is not None)
         written &= told_to.tell([account])
-    everything = ranks.leave(found)  # nothing where others go on, whom a launcher would then end
-    late = ranks.render_others({n: f for n, f in everything.items() if n not in others.found})
-    if late:
-        say(late, err)
+    # Nothing where others go on, whom a launcher would then end.
+    everything = ranks.leave(found) if order.judging else {}
+    new = {n: f for n, f in everything.items() if n not in others.found}
+    late = [ranks.render_others(new, rank() if speaks else 0), ranks.miss_the_first(everything)]
+    if any(late):
+        say("\n\n".join(filter(None, late)), err)
     each = [*everything.values(), *others.found.values()]
     waits = any(own.conditions.get("waits") for own in (trace, *others.digests.values()))
-    usual = FAILED if waits and not rank() else CLEAN if written else USAGE
+    usual = FAILED if waits and speaks else CLEAN if written else USAGE
     return code or (FOUND if everything and any(each) else usual)
 
 

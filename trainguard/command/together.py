@@ -88,14 +88,15 @@ def judge_others(
     verdicts: tuple[Verdict, ...],
     *,
     failed: bool,
+    speaks: bool,
 ) -> tuple[tuple[Verdict, ...], ranks.Others]:
-    """Leave what one process has found; in the first one, judge it with what the others left."""
+    """Leave what one process has found; in the one that speaks, judge what all others left too."""
     if spawned.traces:
         return _judge_spawned(order, spawned, verdicts)
     if ranks.world() == 1:
         return verdicts, ranks.Others()
     own = digest(trace, ranks.rank(), ranks.world())
-    if ranks.rank():
+    if not speaks:
         ranks.tell(reports_of(verdicts), own, order.baseline)
         return verdicts, ranks.Others()
     others = ranks.gather(failed=failed)

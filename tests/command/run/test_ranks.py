@@ -52,6 +52,7 @@ def test_another_process_than_the_first(folder) -> None:
     done = folder.python(*command, env=second)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"rank 1:\n{LEFT_OVER}: ")
+    assert "rank 1 of 2: rank 0 was never seen on this machine, so" in done.stderr
     folder.trains(zero="", after="raise LookupError")
     done = folder.python(*command, env=second)
     assert (done.returncode, done.stdout) == (3, "")
@@ -80,12 +81,43 @@ def test_the_last_one_has_the_findings_of_all(monkeypatch, tmp_path) -> None:
     everything = as_rank(2, ranks.leave, {})
     assert everything == {0: {"a": "A0"}, 1: {"a": "A", "b": "B"}, 2: {}}
     assert ranks.render_others(everything) == "rank 1:\nB"
+    assert ranks.miss_the_first(everything) == ""
+    assert ranks.miss_the_first({1: {}}).startswith("rank 1 of 3: rank 0 was never seen")
     assert not list(tmp_path.iterdir())
 
     processes[2] = 2**22 + 1  # there is none such
     as_rank(2, ranks.enter)
     as_rank(0, ranks.enter)
     assert as_rank(0, ranks.leave, {"a": "A0"}) == {0: {"a": "A0"}}
+
+    processes[0] = 2**22 + 2  # the first one died
+    processes[2] = os.getppid()
+    for number in (1, 0, 2):
+        as_rank(number, ranks.enter)
+    assert [as_rank(number, ranks.speaks) for number in processes] == [True, True, False]
+
+
+TAKEN = """\
+import os, socket
+import torch.distributed as dist
+
+with socket.socket() as other:
+    other.bind(("127.0.0.1", 0))
+    other.listen()
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(other.getsockname()[1]))
+    dist.init_process_group("gloo")
+"""
+
+
+def test_a_port_in_use(folder) -> None:
+    """What torch says of it ends with one sentence and the way out."""
+    folder.write("train.py", TAKEN)
+    words = ["-m", "trainguard", "run", "train.py"]
+    done = folder.python(*words, env={"RANK": "0", "WORLD_SIZE": "2"})
+    assert (done.returncode, done.stdout) == (3, "")
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("Port ")
+    assert "`torchrun --standalone` takes a free one" in last
 
 
 def test_a_rank_without_a_world(folder) -> None:

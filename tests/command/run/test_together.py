@@ -48,7 +48,7 @@ for epoch in range(3):
         loss.backward()
         if fault == "skip" and rank == 1 and step == 3:
             continue
-        if fault == "killed" and rank == 1 and epoch:
+        if fault == f"killed {rank}" and epoch:
             os.kill(os.getpid(), signal.SIGKILL)
         optimizer.step()
 print("trained", flush=True)
@@ -86,12 +86,16 @@ def test_a_fault_that_no_process_sees_by_itself(folder, fault, tmp_path, monkeyp
 
 
 @pytest.mark.slow
-def test_a_process_that_was_killed(folder) -> None:
-    """It is named, and the launcher's exit code stands."""
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_was_killed(folder, rank) -> None:
+    """It is named, be it the first one, and the launcher fails without a traceback."""
     folder.write("train.py", TWO)
-    done = folder.process("--ranks", "2", "train.py", "killed", timeout=200)
+    done = folder.process("--ranks", "2", "train.py", f"killed {rank}", timeout=200)
     assert done.returncode == 3
-    assert "rank 1: it ended without a word" in done.stdout, done.stdout + done.stderr
+    assert done.stdout.count("= trainguard =") == 1
+    assert f"rank {rank}: it ended without a word" in done.stdout, done.stdout + done.stderr
+    assert f"rank {rank} was ended by SIGKILL, before any other process failed." in done.stderr
+    assert "ChildFailedError" not in done.stderr
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ def watch_waiting(seconds: float | None, speak: Callable[[str], None]) -> Iterat
     if seconds is None or threading.current_thread() is not main:
         yield
         return
-    left = threading.Event()
+    left, ending = threading.Event(), threading.Lock()
 
     def watch() -> None:
         """Wait for the end of the time, then look whether anything moves."""
@@ -44,13 +44,16 @@ def watch_waiting(seconds: float | None, speak: Callable[[str], None]) -> Iterat
             if place != before or _is_writing(frame):
                 begun, before = monotonic(), place
             elif monotonic() - begun > _STILL:
-                speak(place_of(frame))
+                with ending:  # the call may fail now, as another process has ended likewise
+                    if not left.is_set():
+                        speak(place_of(frame))
 
     threading.Thread(target=watch, name="trainguard", daemon=True).start()
     try:
         yield
     finally:
-        left.set()
+        with ending:
+            left.set()
 
 
 def _name_call(recorder: Any) -> str:
