@@ -26,6 +26,7 @@ def loss(output: Any, target: Any) -> None:
         ({"x": X, "loss": 3}, "which cannot be called"),
         ({"x": X, "loss": loss, "wrap": "dpp"}, "Did you mean 'ddp'"),
         ({"x": X, "loss": loss, "ranks": (1,)}, "has no several processes"),
+        ({"x": X, "loss": loss, "ranks": (3,), "cut": 2}, "does not divide"),
         ({"x": X, "loss": loss, "ranks": (2, 0)}, "has no several processes"),
         ({"x": 3, "loss": loss}, "is no domain"),
         ({"x": tg.real("8", -1, 1), "loss": loss}, "no input with the dimension 'B'"),
@@ -54,6 +55,9 @@ def test_the_batch_is_cut(uneven: bool, parts: list[tuple[int, int]]) -> None:
 def test_the_batch_may_stay_whole() -> None:
     """Under tensor parallelism each rank gets all of it."""
     assert tg.Parallel(build, loss=loss, cut=False, x=X).rows(1, 2) == range(8)
+    pairs = tg.Parallel(build, loss=loss, cut=2, ranks=(1, 4), x=X)
+    assert [pairs.rows(rank, 4).start for rank in range(4)] == [0, 0, 8, 8]
+    assert pairs.rows(0, 1) == range(16)
 
 
 def test_a_module_is_no_way_to_build_one() -> None:

@@ -24,12 +24,14 @@ class Parallel(Subject):
     build: returns the module, the same in each process.
     loss: `loss(output, **inputs)`, called with those of the inputs that it takes.
     step: `step(model, batch)` in place of a loss: goes forward and backward and returns the loss,
-        where more is done: accumulation, reductions by hand, clipping.
+        where more is done: accumulation, reductions by hand, clipping, the schedule of a pipeline,
+        of which all stages but the last one return None.
     wrap: `wrap(module)` returns what is trained; "ddp" and "fully_shard" are those of torch, None
         leaves it as it is.
     ranks: how many processes; more than one are held against one.
     optimizer: `optimizer(parameters)`; SGD where not given.
-    cut: False where each process gets the whole batch, as under tensor parallelism.
+    cut: False where each process gets the whole batch, as under tensor parallelism; a number where
+        so many neighbouring ranks get the same part, as the pairs of a mesh of two dimensions.
     uneven: whether the first process gets a row more than its share, and the last one a row less.
     """
 
@@ -42,7 +44,7 @@ class Parallel(Subject):
     wrap: Callable[[Any], Any] | str | None = "ddp"
     ranks: tuple[int, ...] = (1, 2)
     optimizer: Callable[[Any], Any] | None = None
-    cut: bool = True
+    cut: bool | int = True
     uneven: bool = False
     inputs: Mapping[str, Domain] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -56,7 +58,7 @@ class Parallel(Subject):
         wrap: Callable[[Any], Any] | str | None = "ddp",
         ranks: Iterable[int] = (1, 2),
         optimizer: Callable[[Any], Any] | None = None,
-        cut: bool = True,
+        cut: bool | int = True,
         uneven: bool = False,
         inputs: Mapping[str, Domain] | None = None,
         sizes: Mapping[str, int] | None = None,
@@ -112,12 +114,12 @@ class Parallel(Subject):
     def rows(self, rank: int, world: int) -> range:
         """Return which rows of the batch a process of several gets."""
         count = self.all_sizes[BATCH]
-        if not self.cut:
-            return range(count)
-        ends = [count * each // world for each in range(world + 1)]
-        if self.uneven and world > 1:
+        alike = min(int(self.cut), world) or world  # neighbours that get the same rows
+        parts, own = world // alike, rank // alike
+        ends = [count * each // parts for each in range(parts + 1)]
+        if self.uneven:
             ends[1:-1] = [end + 1 for end in ends[1:-1]]
-        return range(ends[rank], ends[rank + 1])
+        return range(ends[own], ends[own + 1])
 
 
 def _check_functions(subject: Parallel) -> None:
@@ -148,6 +150,12 @@ def _check_ranks(subject: Parallel) -> None:
     if not subject.worlds or not all(type(count) is int and count > 0 for count in counts):
         raise DeclarationError(
             f"tg.Parallel(ranks={counts!r}) has no several processes. Give counts such as (1, 2)."
+        )
+    alike = subject.cut
+    if not isinstance(alike, int) or alike < 0 or any(n % (alike or n) for n in subject.worlds):
+        raise DeclarationError(
+            f"tg.Parallel(cut={alike!r}) does not divide {subject.worlds!r} processes. Give True,"
+            " False, or how many neighbouring ranks get the same rows."
         )
 
 

@@ -27,12 +27,14 @@ def compare(one: Outcome, several: Sequence[Outcome], case: int) -> Iterator[Lik
         wanted = one[f"{quantity}s"]
         whole = sqrt(sum(float(t.square().sum()) for t in wanted.values()))
         for name in wanted:
-            found = [each[f"{quantity}s"].get(name) for each in several]
-            if any(t is None or t.shape != wanted[name].shape for t in found):
+            owners = [i for i, each in enumerate(several) if name in each["parameters"]]
+            found = [several[i][f"{quantity}s"][name] for i in owners]  # of a pipeline's stage
+            if not found or any(t.shape != wanted[name].shape for t in found):
                 continue  # cut up in a way that it cannot be put together from
             near = _mark_near(one, several, name) if quantity == "update" else 1.0
             tensors = [wanted[name] * near, *(t * near for t in found)]
             likeness = _compare_tensors(quantity, name, tensors, whole, case)
+            likeness = replace(likeness, world=len(several), rank=owners[likeness.rank])
             held = _norm(one["parameters"][name] * near) if quantity == "update" else 0.0
             rounding = known["precision"] * held
             yield replace(
@@ -42,7 +44,7 @@ def compare(one: Outcome, several: Sequence[Outcome], case: int) -> Iterator[Lik
 
 def _explain_by_shards(one: Outcome, first: Outcome, world: int) -> tuple[float, ...]:
     """Return one factor for what each rank holds of all gradients, where that is the difference."""
-    pairs = [(first["gradients"][n], wanted) for n, wanted in one["gradients"].items()]
+    pairs = [(given, one["gradients"][n]) for n, given in first["gradients"].items()]
     factors = []
     for rank in range(world):
         own = [(g.chunk(world)[rank:], w.chunk(world)[rank:]) for g, w in pairs if w.dim()]
@@ -61,7 +63,8 @@ def _mark_near(one: Outcome, several: Sequence[Outcome], name: str) -> Tensor:
     """Return where the gradients of all processes are those of one, as ones among zeros."""
     wanted = one["gradients"][name]
     slack = _SAME * wanted.abs()
-    near = [(each["gradients"][name] - wanted).abs() <= slack for each in several]
+    found = [each["gradients"][name] for each in several if name in each["gradients"]]
+    near = [(each - wanted).abs() <= slack for each in found]
     return torch.stack(near).all(0).double()
 
 

@@ -53,6 +53,7 @@ def _make(subject: Parallel, batch: Batch, seed: int) -> Outcome:
     before = {name: _assemble(parameter) for name, parameter in named.items()}
     fed = forward_inputs(module, subject.loss, batch)
     dtypes = {parameter.dtype for parameter in named.values()}
+    dtypes.update(*map(_find_reduced, model.modules()))
     for each in module.modules():
         each.register_forward_hook(lambda _module, _inputs, output: _add_dtype(output, dtypes))
     seed_everything(seed)
@@ -67,7 +68,7 @@ def _make(subject: Parallel, batch: Batch, seed: int) -> Outcome:
     gradients = {name: _read_gradient(parameter) for name, parameter in named.items()}
     optimizer.step()
     return {
-        "loss": float(loss),
+        "loss": 0.0 if loss is None else float(loss),  # it is summed up: that of another stage
         "gradients": gradients,
         "updates": {name: _assemble(named[name]) - before[name] for name in named},
         "parameters": before,
@@ -118,6 +119,16 @@ def _add_dtype(output: object, dtypes: set[torch.dtype]) -> None:
     """Add the dtype that a module computes in: that of its output, under autocast as well."""
     if isinstance(output, Tensor) and output.is_floating_point():
         dtypes.add(output.dtype)
+
+
+def _find_reduced(module: Any) -> set[torch.dtype]:
+    """Return the dtypes that a wrapper reduces gradients in, which may round more than the step."""
+    hooks = {getattr(hook, "__name__", "") for hook, _ in getattr(module, "_comm_hooks", ())}
+    dtypes = {torch.float16} if "fp16_compress_hook" in hooks else set()
+    if hasattr(module, "_get_fsdp_state"):
+        policy = getattr(module._get_fsdp_state(), "_mp_policy", None)  # noqa: SLF001
+        dtypes.add(getattr(policy, "reduce_dtype", None) or torch.float32)
+    return dtypes
 
 
 def _takes_own_statistics(module: nn.Module) -> bool:
