@@ -93,7 +93,7 @@ def write_guards(
         if file.exists() and not write:
             raise DeclarationError(f"{there} Move it away, or edit it instead.")
         told = [there] if file.exists() else _write_guard(file, subject, _observe(subject))
-        told += ["", project.write() if write else project.offer()]
+        told += ["", project.write() if write else project.offer(script)]
         well = say("\n".join(told).rstrip(), sys.stdout, sys.stderr)
         raise typer.Exit(CLEAN if well else USAGE)
 

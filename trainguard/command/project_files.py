@@ -25,14 +25,15 @@ class ProjectFiles:
     table: dict[str, Any]
     steps: str
 
-    def offer(self) -> str:
-        """Return what `--write` would write; nothing where all of it is there."""
+    def offer(self, script: str = "SCRIPT") -> str:
+        """Return what `--write` would write for a script; nothing where all of it is there."""
         lines = []
         if "trainguard" not in self.table.get("tool", {}):
             lines += [f"{_OPTIONAL}:", "", SETTINGS]
         if not self.workflow.exists():
             lines += [f"For {_WORKFLOW.as_posix()}, on GitHub:", "", self.steps]
-        return "\n".join([*lines, "With --write this is written too."]) if lines else ""
+        how = f"`trainguard init --write {script}` writes this too (--write before SCRIPT)."
+        return "\n".join([*lines, how]) if lines else ""
 
     def write(self) -> str:
         """Write what is not there yet, and say what was added where; nothing is replaced."""
