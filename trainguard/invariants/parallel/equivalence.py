@@ -67,9 +67,9 @@ def gradients_equal_one_process(trace: Trace[Likeness]) -> Iterator[Finding]:
     Allows: 0.1 % of its norm (limit) and 1e-5 of the norm over all parameters; more in
         bfloat16 and float16. Where BatchNorm
         takes its statistics from each rank's rows, a difference is a note.
-    Misses: parameters whose parts cannot be put together (ZeRO of DeepSpeed), those of pipeline
-        stages under other names, what differs only after the first step, and what a group of one
-        gets wrong as well. FSDP1 and SyncBatchNorm do not run on the CPU.
+    Misses: parameters whose parts cannot be put together (FSDP1 without use_orig_params, ZeRO of
+        DeepSpeed), those of pipeline stages under other names, what differs only after the first
+        step, and what a group of one gets wrong as well. SyncBatchNorm does not run on the CPU.
     Why: a sum in place of a mean trains at another rate with each number of GPUs, a reduction that
         is missing lets the replicas drift apart; the loss falls all the same.
     Source: modelscope/FunASR issue 3472 (no_sync on the wrong micro-batch); pytorch/pytorch issue

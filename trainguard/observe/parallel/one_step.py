@@ -2,11 +2,13 @@
 
 import io
 from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
@@ -50,7 +52,8 @@ def _make(subject: Parallel, batch: Batch, seed: int) -> Outcome:
     model = _wrap(subject, module)
     optimizer = (subject.optimizer or _make_usual)(model.parameters())
     named = dict(model.named_parameters())
-    before = {name: _assemble(parameter) for name, parameter in named.items()}
+    with _put_together(model):
+        before = {name: _assemble(parameter) for name, parameter in named.items()}
     fed = forward_inputs(module, subject.loss, batch)
     dtypes = {parameter.dtype for parameter in named.values()}
     dtypes.update(*map(_find_reduced, model.modules()))
@@ -65,12 +68,15 @@ def _make(subject: Parallel, batch: Batch, seed: int) -> Outcome:
         taken = parameters(subject.loss)
         loss = subject.loss(output, **{n: batch[n] for n in batch if taken is None or n in taken})
         loss.backward()
-    gradients = {name: _read_gradient(parameter) for name, parameter in named.items()}
+    with _put_together(model):
+        gradients = {name: _read_gradient(parameter) for name, parameter in named.items()}
     optimizer.step()
+    with _put_together(model):
+        updates = {name: _assemble(named[name]) - before[name] for name in named}
     return {
         "loss": 0.0 if loss is None else float(loss),  # it is summed up: that of another stage
         "gradients": gradients,
-        "updates": {name: _assemble(named[name]) - before[name] for name in named},
+        "updates": updates,
         "parameters": before,
         "precision": max(torch.finfo(d).eps for d in dtypes if d.is_floating_point),
         "sharded": any(hasattr(parameter, "full_tensor") for parameter in named.values()),
@@ -119,6 +125,14 @@ def _add_dtype(output: object, dtypes: set[torch.dtype]) -> None:
     """Add the dtype that a module computes in: that of its output, under autocast as well."""
     if isinstance(output, Tensor) and output.is_floating_point():
         dtypes.add(output.dtype)
+
+
+def _put_together(model: nn.Module) -> AbstractContextManager[Any]:
+    """Put the parameters and gradients of FSDP1 together in a block; flat ones stay in parts."""
+    flat = [m for m in model.modules() if isinstance(m, FullyShardedDataParallel)]
+    if not flat or not all(getattr(each, "_use_orig_params", False) for each in flat):
+        return nullcontext()
+    return FullyShardedDataParallel.summon_full_params(model, writeback=False, with_grads=True)
 
 
 def _find_reduced(module: Any) -> set[torch.dtype]:
