@@ -179,6 +179,7 @@ def _add_devices(made: Any, own: Any) -> None:
             own.set_device(before)
 
     made.is_available = made.is_initialized = lambda: True
+    made._initialized = True  # checkpoints keep the stream of random numbers of such a device alone
     made._is_in_bad_fork = lambda: False
     made._lazy_init = lambda: None
     made.device_count, made.current_device, made.device = own.count, own.device, chosen

@@ -72,7 +72,9 @@ class EvaluationSkill(Watcher):
             return []
         given = next(iter(self.recorder.given), None)
         served = self._batches.origin(given) if given is not None else None
-        return served.alive()[1:] if served is not None and served.paired else []
+        targets = served.alive()[1:] if served is not None and served.paired else []
+        known = self._batches.copies
+        return [own for t in targets if (own := known.find_there(t, output.device)) is not None]
 
     def finish(self) -> Iterator[Event]:
         """Return the latest evaluation at each place."""

@@ -53,9 +53,9 @@ class NearTargets:
                 (name, pair)
                 for name, value in named.items()
                 for target in _targets_in(value, given)
-                if (pair := _fit(scores, target, ignored)) is not None
+                if (pair := _fit(scores, target, ignored, known=known is not None)) is not None
             ]
-            if found and all(torch.equal(found[0][1][1], other[1]) for _, other in found):
+            if found and all(torch.equal(found[0][1][1], other[1]) for _, other in found[1:]):
                 self._places[module] = frame.f_code, found[0][0]
                 return found[0][1]
             if found or known is not None:
@@ -99,15 +99,20 @@ def _row_bytes(table: torch.Tensor) -> int:
     return int(table.stride(0)) * table.element_size()
 
 
-def _fit(scores: torch.Tensor, target: torch.Tensor, ignored: int) -> Pair | None:
+def _fit(scores: torch.Tensor, target: torch.Tensor, ignored: int, *, known: bool) -> Pair | None:
     """Return scores and targets as a loss takes them, where these are classes of those."""
     shapes = [scores.shape[:1] + scores.shape[2:], scores.shape[:-1]]
     fitting = [target.shape == shape for shape in shapes]
     if not any(fitting) or target.dtype is torch.bool or target.device != scores.device:
         return None
     axis = 1 if fitting[0] else -1
+    if scores.shape[axis] < 2:
+        return None
+    pair = scores.detach().movedim(axis, 1), target
+    if known and not scores.is_cpu:  # it was looked at once, and would be waited for each time
+        return pair
     kept = target[target != ignored]
-    if scores.shape[axis] < 2 or not kept.numel():
+    if not kept.numel():
         return None
     inside = int(kept.min()) >= 0 and int(kept.max()) < scores.shape[axis]
-    return (scores.detach().movedim(axis, 1), target) if inside else None
+    return pair if inside else None

@@ -14,9 +14,11 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.gradients import autograd_graph
+from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Forward, Window, gradient_of
 from trainguard.observe.tools.fingerprint import fingerprint
+from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
 _STEPS = 64  # of an optimizer that are looked at
@@ -103,7 +105,7 @@ class LeakedGradients(Watcher):
     """
 
     makes = ("Probe:leaked",)
-    relies_on = ("Gradients",)
+    relies_on = ("Batches", "Gradients")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -112,6 +114,10 @@ class LeakedGradients(Watcher):
         self._pulls = _Pulls()
         self._source = ""  # of the backward that is going on
         self._kept: list[tuple[Window, _Delivery, list[tuple[torch.Tensor, torch.Tensor]]]] = []
+
+    def install(self, patches: Patches) -> None:
+        """Ask for the watcher that knows what is given."""
+        self._batches = self.recorder.watcher(Batches)
 
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
@@ -123,7 +129,7 @@ class LeakedGradients(Watcher):
         made = next((t for t in tensors_in(output) if t.grad_fn is not None), None)
         if made is None or made.numel() > _ROOM:
             return
-        place = id(module), fingerprint([first])
+        place = id(module), fingerprint([self._batches.on_host(first)])
         if not place[1]:
             return
         made.register_hook(lambda gradient: self._on_pull(place, gradient))  # type: ignore[no-untyped-call]

@@ -34,8 +34,8 @@ class Cosines(Watcher):
     @now_and_then
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look at the products that a loss is made of."""
-        if loss.grad_fn is None or self.recorder.age not in _STEPS:
-            return
+        if loss.grad_fn is None or not loss.is_cpu or self.recorder.age not in _STEPS:
+            return  # elsewhere each norm would be waited for
         nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
         products = [n for n in nodes if autograd_graph.kind_of(n) in _PRODUCTS and _is_of_two(n)]
         if len(nodes) >= _MOST_NODES or not products:
@@ -77,7 +77,7 @@ def _wrong_shape(node: Node) -> str:
     """Return the shape of (N, K) where it and (K, M) have norms of one over N and M, not over K."""
     with suppress(RuntimeError):  # what was changed since cannot be read
         first, second = node._saved_self, node._saved_mat2  # noqa: SLF001
-        if first is None or second is None or not first.is_cpu or first.numel() > _LARGEST:
+        if first is None or second is None or first.numel() > _LARGEST:
             return ""
         if first.dim() == 3 and len(first) == len(second) == 1:  # as einsum makes them
             first, second = first[0], second[0]

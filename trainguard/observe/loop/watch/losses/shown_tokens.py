@@ -78,6 +78,7 @@ class ShownTokens(Watcher):
         """Compare the targets of a loss with the tokens that the model was given."""
         ref = self._batches.given
         given = ref() if ref is not None else None
+        given, target = self._batches.on_host(given), self._batches.on_host(target)
         if tally.function not in CROSS_ENTROPIES or value.dim() or not value.requires_grad:
             return  # what has no reduction is perhaps masked later
         if given is None or not _are_tokens(given, target):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import wraps
 from itertools import islice
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -20,12 +20,15 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.runs.conditions import Conditions
+from trainguard.observe.loop.watch.samples.host_copies import HostCopies
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.fingerprint import fingerprint, hash_rows
 from trainguard.observe.tools.local_values import has_memory, start_of
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
+
+T = TypeVar("T")
 
 _HASHED = 512  # steps whose batches all get a fingerprint; of later ones those that are surveyed
 _SIZED = 64  # batches whose loader is asked how many it has
@@ -77,6 +80,7 @@ class Batches(Watcher):
 
     recent: the latest batches that loaders have served.
     given: the input of the latest pass that may learn. served_by: the iterator of the latest batch.
+    copies: the batches that were moved to a device.
     """
 
     makes = ("wait", "batch", "fingerprints", "Probe:batches")
@@ -86,6 +90,7 @@ class Batches(Watcher):
         super().__init__(recorder)
         self.recent: deque[ServedBatch] = deque(maxlen=_RECENT)
         self.given: weakref.ref[torch.Tensor] | None = None
+        self.copies = HostCopies()
         self.served_by: Callable[[], Any] = lambda: None
         self._thread = threading.get_ident()
         self._inside = False
@@ -103,6 +108,7 @@ class Batches(Watcher):
     def install(self, patches: Patches) -> None:
         """Listen to the iterators of all loaders."""
         patches.replace(dataloader._BaseDataLoaderIter, "__next__", self._next)  # noqa: SLF001
+        self.copies.install(patches, self._moves)
 
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
@@ -122,7 +128,8 @@ class Batches(Watcher):
         if self.recorder.steps < _HASHED or any(w.is_surveyed for w in self.recorder.windows):
             number = whole = self._number_of(forward, given)
             if served is not None and number and len(self._wholes) < 2:
-                whole = fingerprint([first, *served.alive()])  # another target is another batch
+                # Another target is another batch.
+                whole = fingerprint([self.on_host(first), *served.alive()])
         self._passes[forward.clock] = number, served, whole
         if len(self._passes) > _PASSES:
             del self._passes[next(iter(self._passes))]
@@ -163,22 +170,35 @@ class Batches(Watcher):
     def rows_of(self, forward: Forward, given: Sequence[torch.Tensor]) -> list[int]:
         """Return a number for each sample of what the latest pass was given; several ask for it."""
         if self._rows is None or self._rows[0] is not forward:
-            each = [hash_rows(tensor) for tensor in given]
+            each = [hash_rows(self.on_host(tensor)) for tensor in given]
             rows = each[0] if len(each) == 1 else [hash(row) for row in zip(*each, strict=True)]
             self._rows = forward, rows
         return self._rows[1]
 
     def _number_of(self, forward: Forward, given: Sequence[torch.Tensor]) -> int:
         """Return the fingerprint of what a pass was given first, by its rows where others ask."""
-        first = given[0]
+        first = self.on_host(given[0])
         if len(given) == 1 and _has_rows(first):
             with suppress(Exception):  # inside a transformation of torch.func there are no rows
                 return hash(tuple(self.rows_of(forward, given))) % 2**32
         return fingerprint([first])
 
     def origin(self, tensor: torch.Tensor) -> ServedBatch | None:
-        """Return the batch of a loader that a tensor belongs to, if it was not copied since."""
-        return next((served for served in reversed(self.recent) if served.has(tensor)), None)
+        """Return the batch of a loader that a tensor belongs to, or that it was moved from."""
+        own = self.on_host(tensor)
+        return next((served for served in reversed(self.recent) if served.has(own)), None)
+
+    def on_host(self, value: T) -> T:
+        """Return what a tensor on a device was copied of; the value itself where it is no copy."""
+        known: Any = self.copies.find(value) if isinstance(value, torch.Tensor) else None
+        return value if known is None else known
+
+    @shielded
+    def _moves(self, tensor: torch.Tensor, moved: torch.Tensor) -> None:
+        """Remember that a batch of a loader was copied to a device, from the host or another."""
+        host = self.copies.find(tensor)
+        if host is not None and self.origin(host) is not None:
+            self.copies.add(host, moved)
 
     def _trained_on(self, forward: Forward, served: ServedBatch, whole: int) -> None:
         """Take down that a pass learned from a batch; a loader of one batch is none to speak of."""

@@ -15,6 +15,7 @@ from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
+from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.samples.sample_pairs import LEAST, NOISE, Epochs
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward
@@ -41,7 +42,7 @@ class EpochPairs(Watcher):
     """
 
     makes = ("Probe:labels",)
-    relies_on = ("LossFunctions",)
+    relies_on = ("Batches", "LossFunctions")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -55,6 +56,7 @@ class EpochPairs(Watcher):
 
     def install(self, patches: Patches) -> None:
         """Ask to be told of the calls of loss functions."""
+        self._served = self.recorder.watcher(Batches)
         self.recorder.watcher(LossFunctions).listeners.append(self._on_loss)
 
     def forward(
@@ -79,7 +81,7 @@ class EpochPairs(Watcher):
         if not self._given or loss.grad_fn is None or self._output is None:
             return
         output = self._output()
-        if output is not None:
+        if output is not None and output.is_cpu:  # elsewhere a comparison would be waited for
             with suppress(Exception):  # a constant that was changed since cannot be read
                 target = _find_target(loss, output.detach())
                 if target is not None:
@@ -103,6 +105,7 @@ class EpochPairs(Watcher):
         """Take down the pairs of a batch, and see whether it ends a second epoch."""
         tensors = [tensor for ref in self._given if (tensor := ref()) is not None]
         rows = len(target) if target.dim() else 0
+        tensors, target = [*map(self._served.on_host, tensors)], self._served.on_host(target)
         every = [*tensors, target]
         self._left[0] -= rows
         self._left[1] -= sum(t.numel() * t.element_size() for t in every)

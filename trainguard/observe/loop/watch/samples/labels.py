@@ -131,7 +131,8 @@ class Labels(Watcher):
     def _latest_input(self) -> torch.Tensor | None:
         """Return the input of the latest pass that may learn, if it is still there."""
         ref = self._batches.given
-        return ref() if ref is not None else None
+        latest = ref() if ref is not None else None
+        return None if latest is None else self._batches.on_host(latest)
 
     def _on_loss(
         self, tally: LossCalls, _scores: torch.Tensor, target: torch.Tensor, value: torch.Tensor
@@ -140,6 +141,7 @@ class Labels(Watcher):
         given = self._latest_input()
         if given is None or not value.requires_grad:
             return
+        target = self._batches.on_host(target)
         self._compare(tally.source, given, target)
         if tally.function in _CLASSES and self._left > 0:
             served = self._batches.origin(target)
@@ -182,7 +184,7 @@ class Labels(Watcher):
             if _are_windows(inputs, target):
                 self._compare_ends(columns, inputs.detach(), target.detach())
             return
-        flat = target.detach().reshape(-1, 1).to(device=inputs.device, dtype=inputs.dtype)
+        flat = target.detach().reshape(-1, 1).to(inputs.dtype)
         if not bool((flat != flat[0]).any()):
             return
         rows = inputs.detach().reshape(len(inputs), -1)
@@ -250,6 +252,8 @@ def _have_columns(inputs: torch.Tensor, target: Any) -> bool:
     if not isinstance(target, torch.Tensor) or not inputs.is_floating_point():
         return False
     if inputs.dim() < 2 or inputs.is_nested or inputs.layout != torch.strided:
+        return False
+    if inputs.device != target.device:
         return False
     return (
         len(inputs) > 1

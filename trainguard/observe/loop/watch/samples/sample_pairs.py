@@ -180,11 +180,12 @@ class SamplePairs(Watcher):
         given, self._given = self._given, None
         if given is None:
             return
-        forward, refs = given
+        (forward, refs), on_host = given, self._batches.on_host
         learns = forward.gradients and value.requires_grad
         pairs: tuple[list[int], list[int]] | None = None
         with suppress(Exception):  # tensors of foreign kinds refuse what they like
             tensors = [tensor for ref in refs if (tensor := ref()) is not None]
+            tensors, target = [*map(on_host, tensors)], on_host(target)
             if len(tensors) == len(refs) > 0 and _are_rows(tensors, target):
                 pairs = self._hash(forward, tensors, target, learns=learns)
                 if pairs is not None and learns:

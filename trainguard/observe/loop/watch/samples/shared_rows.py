@@ -138,7 +138,7 @@ class SharedRows(Watcher):
         left = self._left[forward.gradients]
         if min(left) <= 0:
             return
-        given = self.recorder.given
+        given = [self._batches.on_host(tensor) for tensor in self.recorder.given]
         rows: list[int] = []
         runs: Runs = []
         with suppress(Exception):  # tensors of foreign kinds refuse what they like

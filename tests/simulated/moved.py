@@ -1,0 +1,60 @@
+"""Data sets on the host, whose batches a training moves to the device, as most trainings do."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.utils._pytree import tree_map
+from torch.utils.data import DataLoader, Dataset
+
+
+class _Moving:
+    """An iterator over batches that are loaded on the host, and moved."""
+
+    def __init__(self, batches: Any, device: str) -> None:
+        self._batches, self._device = batches, device
+
+    def __iter__(self) -> Any:
+        """Return the iterator itself."""
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next batch, on the device."""
+        with torch.device("cpu"):
+            batch = next(self._batches)
+        return tree_map(lambda x: x.to(self._device) if isinstance(x, torch.Tensor) else x, batch)
+
+
+@contextmanager
+def batches_moved(device: str) -> Iterator[None]:
+    """Have what loaders serve loaded on the host, and moved to a device."""
+    make, serve = DataLoader.__init__, DataLoader.__iter__
+
+    @wraps(make)
+    def made(loader: Any, dataset: Any, *args: Any, **kwargs: Any) -> None:
+        """Make a loader of a data set that is on the host."""
+        with torch.device("cpu"):
+            make(loader, _on_host(dataset), *args, **kwargs)
+
+    @wraps(serve)
+    def served(loader: Any) -> Any:
+        """Return an iterator that moves what it serves."""
+        with torch.device("cpu"):
+            return _Moving(serve(loader), device)
+
+    with patch.multiple(DataLoader, __init__=made, __iter__=served):
+        yield
+
+
+def _on_host(value: Any) -> Any:
+    """Return a data set, or what it holds, with tensors on the host in the place of all others."""
+    if isinstance(value, torch.Tensor):
+        return value.cpu()
+    if isinstance(value, Dataset):
+        vars(value).update({name: _on_host(own) for name, own in vars(value).items()})
+    if type(value) in (tuple, list, dict):
+        return tree_map(_on_host, value, is_leaf=lambda x: isinstance(x, torch.Tensor | Dataset))
+    return value
