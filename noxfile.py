@@ -53,6 +53,10 @@ def simulated(session: nox.Session) -> None:
     session.run("pytest", *own, *session.posargs, env=one_thread)
     if shutil.which(os.environ.get("CXX", "c++")) is None:
         session.skip("there is no compiler for the simulated accelerator")
+    # It is there now, also for several workers. All fixtures take them a quarter of an hour.
+    whole = {**one_thread, "TRAINGUARD_SIMULATED_WHOLE": "1"}
+    fixtures = ("tests/simulated/test_fixtures.py", "-n", "2", "--durations=10")
+    session.run("pytest", *fixtures, *session.posargs, env=whole)
     healthy = (
         "--trainguard",
         "--trainguard-profile=quick",

@@ -10,6 +10,8 @@ import torch
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset
 
+MOVED = "TRAINGUARD_SIMULATED_MOVED"  # the variable that has processes begin with it
+
 
 class _Moving:
     """An iterator over batches that are loaded on the host, and moved."""

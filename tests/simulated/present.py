@@ -9,10 +9,11 @@ import os
 import torch
 
 from tests.simulated.device import DEFAULT, REAL, register
-from tests.simulated.moved import batches_moved
+from tests.simulated.moved import MOVED, batches_moved
 
 if REAL not in os.environ:
     register()
 if name := os.environ.get(DEFAULT):
     torch.set_default_device(name)
-    batches_moved(name).__enter__()  # for the rest of the process
+    if MOVED in os.environ:
+        batches_moved(name).__enter__()  # for the rest of the process

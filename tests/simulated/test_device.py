@@ -1,6 +1,9 @@
 """The simulated accelerator is unlike the CPU where a real one is, and counts what it should."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from unittest.mock import patch
 
@@ -104,6 +107,24 @@ def test_recurrent_layers_compute_what_the_cpu_does(make, device):
     there(values.to(device))[0].sum().backward()
     for own, other in zip(layer.parameters(), there.parameters(), strict=True):
         torch.testing.assert_close(own.grad, other.grad.cpu())
+
+
+def test_without_a_compiler_it_is_skipped_in_words(tmp_path):
+    """Where it was never built and cannot be, the tests say what is missing, and none fails."""
+    alone = {"PATH": str(tmp_path), "TORCH_EXTENSIONS_DIR": str(tmp_path)}
+    chosen = ("-q", "-rs", "-p", "no:cacheprovider", "tests/simulated/test_moved_batches.py")
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", *chosen],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        env={name: own for name, own in os.environ.items() if name != "CXX"} | alone,
+        timeout=240,
+    )
+    assert ended.returncode == 0, ended.stdout
+    assert "needs c++ and ninja, to be built once" in ended.stdout
+    assert "passed" not in ended.stdout
 
 
 def test_the_page_of_a_dry_run_is_made_of_its_figures(tmp_path):

@@ -105,7 +105,7 @@ def on_device(device):
 
 HELD_BY_PYTHON = {"arrays_kept", "words_kept", "chunks_kept"}  # a device has no part in it
 LASTING = (lasting.adam, lasting.deque_fills_up, lasting.windows_cached)
-ON_DEVICES = sorted(growing.GROWING.keys() - HELD_BY_PYTHON)[::2]
+ON_DEVICES = sorted(growing.GROWING.keys() - HELD_BY_PYTHON)
 
 
 @pytest.mark.parametrize("name", ON_DEVICES)

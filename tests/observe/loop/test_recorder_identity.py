@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import lr_scheduler
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainguard.observe.loop.recorder import Recorder
@@ -162,7 +163,27 @@ def by_hand() -> list[torch.Tensor]:
     return [*kept, table.weight.detach(), body.weight.detach()]
 
 
+def checkpointed() -> list[torch.Tensor]:
+    """Train a part that is computed again, with batch statistics and dropout that is drawn anew."""
+    part = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.3), nn.Linear(16, 16))
+    head = nn.Linear(16, 3)
+    optimizer = torch.optim.SGD([*part.parameters(), *head.parameters()], lr=0.1)
+    kept = []
+    for _ in range(12):
+        inputs = torch.randn(16, 8)
+        hidden = checkpoint(part, inputs, use_reentrant=False, preserve_rng_state=False)
+        loss = F.cross_entropy(head(hidden), inputs[:, :3].argmax(1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        kept.append(loss.detach())
+    return [*kept, *part.state_dict().values()]
+
+
+# Before torch 2.8 or so, nothing tells what is packed from what is at hand.
+TELLS = hasattr(torch._C._autograd.SavedTensor, "unpack_hook")
 TRAININGS = {
+    **({"checkpointed": checkpointed} if TELLS else {}),
     "perceptron": perceptron,
     "without evaluation": lambda: perceptron(evaluates=False),
     "transformer": transformer,

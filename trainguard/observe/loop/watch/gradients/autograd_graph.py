@@ -46,9 +46,23 @@ def kind_of(node: Node) -> str:
     return name_of(node).rstrip(_DIGITS)
 
 
-def signed(saved: Any) -> int:
+def signed(kept: Any) -> int:
     """Return a saved whole number, which torch keeps without its sign."""
-    return int(saved) - 2**64 if int(saved) >= 2**63 else int(saved)
+    return int(kept) - 2**64 if int(kept) >= 2**63 else int(kept)
+
+
+def saved(node: Node, name: str) -> Any:
+    """
+    Return what an operation keeps for its way back under a name; None where that is not at hand.
+
+    What hooks have packed is left alone: checkpoints would compute it again, which draws random
+    numbers and moves the statistics of batches.
+    """
+    packed = getattr(node, f"_raw_saved_{name}", None)
+    each = packed if isinstance(packed, tuple) else (packed,)
+    if any(getattr(one, "unpack_hook", None) is not None for one in each):
+        return None
+    return getattr(node, f"_saved_{name}", None)
 
 
 def find_tables(nodes: Iterable[Node]) -> Iterator[tuple[torch.Tensor, torch.Tensor, int]]:
@@ -56,9 +70,11 @@ def find_tables(nodes: Iterable[Node]) -> Iterator[tuple[torch.Tensor, torch.Ten
     for node in nodes:
         if kind_of(node) == "EmbeddingBackward":
             with suppress(RuntimeError):  # what was changed since cannot be read
-                rows = node._saved_indices  # noqa: SLF001
+                rows = saved(node, "indices")
                 weight = getattr(node.next_functions[0][0], "variable", None)
-                if weight is not None and rows.is_cpu and rows.dim() == 2:
+                if weight is None or rows is None:
+                    continue
+                if rows.is_cpu and rows.dim() == 2:
                     yield weight, rows, signed(node._saved_padding_idx)  # noqa: SLF001
 
 
@@ -141,18 +157,18 @@ def _constant(node: Node, place: int) -> Any:
     if kind == "RsubBackward":
         return 1.0 if place else -node._saved_alpha  # noqa: SLF001
     if kind == "MulBackward":
-        return _number(node._saved_self if place else node._saved_other)  # noqa: SLF001
+        return _number(saved(node, "self" if place else "other"))
     if kind == "DivBackward" and not place:
-        divisor = _number(node._saved_other)  # noqa: SLF001
+        divisor = _number(saved(node, "other"))
         return None if divisor is None else 1 / divisor
     return None
 
 
-def _number(saved: torch.Tensor | None) -> torch.Tensor | float | None:
+def _number(kept: torch.Tensor | None) -> torch.Tensor | float | None:
     """Return a saved constant as a number, or as it is where it lives on an accelerator."""
-    if saved is None or saved.numel() != 1:
+    if kept is None or kept.numel() != 1:
         return None
-    return float(saved) if saved.device.type == "cpu" else saved.detach().reshape(())
+    return float(kept) if kept.device.type == "cpu" else kept.detach().reshape(())
 
 
 def sizes(node: Node) -> tuple[int, ...]:

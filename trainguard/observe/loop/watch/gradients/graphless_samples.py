@@ -23,7 +23,7 @@ _MOST_NODES = 20000
 _MOST_SAMPLES = 8  # of a step
 _LARGEST = 2**22  # elements of what is compared
 _MARK = "trainguard: parameter of a distribution"
-_SAVED = ("_saved_mat1", "_saved_input", "_saved_self", "_saved_other", "_saved_tensor1")
+_SAVED = ("mat1", "input", "self", "other", "tensor1")
 
 
 @dataclass(slots=True, eq=False)
@@ -150,9 +150,9 @@ def _saved_by(node: Node) -> Iterator[torch.Tensor]:
     """Yield the numbers that an operation has kept for its way back."""
     for name in _SAVED:
         with suppress(Exception):  # what was changed since cannot be read
-            saved = getattr(node, name, None)
-            if isinstance(saved, torch.Tensor) and saved.is_floating_point() and saved.dim() > 1:
-                yield saved.detach()
+            kept = autograd_graph.saved(node, name)
+            if isinstance(kept, torch.Tensor) and kept.is_floating_point() and kept.dim() > 1:
+                yield kept.detach()
 
 
 def _is_used(sample: _Sample, saved: list[torch.Tensor]) -> bool:

@@ -76,7 +76,7 @@ def _is_of_two(node: Node) -> bool:
 def _wrong_shape(node: Node) -> str:
     """Return the shape of (N, K) where it and (K, M) have norms of one over N and M, not over K."""
     with suppress(RuntimeError):  # what was changed since cannot be read
-        first, second = node._saved_self, node._saved_mat2  # noqa: SLF001
+        first, second = (autograd_graph.saved(node, name) for name in ("self", "mat2"))
         if first is None or second is None or first.numel() > _LARGEST:
             return ""
         if first.dim() == 3 and len(first) == len(second) == 1:  # as einsum makes them

@@ -127,7 +127,7 @@ def _compare_with(
 ) -> Iterator[torch.Tensor]:
     """Yield for errors below a loss: whether they are of the noise, their size, and that of it."""
     for node in autograd_graph.below(loss.grad_fn, _NODES):
-        target, own = getattr(node, "_saved_target", None), getattr(node, "_saved_self", None)
+        target, own = (autograd_graph.saved(node, name) for name in ("target", "self"))
         if not isinstance(own, torch.Tensor) or own.shape != noise.shape:
             continue
         if isinstance(target, torch.Tensor) and target.shape == noise.shape:

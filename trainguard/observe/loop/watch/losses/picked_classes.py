@@ -101,8 +101,10 @@ def _picks_in(node: Node) -> Iterator[str]:
     softmax = _softmax_before(live[0]) if reader is not None and len(live) == 1 else None
     if reader is None or softmax is None:
         return
-    made = softmax._saved_result  # noqa: SLF001 torch names it so
-    axis = signed(softmax._saved_dim) % max(1, made.dim())  # noqa: SLF001
+    made = autograd_graph.saved(softmax, "result")
+    if made is None:
+        return
+    axis = signed(softmax._saved_dim) % max(1, made.dim())  # noqa: SLF001 torch names it so
     if not made.is_cpu or made.dim() < 2 or made.numel() > _LARGEST or made.shape[axis] < 2:
         return
     picked = reader(node, made, axis)
@@ -124,8 +126,9 @@ def _softmax_before(node: Node) -> Node | None:
 
 def _gathered(node: Node, made: torch.Tensor, axis: int) -> int | None:
     """Return along which axis one number is gathered for each place along the others."""
-    index, along = node._saved_index, signed(node._saved_dim) % made.dim()  # noqa: SLF001
-    if index.numel() > _LARGEST:
+    index = autograd_graph.saved(node, "index")
+    along = signed(node._saved_dim) % made.dim()  # noqa: SLF001
+    if index is None or index.numel() > _LARGEST:
         return None
     other = axis if along != axis else next(a for a in range(made.dim()) if a != along)
     first = index.narrow(other, 0, 1)
@@ -135,7 +138,8 @@ def _gathered(node: Node, made: torch.Tensor, axis: int) -> int | None:
 
 def _indexed(node: Node, made: torch.Tensor, _: int) -> int | None:
     """Return along which axis classes are picked, where all places of one other are run through."""
-    indices = [*node._saved_indices, *[None] * made.dim()][: made.dim()]  # noqa: SLF001
+    kept = autograd_graph.saved(node, "indices") or ()
+    indices = [*kept, *[None] * made.dim()][: made.dim()]
     given = [place for place, index in enumerate(indices) if index is not None]
     if len(given) != 2 or any(indices[p].dim() != 1 or not indices[p].is_cpu for p in given):
         return None
@@ -145,8 +149,8 @@ def _indexed(node: Node, made: torch.Tensor, _: int) -> int | None:
 
 def _weighed(node: Node, made: torch.Tensor, axis: int) -> int | None:
     """Return along which axis constants sum to one that weigh a distribution, if along one."""
-    for name in ("_saved_self", "_saved_other"):
-        weights = getattr(node, name, None)
+    for name in ("self", "other"):
+        weights = autograd_graph.saved(node, name)
         if weights is None or weights.shape != made.shape or not weights.is_floating_point():
             continue
         square = made.dim() == 2 and made.shape[0] == made.shape[1]  # pairs are read both ways

@@ -99,11 +99,13 @@ def _views(node: Node) -> Iterator[torch.Tensor]:
     kind = autograd_graph.kind_of(node)
     with suppress(RuntimeError):
         if kind in ("SoftmaxBackward", "SafeSoftmaxBackward"):  # the second where all is hidden
-            weights = node._saved_result  # noqa: SLF001
+            weights = autograd_graph.saved(node, "result")
+            if weights is None:
+                return
             if weights.is_cpu and weights.dim() > 2 and weights.numel() <= _LARGEST:
                 yield weights > 0
         elif kind.startswith("ScaledDotProduct"):
-            mask = getattr(node, "_saved_attn_mask", None)
+            mask = autograd_graph.saved(node, "attn_mask")
             if mask is not None and mask.is_cpu and mask.dim() > 2 and mask.numel() <= _LARGEST:
                 yield mask if mask.dtype is torch.bool else mask > _HIDDEN
 

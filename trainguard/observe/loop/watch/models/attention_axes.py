@@ -129,10 +129,11 @@ def _uses(product: Node) -> Iterator[_Use]:
             continue
         softmax = path[-1]
         masked = _is_of_products(softmax)
-        made = tuple(softmax._saved_result.shape)  # noqa: SLF001 torch names it so
+        weights = autograd_graph.saved(softmax, "result")
+        made = () if weights is None else tuple(weights.shape)
         if masked is None or len(made) < 3:
             continue
-        axis = signed(softmax._saved_dim) % len(made)  # noqa: SLF001
+        axis = signed(softmax._saved_dim) % len(made)  # noqa: SLF001 torch names it so
         now = _follow(axis, made, path[-2::-1])
         if now is not None and made[axis] > 1:
             label = f"softmax over axis {axis} of {autograd_graph.without_batch(made)}"

@@ -300,8 +300,15 @@ class PaddingRows(Watcher):
         """Look at one reading of an embedding, beside the losses that are about its tokens."""
         weight = getattr(node.next_functions[0][0], "variable", None)
         with suppress(RuntimeError):  # what was changed since cannot be read
-            read, padding = node._saved_indices, int(node._saved_padding_idx)  # noqa: SLF001
-            if weight is None or not read.is_cpu or read.dim() < 2 or read.numel() > _LARGEST:
+            read = autograd_graph.saved(node, "indices")
+            padding = int(node._saved_padding_idx)  # noqa: SLF001
+            if (
+                weight is None
+                or read is None
+                or not read.is_cpu
+                or read.dim() < 2
+                or read.numel() > _LARGEST
+            ):
                 return
             rows = read.reshape(-1, read.shape[-1])
             if padding >= 0:

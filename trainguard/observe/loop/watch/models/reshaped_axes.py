@@ -23,7 +23,7 @@ _PRODUCTS = {"AddmmBackward", "MmBackward"}
 _LAYERS = _CONVOLUTIONS | _PRODUCTS | {"BmmBackward", "BaddbmmBackward"}
 _OF_CHANNELS = _CONVOLUTIONS | {"NativeBatchNormBackward", "CudnnBatchNormBackward"}
 _RECURRENT = {"MkldnnRnnLayerBackward", "CudnnRnnBackward"}
-_SAVED = {"AddmmBackward": "_saved_mat1", "MmBackward": "_saved_self"}  # else "_saved_input"
+_SAVED = {"AddmmBackward": "mat1", "MmBackward": "self"}  # else "input"
 # What is joined, padded or cut may be viewed on purpose in a shape that shears it.
 _ASSEMBLED = ("Cat", "Stack", "ConstantPad", "Slice", "AsStrided", "Index", "Unfold", "Accumulate")
 _REDUCTIONS = ("Mean", "Sum", "Max", "Amax", "Amin", "Min", "Var", "Std", "Norm", "LinalgVector")
@@ -171,7 +171,7 @@ def _input_reshaped(node: Node) -> str | None:
     if kind not in _OF_CHANNELS | _RECURRENT | _SAVED.keys():
         return None
     try:
-        given = getattr(node, _SAVED.get(kind, "_saved_input"), None)
+        given = autograd_graph.saved(node, _SAVED.get(kind, "input"))
     except RuntimeError:  # it was written since, or its graph is gone
         return None
     if not isinstance(given, torch.Tensor) or given.requires_grad:

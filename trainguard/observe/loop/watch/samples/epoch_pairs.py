@@ -183,13 +183,13 @@ def _targets_of(batches: list[tuple[Hashes, Hashes]]) -> dict[int, int]:
 def _find_target(loss: torch.Tensor, output: torch.Tensor) -> torch.Tensor | None:
     """Return what a loss by hand takes from an output, if one of the user's variables is it."""
     for node in autograd_graph.below(loss.grad_fn, _NEAR):
-        saved = getattr(node, "_saved_self", None)
-        if autograd_graph.kind_of(node) not in _DIFFERENCES or saved is None:
+        kept = autograd_graph.saved(node, "self")
+        if autograd_graph.kind_of(node) not in _DIFFERENCES or kept is None:
             continue
         for tensor in _variables():
-            if tensor.shape == saved.shape and tensor.numel() == output.numel():
+            if tensor.shape == kept.shape and tensor.numel() == output.numel():
                 difference = output.reshape(tensor.shape) - tensor
-                if torch.equal(difference, saved) or torch.equal(-difference, saved):
+                if torch.equal(difference, kept) or torch.equal(-difference, kept):
                     return tensor
     return None
 
