@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from trainguard.observe.tools import devices
 from trainguard.observe.tools.patches import Patches
 
+_MOVES = ("to", "cuda", "xpu", "hpu")  # methods of tensors, where torch has them
 _KEPT = 32  # copies: those of a few batches that are loaded ahead
 
 
@@ -23,7 +23,7 @@ class _Copy(NamedTuple):
 
 class HostCopies:
     """
-    Batches that `to` or `cuda` has copied to a device, each for as long as the copy is in use.
+    Batches that `to` or its like has copied to a device, each for as long as the copy is in use.
 
     What was written to since, on either side, is not known any more.
     """
@@ -47,7 +47,7 @@ class HostCopies:
 
             return wrapper
 
-        for name in ("to", *devices.present()[1:]):
+        for name in _MOVES:
             patches.replace(torch.Tensor, name, follow)
 
     def add(self, host: torch.Tensor, moved: torch.Tensor) -> None:
