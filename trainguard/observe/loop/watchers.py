@@ -70,6 +70,7 @@ from trainguard.observe.loop.watch.samples.epoch_pairs import EpochPairs
 from trainguard.observe.loop.watch.samples.input_scales import InputScales
 from trainguard.observe.loop.watch.samples.label_order import LabelOrder
 from trainguard.observe.loop.watch.samples.labels import Labels
+from trainguard.observe.loop.watch.samples.own_scales import OwnScales
 from trainguard.observe.loop.watch.samples.sample_pairs import SamplePairs
 from trainguard.observe.loop.watch.samples.shared_rows import SharedRows
 from trainguard.observe.loop.watch.samples.split_rows import SplitRows
@@ -111,6 +112,7 @@ _ALL: tuple[type[Watcher], ...] = (
     SharedRows,
     SplitRows,
     InputScales,
+    OwnScales,
     IgnoredClasses,
     BlendedClasses,
     BatchedGraphs,

@@ -215,7 +215,13 @@ def _finding(trace: Trace[Event], series: _LossSeries, fault: str) -> Finding:
     )
 
 
-@invariant("loop", evidence=has_probe("scale", "no evaluation had inputs of another spread"))
+@invariant(
+    "loop",
+    evidence=either(
+        has_probe("scale", "no evaluation had inputs of another spread"),
+        has_probe("own scale", "-"),
+    ),
+)
 def evaluation_inputs_keep_their_scale(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A model is evaluated on inputs of the scale that it was trained on.
@@ -223,7 +229,9 @@ def evaluation_inputs_keep_their_scale(trace: Trace[Event]) -> Iterator[Finding]
     Judges: the first input of evaluations with a loss of torch, where its standard deviation is
         never that of any batch of the training, by a factor of 2: whether the loss falls by 30 %
         where a copy of the model gets the same input in the scale of the training, at the two
-        latest evaluations. A note where the factor is below 3 (limit).
+        latest evaluations. A note where the factor is below 3 (limit), and where all columns of a
+        table have a mean of zero and a standard deviation of one in the first evaluation, and a
+        mean of zero in the training, though their rows are not the same.
     Allows: runs with one evaluation in the scale of the training; inputs that are better as they
         are, as far from what is known they may lie.
     Misses: another mean alone; other inputs than the first; evaluations without a loss, whose
@@ -232,6 +240,8 @@ def evaluation_inputs_keep_their_scale(trace: Trace[Event]) -> Iterator[Finding]
     Source: jchen42703/kits19-cnn issue 22; yu-changqian/TorchSeg issue 33.
     """
     for probe in events(trace, Probe):
+        if probe.probe == "own scale":
+            yield _make_own_scale_note(trace, probe)
         if probe.probe != "scale":
             continue
         module, own, other, before, after = probe.label.rsplit(" ", 4)
@@ -249,6 +259,21 @@ def evaluation_inputs_keep_their_scale(trace: Trace[Event]) -> Iterator[Finding]
             rank=Rank.BROKEN if most >= far * least else Rank.NOTE,
             event=probe,
         )
+
+
+def _make_own_scale_note(trace: Trace[Event], probe: Probe) -> Finding:
+    """Return the note about inputs that are standardised by their own numbers."""
+    return Finding(
+        f"inputs of evaluations of `{trace.subject}` are standardised by their own mean",
+        f"input of {probe.label}",
+        "mean 0 and deviation 1 in each column of " + integer(probe.measured, "rows"),
+        "what the mean and deviation of the training make of them",
+        why="keep the mean and the deviation of the training rows, or the scaler that was fitted"
+        " to them, and use them here: transform(), not fit_transform()",
+        rank=Rank.NOTE,
+        event=probe,
+        source=probe.source,
+    )
 
 
 @invariant("loop", evidence=has_probe("augmented", "no loader served one set of labels twice"))

@@ -20,6 +20,7 @@ from trainguard.invariants.loop.evidence import (
     BATCHES,
     MEASURED,
     SWEPT,
+    either,
     has_probe,
     several_optimizers,
 )
@@ -236,18 +237,25 @@ def _moves_statistics(passes: Evaluation) -> bool:
     return idle and passes.training and moved
 
 
-@invariant("loop", evidence=has_probe("reference", "no model was asked that does not move"))
+@invariant(
+    "loop",
+    evidence=either(
+        has_probe("reference", "no model was asked that does not move"),
+        has_probe("frozen statistics", "-"),
+    ),
+)
 def references_are_in_evaluation_mode(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A model that is asked, and never learns, is in evaluation mode.
 
     Judges: modules, and parts of those that learn, that most steps call without a graph, on the
         CPU, with dropout or batch statistics awake in them, and of which no number moves from there
-        to the end: over 50 steps or more.
+        to the end: over 50 steps or more. A note of batch normalisation in a frozen part of a model
+        that learns, whose statistics followed the batches in 16 passes or more.
     Allows: averages of the model, target networks that are updated, and rollouts of a policy, since
-        they move; modules that are kept awake in a model in evaluation mode.
-    Misses: frozen parts of a model that are called with a graph; parameters that move
-        elsewhere than at their beginnings.
+        they move; modules that are kept awake in a model in evaluation mode; parts that are thawed.
+    Misses: dropout in frozen parts that are called with a graph; parameters that move elsewhere
+        than at their beginnings.
     Why: `student.train()` on a module that holds its teacher wakes the teacher too: its answers
         become noise, and its batch statistics follow what the student is shown.
     Source: huggingface/transformers' distillation examples, which call teacher.eval(); Stack
@@ -263,6 +271,37 @@ def references_are_in_evaluation_mode(trace: Trace[Event]) -> Iterator[Finding]:
                 why="perhaps train() was called on a module that holds it: call eval() after that",
                 event=probe,
             )
+    yield from _find_frozen_statistics(trace)
+
+
+def _find_frozen_statistics(trace: Trace[Event]) -> Iterator[Finding]:
+    """Yield a note of batch statistics that move in a part of which nothing ever learns."""
+    own = [p for p in events(trace, Parameter) if not p.copy]
+    found = [
+        probe
+        for probe in events(trace, Probe)
+        if probe.probe == "frozen statistics" and _is_in_frozen_part(probe.label, own)
+    ]
+    if found and any(p.moved and _root(p.name) == _root(found[0].label) for p in own):
+        yield note(
+            f"batch statistics of a frozen part of `{trace.subject}` follow the training",
+            and_more(probe.label for probe in found),
+            "moved by " + integer(found[0].measured, "training passes"),
+            "as they were when it was frozen",
+            why="requires_grad_(False) freezes parameters and no statistics: call eval() of the"
+            " frozen part after each train() of the model",
+            event=found[0],
+        )
+
+
+def _is_in_frozen_part(layer: str, parameters: Sequence[Parameter]) -> bool:
+    """Say whether the innermost part around a layer that has weights is frozen for good."""
+    part = layer
+    while part := part.rpartition(".")[0]:
+        inside = [p for p in parameters if p.name.startswith(part + ".")]
+        if any(p.dimensions > 1 for p in inside):
+            return not any(p.trainable or p.thawed or p.learns or p.moved for p in inside)
+    return False
 
 
 def _measuring(trace: Trace[Event]) -> list[Evaluation]:

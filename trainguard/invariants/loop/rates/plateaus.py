@@ -2,12 +2,12 @@
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import inf, isfinite
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding
-from trainguard.core.names import EVALUATION, words_of
+from trainguard.core.finding import Finding, Rank
+from trainguard.core.names import EVALUATION, TRAINING, words_of
 from trainguard.events.base import Event
 from trainguard.events.loop import Logged, Probe, Scheduler
 from trainguard.events.trace import Trace
@@ -27,6 +27,8 @@ _FALLING = {
 }  # fmt: skip
 _EVALUATIONS = 5  # with a number, at least
 _AGAIN = 3  # states that were kept, where none of them was loaded at the end
+_PASSED_BY = 2  # times that no state is kept: with one, the two may agree by chance
+_Series = list[tuple[str, dict[int, Logged]]]  # numbers by the step at which they were said
 _TAKEN_OVER = ("best_models_are_best",)  # it judged the callbacks of Lightning
 
 
@@ -44,7 +46,8 @@ def plateau_metric_fits_mode(trace: Trace[Event]) -> Iterator[Finding]:
         by the name under which a script says those very numbers: an accuracy and its like under
         mode="min", a loss or an error under mode="max". States that one line takes of a model, of
         which one is loaded after the last step, or 3 or more: whether they are those after which
-        a number that is said of an evaluation is the worst so far, of 5 or more.
+        a number that is said of an evaluation is the worst so far, of 5 or more; a note of those
+        after which one that is said of the training is the best so far, and none of an evaluation.
     Allows: whatever is calculated in the call, as `-accuracy` or `1 - accuracy`; names that say
         both or neither; an "accuracy" that falls as the training loss does, which is an error by
         another name; a "loss" that is negative.
@@ -57,6 +60,7 @@ def plateau_metric_fits_mode(trace: Trace[Event]) -> Iterator[Finding]:
     """
     yield from _chosen_wrongly(trace)
     yield from _kept_wrongly(trace)
+    yield from _kept_by_training(trace)
     for scheduler in events(trace, Scheduler):
         values = finite(value for _, value in scheduler.metrics)
         name = _name(trace, scheduler)
@@ -97,11 +101,7 @@ def _chosen_wrongly(trace: Trace[Event]) -> Iterator[Finding]:
 def _kept_wrongly(trace: Trace[Event]) -> Iterator[Finding]:
     """Yield a finding for each line that keeps the states after which a metric is worst."""
     series = _said_of_evaluations(trace)
-    for probe in events(trace, Probe):
-        kept = {int(step) for step in probe.label.split()} if probe.probe == "kept" else set()
-        is_last = probe.measured in kept and probe.reference == probe.step
-        if not is_last and len(kept) < _AGAIN:
-            continue
+    for probe, kept in _find_kept(trace):
         ways = [(said, way) for name, said in series for way in _ways_to_improve(name)]
         if any(_keeps_records(kept, said, way) for said, way in ways):
             continue  # it may be chosen by this one
@@ -112,6 +112,59 @@ def _kept_wrongly(trace: Trace[Event]) -> Iterator[Finding]:
                 if _is_wrong(trace, mode, name, values) and _keeps_records(kept, said, way):
                     yield _make_kept_finding(trace, probe, said[max(kept)], best)
                     return
+
+
+def _find_kept(trace: Trace[Event]) -> Iterator[tuple[Probe, set[int]]]:
+    """Yield the steps of the states that one line keeps, where they are used or many."""
+    for probe in events(trace, Probe):
+        kept = {int(step) for step in probe.label.split()} if probe.probe == "kept" else set()
+        is_last = probe.measured in kept and probe.reference == probe.step
+        if is_last or len(kept) >= _AGAIN:
+            yield probe, kept
+
+
+def _kept_by_training(trace: Trace[Event]) -> Iterator[Finding]:
+    """Yield a note for a line that keeps the states that are best by a number of the training."""
+    held_out, every = _said_of_evaluations(trace), _select_said(trace, lambda _: True)
+    for probe, kept in _find_kept(trace):
+        choosing = {
+            name
+            for name, said in every
+            if len(said) >= len(kept) + _PASSED_BY
+            and any(_keeps_records(kept, said, way) for way in _ways_to_improve(name))
+        }
+        # What is no name of a training may be that of an evaluation.
+        if choosing and all(_is_of_training(name, held_out) for name in choosing):
+            for name, said in held_out:
+                ways = _ways_to_improve(name)
+                best = max(said, key=lambda step: ways[0] * said[step].value)
+                if len(ways) == 1 and said[best].value != said[max(kept)].value:
+                    yield _make_training_note(trace, probe, min(choosing), (said, best, max(kept)))
+                    return
+
+
+def _is_of_training(name: str, held_out: _Series) -> bool:
+    """Say whether a number is of the training: by its name, or beside the same of an evaluation."""
+    words = set(words_of(name))
+    beside = {frozenset(set(words_of(other)) - EVALUATION) for other, _ in held_out}
+    return bool(words & TRAINING) or (not words & EVALUATION and frozenset(words) in beside)
+
+
+def _make_training_note(
+    trace: Trace[Event], probe: Probe, name: str, held_out: tuple[dict[int, Logged], int, int]
+) -> Finding:
+    """Return the note about a line that keeps what is best in training."""
+    said, best, kept = held_out
+    return Finding(
+        f"`{trace.subject}` chooses its best state by the training, beside an evaluation",
+        f"states kept where `{name}` is the best so far",
+        number(said[kept].value) + f", `{said[kept].name}` after the last that was kept",
+        number(said[best].value) + f", after {best} steps",
+        why="what fits the training best is often what has learned it by heart: compare what is"
+        " said of the evaluation where the best is chosen",
+        rank=Rank.NOTE,
+        event=probe,
+    )
 
 
 def _make_kept_finding(trace: Trace[Event], probe: Probe, said: Logged, best: float) -> Finding:
@@ -127,12 +180,17 @@ def _make_kept_finding(trace: Trace[Event], probe: Probe, said: Logged, best: fl
     )
 
 
-def _said_of_evaluations(trace: Trace[Event]) -> list[tuple[str, dict[int, Logged]]]:
+def _said_of_evaluations(trace: Trace[Event]) -> _Series:
     """Return what was said of evaluations by name, and by step; but for the best so far."""
+    return _select_said(trace, lambda words: bool(words & EVALUATION))
+
+
+def _select_said(trace: Trace[Event], select: Callable[[set[str]], bool]) -> _Series:
+    """Return what was said often under names of certain words; but for the best so far."""
     series: dict[tuple[str, str], dict[int, Logged]] = {}
     for one in events(trace, Logged):
         words = set(words_of(one.name))
-        if words & EVALUATION and "best" not in words and isfinite(one.value):
+        if select(words) and "best" not in words and isfinite(one.value):
             series.setdefault((one.channel, one.name), {})[one.step] = one
     return [(name, said) for (_, name), said in series.items() if len(said) >= _EVALUATIONS]
 

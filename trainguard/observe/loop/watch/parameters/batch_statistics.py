@@ -15,7 +15,9 @@ from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.user_line import caller
 
+_FROZEN_PASSES = 16  # that move the statistics of a frozen layer: fewer may set them up
 _OFTEN = 4  # of passes with one sample, where that is the rule
+_FROZEN_AT = 2  # the pass that it is looked at in: at the first, nothing is set up yet
 _LOOKS = 16  # evaluations of one module that are looked at
 _BATCH_NORM = nn.modules.batchnorm._NormBase  # noqa: SLF001 what all of them derive from
 
@@ -28,10 +30,11 @@ class BatchStatistics(Watcher):
     those of an average whose own weights have moved, while those of its model saw some.
 
     And the Probe event "alone": how many passes learn from one sample by its own statistics,
-    against the samples of the others.
+    against the samples of the others. And "frozen statistics": batches that a layer has taken in
+    whose scale requires no gradient.
     """
 
-    makes = ("Probe:statistics", "Probe:alone")
+    makes = ("Probe:statistics", "Probe:alone", "Probe:frozen statistics")
     relies_on = ("AveragedCopies", "Batches")
 
     def __init__(self, recorder: Any) -> None:
@@ -43,6 +46,7 @@ class BatchStatistics(Watcher):
         self._found: dict[str, Probe] = {}
         self._samples: dict[str, list[int]] = {}  # passes, those with one sample, and the most
         self._alone: dict[str, str] = {}  # where one sample was learned from first
+        self._frozen: list[tuple[weakref.ref[Any], int, str]] = []  # layers, batches at first
 
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
@@ -53,6 +57,16 @@ class BatchStatistics(Watcher):
         known = self._samples.setdefault(forward.module, [0, 0, 0])
         known[0] += 1
         known[2] = max(known[2], forward.samples)
+        if known[0] == _FROZEN_AT:
+            self._frozen += [
+                (
+                    weakref.ref(layer),
+                    int(layer.num_batches_tracked),
+                    self.recorder.names.module(layer),
+                )
+                for layer in _batch_norms(module)
+                if layer.training and layer.affine and not layer.weight.requires_grad
+            ][:_LOOKS]
         if forward.samples == 1 < known[2] and any(p.training for p in _batch_norms(module)):
             known[1] += 1
             self._alone.setdefault(forward.module, caller(4))
@@ -87,6 +101,10 @@ class BatchStatistics(Watcher):
                     source=source,
                 )
         self.looked |= {"alone"} if self._samples else set()
+        for ref, before, name in self._frozen:
+            passes = int(layer.num_batches_tracked) - before if (layer := ref()) else 0
+            if passes >= _FROZEN_PASSES:
+                yield Probe(probe="frozen statistics", measured=float(passes), label=name)
 
     def _look(self, forward: Forward, module: nn.Module, layers: list[nn.Module]) -> None:
         """Tell of a layer whose statistics are still those that it was made with."""
@@ -119,7 +137,7 @@ class BatchStatistics(Watcher):
         return False
 
 
-def _batch_norms(module: nn.Module) -> list[nn.Module]:
+def _batch_norms(module: nn.Module) -> list[Any]:
     """Return the layers of a module that keep batch statistics."""
     kept = [m for m in module.modules() if isinstance(m, _BATCH_NORM) and m.track_running_stats]
     return [m for m in kept if m.running_mean is not None and m.num_batches_tracked is not None]
