@@ -120,6 +120,8 @@ class ManualSteps:
         """Count a step that is not to be recorded, before the backward of the next one."""
         if self.window is not None:
             self.look()
+            if self.recorder.patches.watching:  # from this step on, which keeps them by itself
+                return
             telling = [p for ref in self._telling if (p := ref()) is not None]
             self.recorder.faults.look(self._keep, telling)
 
