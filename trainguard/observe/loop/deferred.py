@@ -78,9 +78,10 @@ def _settle(value: Any, numbers: dict[int, list[float]]) -> Any:
 def find_waiting(columns: dict[str, Any]) -> Waiting:
     """Return the tensors in the columns that have some, inside of tuples too."""
     found: Waiting = {}
-    for name, value in columns.items():
+    rest = [(name, value) for name, value in columns.items() if type(value) not in _PLAIN]
+    for name, value in rest:
         kind = type(value)
-        if kind in _PLAIN or (kind is tuple and _PLAIN.issuperset(map(type, value))):
+        if kind is tuple and _PLAIN.issuperset(map(type, value)):
             continue
         entries = value if kind is tuple else (value.tensor if kind is Deferred else value,)
         own = [entry for entry in entries if isinstance(entry, torch.Tensor)]

@@ -37,7 +37,7 @@ from trainguard.observe.loop.watch.watcher import Columns, Watcher, listeners
 from trainguard.observe.loop.watchers import watchers
 from trainguard.observe.loop.window import Forward, Window, is_looked_at_closer
 from trainguard.observe.tools.module_names import ModuleNames
-from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.patches import Patches, graphless
 from trainguard.observe.tools.user_line import caller
 from trainguard.subjects.relation import Relation
 
@@ -229,7 +229,7 @@ class Recorder:
 
     def step_begins(self, window: Window) -> Columns:
         """Ask the watchers about the step that is about to be made."""
-        return self.faults.look(self._tell_graphless, "before_step", window) or {}
+        return self.faults.look(graphless, self._tell, "before_step", window) or {}
 
     def step_ends(self, window: Window, columns: Columns, skipped: bool = False) -> None:
         """Make a Step of what the watchers saw, and count it."""
@@ -240,19 +240,13 @@ class Recorder:
         """Tell the watchers what happens, and return the columns that they answer with."""
         return self.faults.tell(self._told[instant, self._looks_closer], *what)
 
-    @torch.no_grad()
-    def _tell_graphless(self, instant: str, *what: Any) -> Columns:
-        """Tell the watchers what happens, and let nothing that they compute have a graph."""
-        return self._tell(instant, *what)
-
     def _make_step(self, window: Window, columns: Columns, skipped: bool) -> None:
         """Make a Step of what the watchers saw before it, and see now."""
         if window.is_surveyed:
             window.source = caller(4)
         optimizer = window.optimizer() if window.optimizer is not None else None
         window.name = window.name or self.names.unique(type(optimizer).__name__)
-        with torch.no_grad():
-            columns |= self._tell("after_step", window)
+        columns |= graphless(self._tell, "after_step", window)
         columns |= {
             "step": window.index,
             "optimizer": window.name,

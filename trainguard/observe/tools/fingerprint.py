@@ -51,6 +51,8 @@ def hashes_of_rows(inputs: torch.Tensor) -> Hashes:
     rows = array.reshape(len(array), -1)
     if rows.shape[1] > _ROW:
         rows = rows[:, :: rows.shape[1] // _ROW | 1]
+    if rows.flags.c_contiguous and not rows.shape[1] * rows.itemsize % 8 and rows.shape[1]:
+        return hash_words(rows.view(np.uint64))
     data = np.ascontiguousarray(rows).view(np.uint8)
     if data.shape[1] % 8:
         data = np.pad(data, ((0, 0), (0, -data.shape[1] % 8)))

@@ -20,6 +20,7 @@ _EVERY: "weakref.WeakSet[Patches]" = weakref.WeakSet()
 _is_tracing: Callable[[], bool] = torch._C._is_tracing  # noqa: SLF001 the public one asks more
 _is_told: Callable[[], bool] = torch._C._is_torch_function_enabled  # noqa: SLF001 as above
 _TELLING: Any = getattr(torch._C, "_EnableTorchFunction", nullcontext)  # noqa: SLF001 as above
+_build_graphs: Callable[[bool], None] = torch._C._set_grad_enabled  # noqa: SLF001 as above
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack  # noqa: SLF001 there is no other
 
 
@@ -116,6 +117,16 @@ def unseen(work: Callable[..., T], *args: Any) -> T:
         return work(*args)
     with torch._C.DisableTorchFunction():  # noqa: SLF001 as documented
         return work(*args)
+
+
+def graphless(work: Callable[..., T], *args: Any) -> T:
+    """Return what we do with tensors, of which no graph is kept; `torch.no_grad` takes longer."""
+    was = torch.is_grad_enabled()
+    _build_graphs(False)
+    try:
+        return work(*args)
+    finally:
+        _build_graphs(was)
 
 
 def seen(work: Callable[[], T]) -> T:

@@ -71,7 +71,7 @@ class Gradients(Watcher):
         """Name what was not finite first: what the loss showed, else a parameter's gradient."""
         if window.culprit or window.norms is None:
             return {"culprit": window.culprit} if window.culprit else {}
-        name_of, count = self.recorder.names.parameter, len(window.norms)
+        name_of, count = self.recorder.names.parameter, window.norms.shape[0]
         # Those on the CPU are read before the step is over, so that nothing is kept by a reference.
         here = window.norms.is_cpu
         name_at = None if here else _namer(window.gradients(), name_of)
@@ -93,7 +93,8 @@ def norms(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
     dense = [g if g.layout == strided and type(g) is torch.Tensor else _dense(g) for _, g in pairs]
     each = list(torch._foreach_norm(dense))  # noqa: SLF001 the public ones return one of all
     try:
-        return torch.stack(each).float()
+        stacked = torch.stack(each)
+        return stacked if stacked.dtype is torch.float32 else stacked.float()
     except RuntimeError:  # they are on several devices
         return torch.stack([n.to(each[0].device) for n in each]).float()
 

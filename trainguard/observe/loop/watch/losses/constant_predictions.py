@@ -238,7 +238,7 @@ def count_classes(tally: LossCalls, count: int, target: torch.Tensor) -> torch.T
     """Return how often each class came, those left out that the loss ignores; None if none did."""
     ignored = tally.ignored
     flat = target.reshape(-1)
-    if not 1 < count <= _WIDEST or not len(flat):
+    if not 1 < count <= _WIDEST or not flat.shape[0]:
         return None
     if ignored < 0 and flat.is_cpu:
         with suppress(ValueError):  # some are ignored

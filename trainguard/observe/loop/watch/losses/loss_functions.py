@@ -22,7 +22,7 @@ from trainguard.observe.loop.watch.losses.loss_calls import EXPANDS, LossCalls, 
 from trainguard.observe.loop.watch.models.forwards import Forwards
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
-from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.patches import Patches, graphless
 from trainguard.observe.tools.redirection import can_be_redirected
 from trainguard.observe.tools.user_line import user_frame
 
@@ -245,8 +245,8 @@ class LossFunctions(Watcher):
             tally.add_value(value)
         if scores.shape != target.shape and tally.function in EXPANDS:
             tally.broadcasts += is_broadcast(scores.shape, target.shape)
-        with torch.no_grad():
-            self.recorder.faults.tell(tuple(self.listeners), tally, scores, target, value)
+        told = tuple(self.listeners), tally, scores, target, value
+        graphless(self.recorder.faults.tell, *told)
         windows = self.recorder.windows
         surveyed = windows[-1].is_surveyed if windows else True
         if tally.wants(self.recorder.steps, surveyed) and not _capturing(scores):

@@ -102,7 +102,8 @@ class Parameters(Watcher):
             for seen, before in self._frozen.pop(id(window), ())
             if (parameter := seen.parameter()) is not None
         ]
-        now = checksums([sample_elements(parameter, _SAMPLED) for _, _, parameter in frozen])
+        samples = [sample_elements(parameter, _SAMPLED) for _, _, parameter in frozen]
+        now = checksums(samples) if samples else ()
         for (seen, before, _), after in zip(frozen, now, strict=True):
             seen.moved_frozen |= before != after
         if window.index & (window.index - 1) == 0:

@@ -10,7 +10,6 @@ from torch import nn
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
-from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.user_line import caller
@@ -47,7 +46,7 @@ class BatchedGraphs(Watcher):
             return
         if not forward.gradients:
             return
-        given = [t for t, _ in zip(tensors_in(inputs), range(_INPUTS), strict=False) if t.is_cpu]
+        given = [t for t in self.recorder.given[:_INPUTS] if t.is_cpu]
         edges = next((t for t in given if _is_number(t) and t.dim() == 2 and len(t) == 2), None)
         if edges is None or not 0 < edges.numel() <= 2 * _LARGEST:
             return

@@ -222,7 +222,7 @@ class SamplePairs(Watcher):
             if len(torch.unique(first[:2].detach())) <= _VALUES:
                 return None
             self._rich.add(forward.module)
-        left[0] -= len(first)
+        left[0] -= first.shape[0]
         left[1] -= sum(tensor.numel() * tensor.element_size() for tensor in (*tensors, target))
         rows = self._batches.rows_of(forward, tensors)
         if target.dim() == 1 and not target.is_floating_point():
@@ -239,6 +239,6 @@ def _are_rows(tensors: list[torch.Tensor], target: Any) -> bool:
         tensor.device.type == "cpu" and tensor.layout == torch.strided and tensor.dim() > 0
         for tensor in (*tensors, target)
     )
-    if not plain or not first.is_floating_point() or first.numel() < _WIDTH * len(first):
+    if not plain or not first.is_floating_point() or first.numel() < _WIDTH * first.shape[0]:
         return False
-    return all(len(tensor) == len(first) > 1 for tensor in (*tensors, target))
+    return all(tensor.shape[0] == first.shape[0] > 1 for tensor in (*tensors, target))

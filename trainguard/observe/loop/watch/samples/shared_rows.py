@@ -208,9 +208,9 @@ def _are_samples(given: list[torch.Tensor]) -> bool:
     """Say whether tensors have a row for each sample, and the first has long ones of numbers."""
     if not 0 < len(given) <= _INPUTS:
         return False
-    first = given[0]
+    first, rows = given[0], given[0].shape[0]
     plain = all(
-        t.device.type == "cpu" and t.layout == torch.strided and len(t) == len(first) for t in given
+        t.device.type == "cpu" and t.layout == torch.strided and t.shape[0] == rows for t in given
     )
-    wide = first.numel() >= _VALUES * len(first)
-    return plain and wide and first.is_floating_point() and len(first) > 1
+    wide = first.numel() >= _VALUES * rows
+    return plain and wide and first.is_floating_point() and rows > 1
