@@ -26,7 +26,13 @@ _ANSWERS = {  # to a question, of a WhatIf
     "a document edited": "the output changes at {0.measured:.0f} of {0.reference:.0f} places of"
     " other documents",
     "batch divided": "{0.measured:.0%} of the loss is a sum over samples, the rest a mean",
+    "micro-batches regrouped": "the gradients change by {0.measured:.2g} of their norm",
     "losses scaled": "the gradients change by {0.measured:.2g} of their norm",
+    "autocast off": "the gradients change by {0.measured:.2g} of their norm, "
+    "{0.reference:.2g} may be",
+    "compile off": "the gradients change by {0.measured:.2g} of their norm, "
+    "{0.reference:.2g} may be",
+    "fused off": "{0.measured:.0f} of {0.reference:.0f} numbers that move move otherwise",
     "other noise": "{0.measured:.0f} of loss and gradients change",
     "one batch learned": "its loss falls to {0.measured:.4g}, a constant's is {0.reference:.4g}",
     "terminal states edited": "the loss changes by {0.measured:.4g}, rounding is {0.reference:.4g}",

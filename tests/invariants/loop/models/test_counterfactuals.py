@@ -177,3 +177,27 @@ def test_places_in_the_batch(judged) -> None:
     (finding,) = judged("order_of_samples_does_not_matter", by_hand)
     assert (finding.measured, finding.rank) == ("0.7", Rank.NOTE)
     assert judged("order_of_samples_does_not_matter", by_hand[:1]) == []
+
+
+@pytest.mark.parametrize(
+    ("measured", "numbers", "rank"),
+    [
+        ((0.9, 0.8), (0.01, 0.0, 4.0), Rank.BROKEN),  # the loss is the same
+        ((0.2, 0.2), (0.5, 3.0, 4.0), Rank.BROKEN),  # most parameters get nothing
+        ((0.2, 0.2), (0.5, 0.0, 4.0), Rank.NOTE),
+        ((0.9, 0.05), (0.01, 0.0, 4.0), None),
+        ((0.9,), (0.01, 0.0, 4.0), None),
+    ],
+)
+def test_autocast_that_changes_gradients(judged, measured, numbers, rank) -> None:
+    """Each time, and it is certain only where the loss or most parameters say so."""
+    run = asked("autocast off", *measured, reference=0.1, numbers=numbers)
+    found = judged("shortcuts_change_no_step", run)
+    assert [finding.rank for finding in found] == ([rank] if rank else [])
+
+
+def test_fused_steps_that_differ(judged) -> None:
+    """One number in ten is enough."""
+    for measured, found in ((11.0, 1), (9.0, 0)):
+        run = asked("fused off", measured, reference=100.0)
+        assert len(judged("shortcuts_change_no_step", run)) == found

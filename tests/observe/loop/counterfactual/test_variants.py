@@ -77,8 +77,8 @@ def test_checkpoints(between, changed, words) -> None:
 
 
 def test_a_checkpoint_that_draws_anew() -> None:
-    """It draws more random numbers than the step without it: nothing can be compared."""
-    assert ask(drawn_anew)["checkpoints bypassed"].outcome == "void"
+    """Its loss is the same, and its gradients are those of other random numbers."""
+    assert ask(drawn_anew)["checkpoints bypassed"].measured == 2.0
 
 
 def throw_away(net, inputs):
@@ -93,6 +93,18 @@ def throw_away(net, inputs):
 def test_dropout(between, changed) -> None:
     """Its result is used, or is not."""
     assert ask(between)["other noise"].measured == changed
+
+
+def test_dropout_that_is_passed_by() -> None:
+    """A layer of dropout that is not called, where its owner is, strikes nothing."""
+
+    def forget(net, inputs):
+        """Do without it."""
+        net.drop = getattr(net, "drop", nn.Dropout(0.5))
+        return net.first(inputs)
+
+    answer = ask(forget)["other noise"]
+    assert (answer.measured, answer.numbers) == (0.0, (0.0,))
 
 
 def test_a_program_that_compiles_is_not_counted_in(monkeypatch) -> None:

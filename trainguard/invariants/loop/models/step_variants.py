@@ -9,7 +9,7 @@ from trainguard.events.base import Event
 from trainguard.events.counterfactual import WhatIf
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import has_answer
+from trainguard.invariants.loop.evidence import either, has_answer
 from trainguard.invariants.loop.models.counterfactuals import answers_to
 from trainguard.invariants.loop.wording import events, percent
 from trainguard.invariants.wording import number
@@ -17,6 +17,16 @@ from trainguard.invariants.wording import number
 _LEAST_ORDERS = 2  # answers
 _PERVASIVE = 0.9  # of the samples that moved: experts that are full by the order drop few
 _LEAST_NOISES = 2  # answers
+_LEAST_STEPS = 2  # answers: a choice of experts may fall otherwise in one
+_SAME_LOSS = 0.0625  # of it, 16 epsilons of bfloat16
+_OTHER_GRADIENT = 0.5  # of its norm
+_OTHERS = 0.1  # of the numbers: a sign of what is nearly zero may be another one in a few
+_SHORTCUTS = {"autocast": "autocast", "compile": "torch.compile"}
+_REASONS = {
+    "autocast": "perhaps gradients are too small for float16 (a gradient scaler helps), or a"
+    " function by hand computes something else in 16 bits",
+    "compile": "perhaps code that asks whether it is compiled, or a backend that is wrong",
+}
 _LEAST_STATES = 2  # answers: a first step may be a warm-up of its own kind
 
 
@@ -150,22 +160,28 @@ def dropout_matters(trace: Trace[Event]) -> Iterator[Finding]:
     Where dropout strikes, other noise makes another step.
 
     Judges: steps that a forked child made again from another seed, where dropout strikes 32
-        elements or more on the average.
+        elements or more on the average. A note where it strikes nothing: a layer of dropout is not
+        called, the module that has it is, and the step draws no random number.
     Allows: anything but the same loss and gradients to the last bit in two steps.
     Misses: one of several dropouts that does not matter.
-    Why: `self.dropout(hidden)` whose result is thrown away regularises nothing.
+    Why: `self.dropout(hidden)` whose result is thrown away regularises nothing; nor does a layer
+        that `forward` forgets.
     Source: discuss.pytorch.org, dropout called without assigning its result.
     """
     answers = answers_to(trace, "other noise")
     same = [answer for answer in answers if answer.measured == 0]
     if len(same) >= _LEAST_NOISES and len(same) == len(answers):
         first = same[0]
+        strikes = first.numbers == (1.0,)
         yield Finding(
             f"dropout changes nothing in `{trace.subject}`",
             f"steps {', '.join(str(answer.step) for answer in same)}",
             Measure("the same loss and gradients from another seed", len(same), "steps"),
             "another loss, or other gradients",
-            why="perhaps the result of dropout is thrown away: hidden = self.dropout(hidden)",
+            why="perhaps the result of dropout is thrown away: hidden = self.dropout(hidden)"
+            if strikes
+            else "a layer of dropout is never called: perhaps `forward` forgets it",
+            rank=Rank.BROKEN if strikes else Rank.NOTE,
             event=first,
         )
 
@@ -251,3 +267,60 @@ def states_are_learned_through(trace: Trace[Event]) -> Iterator[Finding]:
             event=first,
             source=first.smallest or first.source,
         )
+
+
+@invariant(
+    "loop",
+    evidence=either(
+        has_answer("autocast off", "no step used autocast, a compiler or a fused optimizer"),
+        either(has_answer("compile off", "-"), has_answer("fused off", "-")),
+    ),
+)
+def shortcuts_change_no_step(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Autocast, torch.compile and fused optimizers make the steps that are made without them.
+
+    Judges: steps that a forked child made again from the same random state with autocast off, with
+        what is compiled as it is written, and by an optimizer without `fused` and `foreach`.
+    Allows: gradients that are apart by 30 % of their norm under autocast, by 5 % where compiled, or
+        by eight times what rounding parameters and inputs to bfloat16 does, in one of two steps;
+        parameters of which one number in ten moves otherwise. Autocast alone is a note, but where
+        half of the parameters get a gradient only without it, or the loss is the same (6 %) and the
+        gradients are not (50 %).
+    Misses: gradients that are not finite, of which others tell; compiled steps that draw random
+        numbers; optimizers without a group's `fused` or `foreach`; autocast of accelerators.
+    Why: gradients below 6e-8 are zero in float16, a function by hand may have a backward of its own
+        for 16 bits, and a kernel that makes several steps at once forgets what the slow one does.
+    Source: Micikevicius et al., Mixed Precision Training (arXiv 1710.03740); PyTorch, torch.compile
+        troubleshooting (accuracy).
+    """
+    for name, sure in (("autocast", False), ("compile", True)):
+        answers = answers_to(trace, f"{name} off")
+        apart = [answer for answer in answers if answer.measured > answer.reference]
+        if _LEAST_STEPS <= len(apart) == len(answers):
+            first = apart[0]
+            losses, lost, parameters = first.numbers
+            sure |= losses < _SAME_LOSS and first.measured > _OTHER_GRADIENT
+            sure |= parameters <= 2 * lost
+            yield Finding(
+                f"{_SHORTCUTS[name]} changes the gradients of `{trace.subject}`",
+                f"steps {', '.join(str(answer.step) for answer in apart)}",
+                Measure(
+                    "apart by " + percent(first.measured) + " of their norm", first.measured, ""
+                ),
+                "at most " + percent(first.reference) + ", eight times what rounding does",
+                smallest=first.smallest,
+                why=_REASONS[name],
+                rank=Rank.BROKEN if sure else Rank.NOTE,
+                event=first,
+            )
+    for answer in answers_to(trace, "fused off"):
+        if answer.measured > _OTHERS * answer.reference:
+            yield Finding(
+                f"an optimizer of `{trace.subject}` makes other steps at once than one by one",
+                at_step(answer.step),
+                portion(answer.measured, answer.reference, "numbers") + " move otherwise",
+                "less than " + percent(_OTHERS) + " of them",
+                why="perhaps the branch for `fused` or `foreach` lacks a term of the other one",
+                event=answer,
+            )

@@ -27,11 +27,13 @@ from trainguard.observe.loop.counterfactual.inputs import InputsEdited
 from trainguard.observe.loop.counterfactual.inquiry import PLAIN, Inquiry, Round
 from trainguard.observe.loop.counterfactual.labels import LabelsExchanged
 from trainguard.observe.loop.counterfactual.learning import BatchLearned
+from trainguard.observe.loop.counterfactual.micro_batches import MicroBatchesRegrouped
 from trainguard.observe.loop.counterfactual.order import BatchPermuted
 from trainguard.observe.loop.counterfactual.padding import PaddingEdited
 from trainguard.observe.loop.counterfactual.question import ModuleCall, Question
 from trainguard.observe.loop.counterfactual.replay import BatchAgain
 from trainguard.observe.loop.counterfactual.samples import SampleEdited
+from trainguard.observe.loop.counterfactual.shortcuts import AutocastOff, CompileOff, FusedOff
 from trainguard.observe.loop.counterfactual.terminal_states import TerminalStatesEdited
 from trainguard.observe.loop.counterfactual.variants import (
     CheckpointsBypassed,
@@ -261,7 +263,7 @@ class Counterfactuals(Watcher):
             return {}
         try:
             for question in self._inquiry.open:
-                question.prepare()
+                question.prepare(window)
         except Exception as error:
             if self._goes_on:
                 self._inquiry.put(fault=describe(error))
@@ -333,10 +335,14 @@ def _questions(relations: Iterable[Any]) -> list[Question]:
         CheckpointsBypassed(),
         OtherNoise(),
         LossesScaled(),
+        AutocastOff(),
+        CompileOff(),
+        FusedOff(),
         BatchLearned(),
         BatchAgain(),
         TerminalStatesEdited(),
         BatchDivided(),
+        MicroBatchesRegrouped(sample),
     ]
 
 

@@ -70,7 +70,7 @@ class BatchDivided(BatchAgain):
         """Take randomness out, and let nothing be learned."""
         torch.batch_norm = refuse_statistics(torch.batch_norm, way_out)
         drop_nothing(call.module)
-        register_optimizer_step_pre_hook(_forget_gradients)
+        register_optimizer_step_pre_hook(forget_gradients)
 
     def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
         """Return one that serves the parts, and follows the loss through them."""
@@ -188,7 +188,7 @@ class _Divided(TorchFunctionMode):
         return able and len(index) == self._witness.drawn
 
 
-def _forget_gradients(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+def forget_gradients(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     """Let a step move nothing."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:

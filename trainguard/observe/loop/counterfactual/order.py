@@ -33,6 +33,7 @@ from trainguard.observe.loop.counterfactual.samples import (
 from trainguard.observe.loop.counterfactual.witness import GivenRows, Witness
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.samples.batches import Batches
+from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.local_values import storage_of
 from trainguard.observe.tools.user_line import user_frames, variables_of
 
@@ -68,7 +69,7 @@ class BatchPermuted(Question):
         self._edited: Report = {}
         self._drawn = False
 
-    def prepare(self) -> None:
+    def prepare(self, window: Window) -> None:
         """Remember what there is before the batch comes: it is no part of that."""
         self._before = [weakref.ref(value) for value in _reach(set()) if torch.is_tensor(value)]
 

@@ -9,6 +9,7 @@ from torch import nn
 
 from trainguard.observe.loop.counterfactual.forking import Exit, Report
 from trainguard.observe.loop.counterfactual.witness import Witness
+from trainguard.observe.loop.window import Window
 
 if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder
@@ -62,8 +63,8 @@ class Question:
         """Return what would be edited, or nothing where the question means nothing."""
         raise NotImplementedError
 
-    def prepare(self) -> None:
-        """Look around at the end of the step before one that is asked."""
+    def prepare(self, window: Window) -> None:
+        """Look around at the end of the step before one that is asked, which was that of one."""
 
     def applies(self, plain: Report) -> bool:
         """Say whether the step as it was asked for has what the question is about."""

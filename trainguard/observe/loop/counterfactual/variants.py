@@ -8,7 +8,10 @@ from functools import wraps
 from typing import Any, NoReturn
 
 import torch
+from torch import nn
 from torch.nn import functional
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import checkpoint
 
@@ -37,8 +40,9 @@ class AsItIs(Question):
     def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
         """Return one that looks for checkpoints, dropout, and what has no graph."""
         witness = Witness(call.recorder, way_out, call.module)
-        if not _has_compiled():
-            witness.noticed = Noticed(held_by(call.recorder))
+        witness.noticed = (
+            _Compiled() if _has_compiled() else Noticed(held_by(call.recorder), call.module)
+        )
         return witness
 
 
@@ -68,8 +72,8 @@ class CheckpointsBypassed(Question):
 
     def compare(self, plain: Report, edited: Report) -> Contrast:
         """Count the gradients that are others."""
-        if plain["streams"] != edited["streams"]:
-            return Contrast(void="the edit changed how many random numbers are drawn")
+        if plain["streams"] != edited["streams"] and plain["loss"] != edited["loss"]:
+            return Contrast(void="the edit changed which random numbers the loss is made of")
         if not differ(plain, edited):
             return Contrast(0.0, float(len(plain["norms"])))
         pairs = list(zip(plain["norms"], edited["norms"], strict=True))
@@ -84,7 +88,9 @@ class OtherNoise(Question):
     """
     The random numbers of torch are others.
 
-    measured: how many of loss and gradients changed by a bit; reference: of how many.
+    measured: how many of loss and gradients changed by a bit; reference: of how many; numbers:
+    whether dropout strikes. It may be passed by instead: a layer of the model that is not called,
+    though the module that has it is.
     """
 
     name = "other noise"
@@ -95,8 +101,9 @@ class OtherNoise(Question):
         return "another seed"
 
     def applies(self, plain: Report) -> bool:
-        """Say whether dropout strikes enough elements to make a difference for sure."""
-        return bool(plain["dropped"] >= _LEAST_DROPPED)
+        """Say whether dropout strikes enough to make a difference, or is passed by."""
+        idle = plain["passed_by"] and not plain["drawn"]
+        return bool(plain["dropped"] >= _LEAST_DROPPED or idle)
 
     def edit(self, call: ModuleCall, way_out: Exit) -> None:
         """Seed torch's generator anew."""
@@ -106,7 +113,8 @@ class OtherNoise(Question):
         """Count what changed."""
         kinds = ("loss", "gradients")
         changed = sum(plain[kind] != edited[kind] for kind in kinds)
-        return Contrast(float(changed), float(len(kinds)))
+        struck = plain["dropped"] >= _LEAST_DROPPED
+        return Contrast(float(changed), float(len(kinds)), (float(struck),))
 
     def is_settled(self, contrast: Contrast) -> bool:
         """One change is enough."""
@@ -212,15 +220,27 @@ def _rescale(scaler: Any, share: float) -> None:
         scaler._scale.mul_(share)  # noqa: SLF001
 
 
+class _Compiled:
+    """Stands for what is counted in a program that compiles: nothing."""
+
+    compiled = True
+
+
 class Noticed:
     """
     Counts, in a child that goes on with a step as it is, what can be asked about.
 
     checkpoints, dropped: calls of checkpoints, and elements that dropout strikes. cuts: how often
-    one line has detached something. bare: gradients that were asked for without a graph.
+    one line has detached something. bare: gradients that were asked for without a graph. casts:
+    whether autocast was enabled. passed_by: whether a dropout of the model is not called.
     """
 
-    def __init__(self, held: set[int]) -> None:
+    compiled = casts = False
+
+    def __init__(self, held: set[int], module: nn.Module) -> None:
+        self._module, self._called = module, set[int]()
+        if any(map(_drops, module.modules())):
+            register_module_forward_pre_hook(self._see_call)
         self.checkpoints, self.dropped, self.bare = 0, 0.0, 0
         self._cuts: Counter[str] = Counter()
         on_detach(self._count_cut)
@@ -229,6 +249,14 @@ class Noticed:
         checkpoint.CheckpointFunction.apply = self._count(apply)  # type: ignore[method-assign]
         setattr(checkpoint, _GENERATOR, self._count(generator))
         functional.dropout = self._add_up(functional.dropout)
+        on_autocast(self._see_cast)
+
+    @property
+    def passed_by(self) -> bool:
+        """Whether a dropout is not called in a module that is."""
+        called = [part for part in self._module.modules() if id(part) in self._called]
+        layers = [layer for part in called for layer in part.children() if _drops(layer)]
+        return any(id(layer) not in self._called for layer in layers)
 
     @property
     def cuts(self) -> int:
@@ -239,6 +267,14 @@ class Noticed:
         """Count, and detach."""
         self._cuts[line] += 1
         return torch._C.TensorBase.detach(tensor)  # noqa: SLF001
+
+    def _see_call(self, part: nn.Module, _: Any) -> None:
+        """Remember that a part of the model is called."""
+        self._called.add(id(part))
+
+    def _see_cast(self, context: Any) -> None:
+        """See whether a context enables autocast."""
+        self.casts |= context.device == "cpu" and context._enabled  # noqa: SLF001 no public name
 
     def _count_bare(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Count, and compute the gradients."""
@@ -269,6 +305,24 @@ class Noticed:
             return dropout(*args, **kwargs)
 
         return wrapper
+
+
+def _drops(module: nn.Module) -> bool:
+    """Say whether a module is a dropout that is awake."""
+    return isinstance(module, _DropoutNd) and module.training and module.p > 0
+
+
+def on_autocast(act: Callable[[Any], None]) -> None:
+    """Do something with each autocast that is about to be entered, in a child."""
+    enter = torch.amp.autocast_mode.autocast.__enter__
+
+    @wraps(enter)
+    def wrapper(context: Any) -> Any:
+        """Do it, and enter."""
+        act(context)
+        return enter(context)  # type: ignore[no-untyped-call]
+
+    torch.amp.autocast_mode.autocast.__enter__ = wrapper  # type: ignore[method-assign]
 
 
 def _has_compiled() -> bool:

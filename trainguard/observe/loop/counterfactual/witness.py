@@ -1,6 +1,8 @@
 """What a child reports of the step that it goes on with: its loss, gradients and targets."""
 
+import math
 import random
+from collections.abc import Iterable, Iterator
 from time import process_time
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from zlib import crc32
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 _MOST_CALLS = 64  # of losses that are compared
+_MOST_SKETCHED = 2**12  # numbers of a tensor
 MOST_GIVEN = 2**18  # numbers of what loss functions are given that are reported
 _ROUNDING = 1e-5  # of a loss in float32: sums of masked terms are exact zeros, orders stay
 _NARROW = 1e-2  # of a loss that went through a dtype of 8 to 11 bits
@@ -67,6 +70,7 @@ class Witness(Watcher):
     samples = 0
     noticed: Any = None  # what was counted of a step as it is
     casts = False  # whether a module was called under autocast
+    sketches = False  # whether the gradients themselves are reported
 
     def __init__(self, recorder: "Recorder", way_out: Exit, module: nn.Module) -> None:
         super().__init__(recorder)
@@ -124,6 +128,8 @@ class Witness(Watcher):
 
     def report_step(self) -> NoReturn:
         """End the child with what it has seen."""
+        self.sketches |= getattr(self.noticed, "compiled", False)
+        self.casts |= getattr(self.noticed, "casts", False)
         pairs = [(p, gradient_of(p)) for p in self.module.parameters() if p.requires_grad]
         matrices = [gradient for p, gradient in pairs if p.dim() > 1]
         self.way_out.report(
@@ -137,12 +143,16 @@ class Witness(Watcher):
             streams=(streams := read_streams_at()),
             drawn=streams != self._streams,
             norms=self._norms(),
+            sketch=sketch(self._held()) if self.sketches or self.casts else None,
+            casts=self.casts,
+            compiled=getattr(self.noticed, "compiled", False),
             gradients=fingerprint(g for _, g in pairs if g is not None),
             idle=sum(g is None or not bool(g.any()) for g in matrices),
             rounding=_NARROW if self.casts else _rounding_of(self.module),
             work=process_time() - self._began,
             checkpoints=getattr(self.noticed, "checkpoints", 0),
             dropped=getattr(self.noticed, "dropped", 0.0),
+            passed_by=getattr(self.noticed, "passed_by", False),
             cuts=getattr(self.noticed, "cuts", 0),
             bare=getattr(self.noticed, "bare", 0),
             follows=getattr(self, "follows", False),
@@ -150,14 +160,30 @@ class Witness(Watcher):
 
     def _norms(self) -> list[float]:
         """Return the norm of each gradient that an optimizer has."""
-        held = (p for window in self.recorder.windows for p in window.parameters)
-        gradients = (gradient_of(parameter) for parameter in held)
-        return [0.0 if g is None else float(torch.linalg.vector_norm(g)) for g in gradients]
+        return [float(torch.linalg.vector_norm(gradient)) for gradient in self._held()]
+
+    def _held(self) -> Iterator[torch.Tensor]:
+        """Yield the gradients that optimizers have, zeros where there is none."""
+        for parameter in (p for window in self.recorder.windows for p in window.parameters):
+            gradient = gradient_of(parameter)
+            yield torch.zeros(1).expand(parameter.numel()) if gradient is None else gradient
 
 
 def total(loss: torch.Tensor) -> float:
     """Return the sum of what is handed to backward."""
     return float(loss.detach().double().sum())
+
+
+def sketch(tensors: Iterable[torch.Tensor], *, keeps_norms: bool = True) -> Numbers:
+    """Return some numbers of tensors in a row, as they are or with the norm that all have."""
+    parts = [np.zeros(0)]
+    for tensor in tensors:
+        if tensor.layout != torch.strided:
+            continue
+        stride = max(1, -(-tensor.numel() // _MOST_SKETCHED))
+        part = tensor.detach().reshape(-1)[::stride].double().cpu().numpy()
+        parts.append(part * (math.sqrt(stride) if keeps_norms else 1.0))
+    return np.concatenate(parts)
 
 
 def _rows_of(tensor: torch.Tensor, stride: int) -> Numbers:
