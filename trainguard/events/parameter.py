@@ -21,6 +21,8 @@ class Parameter(Event):
     called: whether its module was called in a pass that learned.
     received: how many times backward gave it a gradient; gradient: the largest norm of those.
     dead: how many watched steps in a row, up to the end, gave it a gradient of exactly zero.
+    astray: the gradients that it got since it was thawed, where an optimizer had held it before,
+    none that steps has held it since, and it has not moved since.
     moved: whether it differs at the end of the run from its beginning.
     moved_frozen: whether an optimizer's step moved it while it required no gradient.
     unheard: the attribute that was to freeze it, and that torch does not know ("require_grad"),
@@ -45,6 +47,7 @@ class Parameter(Event):
     received: int = 0
     gradient: float = 0.0
     dead: int = 0
+    astray: int = 0
     moved: bool = True
     moved_frozen: bool = False
     unheard: str = ""

@@ -1,4 +1,4 @@
-"""The same step without its shortcuts, and with other micro-batches."""
+"""The same step without its shortcuts."""
 
 from collections import Counter
 
@@ -43,11 +43,6 @@ class Forgetful(torch.optim.SGD):
             for parameter in group["params"] if group["foreach"] else ():
                 parameter.grad *= 0.5
         return super().step(closure)
-
-
-def by_row(scores, classes):
-    """Return the mean over classes that are not zero."""
-    return F.cross_entropy(scores, classes, ignore_index=0)
 
 
 def ask(question, between=nn.Tanh, optimize=torch.optim.SGD, loss=F.cross_entropy, **options):
@@ -104,13 +99,6 @@ def test_fused_steps(optimize, others) -> None:
     (answer,) = ask("fused off", optimize=optimize, foreach=True)
     assert answer.measured >= 0.9 * others * answer.reference
     assert bool(answer.measured) == bool(others)
-
-
-@pytest.mark.parametrize(("loss", "least", "most"), [(F.cross_entropy, 0, 1e-5), (by_row, 0.05, 1)])
-def test_micro_batches(loss, least, most) -> None:
-    """The mean of means over uneven numbers depends on who shares a micro-batch."""
-    (answer,) = ask("micro-batches regrouped", loss=loss)
-    assert least <= answer.measured <= most
 
 
 def test_a_step_without_shortcuts_is_not_asked_about_them() -> None:

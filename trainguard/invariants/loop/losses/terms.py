@@ -15,7 +15,6 @@ from trainguard.invariants.loop.wording import events, percent
 from trainguard.invariants.wording import number
 
 _FEW = 3
-_REGROUPED = 0.05  # of the gradient's norm: less is what a step varies by anyhow
 _RARE = 0.01
 
 
@@ -85,42 +84,6 @@ def terms_are_reduced_alike(trace: Trace[Event]) -> Iterator[Finding]:
                 "one of the two",
                 why="the weights of the terms depend on the size of the batch: divide the sum by"
                 " the number of samples, or add up the mean",
-                event=answer,
-                source=answer.source,
-            )
-            return
-
-
-@invariant(
-    "loop",
-    evidence=has_answer(
-        "micro-batches regrouped", "no loader drew the samples of several micro-batches for a step"
-    ),
-)
-def micro_batches_weigh_alike(trace: Trace[Event]) -> Iterator[Finding]:
-    """
-    It does not matter which samples of a step are in which of its micro-batches.
-
-    Judges: a step that a forked child made again with the samples of all its micro-batches dealt
-        out to them in another way, by the sampler of a loader of torch, without dropout: the
-        gradients that an optimizer is about to step with. What is found is a note.
-    Allows: 5 % of their norm.
-    Misses: samples that depend on each other (negatives of the batch, batch norm), random numbers
-        in the data set or the model, windows that go over the end of an epoch, several optimizers.
-    Why: the mean of the means of micro-batches is not the mean of all where they have different
-        numbers of tokens, weights or pixels that count: a token in a micro-batch of short rows
-        counts for several others.
-    Source: huggingface/transformers pull request 34191; huggingface/trl issue 2175.
-    """
-    for answer in answers_to(trace, "micro-batches regrouped"):
-        if answer.measured > _REGROUPED:
-            yield note(
-                f"the steps of `{trace.subject}` depend on which samples share a micro-batch",
-                at_step(answer.step) + f", {answer.label}",
-                "gradients that change by " + percent(answer.measured) + " of their norm",
-                "at most " + percent(_REGROUPED),
-                why="the mean of means over uneven numbers of tokens or weights: add up the losses"
-                " of a window, and divide by what counts in all of it",
                 event=answer,
                 source=answer.source,
             )

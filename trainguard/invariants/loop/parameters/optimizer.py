@@ -43,6 +43,10 @@ def optimizer_holds_every_trainable_parameter(trace: Trace[Event]) -> Iterator[F
             yield _make_finding(trace, *kind, lost, [p for p in parameters if p.received])
             return
     reached = [p for p in parameters if p.trainable and p.received and p.gradient > 0]
+    astray = [p for p in reached if p.learns and p.astray >= _OFTEN]
+    if astray:
+        yield _make_finding(trace, *_THAWED, astray, reached)
+        return
     left_out = [p for p in reached if not (p.held or p.moved or p.thawed)]
     if not left_out:
         return

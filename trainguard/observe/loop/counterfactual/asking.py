@@ -27,7 +27,6 @@ from trainguard.observe.loop.counterfactual.inputs import InputsEdited
 from trainguard.observe.loop.counterfactual.inquiry import PLAIN, Inquiry, Round
 from trainguard.observe.loop.counterfactual.labels import LabelsExchanged
 from trainguard.observe.loop.counterfactual.learning import BatchLearned
-from trainguard.observe.loop.counterfactual.micro_batches import MicroBatchesRegrouped
 from trainguard.observe.loop.counterfactual.order import BatchPermuted
 from trainguard.observe.loop.counterfactual.padding import PaddingEdited
 from trainguard.observe.loop.counterfactual.question import ModuleCall, Question
@@ -342,7 +341,6 @@ def _questions(relations: Iterable[Any]) -> list[Question]:
         BatchAgain(),
         TerminalStatesEdited(),
         BatchDivided(),
-        MicroBatchesRegrouped(sample),
     ]
 
 

@@ -58,7 +58,7 @@ class LabelsExchanged(Question):
         if plain["streams"] != edited["streams"]:
             return Contrast(void="the edit changed how many random numbers are drawn")
         rows = plain["returned"]
-        if rows is None or bool((rows.scores == rows.scores[:1]).all()):
+        if rows is None or _are_alike(rows.scores, ROUNDING * plain["rounding"]):
             return Contrast(void="every sample has the same output")
         changed = differ(plain, edited)
         return Contrast(float(changed), 1.0, void="" if changed else _UNUSED)
@@ -119,6 +119,11 @@ def labels_of(call: ModuleCall) -> list[torch.Tensor]:
     served = [t for t in recent[-1].alive() if storage_of(t) not in given]
     able = all(t.dim() and len(t) == rows and is_editable(t) for t in served)
     return served if able else []
+
+
+def _are_alike(scores: torch.Tensor, share: float) -> bool:
+    """Say whether rows are the same within rounding, by which alone a loss would be another."""
+    return bool((abs(scores - scores[:1]) <= share * abs(scores)).all())
 
 
 def _other(label: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Parameter
 from trainguard.observe.loop.gradient_counts import GradientCounts
 from trainguard.observe.loop.watch.parameters.averaged_copies import AveragedCopies
+from trainguard.observe.loop.watch.parameters.thaws import Thaw, Thaws
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window, gradient_of
 from trainguard.observe.tools.fingerprint import checksums, sample_elements
@@ -73,6 +74,7 @@ class Parameters(Watcher):
         self._received: dict[int, tuple[GradientCounts, list[ParameterHistory | None]]] = {}
         self._rates: dict[tuple[int, int], float] = {}
         self._frozen: dict[int, list[tuple[ParameterHistory, int | None]]] = {}
+        self._thaws = Thaws()
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Meet the parameters of modules and optimizers that are new."""
@@ -209,6 +211,8 @@ class Parameters(Watcher):
             alive = seen.parameter()
             if alive is not None:
                 seen.required.add(alive.requires_grad)
+                if self._thaws.is_fresh(seen.key, requires=alive.requires_grad) and seen.groups:
+                    self._thaws.open[seen.key] = Thaw(self._count(seen), *checksums([alive]))
                 seen.called |= below.get(seen.key, False)
                 if self.recorder.names.knows(alive):
                     seen.name = self.recorder.names.parameter(alive)
@@ -246,6 +250,7 @@ class Parameters(Watcher):
             seen = self._of(parameter)
             if seen is not None:
                 seen.groups.add((id(window), place))
+                self._thaws.close(seen.key)
                 seen.orphan = bool(below) and seen.key not in below
                 given = gradient_of(parameter) is not None and True not in seen.required
                 if not parameter.requires_grad and not given:  # given by hand, it is to be moved
@@ -332,12 +337,31 @@ class Parameters(Watcher):
             received=self._total(seen),
             gradient=seen.gradient,
             dead=seen.dead,
+            astray=self._astray(seen),
             moved=seen.moved,
             moved_frozen=seen.moved_frozen,
             unheard=seen.unheard if seen.defied else "",
             rate=max((self._rates.get(group, 0.0) for group in seen.groups), default=0.0),
             copy=copy,
         )
+
+    def _astray(self, seen: ParameterHistory) -> int:
+        """Return how many gradients were lost on a parameter since it was thawed."""
+        thaw, alive = self._thaws.open.get(seen.key), seen.parameter()
+        if thaw is None or alive is None or thaw.bits is None or checksums([alive])[0] != thaw.bits:
+            return 0
+        counting = sum(not window.is_gone for window in self.recorder.windows)
+        return (self._count(seen) - thaw.received) // max(1, counting)
+
+    def _count(self, seen: ParameterHistory) -> int:
+        """Return the gradients that all windows have counted of a parameter so far."""
+        counting = (
+            count
+            for received, every in self._received.values()
+            for count, one in zip(received.counts, every, strict=True)
+            if one is seen
+        )
+        return sum(seen.received.values()) + sum(counting)
 
     def _total(self, seen: ParameterHistory) -> int:
         """Return how many gradients a parameter got: for optimizers in turns, those of each."""
