@@ -11,6 +11,7 @@ machine fails with what was found.
 
 import json
 import os
+import platform
 import re
 import signal
 import sys
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from trainguard.core.files import is_running
 from trainguard.core.measure import ranks_text
@@ -118,6 +119,20 @@ def enter() -> None:
         if not any(is_running(process) for process in state):
             state.clear()  # of a run that was killed
         state[str(os.getpid())] = {"rank": rank()}
+        _sweep()
+
+
+def _sweep() -> None:
+    """Take away what runs have left of which each process was killed."""
+    own = _meeting()
+    for left in own.parent.glob(f"{_prefix()}*"):
+        if left == own or left.suffix:  # it goes with the file that they have shared
+            continue
+        with suppress(OSError), _open_locked(left, wait=False) as stream:
+            state = _read_state(stream)
+            if state and not any(map(is_running, state)):
+                for file in left.parent.glob(f"{left.name}*"):
+                    file.unlink()
 
 
 @contextmanager
@@ -304,7 +319,12 @@ def _meeting(number: int | None = None) -> Path:
     """Return the file that all share, or the one that a process leaves its digest in."""
     end = "" if number is None else f".rank{number}"
     folder = os.environ.get(FOLDER) or tempfile.gettempdir()
-    return Path(folder, f"trainguard-{os.getuid()}-{run_name()}{end}")
+    return Path(folder, f"{_prefix()}{run_name()}{end}")
+
+
+def _prefix() -> str:
+    """Return how such files begin: machines may share a folder, and each has its own processes."""
+    return f"trainguard-{os.getuid()}-{platform.node().replace('.', '-')}-"
 
 
 def _write_private(file: Path, text: str) -> None:
@@ -320,18 +340,37 @@ def _share_state() -> Iterator[State]:
     """Yield what the processes of this run share, read and written by one of them at a time."""
     if sys.platform == "win32" or os.environ.get("WORLD_SIZE", "1") == "1":
         raise OSError("there are no others")
-    import fcntl
-
     file = _meeting()
-    opened = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(opened, "r+", encoding="utf-8") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)  # until it is closed
-        state: State = {}
-        with suppress(ValueError):  # new, or of a process that was killed while it wrote
-            state = json.load(stream)
+    with _open_locked(file) as stream:
+        state = _read_state(stream)
         yield state
         stream.seek(0)
         stream.truncate()
         json.dump(state, stream)
         if not state:
             file.unlink(missing_ok=True)
+
+
+@contextmanager
+def _open_locked(file: Path, *, wait: bool = True) -> Iterator[TextIO]:
+    """Open a file that is nobody else's meanwhile; raises OSError where that is not to be had."""
+    import fcntl
+
+    made = os.O_CREAT if wait else 0
+    how = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
+    while True:
+        opened = os.open(file, os.O_RDWR | made | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(opened, "r+", encoding="utf-8") as stream:
+            fcntl.flock(stream, how)  # until it is closed
+            with suppress(FileNotFoundError):  # taken away meanwhile: it is made anew
+                if os.path.samestat(os.fstat(stream.fileno()), file.stat()):
+                    yield stream
+                    return
+
+
+def _read_state(stream: TextIO) -> State:
+    """Return what processes share; nothing where it is new, or one was killed while it wrote."""
+    with suppress(ValueError):
+        state: State = json.load(stream)
+        return state
+    return {}

@@ -97,6 +97,32 @@ def test_the_last_one_has_the_findings_of_all(monkeypatch, tmp_path) -> None:
     assert [as_rank(number, ranks.speaks) for number in processes] == [True, True, False]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs the locks of Unix")
+def test_runs_that_were_killed_leave_nothing(monkeypatch, tmp_path) -> None:
+    """The next run takes away what they left, and nothing of a run that goes on."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+
+    def begin(run: str, process: int) -> None:
+        """Let a process begin, and leave its findings."""
+        monkeypatch.setenv("MASTER_PORT", run)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "getpid", lambda: process)
+            ranks.enter()
+        ranks._write_private(ranks._meeting(0), "{}")
+
+    begin("1", os.getppid())  # goes on
+    begin("2", 2**22 + 1)  # there is none such
+    (tmp_path / "trainguard-of-somebody").write_text("{}")
+    before = sorted(tmp_path.iterdir())
+    begin("3", os.getpid())
+    monkeypatch.setenv("MASTER_PORT", "2")
+    gone = {file for file in before if file.name.startswith(ranks._meeting().name)}
+    assert len(gone) == 2
+    assert set(before) - set(tmp_path.iterdir()) == gone
+
+
 TAKEN = """\
 import os, socket
 import torch.distributed as dist
@@ -168,7 +194,7 @@ for step in range(40):
 def test_processes_that_wait_for_each_other(folder, who, found, stood) -> None:
     """Nothing interrupts them, and yet they are judged, and where each one stood is told."""
     folder.write("train.py", HANGING)
-    ours = ("run", "--ranks", "2", "--timeout", "6", "--json", "out.json", "train.py", who)
+    ours = ("run", "--ranks", "2", "--timeout", "12", "--json", "out.json", "train.py", who)
     done = folder.python("-m", "trainguard", *ours, timeout=120)
     assert done.returncode == (1 if found else 3)
     assert folder.found("out.json") == found
