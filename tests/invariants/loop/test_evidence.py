@@ -7,7 +7,14 @@ from trainguard.core.catalogue import Invariant, catalogue
 from trainguard.events.counterfactual import WhatIf
 from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import both, either, has_answer, has_probe, steps_from
+from trainguard.invariants.loop.evidence import (
+    MIXING,
+    both,
+    either,
+    has_answer,
+    has_probe,
+    steps_from,
+)
 
 # They judge whatever a run does, the first step included.
 ALWAYS = {"gradient_norm_is_positive", "loss_depends_on_parameters", "nothing_grows"}
@@ -45,6 +52,18 @@ def test_a_question_that_was_given_up_says_why() -> None:
     assert missing(trace()) == "nothing was edited"
     spent = WhatIf(question="nothing edited", outcome="given up", reason="the time was spent")
     assert missing(trace(spent)) == "no step could be asked: the time was spent"
+
+
+def test_models_that_were_tried_without_their_steps_are_half_of_it() -> None:
+    """Where an accelerator forbids to ask steps, a probe of the models alone is no pass."""
+    given_up = WhatIf(question="nothing edited", outcome="given up", reason="a device is in use")
+    half = trace(given_up, looked=("mix",), device="cuda")
+    why = "models were tried alone, but no step could be asked: a device is in use"
+    assert MIXING(half) == why
+    said = WhatIf(question="a sample edited", outcome="answered")
+    assert MIXING(trace(given_up, said, looked=("mix",), device="cuda")) == ""
+    assert MIXING(trace(looked=("mix",), device="cuda")) == ""  # no question fits its steps
+    assert MIXING(trace(given_up, looked=("mix",), device="cpu")) == ""
 
 
 def test_choices() -> None:

@@ -63,6 +63,18 @@ def has_answer(question: str, missing: str) -> Evidence:
     return evidence
 
 
+def can_ask_steps(question: str) -> Evidence:
+    """Return what says of a run on an accelerator that its steps could not be asked a question."""
+
+    def evidence(trace: Trace[Any]) -> str:
+        """Return why they could not, or nothing: a pass would be of what was tried beside it."""
+        away = trace.conditions.get("device", "cpu") != "cpu"
+        why = has_answer(question, "")(trace) if away else ""
+        return f"models were tried alone, but {why}" if why else ""
+
+    return evidence
+
+
 def either(*choices: Evidence) -> Evidence:
     """Return what says what is missing of the first choice, where none of them is there."""
 
@@ -146,12 +158,16 @@ TARGETS = either(
     has_probe("present", "-"),
     has_probe("shown", "-"),
 )
-MIXING = either(
-    has_probe("mix", "no pass could be tried with another sample"),
-    has_probe("mix along time", "-"),
-    has_answer(
-        "a sample edited", "no step called a module with editable inputs of a row for each sample"
+MIXING = both(
+    either(
+        has_probe("mix", "no pass could be tried with another sample"),
+        has_probe("mix along time", "-"),
+        has_answer(
+            "a sample edited",
+            "no step called a module with editable inputs of a row for each sample",
+        ),
     ),
+    can_ask_steps("a sample edited"),
 )
 HELD_OUT = either(
     has_probe("held out", "no evaluation was seen whose samples could be told apart"),

@@ -1,13 +1,15 @@
 """Watches losses by hand: along which axis they pick classes of a softmax, and of how many."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
+from trainguard.observe.loop.deferred import to_host
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node, signed
 from trainguard.observe.loop.watch.watcher import Watcher, now_and_then
@@ -23,6 +25,25 @@ _BETWEEN = {"AddBackward", "ClampBackward", "ClampMinBackward", "CloneBackward",
     *("MulBackward", "NegBackward", "ToCopyBackward")
 }
 
+# Numbers of one dimension, still where the training is, and which axis they say; None for none.
+_Reading = tuple[torch.Tensor, Callable[[list[float]], int | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pick:
+    """What may pick or weigh classes of a softmax: told by numbers that nobody waits for."""
+
+    axis: int  # of the softmax
+    shape: tuple[int, ...]
+    reading: _Reading
+
+    def axes(self, numbers: list[float]) -> str | None:
+        """Say which axes these are; "" if they are the same, None where no class is picked."""
+        picked = self.reading[1](numbers)
+        if picked is None or picked == self.axis:
+            return None if picked is None else ""
+        return f"axis {self.axis} of {self.shape}, classes along {picked}"
+
 
 class PickedClasses(Watcher):
     """
@@ -35,8 +56,9 @@ class PickedClasses(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._seen = self._found = self._twice = self._looked = 0
-        self._axes = self._source = self._source_of_twice = ""
+        self._twice = self._looked = 0
+        self._source_of_twice = ""
+        self._steps: list[tuple[list[_Pick], str]] = []  # each with the line that goes backward
 
     @now_and_then
     def before_backward(self, loss: torch.Tensor) -> None:
@@ -52,13 +74,8 @@ class PickedClasses(Watcher):
             self._twice += 1
             self._source_of_twice = self._source_of_twice or caller()
         with suppress(RuntimeError):  # what was changed since cannot be read
-            picks = [pick for node in nodes for pick in _picks_in(node)]
-            if picks:
-                self._seen += 1
-                wrong = [axes for axes in picks if axes]
-                self._found += bool(wrong)
-                if wrong and not self._source:
-                    self._axes, self._source = wrong[0], caller()
+            if picks := [pick for node in nodes for pick in _picks_in(node)]:
+                self._steps.append((picks, caller()))
 
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
@@ -69,14 +86,23 @@ class PickedClasses(Watcher):
                 reference=float(self._looked),
                 source=self._source_of_twice,
             )
-        if self._found:
+        told = [(found, source) for picks, source in self._steps if (found := _read(picks))]
+        wrong = [(next(filter(None, found)), source) for found, source in told if any(found)]
+        if wrong:
             yield Probe(
                 probe="picked",
-                measured=float(self._found),
-                reference=float(self._seen),
-                label=self._axes,
-                source=self._source,
+                measured=float(len(wrong)),
+                reference=float(len(told)),
+                label=wrong[0][0],
+                source=wrong[0][1],
             )
+
+
+def _read(picks: list[_Pick]) -> list[str]:
+    """Return the axes of all that picks classes, read in one transfer."""
+    numbers = to_host([pick.reading[0] for pick in picks])
+    axes = [pick.axes(own.tolist()) for pick, own in zip(picks, numbers, strict=True)]
+    return [each for each in axes if each is not None]
 
 
 def _is_softmax(node: Node) -> bool:
@@ -94,24 +120,22 @@ def _is_of_a_softmax(node: Node) -> bool:
     return bool(before._saved_dim == node._saved_dim)  # noqa: SLF001 torch names it so
 
 
-def _picks_in(node: Node) -> Iterator[str]:
-    """Yield for what picks or weighs classes of a softmax which axes these are; "" if the same."""
+def _picks_in(node: Node) -> Iterator[_Pick]:
+    """Yield what a node may pick or weigh of a softmax."""
     reader = _READERS.get(autograd_graph.kind_of(node))
     live = [before for before, _ in node.next_functions if before is not None]
     softmax = _softmax_before(live[0]) if reader is not None and len(live) == 1 else None
     if reader is None or softmax is None:
         return
     made = autograd_graph.saved(softmax, "result")
-    if made is None:
+    if made is None or type(made) is not torch.Tensor or made.is_meta:
         return
     axis = signed(softmax._saved_dim) % max(1, made.dim())  # noqa: SLF001 torch names it so
-    if not made.is_cpu or made.dim() < 2 or made.numel() > _LARGEST or made.shape[axis] < 2:
+    if made.dim() < 2 or made.numel() > _LARGEST or made.shape[axis] < 2:
         return
-    picked = reader(node, made, axis)
-    if picked is not None:
-        yield (
-            "" if picked == axis else f"axis {axis} of {tuple(made.shape)}, classes along {picked}"
-        )
+    reading = reader(node, made, axis)
+    if reading is not None:
+        yield _Pick(axis, tuple(made.shape), reading)
 
 
 def _softmax_before(node: Node) -> Node | None:
@@ -124,42 +148,59 @@ def _softmax_before(node: Node) -> Node | None:
     return node
 
 
-def _gathered(node: Node, made: torch.Tensor, axis: int) -> int | None:
-    """Return along which axis one number is gathered for each place along the others."""
+def _gathered(node: Node, made: torch.Tensor, axis: int) -> _Reading | None:
+    """Tell along which axis one number is gathered for each place along the others."""
     index = autograd_graph.saved(node, "index")
     along = signed(node._saved_dim) % made.dim()  # noqa: SLF001
-    if index is None or index.numel() > _LARGEST:
+    if index is None or index.numel() > _LARGEST or index.shape[along] != 1:
         return None
     other = axis if along != axis else next(a for a in range(made.dim()) if a != along)
-    first = index.narrow(other, 0, 1)
     # The same places for all classes: whole distributions are gathered, as those of last tokens.
-    return along if index.shape[along] == 1 and bool((index != first).any()) else None
+    differs = (index != index.narrow(other, 0, 1)).any().reshape(1)
+    return differs, lambda told: along if told[0] else None
 
 
-def _indexed(node: Node, made: torch.Tensor, _: int) -> int | None:
-    """Return along which axis classes are picked, where all places of one other are run through."""
+def _indexed(node: Node, made: torch.Tensor, _: int) -> _Reading | None:
+    """Tell along which axis classes are picked, where all places of one other are run through."""
     kept = autograd_graph.saved(node, "indices") or ()
     indices = [*kept, *[None] * made.dim()][: made.dim()]
     given = [place for place, index in enumerate(indices) if index is not None]
-    if len(given) != 2 or any(indices[p].dim() != 1 or not indices[p].is_cpu for p in given):
+    if len(given) != 2 or any(indices[p].dim() != 1 for p in given):
         return None
-    runs = [torch.equal(indices[p], torch.arange(made.shape[p])) for p in given]
-    return given[runs.index(False)] if sum(runs) == 1 else None
+    if indices[given[0]].device != indices[given[1]].device:
+        return None
+    runs = torch.stack([_runs(indices[p], made.shape[p]) for p in given])
+    return runs, lambda told: given[told.index(0)] if sum(told) == 1 else None
 
 
-def _weighed(node: Node, made: torch.Tensor, axis: int) -> int | None:
-    """Return along which axis constants sum to one that weigh a distribution, if along one."""
+def _runs(index: torch.Tensor, places: int) -> torch.Tensor:
+    """Say whether an index runs through all places in order."""
+    if len(index) != places:
+        return torch.zeros((), dtype=torch.bool, device=index.device)
+    return (index == torch.arange(places, device=index.device)).all()
+
+
+def _weighed(node: Node, made: torch.Tensor, axis: int) -> _Reading | None:
+    """Tell along which axis constants sum to one that weigh a distribution, if along one."""
     for name in ("self", "other"):
         weights = autograd_graph.saved(node, name)
         if weights is None or weights.shape != made.shape or not weights.is_floating_point():
             continue
         square = made.dim() == 2 and made.shape[0] == made.shape[1]  # pairs are read both ways
-        if weights.requires_grad or square or bool((weights < 0).any()):
+        if weights.requires_grad or square:
             return None
-        off = [float((weights.sum(a) - 1).abs().max()) for a in range(made.dim())]
-        exact = [a for a in range(made.dim()) if off[a] <= _EXACT and made.shape[a] > 1]
-        return exact[0] if len(exact) == 1 and (exact[0] == axis or off[axis] > _OFF) else None
+        off = [(weights.sum(a) - 1).abs().max() for a in range(made.dim())]
+        numbers = torch.stack([(weights < 0).any().to(off[0]), *off])
+        return numbers, lambda told: _axis_of_weights(made.shape, axis, *told)
     return None
+
+
+def _axis_of_weights(shape: torch.Size, axis: int, negative: float, *off: float) -> int | None:
+    """Return the axis along which weights sum to one, of how far their sums are off each."""
+    exact = [a for a in range(len(shape)) if off[a] <= _EXACT and shape[a] > 1]
+    if negative or len(exact) != 1:
+        return None
+    return exact[0] if exact[0] == axis or off[axis] > _OFF else None
 
 
 _READERS = {"GatherBackward": _gathered, "IndexBackward": _indexed, "MulBackward": _weighed}

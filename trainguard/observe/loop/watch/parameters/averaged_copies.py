@@ -47,8 +47,9 @@ class _WatchedCopy:
     window: of the optimizer that trains its module. wrappers: the modules around it.
     index: the steps that had been made at the last look. was: copies of what was seen there.
     waiting: the looks at a dict or list, until it moves: one that never does is no average.
-    parts: ids of the modules in it. used: whether anything was made of it. taken: how often its
-    state was, by which lines. instead: where the module was evaluated or saved.
+    parts: ids of the modules in it. used: whether anything was made of it. alike: whether its
+    module ever had its numbers, on an accelerator. taken: how often its state was, by which lines.
+    instead: where the module was evaluated or saved.
     """
 
     copy: AveragedCopy
@@ -63,16 +64,26 @@ class _WatchedCopy:
     waiting: list[Average] = field(default_factory=list)
     parts: frozenset[int] = frozenset()
     used: bool = False
+    alike: torch.Tensor | None = None
     taken: Counter[str] = field(default_factory=Counter)
     instead: str = ""
 
-    def is_put_in(self) -> bool:
-        """Say whether the module has the numbers of its copy, or is not to be compared with it."""
+    def see_use(self) -> None:
+        """See whether the module has the numbers of its copy; what cannot be compared is used."""
         entries = self.copy.entries()
-        if not entries or not all(tensor.is_cpu for pair in entries for tensor in pair):
-            return True
-        first = [tensor.reshape(-1)[:1].tolist() for tensor in entries[0]]  # mostly enough
-        return first[0] == first[1] and all(torch.equal(*pair) for pair in self.copy.pairs())
+        devices = {tensor.device for pair in entries for tensor in pair}
+        if len(devices) != 1:
+            self.used = True
+        elif devices == {torch.device("cpu")}:
+            first = [tensor.reshape(-1)[:1].tolist() for tensor in entries[0]]  # mostly enough
+            self.used |= first[0] == first[1] and all(torch.equal(*p) for p in self.copy.pairs())
+        else:  # nothing is waited for there, so that it is known at the end
+            alike = torch.stack([(a == b).all() for a, b in self.copy.pairs()]).all()
+            self.alike = alike if self.alike is None else self.alike | alike
+
+    def is_used(self) -> bool:
+        """Say whether anything was made of it, as far as that was seen."""
+        return self.used or (self.alike is not None and bool(self.alike))
 
 
 class AveragedCopies(Watcher):
@@ -116,7 +127,7 @@ class AveragedCopies(Watcher):
         for one in self._followed:
             if one.moved and not one.used:
                 with torch.no_grad():
-                    one.used = one.is_put_in()
+                    one.see_use()
                 one.instead = caller(4)
 
     def finish(self) -> Iterable[Event]:
@@ -126,7 +137,7 @@ class AveragedCopies(Watcher):
             steps = self.recorder.steps
             called = one.copy.module is not None and one.parts & self.recorder.called
             seldom = any(2 * times < steps for times in one.taken.values())  # else by the update
-            if one.moved and one.instead and not (one.used or called or seldom):
+            if one.moved and one.instead and not (one.is_used() or called or seldom):
                 yield Probe(
                     probe="unused", measured=float(steps), label=one.name, source=one.instead
                 )
@@ -202,7 +213,9 @@ class AveragedCopies(Watcher):
         places = {start_of(tensor) for tensor in _tensors_below(saved)}
         for one in self._followed:
             inside = any(start_of(copy) in places for _, copy in one.copy.entries())
-            one.used = one.used or inside or one.is_put_in()
+            one.used |= inside
+            if not one.used:
+                one.see_use()
             one.instead = one.instead or caller(4)
 
     def _search(self) -> None:
