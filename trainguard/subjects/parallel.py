@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from trainguard.core.errors import DeclarationError
@@ -32,7 +33,9 @@ class Parallel(Subject):
     optimizer: `optimizer(parameters)`; SGD where not given.
     cut: False where each process gets the whole batch, as under tensor parallelism; a number where
         so many neighbouring ranks get the same part, as the pairs of a mesh of two dimensions.
-    uneven: whether the first process gets a row more than its share, and the last one a row less.
+    uneven: whether processes may get unequal counts of rows. The first one gets a row more than its
+        share and the last one a row less; then they get as many as are drawn.
+    sizes: {dimension: size or (least, most)}, of which some are drawn; 4 where nothing is said.
     """
 
     family: ClassVar[str] = "parallel"
@@ -47,7 +50,7 @@ class Parallel(Subject):
     cut: bool | int = True
     uneven: bool = False
     inputs: Mapping[str, Domain] = field(default_factory=dict)
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[str, int | tuple[int, int]] = field(default_factory=dict)
 
     def __init__(
         self,
@@ -61,7 +64,7 @@ class Parallel(Subject):
         cut: bool | int = True,
         uneven: bool = False,
         inputs: Mapping[str, Domain] | None = None,
-        sizes: Mapping[str, int] | None = None,
+        sizes: Mapping[str, int | tuple[int, int]] | None = None,
         allow: Mapping[str, str] | None = None,
         limits: Mapping[str, float] | None = None,
         timeout: float = 60.0,
@@ -105,21 +108,37 @@ class Parallel(Subject):
         return {n: domain for n, domain in self.inputs.items() if domain.shape is not None}
 
     @property
-    def all_sizes(self) -> dict[str, int]:
-        """The size of every dimension, those of bounds included."""
+    def spans(self) -> dict[str, tuple[int, int]]:
+        """The least and the largest size of every dimension, those of bounds included."""
         used = {name for domain in self.tensors.values() for name in domain.names}
-        usual = dict.fromkeys(used | bounds_of(self.tensors), _SIZE)
-        return {**usual, BATCH: _SIZE * max(self.worlds), **self.sizes}
+        usual: dict[str, int | tuple[int, int]] = {}
+        usual |= dict.fromkeys(used | bounds_of(self.tensors), _SIZE)
+        usual[BATCH] = _SIZE * max(self.worlds)
+        if self.uneven:
+            usual[BATCH] = max(map(self.count_parts, self.worlds)), _SIZE * max(self.worlds)
+        declared = {**usual, **self.sizes}
+        return {n: (size, size) if isinstance(size, int) else size for n, size in declared.items()}
 
-    def rows(self, rank: int, world: int) -> range:
-        """Return which rows of the batch a process of several gets."""
-        count = self.all_sizes[BATCH]
-        alike = min(int(self.cut), world) or world  # neighbours that get the same rows
-        parts, own = world // alike, rank // alike
+    @property
+    def is_drawn(self) -> bool:
+        """Whether batches are cut in several ways, or have several sizes."""
+        return self.uneven or any(least < most for least, most in self.spans.values())
+
+    def count_alike(self, world: int) -> int:
+        """Return how many neighbours of several processes get the same rows."""
+        return min(int(self.cut), world) or world
+
+    def count_parts(self, world: int) -> int:
+        """Return how many parts a batch is cut into for several processes."""
+        return world // self.count_alike(world)
+
+    def rows(self, world: int, count: int) -> tuple[int, ...]:
+        """Return how many of so many rows are in each part for several processes."""
+        parts = self.count_parts(world)
         ends = [count * each // parts for each in range(parts + 1)]
         if self.uneven:
             ends[1:-1] = [end + 1 for end in ends[1:-1]]
-        return range(ends[own], ends[own + 1])
+        return tuple(end - start for start, end in pairwise(ends))
 
 
 def _check_functions(subject: Parallel) -> None:
@@ -174,10 +193,12 @@ def _check_batch(subject: Parallel) -> None:
             f"tg.Parallel({subject.name}) has no input with the dimension {BATCH!r}, so that no"
             f" batch can be cut. Call the batch dimension {BATCH}."
         )
-    count = subject.all_sizes[BATCH]
+    least, most = subject.spans[BATCH]
     for world in subject.worlds:
-        if count % world or (subject.uneven and count < 2 * world):
+        parts = subject.count_parts(world)
+        if least < parts or most < 2 * parts if subject.uneven else most % world:
             raise DeclarationError(
-                f"tg.Parallel cannot cut a batch of {count} for {world} processes."
+                f"tg.Parallel cannot cut a batch of {least if least < parts else most} for"
+                f" {world} processes."
                 f" Give sizes={{{BATCH!r}: {_SIZE * world}}}."
             )

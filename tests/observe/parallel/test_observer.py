@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 import trainguard as tg
+from trainguard.core.catalogue import find_invariants
 from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Trace
@@ -43,6 +44,29 @@ def test_two_processes_are_as_one() -> None:
     assert [e.quantity for e in events] == ["loss", *["gradient"] * 2, *["update"] * 2]
     assert [e.place for e in events[1:3]] == ["0.weight", "0.bias"]
     assert all(e.apart < 1e-5 for e in events)
+
+
+def mean_of_rank(output: Any, target: Any) -> Any:
+    """Return the mean over the rows of this process: of means, where the counts are unequal."""
+    return loss(output, target)
+
+
+def test_the_smallest_split_that_fails() -> None:
+    """Even parts are alike; of unequal ones three rows are the fewest, of the least length."""
+    inputs = {"input": tg.real("B T 8", -1, 1), "target": tg.real("B T 1", -1, 1)}
+    options: Any = {"inputs": inputs, "sizes": {"T": (1, 5)}, "ranks": (1, 2, 3)}
+    settings = Settings(profile="ci")
+    even = tg.Parallel(build, loss=mean_of_rank, **options)
+    (made,) = find_invariants("parallel.gradients_equal_one_process")
+    even_trace = observe(even, "cpu", "float32", settings).trace("step")
+    assert list(made.judge(even_trace)) == []
+    assert len({event.case for event in even_trace}) > 5
+    uneven = tg.Parallel(build, loss=mean_of_rank, uneven=True, **options)
+    observation = observe(uneven, "cpu", "float32", settings)
+    (finding,) = made.judge(observation.trace("step"))
+    found = observation.shrink(finding, made.judge)
+    assert found.smallest == "ranks=2, sizes={'B': 3, 'T': 1}, cut into 1, 2 rows"
+    assert found.event.world == 2
 
 
 def test_dropout_is_not_compared() -> None:

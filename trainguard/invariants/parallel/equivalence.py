@@ -26,7 +26,9 @@ def loss_equals_one_process(trace: Trace[Likeness]) -> Iterator[Finding]:
     """
     The loss over all processes is that of one process with the same batch.
 
-    Judges: the mean of the losses of all ranks, their sum, and that of the first rank.
+    Judges: the mean of the losses of all ranks, their sum, and that of the first rank, with each
+        batch that is drawn: of the declared sizes, cut into parts of unequal counts where these may
+        be. The smallest one that fails is told.
     Allows: 0.1 % (limit), for one of the three. It is a note where the gradients agree, so that
         only what is reported differs.
     Misses: what float32 rounds away; dropout, for a step that draws random numbers is skipped.

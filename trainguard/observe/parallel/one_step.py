@@ -12,6 +12,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
+from trainguard.observe.parallel.splits import BatchSplit
 from trainguard.observe.tools.isolation import seed_everything
 from trainguard.subjects.domain import BATCH
 from trainguard.subjects.model_inputs import forward_inputs
@@ -24,24 +25,25 @@ _RATE = 0.1  # of the optimizer where none is declared; what SGD does with a gra
 _BUILT = 0  # the seed that all are built with
 
 
-def step_in_group(subject: Parallel, batches: list[Batch], seed: int) -> bytes:
+def step_in_group(subject: Parallel, batches: list[tuple[BatchSplit, Batch]], seed: int) -> bytes:
     """Join the group, make one step of a new model with each batch, and return what came of it."""
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
-    outcomes = [_make(subject, _cut(subject, b, rank, world), seed) for b in batches]
+    outcomes = [_make(subject, _cut(subject, each, rank, world), seed) for each in batches]
     dist.barrier()  # nobody leaves while another one may wait for it
     file = io.BytesIO()
     torch.save(outcomes, file)
     return file.getvalue()
 
 
-def _cut(subject: Parallel, batch: Batch, rank: int, world: int) -> Batch:
+def _cut(subject: Parallel, split: tuple[BatchSplit, Batch], rank: int, world: int) -> Batch:
     """Return the rows of the batch that are for one process."""
-    rows, own = subject.rows(rank, world), dict(batch)
+    rows, own = split[0].rows[world], dict(split[1])
+    part = rank // subject.count_alike(world)
     for name, domain in subject.tensors.items():
         if BATCH in domain.names:
             along = (domain.shape or ()).index(BATCH)
-            own[name] = batch[name].narrow(along, rows.start, len(rows)).clone()
+            own[name] = own[name].split(rows, along)[part].clone()
     return own
 
 
