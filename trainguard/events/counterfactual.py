@@ -14,7 +14,7 @@ class WhatIf(Event):
     question: "nothing edited", "inputs edited", "padding edited", "a sample edited",
         "batch in another order", "labels exchanged", "ignored labels edited",
         "the same batch again", "one batch learned", "checkpoints bypassed", "other noise",
-        "losses scaled", "autocast off", "compile off", "fused off", "micro-batches regrouped",
+        "evaluation mode", "losses scaled", "autocast off", "compile off", "fused off",
         "gradients with their graph", "states with their graph",
         "terminal states edited", "batch divided", "a document edited",
         "relation 'NAME'" (a declared one).

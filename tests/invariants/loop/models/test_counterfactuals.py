@@ -201,3 +201,26 @@ def test_fused_steps_that_differ(judged) -> None:
     for measured, found in ((11.0, 1), (9.0, 0)):
         run = asked("fused off", measured, reference=100.0)
         assert len(judged("shortcuts_change_no_step", run)) == found
+
+
+@pytest.mark.parametrize(
+    ("measured", "numbers", "found"),
+    [
+        ((9.0,), (2.0, 2.0), 1),  # more than three times as high
+        ((5.0, 5.0), (2.0, 2.0), 1),
+        ((5.0,), (2.0, 2.0), 0),  # in one step alone
+        ((9.0, 1.0), (2.0, 2.0), 0),
+        ((9.0,), (2.0, 2.0, 1.0, 1.0, 1.0), 1),
+        ((5.0, 5.0), (1e9,), 0),  # of a run that began there
+    ],
+)
+def test_modes_that_are_two_models(judged, steps, measured, numbers, found) -> None:
+    """In all answers, far higher than in training mode."""
+    run = asked("evaluation mode", *measured, reference=2.0, numbers=numbers, smallest="`2` (Drop)")
+    first = steps(9, loss=1e3 if numbers == (1e9,) else 9.0)
+    findings = judged("modes_agree", [*first, *run])
+    assert len(findings) == found
+    for finding in findings:
+        assert finding.rank == Rank.NOTE
+        assert finding.why is not None
+        assert finding.why.startswith("perhaps `2` (Drop): what it does in one mode alone")

@@ -17,6 +17,8 @@ from trainguard.invariants.wording import number
 _LEAST_ORDERS = 2  # answers
 _PERVASIVE = 0.9  # of the samples that moved: experts that are full by the order drop few
 _LEAST_NOISES = 2  # answers
+_GROSS, _SURE = 1.0, 2.0  # of a loss, as it was asked for; and so far that one step is enough
+_LITTLE = 0.05  # of the first loss of a run: what is that small is learned
 _LEAST_STEPS = 2  # answers: a choice of experts may fall otherwise in one
 _SAME_LOSS = 0.0625  # of it, 16 epsilons of bfloat16
 _OTHER_GRADIENT = 0.5  # of its norm
@@ -184,6 +186,55 @@ def dropout_matters(trace: Trace[Event]) -> Iterator[Finding]:
             rank=Rank.BROKEN if strikes else Rank.NOTE,
             event=first,
         )
+
+
+@invariant(
+    "loop",
+    evidence=has_answer(
+        "evaluation mode", "no model that looks at its mode was measured in evaluation mode"
+    ),
+)
+def modes_agree(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What a model does otherwise in evaluation mode does not make its loss far higher.
+
+    Judges: steps that a forked child made again with the user's own modules in evaluation mode, and
+        those of torch as they were, where their code looks at the mode and the model was measured
+        in evaluation mode with the same loss functions. Where they draw other noise, modules that
+        make numbers zero in training and leave the others as they are. A note.
+    Allows: a loss that is lower, up to twice the loss in training mode, the highest of four seeds
+        where noise is drawn (three times in a single step), or a difference below 5 % of the run's
+        first loss; modules that keep numbers of what they have seen; models that are shown their
+        targets, or return another shape.
+    Misses: what is far off in outputs alone; models that were not measured yet; models given what
+        they reconstruct; dropout by hand that is no module of its own.
+    Why: dropout by hand that does not divide by what it keeps, or a branch that belongs to both
+        modes, make another model of the one that was trained.
+    Source: Srivastava et al., Dropout (JMLR 15, 2014), section 10: weights are scaled at test time.
+    """
+    answers = answers_to(trace, "evaluation mode")
+    far = [a for a in answers if a.measured - a.reference > _GROSS * abs(a.reference)]
+    if not far or len(far) < len(answers):
+        return
+    first, drawn = far[0], len(far[0].numbers) > 2
+    higher = first.measured - first.reference
+    scale = next((abs(step.loss) for step in events(trace, Step)), 0.0)
+    doubtful = len(far) == 1 and higher <= _SURE * abs(first.reference)
+    if doubtful or not higher > _LITTLE * scale:
+        return
+    who = f"perhaps {first.smallest}: what" if first.smallest else "perhaps what"
+    yield note(
+        f"a model of `{trace.subject}` is another one in evaluation mode",
+        at_step(first.step) + f", {first.label}",
+        "the loss of its own batch is " + number(first.measured),
+        "at most "
+        + number(first.reference)
+        + (", the highest of four seeds in training mode" if drawn else ", as in training mode"),
+        why=f"{who} it does in one mode alone belongs to both, or dropout by hand does not divide"
+        " by the share that it keeps",
+        event=first,
+        source=first.source,
+    )
 
 
 @invariant(

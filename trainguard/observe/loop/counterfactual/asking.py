@@ -17,6 +17,7 @@ from trainguard.observe.loop.counterfactual.batch_parts import BatchDivided
 from trainguard.observe.loop.counterfactual.declared import RelationAsked
 from trainguard.observe.loop.counterfactual.deputy import Deputy, Mailbox, give_way
 from trainguard.observe.loop.counterfactual.documents import DocumentEdited
+from trainguard.observe.loop.counterfactual.evaluation_mode import EvaluationMode
 from trainguard.observe.loop.counterfactual.forking import Exit
 from trainguard.observe.loop.counterfactual.graph_cuts import (
     GradientsWithGraph,
@@ -333,6 +334,7 @@ def _questions(relations: Iterable[Any]) -> list[Question]:
         StatesHandedOver(),
         CheckpointsBypassed(),
         OtherNoise(),
+        EvaluationMode(),
         LossesScaled(),
         AutocastOff(),
         CompileOff(),

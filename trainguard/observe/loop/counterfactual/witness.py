@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from trainguard.observe.loop.counterfactual.forking import Exit
+from trainguard.observe.loop.counterfactual.forking import Exit, Report
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
@@ -156,7 +156,12 @@ class Witness(Watcher):
             cuts=getattr(self.noticed, "cuts", 0),
             bare=getattr(self.noticed, "bare", 0),
             follows=getattr(self, "follows", False),
+            **self.more(),
         )
+
+    def more(self) -> Report:
+        """Return what else is to be reported."""
+        return {}
 
     def _norms(self) -> list[float]:
         """Return the norm of each gradient that an optimizer has."""

@@ -116,6 +116,11 @@ class LossFunctions(Watcher):
         for module, name in _bound_early(set(watched)):
             patches.replace(module, name, lambda original: watched[id(original)])
 
+    @property
+    def measured_by(self) -> frozenset[str]:
+        """The loss functions that were called where nothing is learned."""
+        return frozenset(name for name, learns, *_ in self._tallies if not learns)
+
     def before_backward(self, loss: torch.Tensor) -> None:
         """See which loss function the loss is a multiple of, with its graph still there."""
         for window in self.recorder.windows:

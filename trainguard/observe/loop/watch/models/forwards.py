@@ -82,13 +82,18 @@ class _Segment:
 
 
 class Forwards(Watcher):
-    """The columns trained, training and asleep, and the Evaluation events."""
+    """
+    The columns trained, training and asleep, and the Evaluation events.
+
+    evaluated: the modules that were called in evaluation mode, with no graph.
+    """
 
     makes = ("trained", "training", "asleep", "Evaluation")
     relies_on = ("LossFunctions",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
+        self.evaluated = weakref.WeakSet[nn.Module]()
         self._sensitive: dict[int, list[tuple[nn.Module, str]]] = {}
         self._segment: _Segment | None = None
         self._early: Number = None
@@ -104,6 +109,8 @@ class Forwards(Watcher):
         forward.asleep = tuple(name for part, name in sensitive if not part.training)
         forward.awake = tuple(name for part, name in sensitive if part.training)
         forward.measured, self._early = self._early, None
+        if not (forward.gradients or forward.training):
+            self.evaluated.add(module)
         if forward.gradients and self._await(forward, output):
             self._close()
             self._pending.append((forward, weakref.ref(module)))
