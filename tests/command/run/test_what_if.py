@@ -43,7 +43,7 @@ def test_they_are_not_printed_unasked(folder) -> None:
 
 
 HOOK = """
-import os, threading
+import ctypes, os, socket, threading
 owner = os.getpid()
 def act(*_):
     {act}
@@ -59,6 +59,11 @@ net.register_forward_hook(act)
         ("threading.Thread(target=over.wait).start()", "the script has 2 threads"),
         ("os.getpid() != owner and os.abort()", "it was ended by SIGABRT"),
         ("os.getpid() != owner and os._exit(0)", "it ended without an answer"),
+        (
+            "os.getpid() != owner and ctypes.CDLL(None).kill(os.getpid(), 9)",
+            "it was ended by SIGKILL",
+        ),
+        ("socket.socket(2, 2).sendto(b'x', ('127.0.0.1', 9))", "it calls socket.sendto"),
         ("while os.getpid() != owner: pass", "it took too long"),
         ("net.calls = getattr(net, 'calls', 0) + 1", "the same loss"),
     ],
@@ -74,6 +79,19 @@ def test_what_is_given_up_is_told_in_a_row(folder, act, why) -> None:
     assert "the end" in run.stdout
     assert rows
     assert why in rows[0]
+
+
+def test_a_run_in_which_all_is_given_up(folder) -> None:
+    """It ends as it would have ended, and nothing that needs an answer is judged."""
+    act = "os.getpid() != owner and os._exit(0)"
+    folder.trains(before=HOOK.format(act=act), after="print('the end')", steps=40)
+    run = folder.run("-v", "train.py")
+    assert "the end" in run.stdout
+    assert {row.partition(": ")[2] for row in what_if(run.stdout)} == {
+        "given up: it ended without an answer"
+    }
+    _, _, unjudged = " ".join(run.stdout.split()).partition("no step could be asked: ")
+    assert unjudged.startswith("it ended without an answer: padding_does_not_matter")
 
 
 def test_a_run_for_the_answers_alone(folder) -> None:

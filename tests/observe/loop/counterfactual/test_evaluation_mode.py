@@ -6,8 +6,16 @@ from torch import nn
 from torch.nn import functional as F
 
 from trainguard.events.counterfactual import WhatIf
+from trainguard.observe.loop.counterfactual import asking
 from trainguard.observe.loop.counterfactual.asking import Counterfactuals
+from trainguard.observe.loop.counterfactual.evaluation_mode import EvaluationMode
 from trainguard.observe.loop.recorder import Recorder
+
+
+@pytest.fixture(autouse=True)
+def _nothing_else(monkeypatch) -> None:
+    """Ask this question alone."""
+    monkeypatch.setattr(asking, "_questions", lambda _: [EvaluationMode()])
 
 
 class Part(nn.Module):
@@ -107,7 +115,7 @@ def test_it_is_void(act, why) -> None:
 
 
 def test_it_is_not_comparable() -> None:
-    """Another loss function is used in evaluation mode; or the model is shown its targets."""
+    """Another loss function is used in evaluation mode."""
     (answer, *_) = ask(half_is_kept, measures=F.l1_loss)
     assert answer.reason == "its loss functions measure nothing in evaluation mode"
 

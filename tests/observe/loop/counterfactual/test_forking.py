@@ -66,6 +66,17 @@ def kill_itself() -> None:
     ctypes.string_at(0)
 
 
+def be_killed() -> None:
+    """Be killed as by a system whose memory is short, which no code of Python's sees."""
+    ctypes.CDLL(None).kill(os.getpid(), signal.SIGKILL)
+
+
+def send_a_datagram() -> None:
+    """Send to a port of this machine without a connection."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.sendto(b"child", ("127.0.0.1", 9))
+
+
 def children() -> set[str]:
     """Return the processes that this one has, among them what other tests have left running."""
     return set(Path("/proc/thread-self/children").read_text().split())
@@ -78,6 +89,7 @@ def children() -> set[str]:
         (lambda: time.sleep(60), "it took too long"),
         (lambda: os._exit(3), "it ended without an answer"),
         (kill_itself, "it was ended by SIGSEGV"),
+        (be_killed, "it was ended by SIGKILL: memory may be short"),
         (take_memory, "can't allocate memory"),
         (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
         (os.fork, "it calls os.fork"),
@@ -88,6 +100,7 @@ def children() -> set[str]:
         (lambda: os.system("true"), "it calls os.system"),
         (lambda: os.kill(os.getppid(), 0), "it calls os.kill"),
         (lambda: socket.create_connection(("127.0.0.1", 9)), "it calls socket."),
+        (send_a_datagram, "it calls socket.sendto"),
     ],
 )
 def test_a_child_that_goes_astray_is_given_up(act, trouble: str) -> None:

@@ -61,6 +61,7 @@ class Deputy:
         self._pid, self._mailbox, self.until = pid, mailbox, until
         self._owner = os.getpid()
         self._status: int | None = None
+        self._is_cut = False  # whether it was ended for time
         self.spent = 0.0
 
     @classmethod
@@ -90,6 +91,7 @@ class Deputy:
             return {}
         if not self.has_ended():
             self._mailbox.hurry(patience)
+            self._is_cut = True
             self._status, self.spent = forking.end(self._pid, _REAL * patience + 2 * (patience > 0))
         words = self._mailbox.read()
         os.close(self._mailbox.file)
@@ -97,7 +99,7 @@ class Deputy:
 
     def ending(self) -> str:
         """Say how it ended, where it has left nothing."""
-        return forking.tell_ending(self._status or 0)
+        return forking.tell_ending(self._status or 0, cut=self._is_cut)
 
 
 def give_way(patches: Patches, end: Callable[[], None]) -> None:

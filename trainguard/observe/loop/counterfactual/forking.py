@@ -145,7 +145,8 @@ def fork(
             os.close(reader)
             status, used = end(child, patience=0.0 if data is None else 1.0)
     report: Report = pickle.loads(data) if data else {}  # noqa: S301 our own child wrote it
-    trouble = report.pop("trouble", "" if report else tell_ending(status))
+    ending = "" if report else tell_ending(status, cut=data is None)
+    trouble = report.pop("trouble", ending)
     return Answer(report, trouble, used + process_time() - began)
 
 
@@ -258,14 +259,15 @@ def end(child: int, patience: float) -> tuple[int, float]:
     return status, used.ru_utime + used.ru_stime
 
 
-def tell_ending(status: int) -> str:
-    """Say how a child ended that has reported nothing."""
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        if number in (signal.SIGPROF, signal.SIGALRM, signal.SIGKILL):
-            return "it took too long"
-        return f"it was ended by {signal.Signals(number).name}"
-    return "it ended without an answer"
+def tell_ending(status: int, *, cut: bool) -> str:
+    """Say how a child ended that has reported nothing; `cut` is whether it was ended for time."""
+    if not os.WIFSIGNALED(status):
+        return "it ended without an answer"
+    number = os.WTERMSIG(status)
+    if cut or number in (signal.SIGPROF, signal.SIGALRM):
+        return "it took too long"
+    name = signal.Signals(number).name
+    return f"it was ended by {name}" + ": memory may be short" * (number == signal.SIGKILL)
 
 
 def _memory_in_use() -> int:
