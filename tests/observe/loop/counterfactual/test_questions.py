@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from trainguard.events.counterfactual import WhatIf
 from trainguard.observe.loop.counterfactual import asking
+from trainguard.observe.loop.counterfactual.question import Contrast, Shrinking
 from trainguard.observe.loop.recorder import Recorder
 
 
@@ -72,6 +73,32 @@ def test_padding_that_matters(looks, flip) -> None:
     assert re.match(
         r"with token \[\d+, \d\], marked as padding, \d+ instead of 0, the loss is", event.smallest
     )
+
+
+def test_one_token_of_many_is_found() -> None:
+    """Halves are edited, as long as one of them changes the loss: here only the last place does."""
+    last = torch.arange(8) == 7
+    (event,) = read(lambda: Reader(lambda _, mask: mask | last), lengths=torch.arange(64) % 3 + 4)
+    assert re.match(r"with token \[\d+, 7\], marked as padding, \d+ instead of 0", event.smallest)
+
+
+def test_how_an_edit_is_made_smaller() -> None:
+    """The first place alone, then halves of halves; where no half is enough, what was enough is."""
+
+    def asked(needed) -> tuple[list[list[int]], str]:
+        """Return what is edited, where a relation breaks with certain places, and what is told."""
+        question, tried = Shrinking(), []
+        for part in question.shrink(9, list):
+            tried.append(part)
+            if needed <= {*part}:
+                question.shows(str(part))
+        return tried, question.conclude(Contrast(smallest="all")).smallest
+
+    assert asked({0}) == ([[0]], "[0]")
+    halves = [[0], [0, 1, 2, 3], [4, 5, 6, 7, 8], [4, 5], [6, 7, 8], [6], [7, 8], [7]]
+    assert asked({7}) == (halves, "[7]")
+    assert asked({5, 8}) == ([*halves[:3], [4, 5], [6, 7, 8]], "[4, 5, 6, 7, 8]")
+    assert asked({0, 8}) == (halves[:3], "all")
 
 
 @pytest.mark.parametrize(

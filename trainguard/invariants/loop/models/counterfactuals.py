@@ -215,7 +215,7 @@ def ignored_labels_do_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
                 Measure("the step changes with other labels there", answer.measured, "steps")
                 + ("" if kept else ", and not with other labels elsewhere"),
                 "the same loss and gradients",
-                smallest=f"with other labels there {answer.smallest}",
+                smallest=answer.smallest,
                 why="perhaps the mask is not applied to the loss"
                 if kept
                 else "perhaps the mask has the wrong polarity",

@@ -1,6 +1,6 @@
 """Ignored labels edited: whether labels that a mask leaves out matter, and those it leaves in."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import torch
@@ -8,7 +8,12 @@ from torch.overrides import TorchFunctionMode
 
 from trainguard.observe.loop.counterfactual.forking import Exit, Report
 from trainguard.observe.loop.counterfactual.labels import LabelWitness, differ, labels_of
-from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall, Question
+from trainguard.observe.loop.counterfactual.question import (
+    Contrast,
+    ModuleCall,
+    Question,
+    Shrinking,
+)
 from trainguard.observe.loop.counterfactual.witness import Witness
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.tools.local_values import storage_of
@@ -26,7 +31,7 @@ _FINDS = {
 }
 
 
-class IgnoredLabelsEdited(Question):
+class IgnoredLabelsEdited(Shrinking):
     """
     Labels that are one constant, exactly where a mask beside them says, become others that occur.
 
@@ -39,6 +44,8 @@ class IgnoredLabelsEdited(Question):
     asks = 2
     edits_ignored = True  # else the labels that the mask leaves in
     _marks = False
+    _count = 0  # of labels that are left out
+    _numbers: tuple[float, ...] = ()
 
     def fits(self, call: ModuleCall) -> str:
         """Ask where a loader serves labels and a mask for them, beside the inputs."""
@@ -48,7 +55,12 @@ class IgnoredLabelsEdited(Question):
         labels, ignored = found
         constant = labels[ignored][0]
         self._marks = bool(constant != 0) and not bool((labels[~ignored] == constant).any())
-        return f"{int(ignored.sum())} of {labels.numel()} labels, which a mask leaves out"
+        self._count = int(ignored.sum())
+        if self.places is None:
+            return f"{self._count} of {labels.numel()} labels, which a mask leaves out"
+        place = ", ".join(map(str, ignored.nonzero()[self.places[0]].tolist()))
+        more = len(self.places) - 1
+        return f"label [{place}]" + (f" and the next {more} that are left out" if more else "")
 
     def edit(self, call: ModuleCall, way_out: Exit) -> None:
         """Put labels that occur in the place of those that are left out, or mix up the others."""
@@ -58,8 +70,9 @@ class IgnoredLabelsEdited(Question):
         occurring, constant = labels[~ignored], float(labels[ignored][0])
         with torch.no_grad():
             if self.edits_ignored:
-                count = int(ignored.sum())
-                labels[ignored] = occurring[torch.arange(count) % len(occurring)]
+                others = occurring[torch.arange(int(ignored.sum())) % len(occurring)]
+                chosen = slice(None) if self.places is None else list(self.places)
+                labels[tuple(ignored.nonzero()[chosen].T)] = others[chosen]
             else:
                 labels[~ignored] = occurring.roll(1)
         _FollowLabels(labels, constant, way_out.void).__enter__()  # type: ignore[no-untyped-call]
@@ -75,21 +88,34 @@ class IgnoredLabelsEdited(Question):
         if plain["streams"] != edited["streams"]:
             return Contrast(void="the edit changed how many random numbers are drawn")
         changed = differ(plain, edited)
-        losses = f"the loss is {edited['loss']:.6g} instead of {plain['loss']:.6g}"
+        losses = f"with other labels there {_tell_losses(plain, edited)}"
         return Contrast(float(changed), 1.0, smallest=losses if changed else "")
 
-    def follow_ups(self, contrast: Contrast) -> "list[Question]":
-        """Ask whether the labels matter that the mask leaves in."""
-        return [] if contrast.void else [_KeptLabelsEdited()]
+    def follow_ups(self, contrast: Contrast) -> "Iterator[Question]":
+        """Ask whether the labels matter that the mask leaves in, and how few of the others do."""
+        self._numbers = ()
+        if not contrast.void:
+            yield _KeptLabelsEdited()
+        if contrast.measured:
+            yield from self.shrink(self._count, IgnoredLabelsEdited)
 
     def refine(
         self, contrast: Contrast, edit: str, plain: Report, edited: Report
     ) -> Contrast | None:
         """Add whether the others matter; where neither do, the step has its labels from before."""
-        kept = differ(plain, edited)
-        if not kept and not contrast.measured:
+        changed = differ(plain, edited)
+        if self._numbers:
+            if changed:
+                self.shows(f"with another {edit} {_tell_losses(plain, edited)}")
+        elif not changed and not contrast.measured:
             return Contrast(void="the step depends on none of them")
-        return contrast._replace(numbers=(float(kept), float(self._marks)))
+        else:
+            self._numbers = float(changed), float(self._marks)
+        return None
+
+    def conclude(self, contrast: Contrast) -> Contrast:
+        """Tell of both."""
+        return super().conclude(contrast)._replace(numbers=self._numbers)
 
     def is_settled(self, contrast: Contrast) -> bool:
         """Believe one step in which they are no matter."""
@@ -100,6 +126,11 @@ class _KeptLabelsEdited(IgnoredLabelsEdited):
     """The labels that the mask leaves in change their places."""
 
     edits_ignored = False
+
+
+def _tell_losses(plain: Report, edited: Report) -> str:
+    """Return the losses of the step with an edit and without, in words."""
+    return f"the loss is {edited['loss']:.6g} instead of {plain['loss']:.6g}"
 
 
 class _FollowLabels(TorchFunctionMode):

@@ -159,7 +159,7 @@ class Inquiry:
             refined = question.refine(contrast, edit, plain, reply.report) if usable else None
             if refined is not None:
                 return refined
-        return contrast
+        return question.conclude(contrast)
 
     def _judge(
         self, call: ModuleCall, question: Question, label: str, contrast: Contrast, answer: Answer

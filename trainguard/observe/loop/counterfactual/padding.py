@@ -1,6 +1,6 @@
 """Padding edited: whether the loss depends on tokens that a mask marks as padding."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -12,6 +12,7 @@ from trainguard.observe.loop.counterfactual.question import (
     Contrast,
     ModuleCall,
     Question,
+    Shrinking,
     is_editable,
 )
 from trainguard.observe.loop.counterfactual.witness import Witness
@@ -22,7 +23,6 @@ from trainguard.observe.tools.local_values import storage_of
 if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder
 
-_SINGLE = (0, -1, 1)  # numbers of marked places: rows have different numbers of them, so 2 or more
 _WHOLE = (torch.int64, torch.int32)
 # What looks beyond its own position whatever a mask says, or takes statistics of all of them.
 _LOOKS_AROUND = (
@@ -41,7 +41,7 @@ _NEUTRAL = {
 }
 
 
-class PaddingEdited(Question):
+class PaddingEdited(Shrinking):
     """
     Tokens that an explicit mask marks as padding become tokens that occur in the batch.
 
@@ -52,8 +52,7 @@ class PaddingEdited(Question):
 
     name = "padding edited"
 
-    def __init__(self, place: int | None = None) -> None:
-        self.place = place  # the number of the one token to be edited
+    _count = 0  # of tokens that are marked
 
     def fits(self, call: ModuleCall) -> str:
         """Ask where one constant token stands at one end of the rows, exactly where a mask says."""
@@ -61,25 +60,23 @@ class PaddingEdited(Question):
         if found is None or looks_around(call.module):
             return ""
         ids, where = found
-        if self.place is not None:
-            row, column = where.nonzero()[self.place].tolist()
-            value = int(_others(ids, where)[self.place])
-            return f"token [{row}, {column}], marked as padding, {value} instead of {ids[where][0]}"
-        return f"{int(where.sum())} of {ids.numel()} tokens, marked as padding"
+        self._count = int(where.sum())
+        if self.places is None:
+            return f"{self._count} of {ids.numel()} tokens, marked as padding"
+        row, column = where.nonzero()[self.places[0]].tolist()
+        value = int(_others(ids, where)[self.places[0]])
+        first = f"[{row}, {column}], marked as padding, {value} instead of {ids[where][0]}"
+        more = len(self.places) - 1
+        return f"token {first}" + (f", and the next {more} that are marked" if more else "")
 
     def edit(self, call: ModuleCall, way_out: Exit) -> None:
         """Put tokens that occur elsewhere in the batch in the place of padding."""
         found = _padded(call)
         assert found is not None
         ids, where = found
-        others = _others(ids, where)
+        chosen = slice(None) if self.places is None else list(self.places)
         with torch.no_grad():
-            if self.place is not None:
-                where = torch.zeros_like(where).index_put_(
-                    tuple(where.nonzero()[self.place]), torch.tensor(True)
-                )
-                others = others[self.place]
-            ids[where] = others
+            ids[tuple(where.nonzero()[chosen].T)] = _others(ids, where)[chosen]
         _FollowIds(ids, way_out.void).__enter__()  # type: ignore[no-untyped-call]
 
     def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
@@ -97,20 +94,20 @@ class PaddingEdited(Question):
         change = abs(plain["loss"] - edited["loss"])
         return Contrast(change, plain["rounding"] * max(1.0, abs(plain["loss"])))
 
-    def follow_ups(self, contrast: Contrast) -> "Sequence[Question]":
-        """Look for a single token that is enough."""
+    def follow_ups(self, contrast: Contrast) -> "Iterable[Question]":
+        """Look for few tokens that are enough, for a single one."""
         broken = not contrast.void and contrast.measured > contrast.reference
-        return [PaddingEdited(place) for place in _SINGLE] if broken else []
+        return self.shrink(self._count, PaddingEdited) if broken else ()
 
     def refine(
         self, contrast: Contrast, edit: str, plain: Report, edited: Report
     ) -> Contrast | None:
-        """Tell of a single token that changes the loss."""
+        """Tell of fewer tokens that change the loss."""
         found = self.compare(plain, edited)
-        if found.void or found.measured <= found.reference:
-            return None
-        losses = f"the loss is {edited['loss']:.6g} instead of {plain['loss']:.6g}"
-        return contrast._replace(smallest=f"with {edit}, {losses}")
+        if not found.void and found.measured > found.reference:
+            losses = f"the loss is {edited['loss']:.6g} instead of {plain['loss']:.6g}"
+            self.shows(f"with {edit}, {losses}")
+        return None
 
     def is_settled(self, contrast: Contrast) -> bool:
         """Either answer is one for all."""

@@ -1,6 +1,6 @@
 """What a question is: an edit, and a contrast between the step with it and the step without."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder
 
 MOST_ELEMENTS = 2**24  # of a tensor that is edited
+_FEWER = 10  # further questions in which an edit is made smaller
 
 
 class Contrast(NamedTuple):
@@ -81,7 +82,7 @@ class Question:
         """Hold the report of an edited step against that of the step as it is."""
         raise NotImplementedError
 
-    def follow_ups(self, contrast: Contrast) -> "Sequence[Question]":
+    def follow_ups(self, contrast: Contrast) -> "Iterable[Question]":
         """Return what to ask at once after an answer, until one of the answers refines it."""
         return ()
 
@@ -91,6 +92,10 @@ class Question:
         """Return a contrast that says more after the answer to a follow-up, or nothing."""
         return None
 
+    def conclude(self, contrast: Contrast) -> Contrast:
+        """Return what an answer says, once all was asked that it leads to."""
+        return contrast
+
     def is_settled(self, contrast: Contrast) -> bool:
         """Say whether an answer leaves nothing to be asked again."""
         return False
@@ -98,6 +103,41 @@ class Question:
     def state(self) -> dict[str, Any]:
         """Return what a deputy has to tell the run of it, besides its answers."""
         return {"asks": self.asks}
+
+
+class Shrinking(Question):
+    """
+    A question whose edit is made smaller where it breaks its relation.
+
+    places: the numbers of those that are edited, in a follow-up. The fewest that break the relation
+    are told.
+    """
+
+    def __init__(self, places: Sequence[int] | None = None) -> None:
+        self.places = places
+        self._shown, self._breaks = "", False
+
+    def shrink(self, count: int, make: Callable[[Sequence[int]], Question]) -> Iterator[Question]:
+        """Yield questions about ever fewer of so many places: the first, or halves that break."""
+        places, asked = range(count), 0
+        self._shown = ""
+        parts: list[Sequence[int]] = [places[:1]]
+        while parts and asked < _FEWER:
+            part, asked, self._breaks = parts.pop(0), asked + 1, False
+            yield make(part)
+            whole = part if self._breaks else places
+            if len(whole) == 1:
+                return
+            if self._breaks or asked == 1:
+                parts = [whole[: len(whole) // 2], whole[len(whole) // 2 :]]
+
+    def shows(self, words: str) -> None:
+        """Take down that the relation is broken by fewer places too, in words."""
+        self._shown, self._breaks = words, True
+
+    def conclude(self, contrast: Contrast) -> Contrast:
+        """Tell of the smallest edit that was found."""
+        return contrast._replace(smallest=self._shown or contrast.smallest)
 
 
 def is_editable(tensor: torch.Tensor) -> bool:
