@@ -91,7 +91,7 @@ def test_a_run_in_which_all_is_given_up(folder) -> None:
         "given up: it ended without an answer"
     }
     _, _, unjudged = " ".join(run.stdout.split()).partition("no step could be asked: ")
-    assert unjudged.startswith("it ended without an answer: padding_does_not_matter")
+    assert unjudged.startswith("it ended without an answer: inputs_matter, ")
 
 
 def test_a_run_for_the_answers_alone(folder) -> None:
