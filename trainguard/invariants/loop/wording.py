@@ -139,3 +139,10 @@ def last_word(step: Step, word: str) -> int:
 def place_of_log(name: str, channel: str, steps: int) -> str:
     """Write where a value was said: "loss (stdout), after 3 steps"."""
     return f"{name} ({channel}), after {steps} step{'' if steps == 1 else 's'}"
+
+
+def rates_rise(trace: Trace[Any]) -> bool:
+    """Say whether the rates are still on their way up at the end of the run."""
+    course = main_course(trace)
+    rates = [max(s.rates) for s in stretch(course.every, 0.5, 1) if s.rates] if course else []
+    return bool(rates) and rates[-1] >= max(rates) > 1.2 * min(rates)

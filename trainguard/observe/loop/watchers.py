@@ -24,6 +24,7 @@ from trainguard.observe.loop.watch.losses.ignored_classes import IgnoredClasses
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.losses.losses import Losses
 from trainguard.observe.loop.watch.losses.noise_targets import NoiseTargets
+from trainguard.observe.loop.watch.losses.pair_tables import PairTables
 from trainguard.observe.loop.watch.losses.picked_classes import PickedClasses
 from trainguard.observe.loop.watch.losses.policy_weights import PolicyWeights
 from trainguard.observe.loop.watch.losses.self_matches import SelfMatches
@@ -120,6 +121,7 @@ _ALL: tuple[type[Watcher], ...] = (
     AttendedPadding,
     AttentionAxes,
     Cosines,
+    PairTables,
     ReadPlaces,
     PickedClasses,
     ReshapedAxes,

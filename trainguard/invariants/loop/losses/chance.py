@@ -11,7 +11,7 @@ from trainguard.events.fit import BaselineFit, Skill
 from trainguard.events.loop import Evaluation, Step
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import FITS, SKILLS
-from trainguard.invariants.loop.wording import events, main_course, percent, stretch
+from trainguard.invariants.loop.wording import events, percent, rates_rise
 from trainguard.invariants.wording import number
 
 _LEAST_CALLS = 48  # as many steps as the shortest runs that were seen to learn took to do so
@@ -56,7 +56,7 @@ def loss_beats_constant_prediction(trace: Trace[Event]) -> Iterator[Finding]:
         pytorch/pytorch issue 16045.
     """
     beaten = trace.limit("loss_beats_constant_prediction", _BEATEN)
-    if any(passes.routine for passes in events(trace, Evaluation)) or _rates_rise(trace):
+    if any(passes.routine for passes in events(trace, Evaluation)) or rates_rise(trace):
         return
     for fit in events(trace, BaselineFit):
         if not _is_conclusive(fit):
@@ -272,10 +272,3 @@ def _is_hidden_by_outliers(fit: BaselineFit) -> bool:
     constants, losses = zip(*pairs[: max(len(pairs) // 4, 1)], strict=True)
     rare = _mean(constants, 0, 1) < _QUIET * _mean(fit.constants, 0.75, 1)
     return rare and sum(losses) < _LEARNED * sum(constants)
-
-
-def _rates_rise(trace: Trace[Event]) -> bool:
-    """Say whether the rates are still on their way up at the end of the run."""
-    course = main_course(trace)
-    rates = [max(s.rates) for s in stretch(course.every, 0.5, 1) if s.rates] if course else []
-    return bool(rates) and rates[-1] >= max(rates) > 1.2 * min(rates)

@@ -3,13 +3,30 @@
 from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding
+from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import portion
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
+from trainguard.events.fit import BaselineFit
+from trainguard.events.loop import Evaluation, Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import has_probe
-from trainguard.invariants.loop.wording import events
+from trainguard.invariants.loop.wording import (
+    count,
+    events,
+    main_course,
+    middle,
+    rates_rise,
+    stretch,
+)
+from trainguard.invariants.wording import number
+
+_LEAST_STEPS = 48  # as of other losses that are held against a constant prediction
+_CHANCE = 0.98  # of what a model that knows nothing loses; the same as of those
+_FALLS = 0.99  # of two quarters before: tables of pairs have as many terms, and little noise
+_SHALLOW = 0.9  # of that, where not even the best scores lose less
+_WORST = 2.0  # times that: whoever loses more is told so by other judgements
+_BOTH_WAYS = 2  # directions of a table whose losses may be added up
+_ALONE = 0.9  # of the backward passes: their loss is one that torch's functions tell of
 
 
 @invariant("loop", evidence=has_probe("self", "no loss was over a table of all pairs of samples"))
@@ -65,3 +82,53 @@ def views_differ(trace: Trace[Event]) -> Iterator[Finding]:
                 why="perhaps one view is used twice: draw the augmentation for each of them",
                 event=probe,
             )
+
+
+@invariant("loop", evidence=has_probe("pairs", "no loss was a softmax over pairs of samples alone"))
+def partners_are_found(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A contrastive loss ends below that of a model that knows nothing.
+
+    Judges: losses, of torch or by hand, that are made of a softmax over products of what was made
+        in the step, and of nothing else with more than one parameter: in each quarter of the run
+        against the logarithm of the number of candidates, those that are masked left out. Broken
+        where the scores are of vectors of length one, and their temperature keeps even the best
+        of them above 90 % of that. Else a note.
+    Allows: 0.98 (limit) of it; a loss that falls by 1 % from the second quarter of the run to the
+        last; rates that still rise; fewer than 48 steps, or 8 candidates.
+    Misses: terms beside others, on purpose at chance where a gradient is reversed; cosines that
+        are divided by their norms after the product; accelerators.
+    Why: shuffled pairs, views of two samples, and temperatures that multiply where they were meant
+        to divide look like a loss that has converged.
+    Source: Chen et al. 2020, A Simple Framework for Contrastive Learning, table 5: temperatures.
+    """
+    limit = trace.limit("partners_are_found", _CHANCE)
+    course = main_course(trace)
+    fits = events(trace, BaselineFit)
+    known = any(fit.only >= _ALONE and fit.calls >= _LEAST_STEPS for fit in fits)
+    if course is None or count(course.steps) < _LEAST_STEPS or known or rates_rise(trace):
+        return
+    losses = [middle(s.loss for s in stretch(course.steps, q / 4, (q + 1) / 4)) for q in range(4)]
+    for probe in (p for p in events(trace, Probe) if p.probe == "pairs"):
+        for chance in (probe.measured, _BOTH_WAYS * probe.measured):
+            flat = losses[3] >= _FALLS * losses[1]
+            if flat and all(limit * chance <= loss <= _WORST * chance for loss in losses):
+                yield _describe_chance(trace, probe, losses[3], chance)
+
+
+def _describe_chance(trace: Trace[Event], probe: Probe, loss: float, chance: float) -> Finding:
+    """Return the finding about a loss that stays where it is for a model that knows nothing."""
+    shallow = probe.reference >= _SHALLOW * probe.measured
+    return Finding(
+        f"a contrastive loss of `{trace.subject}` ends no better than a model that knows nothing",
+        f"a softmax over pairs, {probe.label}, in the last quarter of the run",
+        "loss " + number(loss),
+        "below " + number(_CHANCE * chance) + f": {number(chance)} is that of equal scores",
+        why="vectors of length one with this temperature lose at least"
+        f" {probe.reference:.4g} for each: perhaps it multiplies where it was meant to divide"
+        if shallow
+        else "perhaps the two that belong together come from different samples (data that were"
+        " shuffled apart), features have collapsed, or the rate is far too low",
+        rank=Rank.BROKEN if shallow else Rank.NOTE,
+        event=probe,
+    )
