@@ -36,6 +36,7 @@ from trainguard.observe.loop.watch.models.components import Components
 from trainguard.observe.loop.watch.models.detached_probe import DetachedProbe
 from trainguard.observe.loop.watch.models.forwards import Forwards
 from trainguard.observe.loop.watch.models.future_probe import FutureProbe, PresentProbe, ShiftProbe
+from trainguard.observe.loop.watch.models.idle_inputs import IdleInputs
 from trainguard.observe.loop.watch.models.mixing_probe import MixingProbe
 from trainguard.observe.loop.watch.models.padding_probe import PaddingProbe
 from trainguard.observe.loop.watch.models.padding_rows import PaddingRows
@@ -102,6 +103,7 @@ _ALL: tuple[type[Watcher], ...] = (
     ShiftProbe,
     DetachedProbe,
     PaddingProbe,
+    IdleInputs,
     SharedLayers,
     Batches,
     Scores,

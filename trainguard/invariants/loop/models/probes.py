@@ -327,3 +327,29 @@ def layers_are_distinct(trace: Trace[Event]) -> Iterator[Finding]:
                 why="[layer] * n repeats one layer; [make_layer() for _ in range(n)] makes several",
                 event=probe,
             )
+
+
+@invariant("loop", evidence=has_probe("idle", "no model with several inputs was fit to be tried"))
+def each_input_has_influence(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Each of several inputs that a model reads changes something.
+
+    Judges: inputs of the outermost model with a row for each sample, no two alike, after 40 steps:
+        one is edited on a copy that is called as the model was, by three seeds. What the copy keeps
+        counts as an output. What is found is a note.
+    Allows: inputs that the code of the forward never reads; any change at all, of a single bit.
+    Misses: parts of an input; influence that is merely tiny; runs with several optimizers.
+    Why: a time that is divided by `//`, or fractions that are cast to whole numbers before they are
+        multiplied, are zero for every sample, and the model learns as if it had not been told.
+    Source: pytorch/pytorch issue 43874 (what `//` makes of tensors).
+    """
+    for probe in _of(trace, "idle"):
+        yield note(
+            f"an input that a model of `{trace.subject}` reads changes nothing",
+            _at(probe),
+            "the same outputs, to the last bit, with the values of other samples",
+            "another output",
+            why="perhaps it is divided by `//`, cast to whole numbers while it is below one,"
+            " multiplied by zero, or switched off",
+            event=probe,
+        )
