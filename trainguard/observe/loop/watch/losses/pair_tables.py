@@ -55,7 +55,6 @@ class PairTables(Watcher):
         with suppress(RuntimeError), torch.no_grad():  # what was changed since cannot be read
             found = _describe(loss)
             if found is not None:
-                self.looked.add("pairs")
                 self._found.append(found)
                 self._source = self._source or caller()
         if self._looks >= _TRIES and not self._found:
