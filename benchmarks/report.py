@@ -15,4 +15,4 @@ def conditions() -> str:
 
 def row(name: str, figure: str) -> None:
     """Print one figure as a row of a table."""
-    print(f"| {name} | {figure} |")
+    print(f"| {name} | {figure} |", flush=True)
