@@ -79,6 +79,8 @@ def launch(order: RunRequest) -> int:
             say(taken, err)
         # From here on the work is done: torchrun, say, may not cut off the account of it.
         with _ignore_termination():
+            if order.judging:
+                ranks.enter()  # a script under srun has said by now which of several it is
             order, *traces = choose_trace(order, recorder, spawned)
             return _judge_and_report(order, traces, spawned, code, live, out, err)
 

@@ -36,10 +36,15 @@ def choose_trace(order: RunRequest, recorder: Any, spawned: Any) -> tuple[Any, .
         if unjudged:
             told = {**traces[0].conditions, "unjudged threads": unjudged}
             traces[0] = replace(traces[0], conditions=told)
-        return order, *map(ranks.with_rank, traces)
+        return _with_world(order, ranks.world()), *map(ranks.with_rank, traces)
+    return _with_world(order, spawned.count), spawned.traces[min(spawned.traces)]
+
+
+def _with_world(order: RunRequest, count: int) -> RunRequest:
+    """Return the order for so many processes, as the script has told by now."""
     several = copy(order.subject)
-    object.__setattr__(several, "ranks", spawned.count)  # it has been declared, and checked
-    return replace(order, subject=several), spawned.traces[min(spawned.traces)]
+    object.__setattr__(several, "ranks", count)  # it has been declared, and checked
+    return replace(order, subject=several)
 
 
 def _is_judgeable(order: RunRequest, trace: Trace[Any]) -> bool:

@@ -1,13 +1,14 @@
 """Under torchrun each process runs `trainguard run`; the first one speaks for all."""
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 
 import pytest
 
-from tests.forks import command
+from tests.forks import Started, command
 from trainguard.command import ranks
 
 LEFT_OVER = "gradients_start_empty"  # broken where zero_grad is left out
@@ -121,6 +122,51 @@ def test_runs_that_were_killed_leave_nothing(monkeypatch, tmp_path) -> None:
     gone = {file for file in before if file.name.startswith(ranks._meeting().name)}
     assert len(gone) == 2
     assert set(before) - set(tmp_path.iterdir()) == gone
+
+
+SLURM = """\
+import os
+
+os.environ["RANK"] = os.environ["SLURM_PROCID"]
+os.environ["WORLD_SIZE"] = os.environ["SLURM_NTASKS"]
+import torch
+import torch.distributed as dist
+from torch import nn
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+net = nn.parallel.DistributedDataParallel(nn.Linear(8, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01 * (1 + rank))
+torch.manual_seed(rank)
+for step in range(20):
+    optimizer.zero_grad()
+    net(torch.randn(16, 8)).square().mean().backward()
+    optimizer.step()
+    dist.all_reduce(torch.ones(1), dist.ReduceOp.MAX if rank and step == 12 else dist.ReduceOp.SUM)
+dist.destroy_process_group()
+"""
+
+
+def test_processes_of_srun(folder) -> None:
+    """Their script makes torch's variables of Slurm's: they are judged together all the same."""
+    folder.write("train.py", SLURM)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    slurm = {"SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2"}
+    slurm |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    words = [sys.executable, "-m", "trainguard", "run", "--json", "out.json", "train.py"]
+    own = [folder.environment({**slurm, "SLURM_PROCID": str(number)}) for number in range(2)]
+    tasks = [
+        Started(words, cwd=folder.path, env=env, stdout=subprocess.PIPE, text=True) for env in own
+    ]
+    with tasks[0], tasks[1]:
+        printed = [task.communicate(timeout=180)[0] for task in tasks]
+    assert "all 2 processes were judged together" in printed[0]
+    assert "= trainguard =" not in printed[1]
+    assert 1 in [task.returncode for task in tasks]
+    assert folder.found() == ["replicas_agree", "optimizers_agree", "collectives_match"]
 
 
 TAKEN = """\

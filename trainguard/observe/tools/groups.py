@@ -13,7 +13,9 @@ from trainguard.observe.tools.heap import living
 
 def is_one_of_several() -> bool:
     """Say whether a launcher, or a script, has started this process as one of several."""
-    return os.environ.get("WORLD_SIZE", "1") != "1" or parent_process() is not None
+    # Under srun it is the script that makes RANK and WORLD_SIZE of Slurm's variables, later.
+    told = (os.environ.get(name, "1") for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS"))
+    return any(count != "1" for count in told) or parent_process() is not None
 
 
 def find_groups() -> list[Any]:
