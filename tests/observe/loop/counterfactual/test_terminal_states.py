@@ -1,6 +1,7 @@
 """States after the end of an episode, edited: who may learn from them, and what marks them."""
 
 import copy
+import re
 from typing import NamedTuple
 
 import pytest
@@ -103,6 +104,8 @@ def test_what_looks_beyond_the_end(loss_of) -> None:
     assert event.outcome == "answered"
     assert event.measured > 100 * event.reference > 0
     assert event.label == "what follows 4 of 16 states"
+    words = r"with another state after state \d+, which is terminal, the loss is \S+ instead of \S+"
+    assert re.fullmatch(words, event.smallest)
 
 
 def test_what_stops_at_the_end() -> None:

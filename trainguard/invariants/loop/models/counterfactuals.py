@@ -352,6 +352,7 @@ def terminal_states_end(trace: Trace[Event]) -> Iterator[Finding]:
                 at_step(answer.step) + f", {answer.label}",
                 "changed by " + number(answer.measured),
                 "at most " + number(answer.reference),
+                smallest=answer.smallest,
                 why="perhaps the target lacks a factor (1 - done)",
                 event=answer,
             )

@@ -1,5 +1,6 @@
 """What follows the end of an episode, edited: whether a step still learns from it."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from trainguard.observe.loop.counterfactual.question import (
     Contrast,
     ModuleCall,
     Question,
+    Shrinking,
     is_editable,
 )
 from trainguard.observe.loop.counterfactual.witness import Witness
@@ -25,7 +27,7 @@ _GOES_ON = {"not", "non", "notdone", "nonterminal", "nonterminals"}
 _CUT_OFF = {"truncated", "truncations", "trunc", "timeout", "timeouts", "limit"}
 
 
-class TerminalStatesEdited(Question):
+class TerminalStatesEdited(Shrinking):
     """
     The states that come after terminal ones become those that come after others.
 
@@ -36,11 +38,19 @@ class TerminalStatesEdited(Question):
     name = "terminal states edited"
     asks = 3
     before_learning = True
+    _count = 0  # of states that are terminal
 
     def fits(self, call: ModuleCall) -> str:
         """Ask where a batch has its terminal states marked, and what follows each of its states."""
         found = _find(call)
-        return f"what follows {int(found[0].sum())} of {len(found[0])} states" if found else ""
+        if found is None:
+            return ""
+        self._count = int(found[0].sum())
+        if self.places is None:
+            return f"what follows {self._count} of {len(found[0])} states"
+        more = len(self.places) - 1
+        after = f"after state {int(found[0].nonzero()[self.places[0]])}, which is terminal"
+        return after + (f", and the next {more} that are" if more else "")
 
     def edit(self, call: ModuleCall, way_out: Exit) -> None:
         """Copy what follows another state to the places of those that are terminal."""
@@ -49,9 +59,11 @@ class TerminalStatesEdited(Question):
             way_out.void("what follows is not there any more")
         ends, followers = found
         source = int((~ends).nonzero()[0])
+        chosen = slice(None) if self.places is None else list(self.places)
+        edited = ends.nonzero()[chosen, 0]
         with torch.no_grad():
             for after in followers:
-                after[ends] = 2 * after[source] - after.mean(0)
+                after[edited] = 2 * after[source] - after.mean(0)
 
     def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
         """Return one that sees who is asked about what follows."""
@@ -65,6 +77,21 @@ class TerminalStatesEdited(Question):
         self.asks = 0
         allowed = plain["rounding"] * abs(plain["loss"])
         return Contrast(abs(edited["loss"] - plain["loss"]), allowed)
+
+    def follow_ups(self, contrast: Contrast) -> "Iterable[Question]":
+        """Look for a single state after which the next one matters."""
+        broken = not contrast.void and contrast.measured > contrast.reference
+        return self.shrink(self._count, TerminalStatesEdited) if broken else ()
+
+    def refine(
+        self, contrast: Contrast, edit: str, plain: Report, edited: Report
+    ) -> Contrast | None:
+        """Tell of fewer states that change the loss."""
+        found = self.compare(plain, edited)
+        if not found.void and found.measured > found.reference:
+            losses = f"the loss is {edited['loss']:.6g} instead of {plain['loss']:.6g}"
+            self.shows(f"with another state {edit}, {losses}")
+        return None
 
 
 class _FollowerWitness(Witness):
