@@ -290,7 +290,9 @@ class Probe(Event):
         "attention axis" (steps in which weights of attention do not sum to one along the axis that
         a product sums; "attention axis, perhaps" where that may be meant), "ignored" (targets of a
         class with a name that a loss leaves out, of all), "tied" (parameters in the places of one
-        that modules shared).
+        that modules shared), "averaged" (steps in which constants, one for each of so many samples,
+        multiply a mean over them; the label says that they are of samples beyond a doubt), "focal"
+        (steps with a focal loss of a mean).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

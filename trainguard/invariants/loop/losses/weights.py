@@ -1,13 +1,15 @@
-"""Judgement of the weights that a loss gives to classes, against how often these come."""
+"""Judgements of the weights that a loss gives to classes, and to samples."""
 
 from collections.abc import Iterator, Sequence
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import integer
 from trainguard.events.base import Event
 from trainguard.events.fit import BaselineFit
+from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import some
+from trainguard.invariants.loop.evidence import has_probe, some
 from trainguard.invariants.loop.wording import events
 from trainguard.invariants.wording import number
 
@@ -90,3 +92,49 @@ def _make_finding(trace: Trace[Event], fit: BaselineFit, order: str) -> Finding:
         rank=Rank.NOTE if is_round else Rank.BROKEN,
         event=fit,
     )
+
+
+_STEPS = 2  # in which weights, or a focal factor, met one number
+
+
+@invariant("loop", evidence=has_probe("averaged", "no loss was handed to backward"))
+def sample_weights_weigh_samples(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Weights of samples multiply the loss of each sample, not the mean over all of them.
+
+    Judges: losses that are made of one number for the batch (a loss function of torch, a mean of
+        errors or of log-probabilities by hand) times constants, as many as there are samples or
+        elements in it, that are only summed up after that; in 2 steps or more. Broken where the
+        constants come with the samples: there are as many in another batch, or they change from
+        step to step by half of their spread or more. A note of others, and of a focal factor
+        (1 - exp(-loss)) ** gamma that is one number for the batch.
+    Allows: masks that leave out what the mean leaves out already; weights that are all the same;
+        a weight for each of several losses.
+    Misses: weights that learn; graphs that are compiled; torch 2.4, which does not tell shapes.
+    Why: mean(w * L) of one number L is L * mean(w): no sample weighs more than another, whatever
+        its weight. Padding counts, rare classes stay rare, and nothing fails.
+    Source: rlcode/per issue 3 (a prioritised replay); foamliu/InsightFace-v2 pull request 39.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "averaged" and probe.measured >= _STEPS:
+            yield Finding(
+                f"the weights of samples of `{trace.subject}` multiply the mean of their losses",
+                "in the graph of the loss",
+                integer(probe.reference, "weights") + " times one number",
+                "a loss for each weight",
+                why='reduction="none" is missing, or a mean() comes too early: mean(w * L) of one'
+                " number L is L * mean(w)",
+                rank=Rank.BROKEN if probe.label else Rank.NOTE,
+                event=probe,
+            )
+        if probe.probe == "focal" and probe.measured >= _STEPS:
+            yield Finding(
+                f"the focal loss of `{trace.subject}` focuses on no sample",
+                "(1 - exp(-L)) ** gamma * L",
+                integer(1, "factor") + " for the whole batch",
+                "a factor for each sample",
+                why='reduction="none" is missing: easy samples are told apart from hard ones before'
+                " the mean",
+                rank=Rank.NOTE,
+                event=probe,
+            )
