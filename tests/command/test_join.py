@@ -30,11 +30,14 @@ def test_two_traces(tmp_path) -> None:
     assert "all 2 processes were judged together" in done.stdout
     write(tmp_path, "trace.jsonl.rank1", 1, rate=2e-3)
     (tmp_path / "notes.txt").write_text("nothing of ours")
+    newer = (tmp_path / "trace.jsonl").read_text().replace('"norm"', '"norm_of_later"')
+    (tmp_path / "newer.jsonl").write_text(newer)
     done = command(tmp_path, "join", ".")
     assert done.returncode == 1
     assert "optimizers_agree: the replicas of `train.py`" in done.stdout
     assert "6 of 6 steps, first 0.002 against 0.001" in done.stdout
-    assert "notes.txt is no trace" in done.stdout
+    assert "notes.txt is no trace of this version" in done.stdout
+    assert "newer.jsonl is no trace of this version" in done.stdout
     done = command(tmp_path, "join", "--format", "github", ".")
     assert done.stdout.startswith("::error file=train.py,line=9,title=trainguard%3A optimizers_a")
     assert command(tmp_path, "join", "--allow", "optimizers_agree=meant", ".").returncode == 0

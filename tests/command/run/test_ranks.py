@@ -192,6 +192,16 @@ def test_a_port_in_use(folder) -> None:
     assert "`torchrun --standalone` takes a free one" in last
 
 
+def test_a_store_that_is_not_there(folder) -> None:
+    """Processes of several machines without a launcher's: each judges itself, and says the way."""
+    several = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
+    done = folder.python("-m", "trainguard", "run", "train.py", env=several)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "1 of 2 processes were judged together" in done.stdout
+    told = " ".join(done.stdout.split())
+    assert "rank 1: it could not be asked: ConnectionError. Give --trace, and `train" in told
+
+
 def test_a_rank_without_a_world(folder) -> None:
     """A variable that happens to be called RANK means nothing."""
     folder.trains(zero="")

@@ -2,11 +2,15 @@
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
 
+from tests.forks import Started
 from trainguard.command import torchrun
 from trainguard.command.exit import INTERRUPTED
 from trainguard.command.torchrun import told_command
@@ -50,6 +54,8 @@ for epoch in range(3):
             continue
         if fault == f"killed {rank}" and epoch:
             os.kill(os.getpid(), signal.SIGKILL)
+        if fault == f"leaves {rank}" and epoch:
+            sys.exit()
         optimizer.step()
 print("trained", flush=True)
 dist.destroy_process_group()
@@ -96,6 +102,43 @@ def test_a_process_that_was_killed(folder, rank) -> None:
     assert f"rank {rank}: it ended without a word" in done.stdout, done.stdout + done.stderr
     assert f"rank {rank} was ended by SIGKILL, before any other process failed." in done.stderr
     assert "ChildFailedError" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_process_that_leaves_early(folder) -> None:
+    """With exit code 0, as if it were done: the others fail, and the report says who made less."""
+    folder.write("train.py", TWO)
+    words = ("--ranks", "2", "--json", "out.json", "train.py", "leaves 1")
+    done = folder.process(*words, timeout=200)
+    assert done.returncode == 3
+    assert folder.found() == ["ranks_make_the_same_steps"], done.stdout + done.stderr
+    assert "all 2 processes were judged together" in done.stdout
+
+
+@pytest.mark.slow
+def test_processes_of_two_machines(folder) -> None:
+    """Each has an agent of torchrun; what they found goes through its store to the first one."""
+    folder.write("train.py", TWO)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        meeting = ("--master-addr=127.0.0.1", f"--master-port={free.getsockname()[1]}")
+    launcher = ("-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", *meeting)
+    ours = ("-m", "trainguard", "run", "--json", "out.json", "train.py", "rate")
+    agents = [
+        Started(
+            [sys.executable, *launcher, f"--node-rank={number}", *ours],
+            cwd=folder.path,
+            env=folder.environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    with agents[0], agents[1]:
+        printed = [agent.communicate(timeout=240)[0] for agent in agents]
+    assert "all 2 processes were judged together" in printed[0], printed
+    assert "= trainguard =" not in printed[1]
+    assert set(folder.found()) == FAULTS["rate"]
 
 
 @pytest.mark.slow

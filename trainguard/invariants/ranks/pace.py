@@ -31,7 +31,8 @@ def ranks_make_the_same_steps(trace: Trace[Any]) -> Iterator[Finding]:
     Replicas make equally many steps.
 
     Judges: how many steps each optimizer made, in processes that are replicas and came to their
-        end; a step that another one had begun, and failed in, after these had ended.
+        end; steps that another one had made, or begun and failed in, beyond those of one that had
+        ended.
     Allows: what differs under `join()`, which is for uneven inputs.
     Misses: steps that one process makes earlier than another.
     Why: a step that one process leaves out (an empty batch, a loss that is not finite, another
@@ -40,9 +41,10 @@ def ranks_make_the_same_steps(trace: Trace[Any]) -> Iterator[Finding]:
     """
     over = {run.rank for run in runs(trace) if run.ended == "finished" and not run.missing}
     for group in replicas(trace):
-        ended = any(course.rank in over for course in group.courses)
-        courses = [c for c in group.courses if c.rank in over or (ended and c.begun)]
-        made = [c.made + (c.begun and c.rank not in over) for c in courses]
+        counts = {c.rank: c.made + (c.begun and c.rank not in over) for c in group.courses}
+        fewest = min((counts[rank] for rank in over & set(counts)), default=max(counts.values()))
+        courses = [c for c in group.courses if c.rank in over or counts[c.rank] > fewest]
+        made = [counts[course.rank] for course in courses]
         if len(set(made)) > 1:
             odd = odd_ones(made, ranks_of(courses))
             place = ranks_of(courses).index(odd[0])
