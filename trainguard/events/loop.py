@@ -292,7 +292,8 @@ class Probe(Event):
         class with a name that a loss leaves out, of all), "tied" (parameters in the places of one
         that modules shared), "averaged" (steps in which constants, one for each of so many samples,
         multiply a mean over them; the label says that they are of samples beyond a doubt), "focal"
-        (steps with a focal loss of a mean).
+        (steps with a focal loss of a mean), "unread" (steps in which a line computes gradients with
+        a graph that no loss has, of those looked at; the label names what was moved along them).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

@@ -16,6 +16,7 @@ from trainguard.observe.loop.watch.gradients.saturation import Saturation
 from trainguard.observe.loop.watch.gradients.scaling import Scaling
 from trainguard.observe.loop.watch.gradients.spent_gradients import SpentGradients
 from trainguard.observe.loop.watch.gradients.term_gradients import TermGradients
+from trainguard.observe.loop.watch.gradients.unread_updates import UnreadUpdates
 from trainguard.observe.loop.watch.losses.averaged_weights import AveragedWeights
 from trainguard.observe.loop.watch.losses.blended_classes import BlendedClasses
 from trainguard.observe.loop.watch.losses.broadcast_losses import BroadcastLosses
@@ -158,6 +159,7 @@ _ALL: tuple[type[Watcher], ...] = (
     GradientReads,
     SpentGradients,
     LeakedGradients,
+    UnreadUpdates,
     PolicyWeights,
     GraphlessSamples,
     Counterfactuals,

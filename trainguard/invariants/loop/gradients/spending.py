@@ -9,7 +9,7 @@ from trainguard.core.measure import Measure, at_step, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe, Step
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import GRADIENTS, several_optimizers
+from trainguard.invariants.loop.evidence import GRADIENTS, has_probe, several_optimizers
 from trainguard.invariants.loop.wording import Course, courses, events, middle, most_of, tally
 
 _LEAST_STEPS = 3  # a batch that is left out now and then, or a gradient that is looked at once
@@ -122,3 +122,56 @@ def gradients_stay_with_their_loss(trace: Trace[Event]) -> Iterator[Finding]:
             " backward, or detach what the other loss is not to reach",
             event=probe,
         )
+
+
+_LEAST_UNREAD = 3  # of the steps that were looked at
+_USUAL = 0.8  # of them: an evaluation that adapts to its tasks comes between a few
+
+
+@invariant("loop", evidence=has_probe("unread", "no gradients were computed with a graph"))
+def gradients_with_a_graph_are_used(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What is computed to be learned through is part of a loss.
+
+    Judges: lines that call torch.autograd.grad with create_graph=True in nearly all steps (limit:
+        0.8) of those looked at in the first 33, 3 or more, none of whose results is in the graph of
+        anything that goes backward or whose gradients are taken. Broken where parameters of an
+        optimizer were moved along them, in a variable that is there, and the loss goes backward
+        through the parameters as they were; otherwise a note.
+    Allows: gradients of which a part is used, or in some steps; updates that are written into the
+        parameters.
+    Misses: updates that torch.func or a library makes; what a helper computes for several terms.
+    Why: the loss of a meta-learner that is computed with the parameters before their adaptation
+        falls as well, and learns nothing of how to adapt. A penalty of gradients that is left out
+        of the sum has no effect at all, and the graph for it is built for nothing.
+    Source: Finn et al. 2017 (MAML, algorithm 1, line 8).
+    """
+    usual = trace.limit("gradients_with_a_graph_are_used", _USUAL)
+    for probe in events(trace, Probe):
+        enough = max(_LEAST_UNREAD, usual * probe.reference)
+        if probe.probe != "unread" or probe.measured < enough:
+            continue
+        rows = (
+            "in " + portion(probe.measured, max(probe.measured, probe.reference), "steps"),
+            "a part of the loss that goes backward",
+        )
+        if probe.label:
+            yield Finding(
+                f"the loss of `{trace.subject}` is made of the parameters before their adaptation",
+                f"`{probe.label}`",
+                "moved along gradients with a graph, and in no loss " + rows[0],
+                rows[1],
+                why="the forward pass of the outer loss may be given the model's own parameters"
+                f" instead of `{probe.label}`",
+                event=probe,
+            )
+        else:
+            yield note(
+                f"no loss of `{trace.subject}` has the gradients that are computed for one",
+                "torch.autograd.grad(..., create_graph=True)",
+                "in no loss " + rows[0],
+                rows[1],
+                why="a penalty may be left out of the sum; what is only logged needs no"
+                " create_graph=True",
+                event=probe,
+            )
