@@ -123,16 +123,19 @@ def enter() -> None:
 
 
 def _sweep() -> None:
-    """Take away what runs have left of which each process was killed."""
-    own = _meeting()
+    """Take away what runs have left of which each process was killed, and this one elsewhere."""
+    own, me = _meeting(), str(os.getpid())
     for left in own.parent.glob(f"{_prefix()}*"):
         if left == own or left.suffix:  # it goes with the file that they have shared
             continue
         with suppress(OSError), _open_locked(left, wait=False) as stream:
             state = _read_state(stream)
-            if state and not any(map(is_running, state)):
+            moved = state.pop(me, None)  # the script has set the port of the run since
+            if (state or moved) and not any(map(is_running, state)):
                 for file in left.parent.glob(f"{left.name}*"):
                     file.unlink()
+            elif moved:
+                _write_state(stream, state)
 
 
 @contextmanager
@@ -344,9 +347,7 @@ def _share_state() -> Iterator[State]:
     with _open_locked(file) as stream:
         state = _read_state(stream)
         yield state
-        stream.seek(0)
-        stream.truncate()
-        json.dump(state, stream)
+        _write_state(stream, state)
         if not state:
             file.unlink(missing_ok=True)
 
@@ -374,3 +375,10 @@ def _read_state(stream: TextIO) -> State:
         state: State = json.load(stream)
         return state
     return {}
+
+
+def _write_state(stream: TextIO, state: State) -> None:
+    """Write what processes share in the place of what is there."""
+    stream.seek(0)
+    stream.truncate()
+    json.dump(state, stream)

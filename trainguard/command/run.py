@@ -255,9 +255,7 @@ def _judge_and_report(
         written &= write_file(own_file(order.trace), trace.to_text, err)
     live.write_rest(verdicts, told.steps)
     if missing:
-        if not code:
-            say(missing, err)
-        return code or USAGE
+        return _end_unjudged(order, missing, code, err)
     if order.judging and speaks:
         size = spawned.count if spawned.traces else ranks.world()
         rows = run_summary.as_rows(told) + threads_as_rows(traces)
@@ -294,6 +292,15 @@ def _judge_and_report(
     waits = any(own.conditions.get("waits") for own in (trace, *others.digests.values()))
     usual = FAILED if waits and speaks else CLEAN if written else USAGE
     return code or (FOUND if everything and any(each) else usual)
+
+
+def _end_unjudged(order: RunRequest, missing: str, code: int, err: TextIO) -> int:
+    """Say why nothing can be judged, and let the other processes know that this one is over."""
+    if not code:
+        say(missing, err)
+    if order.judging:
+        ranks.leave({})
+    return code or USAGE
 
 
 def _settle(

@@ -182,14 +182,18 @@ with socket.socket() as other:
 
 
 def test_a_port_in_use(folder) -> None:
-    """What torch says of it ends with one sentence and the way out."""
+    """What torch says of it ends with one sentence and the way out; no file is left."""
     folder.write("train.py", TAKEN)
+    (folder.path / "temporary").mkdir()
     words = ["-m", "trainguard", "run", "train.py"]
-    done = folder.python(*words, env={"RANK": "0", "WORLD_SIZE": "2"})
+    told = {"RANK": "0", "WORLD_SIZE": "2", "TMPDIR": str(folder.path / "temporary")}
+    done = folder.python(*words, env=told)
     assert (done.returncode, done.stdout) == (3, "")
     last = done.stderr.splitlines()[-1]
     assert last.startswith("Port ")
     assert "`torchrun --standalone` takes a free one" in last
+    left = [file.name for file in (folder.path / "temporary").iterdir()]
+    assert [name for name in left if name.startswith("trainguard")] == []
 
 
 def test_a_store_that_is_not_there(folder) -> None:
