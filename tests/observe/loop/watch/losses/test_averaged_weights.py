@@ -74,6 +74,18 @@ def test_a_mask_of_what_the_mean_leaves_out_is_not() -> None:
     assert probes(loss) == []
 
 
+def test_a_mask_of_one_channel_is_told() -> None:
+    """It is one of the elements of the loss, though there are more of these."""
+
+    def loss(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        """Return a mean over three channels, times a mask for each place."""
+        wide = (z * y).reshape(2, 1, 3).expand(2, 3, 3)
+        return (wide.square().mean() * w.reshape(2, 1, 3)).mean()
+
+    (probe,) = probes(loss)
+    assert (probe.measured, probe.label) == (3, "of samples")
+
+
 def test_a_focal_loss_of_a_mean_is_told() -> None:
     """It is, in whatever order its factors stand; that of each sample is not."""
 

@@ -228,7 +228,11 @@ def _shape_of_mean(node: Node) -> tuple[int, ...]:
 def _are_of(weights: torch.Tensor, shape: tuple[int, ...]) -> bool:
     """Say whether there is a weight for each sample, or for each element of several axes."""
     counts = [torch.Size(shape[:axes]).numel() for axes in range(1, len(shape) + 1)]
-    return weights.numel() in counts
+    own = tuple(weights.shape)
+    # A mask of images has one channel for all of theirs.
+    same = len(own) == len(shape) and own[0] == shape[0] > 1
+    alike = same and all(size in (1, whole) for size, whole in zip(own, shape, strict=True))
+    return alike or weights.numel() in counts
 
 
 def _leaves_out_the_same(mean: Node, weights: torch.Tensor) -> bool:
