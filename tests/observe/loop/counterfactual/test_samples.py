@@ -146,6 +146,20 @@ class Kept(nn.Tanh):
         return super().forward(values - self.mean)
 
 
+class Scaled(nn.Tanh):
+    """Divides by how far its batch goes, and keeps a number of that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = 1.0
+
+    def forward(self, values):
+        """Return what is left."""
+        scale = float(values.detach().std())
+        self.scale = 0.9 * self.scale + 0.1 * scale
+        return super().forward(values / scale)
+
+
 def centred(scores, classes) -> torch.Tensor:
     """Return how far scores are from those of their batch."""
     return F.mse_loss(scores, scores.detach().mean(0).expand(16, 2))
@@ -162,6 +176,7 @@ def noisy(scores, classes) -> torch.Tensor:
     [
         ({"middle": nn.BatchNorm1d(8)}, "the batch is normalised on purpose"),
         ({"middle": Kept()}, "the model keeps statistics of its batches"),
+        ({"middle": Scaled()}, "the model keeps statistics of its batches"),
         ({"loss_of": centred}, "the edit changed the targets of other samples too"),
         ({"loss_of": noisy}, "the edit changed how many random numbers are drawn"),
         (

@@ -107,7 +107,7 @@ class SampleEdited(Question):
 
 class RowsWitness(Witness):
     """
-    Gives up where the model writes to its buffers: what keeps statistics mixes on purpose.
+    Gives up where the model keeps statistics, in buffers or numbers: it mixes samples on purpose.
 
     follows: whether the targets are the next tokens of what the module is given, so that its first
     axis is that of the samples, and no row goes on with the one before.
@@ -120,7 +120,7 @@ class RowsWitness(Witness):
 
     def take_over(self) -> None:
         """Look at the buffers before the call, and at the tokens: the step may write to them."""
-        self._before = list(self._buffers())
+        self._before = list(self._statistics())
         self._tokens = [tensor.clone() for tensor in with_rows(self._call)]
         super().take_over()
 
@@ -138,7 +138,7 @@ class RowsWitness(Witness):
 
     def after_backward(self, loss: torch.Tensor) -> None:
         """Look at all of them again, and report."""
-        if self._before != list(self._buffers()):
+        if self._before != list(self._statistics()):
             self.way_out.void("the model keeps statistics of its batches")
         if any(old == new for old, new in zip(self._left, self._gradients(), strict=True)):
             self.way_out.void("a network learns that another one trains against")
@@ -151,11 +151,13 @@ class RowsWitness(Witness):
             for window in windows_of(self.recorder)
         ]
 
-    def _buffers(self) -> Iterator[tuple[int, int]]:
-        """Yield which buffers of numbers there are, and how often each was written to."""
-        for buffer in self.module.buffers():
-            if buffer.is_floating_point():
-                yield id(buffer), buffer._version  # noqa: SLF001
+    def _statistics(self) -> Iterator[tuple[int, float]]:
+        """Yield which buffers of numbers there are, how often each was written to, and floats."""
+        for part in self.module.modules():
+            for buffer in part.buffers(recurse=False):
+                if buffer.is_floating_point():
+                    yield id(buffer), buffer._version  # noqa: SLF001
+            yield from ((id(part), value) for value in vars(part).values() if type(value) is float)
 
 
 def _is_followed(tokens: torch.Tensor, target: torch.Tensor) -> bool:
