@@ -45,6 +45,7 @@ from trainguard.observe.loop.watch.models.padding_rows import PaddingRows
 from trainguard.observe.loop.watch.models.read_places import ReadPlaces
 from trainguard.observe.loop.watch.models.repeat_probe import RepeatProbe
 from trainguard.observe.loop.watch.models.reshaped_axes import ReshapedAxes
+from trainguard.observe.loop.watch.models.zero_masks import ZeroMasks
 from trainguard.observe.loop.watch.parameters.averaged_copies import AveragedCopies
 from trainguard.observe.loop.watch.parameters.batch_statistics import BatchStatistics
 from trainguard.observe.loop.watch.parameters.frozen_references import FrozenReferences
@@ -153,6 +154,7 @@ _ALL: tuple[type[Watcher], ...] = (
     Ties,
     Parameters,
     ZeroFactors,
+    ZeroMasks,
     Saturation,
     TimeAndMemory,
     LoggedValues,

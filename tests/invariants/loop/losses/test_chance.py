@@ -62,6 +62,14 @@ def test_a_reconstruction_that_is_drowned(judged) -> None:
     assert "another term drowns it" in finding.why
 
 
+@pytest.mark.parametrize(("third", "found"), [(1.07, 0), (1.03, 1)])
+def test_a_reconstruction_that_nears_the_constant(third: float, found: int, judged) -> None:
+    """A fall that goes on as before is one, and one that fades away is not."""
+    losses = tuple(2.3 * ratio for ratio in (1.6, 1.12, third, 1.02))
+    drowned = fit(only=0.0, reconstructs=True, losses=losses, constants=(2.3,) * 4)
+    assert len(judged(BEATS, [drowned])) == found
+
+
 def test_rollouts_and_rising_rates_are_left_alone(judged, steps) -> None:
     """The targets of rollouts move, and a warmup that is not over has not begun to learn."""
     assert judged(BEATS, [Evaluation(step=0, routine=True), fit()]) == []

@@ -16,6 +16,8 @@ from trainguard.subjects.loop import named_by
 
 _LEAST_STEPS = 2  # what begins at zero, as LoRA does, gets its first gradient in the second step
 _LONG_ENOUGH = 5  # steps in which what is used at random is used at least once
+_IN_VAIN = 24  # gradients of zero: a mask that opens after a warm-up has opened by then
+_LOOKS = 4  # at the graph: steps 1, 8, 16 and 32
 _ROUNDED = 1e-6  # a smaller update may be lost in a parameter of float32
 _PLAIN = ("SGD", "by hand")  # optimizers whose updates are as small as the gradients
 
@@ -32,8 +34,9 @@ def every_trainable_parameter_moves(trace: Trace[Event]) -> Iterator[Finding]:
     Allows: parameters thawed on the way, copies, modules that were not called, optimizers that made
         fewer than 2 steps, gradients that no step may have used, and gradients per element below
         1e-3 (limit) of their median. It is a note where the rate is zero, where an update would be
-        below 1e-6, and where everything ends as it began although steps moved it. A rate of zero
-        for all: learning_rate_is_positive.
+        below 1e-6, where everything ends as it began although steps moved it, and where gradients
+        are exactly zero in every step while a mask of zeros is multiplied in, as the graph says. A
+        rate of zero for all: learning_rate_is_positive.
     Misses: parameters that move and do not learn; single rows or heads that stand still.
     Why: what is in the model and in the optimizer and stands still is missed by every loss curve.
     Source: microsoft/nni issue 4521 (layers replaced after the optimizer).
@@ -49,6 +52,7 @@ def every_trainable_parameter_moves(trace: Trace[Event]) -> Iterator[Finding]:
     if any(p.moved for p in parameters if not p.copy):
         yield from _standing(trace, others)
         yield from _find_unreached(trace, others)
+        yield from _find_zeroed(trace, others)
     else:
         yield from _all_standing(trace, others)
 
@@ -202,6 +206,31 @@ def _all_standing(trace: Trace[Event], parameters: Iterable[Parameter]) -> Itera
         rank=Rank.NOTE if stepped else Rank.BROKEN,
         event=stuck[0],
     )
+
+
+def _find_zeroed(trace: Trace[Event], parameters: Iterable[Parameter]) -> Iterator[Finding]:
+    """Yield a note of modules whose outputs are multiplied by zeros in the whole run."""
+    modules: dict[str, list[Parameter]] = {}
+    for parameter in parameters:
+        modules.setdefault(parameter.module, []).append(parameter)
+    zeroed = [
+        own
+        for own in modules.values()
+        if all(p.held and p.called and p.dead >= p.received >= _IN_VAIN for p in own)
+        and not any(p.moved or p.gradient > 0 for p in own)
+    ]
+    masks = [p for p in events(trace, Probe) if p.probe == "zero mask"]
+    if zeroed and masks and masks[0].measured >= _LOOKS:
+        yield note(
+            f"a mask of zeros keeps all gradients from a module of `{trace.subject}`",
+            _list_modules(zeroed),
+            "a gradient of exactly " + integer(0) + f" in {_count_steps(trace)} steps",
+            "above " + integer(0),
+            why=f"what it makes is multiplied by {masks[0].label} zeros for each sample, in every"
+            " step that was looked at: perhaps a comparison that nothing passes, or a mask that is"
+            " upside down",
+            event=zeroed[0][0],
+        )
 
 
 def _find_unreached(trace: Trace[Event], parameters: Iterable[Parameter]) -> Iterator[Finding]:

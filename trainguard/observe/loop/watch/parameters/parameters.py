@@ -37,6 +37,7 @@ class ParameterHistory:
     received: how many gradients each window has counted. left: the steps made when it was deleted.
     unheard: the attribute that was to freeze it, and that torch does not know; told: its checksum
     when that was first seen. defied: whether it has moved since.
+    fed: whether it had a gradient other than zero at a look that found it where it was.
     """
 
     parameter: weakref.ref[torch.Tensor]
@@ -53,6 +54,7 @@ class ParameterHistory:
     orphan: bool = False
     called: bool = False
     moved: bool = False
+    fed: bool = False
     moved_frozen: bool = False
     unheard: str = ""
     told: int | None = None
@@ -273,6 +275,7 @@ class Parameters(Watcher):
         for (seen, parameter), bits in zip(still, sums, strict=True):
             same_form = seen.form == (parameter.dtype, parameter.shape)
             seen.moved |= bits is None or not same_form or bits != seen.bits
+            seen.fed = seen.fed or (not seen.moved and _is_fed(parameter))
             seen.defied |= id(seen) in told and None not in (bits, seen.told) and bits != seen.told
 
     def _received_by(self, window: Window) -> GradientCounts:
@@ -320,6 +323,8 @@ class Parameters(Watcher):
     def _event(self, seen: ParameterHistory, *, copy: bool) -> Parameter:
         """Return what became of one parameter."""
         alive, names = seen.parameter(), self.recorder.names
+        # One whose model is gone may have moved after the last look, if it had no reason before.
+        unseen = alive is None and seen.gradient > 0 and not seen.fed
         return Parameter(
             name=seen.name,
             module=seen.module,
@@ -338,7 +343,7 @@ class Parameters(Watcher):
             gradient=seen.gradient,
             dead=seen.dead,
             astray=self._astray(seen),
-            moved=seen.moved,
+            moved=seen.moved or unseen,
             moved_frozen=seen.moved_frozen,
             unheard=seen.unheard if seen.defied else "",
             rate=max((self._rates.get(group, 0.0) for group in seen.groups), default=0.0),
@@ -368,6 +373,12 @@ class Parameters(Watcher):
         gone = {id(window) for window in self.recorder.windows if window.is_gone}
         past = sum(count for key, count in seen.received.items() if key in gone)
         return past + max((n for key, n in seen.received.items() if key not in gone), default=0)
+
+
+def _is_fed(parameter: torch.Tensor) -> bool:
+    """Say whether a parameter has a gradient that is not zero; sparse ones are taken to be so."""
+    given = gradient_of(parameter)
+    return given is not None and (given.layout != torch.strided or bool(given.any()))
 
 
 def _find_unheard(module: nn.Module) -> Iterator[tuple[torch.Tensor, str]]:
