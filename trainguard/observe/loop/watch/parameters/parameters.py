@@ -15,7 +15,7 @@ from trainguard.observe.loop.gradient_counts import GradientCounts
 from trainguard.observe.loop.watch.parameters.averaged_copies import AveragedCopies
 from trainguard.observe.loop.watch.parameters.thaws import Thaw, Thaws
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
-from trainguard.observe.loop.window import Window, gradient_of
+from trainguard.observe.loop.window import Window, gradient_of, has_gradient
 from trainguard.observe.tools.fingerprint import checksums, sample_elements
 from trainguard.observe.tools.local_values import has_memory
 
@@ -275,7 +275,7 @@ class Parameters(Watcher):
         for (seen, parameter), bits in zip(still, sums, strict=True):
             same_form = seen.form == (parameter.dtype, parameter.shape)
             seen.moved |= bits is None or not same_form or bits != seen.bits
-            seen.fed = seen.fed or (not seen.moved and _is_fed(parameter))
+            seen.fed = seen.fed or (not seen.moved and has_gradient(parameter))
             seen.defied |= id(seen) in told and None not in (bits, seen.told) and bits != seen.told
 
     def _received_by(self, window: Window) -> GradientCounts:
@@ -373,12 +373,6 @@ class Parameters(Watcher):
         gone = {id(window) for window in self.recorder.windows if window.is_gone}
         past = sum(count for key, count in seen.received.items() if key in gone)
         return past + max((n for key, n in seen.received.items() if key not in gone), default=0)
-
-
-def _is_fed(parameter: torch.Tensor) -> bool:
-    """Say whether a parameter has a gradient that is not zero; sparse ones are taken to be so."""
-    given = gradient_of(parameter)
-    return given is not None and (given.layout != torch.strided or bool(given.any()))
 
 
 def _find_unheard(module: nn.Module) -> Iterator[tuple[torch.Tensor, str]]:
