@@ -212,3 +212,9 @@ def is_looked_at_closer(index: int) -> bool:
     if index & 31:  # most often
         return index < 8 or not index & (index - 1)
     return index < DENSE or not index & 255 or not index & (index - 1)
+
+
+def has_gradient(parameter: torch.Tensor) -> bool:
+    """Say whether a parameter has a gradient that is not zero; sparse ones are taken to be so."""
+    given = gradient_of(parameter)
+    return given is not None and (given.layout != torch.strided or bool(given.any()))
