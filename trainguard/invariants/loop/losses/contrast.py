@@ -110,10 +110,10 @@ def partners_are_found(trace: Trace[Event]) -> Iterator[Finding]:
         return
     losses = [middle(s.loss for s in stretch(course.steps, q / 4, (q + 1) / 4)) for q in range(4)]
     for probe in (p for p in events(trace, Probe) if p.probe == "pairs"):
-        for chance in (probe.measured, _BOTH_WAYS * probe.measured):
-            flat = losses[3] >= _FALLS * losses[1]
-            if flat and all(limit * chance <= loss <= _WORST * chance for loss in losses):
-                yield _describe_chance(trace, probe, losses[3], chance)
+        chances = (times * probe.measured for times in (_BOTH_WAYS, 1))
+        near = [c for c in chances if all(limit * c <= loss <= _WORST * c for loss in losses)]
+        if near and losses[3] >= _FALLS * losses[1]:
+            yield _describe_chance(trace, probe, losses[3], near[0])
 
 
 def _describe_chance(trace: Trace[Event], probe: Probe, loss: float, chance: float) -> Finding:
