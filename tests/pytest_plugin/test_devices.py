@@ -1,4 +1,8 @@
-"""--trainguard-devices."""
+"""--trainguard-devices, and `devices` of tg.check."""
+
+import pytest
+
+import trainguard as tg
 
 
 def test_cpu_alone(project) -> None:
@@ -44,3 +48,24 @@ def test_a_device_that_nobody_registered_fails(project) -> None:
     result = project.run("--trainguard-devices=abacus", "--trainguard-select=value_is_finite")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines("*PyTorch knows no device 'abacus'.*")
+
+
+def error(prediction, target):
+    """Return the mean squared error."""
+    return (prediction - target).square().mean()
+
+
+@pytest.mark.parametrize(
+    ("devices", "said"),
+    [
+        ("cpu:1", "The device 'cpu:1' is not present here, only cpu"),
+        (["cpu", "cuda:99"], "The device 'cuda:99' is not present here, only cpu"),
+        ([""], "PyTorch knows no device ''"),
+        (["cuda:x"], "PyTorch knows no device 'cuda:x'"),
+    ],
+)
+def test_a_check_judges_nothing_on_a_device_that_is_not_there(devices, said) -> None:
+    """It says so in a sentence, rather than what torch would say of it, or a pass on another."""
+    loss = tg.Loss(error, prediction=tg.real("B N", -2, 2), target=tg.real("B N", -2, 2))
+    with pytest.raises(tg.DeclarationError, match=said):
+        tg.check(loss, select=["value_is_finite"], devices=devices)

@@ -146,3 +146,22 @@ def test_everything_is_judged_on_a_device(device):
         judged = tg.check(subject, devices=[device], profile="quick")
         assert {verdict.config.device for verdict in judged} <= {device, ""}
         assert {verdict.outcome for verdict in judged} <= {"passed", "skipped"}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("sim:2", "The device 'sim:2' is not present here, only cpu, sim."),
+        ("sim:-1", "PyTorch knows no device 'sim:-1'."),
+        ("accelerator", "PyTorch knows no device 'accelerator'."),
+        ("privateuseone", "The device 'privateuseone' is not present here, only cpu, sim."),
+        ("cuda:1", "The device 'cuda:1' is not present here, only cpu, sim."),
+    ],
+)
+def test_a_device_that_is_not_there_is_said(name, said):
+    """One sentence says so, of a name that torch knows and of one that it does not."""
+    if name == "cuda:1" and torch.cuda.device_count() > 1:
+        pytest.skip("it is there")
+    with pytest.raises(tg.DeclarationError) as told:
+        tg.check(loss(error), devices=[name])
+    assert str(told.value).startswith(said)

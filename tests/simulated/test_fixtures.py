@@ -27,12 +27,16 @@ from trainguard.judging.judge import Observations, applicable, verdict
 from trainguard.judging.verdict import Verdict
 from trainguard.subjects.subject import Subject
 
-WHOLE = bool(os.environ.get("TRAINGUARD_SIMULATED_WHOLE"))  # every fixture, in a quarter of an hour
-DECLARED = {"loss": 4, "model": 8}  # how many there are for one that is judged here
-TRAINED = {"loop": 5, "schedule": 4}
-MET = ("loop/guard_functional_gradients", "loop/guard_backbone_frozen")  # went wrong here once
+WHOLE = bool(os.environ.get("TRAINGUARD_SIMULATED_WHOLE"))  # every fixture, in half an hour
+DECLARED = {"loss": 4, "model": 8, "memory": 4}  # how many there are for one that is judged here
+TRAINED = {"loop": 5, "schedule": 4, "checkpoint": 5, "memory": 4}
+MET = (  # went wrong here once, or is asked for at all times
+    *("loop/guard_functional_gradients", "loop/guard_backbone_frozen"),
+    *("checkpoint/guard_plain_descent", "checkpoint/guard_numbered_files"),
+)
 BROKEN = 4  # times as many
 SNAPSHOT = "curve_matches_snapshot"  # each type of device has its own, and this one has none
+_TRAINS = re.compile(r"^\w+ = tg\.(Loop|Script|Checkpoint|Schedule)\(", re.MULTILINE)
 _ELSEWHERE = re.compile(r"num_workers|multiprocessing")  # a device does not live in a worker
 NOT_THERE = {  # no accelerator could run them as they are, or the simulated one has no kernel
     *("loop/guard_packed_and_masked", "loop/guard_padding_of_many_kinds"),  # lengths of the host
@@ -40,15 +44,21 @@ NOT_THERE = {  # no accelerator could run them as they are, or the simulated one
     *("loop/guard_tags_beyond_the_ends", "model/guard_packed_lengths"),  # as above
     *("loop/guard_graph_convolution", "loop/guard_sparse_and_dense"),  # no sparse tensors
     *("loop/guard_arrays_shuffled_apart", "loop/guard_noise_added_to_what_is_stored"),  # of NumPy
-    "loop/guard_inputs_with_many_targets",  # as above: what `from_numpy` makes is on the host
+    # The step is made, and takes 8 to 22 GiB of the host.
+    *("memory/guard_sashimi_kernel_recomputed", "memory/guard_sashimi_kernel_written_out"),
+    "loop/guard_inputs_with_many_targets",  # of NumPy too: what `from_numpy` makes is on the host
 }
 STAYS = {  # whose rows are on the device too: they are chosen by numbers that are there
     "loop/guard_labels_shuffled_apart",
     "loop/guard_padding_counted_as_wrong",
 }
-UNLIKE = {  # what the CPU finds in them is not there
+UNLIKE = {  # what the CPU finds in them is not there, or the other way round
+    "loop/guard_data_sets_that_write",  # six models of 15 steps each: other numbers, no luck
     "loop/guard_best_kept_by_reference",  # there: `.cpu()` of what is on a device is a copy
 }
+FEW = {"model/guard_spectrum_of_one_frame"}  # seen where more is explored than `quick` does
+# They keep the CPU's stream of random numbers, and draw on the device.
+STREAMS = {"checkpoint/guard_numbered_files"}
 
 
 def chosen(side: str, families: dict[str, int], times: int = 1) -> list[tuple[str, str]]:
@@ -57,9 +67,15 @@ def chosen(side: str, families: dict[str, int], times: int = 1) -> list[tuple[st
     for family, apart in families.items():
         left_out = UNLIKE | NOT_THERE
         own = [n for n in names(side) if n.startswith(f"{family}/") and n not in left_out]
+        own = [n for n in own if family != "memory" or trains(side, n) == (families is TRAINED)]
         able = [name for name in own if not _ELSEWHERE.search(text(side, name))]
         found += able[:: 1 if WHOLE else apart * times]
     return list(zip(found, cycle(DEVICES), strict=False))
+
+
+def trains(side: str, name: str) -> bool:
+    """Say whether a fixture declares what is run, on whatever device it makes its tensors."""
+    return bool(_TRAINS.search(text(side, name)))
 
 
 def text(side: str, name: str) -> str:
@@ -89,9 +105,9 @@ def anew(side: str, name: str) -> ModuleType:
     return load(side, name)
 
 
-def judge(module: ModuleType, place: str) -> list[Verdict]:
+def judge(module: ModuleType, place: str, profile: str = "quick") -> list[Verdict]:
     """Return the verdicts on a device, and see to it that trainguard has not failed there."""
-    observations = Observations(Settings(profile="quick", ignore=(SNAPSHOT,)))
+    observations = Observations(Settings(profile=profile, ignore=(SNAPSHOT,)))
     subjects = [value for value in vars(module).values() if isinstance(value, Subject)]
     verdicts = [
         verdict(subject, made, config, observations)
@@ -131,7 +147,7 @@ def test_a_healthy_component_passes(name, place):
 def test_a_broken_component_is_found(name, place):
     """What it says and nothing else."""
     module = load("broken", name)
-    check_found(module, judge(module, place))
+    check_found(module, judge(module, place, "ci" if name in FEW else "quick"))
 
 
 @pytest.mark.parametrize(
@@ -139,8 +155,9 @@ def test_a_broken_component_is_found(name, place):
     indirect=["default"],
 )  # fmt: skip
 def test_a_healthy_run_passes(name, default):
-    """No finding and no note."""
-    assert found(judge(anew("healthy", name), default)) == set()
+    """No finding and no note, but for a run that draws what it does not keep."""
+    lost = {"resume_continues_the_run"} if name in STREAMS else set()
+    assert found(judge(anew("healthy", name), default)) == lost
 
 
 @pytest.mark.parametrize(
@@ -150,17 +167,3 @@ def test_a_broken_run_is_found(name, default):
     """What it says and nothing else."""
     module = anew("broken", name)
     check_found(module, judge(module, default))
-
-
-@pytest.mark.parametrize(
-    ("name", "default", "breaks"),
-    [
-        ("guard_plain_descent", "sim:0", set()),
-        # It keeps the CPU's stream of random numbers, and draws on the device.
-        ("guard_numbered_files", "sim:1", {"resume_continues_the_run"}),
-    ],
-    indirect=["default"],
-)
-def test_a_checkpoint_is_resumed_on_a_device(name, default, breaks):
-    """A run goes on in a new process as it would have, unless it draws what it does not keep."""
-    assert found(judge(anew("healthy", f"checkpoint/{name}"), default)) == breaks

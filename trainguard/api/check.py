@@ -7,6 +7,7 @@ from trainguard.core.settings import Settings
 from trainguard.judging.judge import (
     Observations,
     applicable,
+    check_devices,
     check_excuses_apply,
     devices_present,
     verdict,
@@ -48,7 +49,9 @@ def check(
     __tracebackhide__ = True
     options = {"select": tuple(select), "ignore": tuple(ignore), "profile": profile}
     settings = replace(Settings(strict=strict).with_values("tg.check", options), seed=seed)
-    present = tuple(devices) or devices_present()
+    chosen = (devices,) if isinstance(devices, str) else tuple(devices)
+    check_devices(chosen)
+    present = chosen or devices_present()
     check_excuses_apply(subject, present)
     observations = Observations(settings)
     verdicts = tuple(

@@ -99,16 +99,23 @@ def devices_present() -> tuple[str, ...]:
     return present()
 
 
-def is_absent(device: str) -> bool:
-    """Say whether a device is not in this machine; raises DeclarationError for what is none."""
+def why_absent(device: str) -> str:
+    """Say that a device is not in this machine, or nothing; raises DeclarationError for no name."""
     from trainguard.observe.tools.devices import is_known, is_present
 
+    here = ", ".join(devices_present())
     if not is_known(device):
         raise DeclarationError(
-            f"PyTorch knows no device {device!r}. Import what registers it, or name one of"
-            f" {', '.join(devices_present())}."
+            f"PyTorch knows no device {device!r}. Import what registers it, or name one of {here}."
         )
-    return not is_present(device)
+    return "" if is_present(device) else f"the device {device!r} is not present here, only {here}"
+
+
+def check_devices(devices: Iterable[str]) -> None:
+    """Raise DeclarationError for a device that is not here, or that torch has never heard of."""
+    for device in devices:
+        if why := why_absent(device):
+            raise DeclarationError(f"{why[:1].upper()}{why[1:]}.")
 
 
 def applicable(

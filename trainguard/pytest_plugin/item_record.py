@@ -8,7 +8,7 @@ import pytest
 from trainguard.core.catalogue import Invariant
 from trainguard.core.errors import DeclarationError, SubjectError
 from trainguard.core.settings import Settings
-from trainguard.judging.judge import devices_present, is_absent
+from trainguard.judging.judge import why_absent
 from trainguard.judging.verdict import Config, Verdict, observed_as
 from trainguard.report.text import render_cause, render_crash, render_fault, render_note
 from trainguard.subjects.subject import Subject
@@ -49,12 +49,9 @@ def absent_device(invariant: Invariant, place: Config, settings: Settings) -> st
     if "devices" in invariant.needs:
         wanted |= set(settings.devices)
     try:
-        missing = sorted(device for device in wanted if is_absent(device))
+        return next(filter(None, map(why_absent, sorted(wanted))), "")
     except DeclarationError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
-    if not missing:
-        return ""
-    return f"the device {missing[0]!r} is not present here, only {', '.join(devices_present())}"
 
 
 def crash(error: Exception, invariant: Invariant | None = None) -> BaseException:
