@@ -35,7 +35,7 @@ def average_follows_model(trace: Trace[Event]) -> Iterator[Finding]:
         or fall through it, or toward it. A note: one that keeps less than half at each update, one
         that stands still and is not promised, one that is only ever copied, no copy at all.
     Misses: averages kept outside of modules; buffers; decays above 0.999 that move by rounding;
-        a frozen average in fewer than 10 steps.
+        a frozen average in fewer than 10 steps; one on another device of which nothing is made.
     Why: an average with its weights exchanged is the model of one step ago, and a frozen one is
         easy to imitate: the loss falls either way.
     Source: huggingface/diffusers issue 1864.
