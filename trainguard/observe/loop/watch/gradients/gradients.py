@@ -114,7 +114,7 @@ def _look_for_leftovers(window: Window, name_of: Namer) -> None:
         if window.leftover is not None or "zero" not in window.order:
             window.order.insert(0, "zero")
         window.leftover = None
-    elif window.fresh:
+    elif window.fresh and "zero" not in window.order:  # else somebody has put them there since
         window.leftover = norms(pairs), _largest_among(pairs, name_of)
     elif window.leftover is not None and gradient_of(pairs[0][0]) is pairs[0][1]:
         # One that was there is zero in the meantime: on an accelerator this is not waited for.
