@@ -27,8 +27,13 @@ def start_ranks(count: int, words: Sequence[str]) -> int:
         raise DeclarationError(f"--ranks {count} is no number of processes. Give 2 or more.")
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise DeclarationError("--ranks starts processes, and a launcher has: leave it out.")
-    command = [sys.executable, "-m", "trainguard.observe.tools.launcher", "--standalone"]
-    command += [f"--nproc-per-node={count}"]
+    command = [
+        sys.executable,
+        "-m",
+        "trainguard.observe.tools.launcher",
+        str(count),
+        "--standalone",
+    ]
     with TemporaryDirectory(prefix="trainguard-") as folder:
         # Where none is named, the launcher makes a folder for logs that it does not take away.
         command += [f"--log-dir={folder}/logs", "-m", "trainguard", *_without_ranks(words)]

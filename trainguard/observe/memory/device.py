@@ -7,7 +7,6 @@ included, and how much more is reserved than is in use.
 
 import gc
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,13 +23,12 @@ from trainguard.observe.memory.predict import FollowedStep, predict_step
 from trainguard.observe.memory.step import declared_step, make_unfinished_error, says_enough
 from trainguard.observe.memory.timeline import Rounding, Timeline, exact, in_blocks
 from trainguard.observe.memory.training import train
-from trainguard.observe.tools.devices import module_of, present
+from trainguard.observe.tools.devices import module_of, present, worker_of
 from trainguard.subjects.units import format_bytes
 
 if TYPE_CHECKING:
     from trainguard.observe.memory.observer import MemoryObservation
 
-_WORKER = re.compile(r"gw(\d+)")  # how pytest-xdist calls its workers
 _COUNTERS = ("memory_stats", "mem_get_info", "reset_peak_memory_stats", "max_memory_reserved")
 
 
@@ -149,8 +147,8 @@ def _train(
 def _one_of(module: Any, device: str) -> Iterator[None]:
     """Use the device that is named, or one for each worker of pytest-xdist, as far as they go."""
     index = device.partition(":")[2]
-    worker = _WORKER.fullmatch(os.environ.get("PYTEST_XDIST_WORKER", ""))
-    number = int(worker[1]) % module.device_count() if worker else module.current_device()
+    worker = worker_of(os.environ)
+    number = module.current_device() if worker is None else worker % module.device_count()
     with module.device(int(index) if index else number):
         yield
 

@@ -1,12 +1,17 @@
-"""The devices of this machine: which there are, what they can do, their random streams."""
+"""The devices of this machine: which there are, what they can do, random streams, who gets which."""
 
-from typing import Any
+import re
+from collections.abc import Mapping
+from typing import Any, Final
 
 import torch
 
 # What torch.accelerator may be, but for a device that registers itself under a name of its own.
 _KINDS = ("cuda", "mps", "xpu", "mtia", "hpu")
 _NAMELESS = "privateuseone"
+# What hides devices of CUDA and ROCm from a process, before it has looked.
+_VISIBLE: Final = "HIP_VISIBLE_DEVICES" if torch.version.hip else "CUDA_VISIBLE_DEVICES"
+_WORKER: Final = re.compile(r"gw(\d+)")  # how pytest-xdist calls its workers
 
 
 def present() -> tuple[str, ...]:
@@ -79,6 +84,40 @@ def seed(number: int) -> None:
 def module_of(kind: str) -> Any:
     """Return `torch.cuda`, or its like for another type of device."""
     return getattr(torch, kind, None)
+
+
+def worker_of(environment: Mapping[str, str]) -> int | None:
+    """Return which worker of pytest-xdist this is, if any."""
+    named = _WORKER.fullmatch(environment.get("PYTEST_XDIST_WORKER", ""))
+    return int(named[1]) if named else None
+
+
+def count_hideable() -> int:
+    """Return how many devices are here that can be hidden from processes that are started."""
+    return _count("cuda") if "cuda" in _accelerators() else 0
+
+
+def share_out(
+    processes: int, count: int, environment: Mapping[str, str]
+) -> tuple[dict[str, str], str]:
+    """
+    Return what to set for processes with a device each, of so many, and a sentence if none is left.
+
+    Each worker of pytest-xdist gets devices of its own, of those that are to be seen.
+    """
+    worker = worker_of(environment)
+    workers = 1 if worker is None else int(environment.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if count < processes * workers:
+        more = f" of {workers} workers" if workers > 1 else ""
+        told = (
+            f"{processes} processes{more} take a device each, and there are {count}: they are on"
+            " the CPU. To share devices: torchrun -m trainguard run."
+        )
+        return ({_VISIBLE: ""}, told) if count else ({}, "")
+    seen = environment.get(_VISIBLE, "").split(",")
+    names = seen if len(seen) >= count else [str(index) for index in range(count)]
+    first = (worker or 0) * processes
+    return ({_VISIBLE: ",".join(names[first : first + processes])} if workers > 1 else {}), ""
 
 
 def _accelerators() -> tuple[str, ...]:

@@ -1,5 +1,6 @@
-"""Run as a module: torch.distributed.run, which tells in one sentence of a process that failed."""
+"""Run as a module: torch.distributed.run, which tells in a sentence of a process that failed."""
 
+import os
 import signal
 import sys
 
@@ -7,9 +8,16 @@ from torch.distributed import run
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+from trainguard.observe.tools.devices import count_hideable, share_out
 
-def main(words: list[str]) -> None:
+
+def main(processes: int, words: list[str]) -> None:
     """Start the processes, and wait for them; what failed in them they have told themselves."""
+    shared, told = share_out(processes, count_hideable(), os.environ)
+    os.environ.update(shared)
+    if told:
+        sys.stderr.write(f"trainguard: {told}\n")
+    words = [f"--nproc-per-node={processes}", *words]
     try:
         run.main(words)
     except ChildFailedError as error:
@@ -22,4 +30,4 @@ def main(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(int(sys.argv[1]), sys.argv[2:])
