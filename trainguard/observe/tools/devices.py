@@ -1,4 +1,4 @@
-"""The devices of this machine: which there are, what they can do, random streams, who gets which."""
+"""The devices of this machine: which there are, what they can do, and who gets which."""
 
 import re
 from collections.abc import Mapping
