@@ -122,10 +122,13 @@ def kept_state_is_a_copy(trace: Trace[Event]) -> Iterator[Finding]:
     A state that is kept to be loaded later is a copy.
 
     Judges: each load_state_dict of a module whose parameters all come from its own memory, where
-        steps or other loads came since `state_dict()` returned it. A note where none did.
-    Allows: copies, states read from files, states of other modules.
+        steps or other loads came since `state_dict()` returned it. A note where none did. Two and
+        more states that one line took of a module, between steps, and that share its memory: where
+        they are loaded one after another, or the module's own numbers are loaded as if they were
+        the mean of them (within 1e-5 of each number, limit). A note where it may be a mere copy.
+    Allows: copies, states read from files, states of other modules; those that are not loaded.
     Misses: states of which every tensor was detached again; optimizers' states; files that such a
-        state is written to.
+        state is written to; means of states on accelerators.
     Why: state_dict() returns the live tensors, and training goes on in them: what is restored as
         the best model is the last one.
     Source: WenjieDu/PyPOTS issue 667; pytorch/tutorials pull request 188.
@@ -141,6 +144,18 @@ def kept_state_is_a_copy(trace: Trace[Event]) -> Iterator[Finding]:
             if probe.measured
             else "perhaps nothing of another state was put into it before it was loaded",
             rank=Rank.BROKEN if probe.measured else Rank.NOTE,
+            event=probe,
+        )
+    shared = [probe for probe in events(trace, Probe) if probe.probe == "one memory"]
+    for probe in sorted(shared, key=lambda probe: -probe.reference)[:1]:
+        yield Finding(
+            f"states that `{trace.subject}` keeps are one state",
+            "loaded at " + at_step(probe.step) + f", {probe.label}",
+            integer(probe.measured, "states") + " in one memory, all of them the last",
+            "a copy for each of them",
+            why="state_dict() returns the live tensors, and training went on in them: keep"
+            " copy.deepcopy(model.state_dict())",
+            rank=Rank.BROKEN if probe.reference else Rank.NOTE,
             event=probe,
         )
 

@@ -136,3 +136,56 @@ def test_states_that_are_kept() -> None:
         net.load_state_dict(state)
     (probe,) = (e for e in recorder.trace if isinstance(e, Probe) and e.probe == "kept")
     assert (probe.label, probe.measured, probe.reference) == ("2 4", 4.0, 5.0)
+
+
+def _train_and_keep(copies: bool, steps: int) -> tuple[nn.Module, list[dict[str, torch.Tensor]]]:
+    """Return a model and its states after each step, copied or as they are."""
+    net, states = nn.Linear(3, 1), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(steps):
+        net(torch.ones(2, 3)).square().sum().backward()
+        optimizer.step()
+        state = net.state_dict()
+        states.append({name: value.clone() if copies else value for name, value in state.items()})
+    return net, states
+
+
+def _average(states: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Return the mean of states."""
+    return {name: sum(s[name] / len(states) for s in states) for name in states[0]}
+
+
+@pytest.mark.parametrize(
+    ("copies", "steps", "certain"),
+    [(False, 7, [1.0]), (False, 4, [0.0]), (True, 7, [])],
+    ids=["rounded", "perhaps a copy", "copies"],
+)
+def test_a_mean_of_states_that_are_one(copies: bool, steps: int, certain: list[float]) -> None:
+    """What is equal but for rounding was computed; what is equal may have been copied."""
+    torch.manual_seed(0)
+    with Recorder("x") as recorder:
+        _, states = _train_and_keep(copies, steps)
+        nn.Linear(3, 1).load_state_dict(_average(states))
+    probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "one memory"]
+    assert [probe.reference for probe in probes] == certain
+    assert recorder.trace.conditions.get("faults", ()) == ()
+
+
+@pytest.mark.parametrize(("copies", "count"), [(False, 1), (True, 0)])
+def test_states_that_are_loaded_one_after_another(copies: bool, count: int) -> None:
+    """The second one tells, where no step came between."""
+    with Recorder("x") as recorder:
+        _, states = _train_and_keep(copies, 3)
+        for state in states:
+            nn.Linear(3, 1).load_state_dict(state)
+    probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "one memory"]
+    assert [probe.reference for probe in probes] == [1.0] * count
+
+
+def test_the_last_of_states_that_are_one_is_loaded() -> None:
+    """It is what it seems to be, whatever the others are."""
+    with Recorder("x") as recorder:
+        net, states = _train_and_keep(False, 3)
+        nn.Linear(3, 1).load_state_dict(states[-1])
+        nn.Linear(3, 1).load_state_dict(net.state_dict())
+    assert not [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "one memory"]

@@ -21,6 +21,7 @@ _KEPT = 64  # states that somebody still has; more of them at once are hardly ke
 _MOST = 64  # findings of a run
 _LINES, _STATES = 16, 512  # that take states, and steps after which each does
 _TENSORS = 8  # by which a state is known
+_ROUNDED = 1e-5  # of a value: what an average of equal numbers of 32 bits is off by, and more
 
 
 @dataclass(slots=True)
@@ -29,6 +30,7 @@ class _TakenState:
     What `state_dict()` returned: which tensors, from where, and how far the training was.
 
     version: of all tensors together. loads: how often the module had been loaded into.
+    clock: how many states had been taken in the run.
     """
 
     tensors: "list[weakref.ref[torch.Tensor]]"
@@ -36,28 +38,35 @@ class _TakenState:
     step: int
     loads: int
     source: str
+    clock: int
 
     @property
     def is_alive(self) -> bool:
         """Whether somebody still has it; a look at the first tensor must do."""
         return bool(self.tensors) and self.tensors[0]() is not None
 
+    @property
+    def alive(self) -> list[torch.Tensor]:
+        """The tensors that are still alive."""
+        return [tensor for ref in self.tensors if (tensor := ref()) is not None]
+
     def ids(self) -> set[int]:
         """Return the ids of the tensors that are still alive."""
-        return {id(tensor) for ref in self.tensors if (tensor := ref()) is not None}
+        return _ids({str(place): tensor for place, tensor in enumerate(self.alive)})
 
 
 class LoadedStates(Watcher):
     """
-    The Probe events "matched", "renamed", "restored" and "kept".
+    The Probe events "matched", "renamed", "restored", "one memory" and "kept".
 
     The first are of loads that found none of the names, the second of loads that left out what the
     module has under a longer or shorter name, the third of loads of tensors that are the module's
-    own: `measured` is 1 where they had moved since their state was taken. The fourth tells of each
-    line that took states after which steps, and which of them was loaded (`measured`), when.
+    own: `measured` is 1 where they had moved since their state was taken. The fourth are of loads
+    of one of many states that share their memory, or of what is made of them. The last tells of
+    each line that took states after which steps, and which was loaded (`measured`), when.
     """
 
-    makes = ("Probe:matched", "Probe:renamed", "Probe:restored", "Probe:kept")
+    makes = ("Probe:matched", "Probe:renamed", "Probe:restored", "Probe:one memory", "Probe:kept")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -65,6 +74,9 @@ class LoadedStates(Watcher):
         self._loads: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
         self._found: list[Probe] = []
         self._unmatched: list[tuple[weakref.ref[nn.Module], Probe]] = []
+        self._clock = 0  # states that were taken
+        self._received: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+        self._members: tuple[int, dict[int, str]] = (-1, {})  # loaded at a step: clocks, lines
         self._kept: dict[str, dict[int, tuple[float, ...]]] = {}  # numbers by step, by line
         self._loaded: dict[str, tuple[int, int]] = {}  # the step of the state, and of the load
 
@@ -108,7 +120,8 @@ class LoadedStates(Watcher):
         """Remember a state that was taken of a module."""
         tensors = _tensors(state).values()
         refs, now = [weakref.ref(tensor) for tensor in tensors], self.recorder.steps
-        taken = _TakenState(refs, _version(tensors), now, self._loads.get(module, 0), caller())
+        loads, self._clock = self._loads.get(module, 0), self._clock + 1
+        taken = _TakenState(refs, _version(tensors), now, loads, caller(), self._clock)
         self._taken = [*(one for one in self._taken if one.is_alive), taken][-_KEPT:]
         if taken.source in self._kept or len(self._kept) < _LINES:
             kept = self._kept.setdefault(taken.source, {})
@@ -123,6 +136,8 @@ class LoadedStates(Watcher):
             """Load the state, which may be given by its name."""
             state = args[0] if args else kwargs.get("state_dict")
             live = self.recorder.patches.active and self._is_live(module, state)
+            if self.recorder.patches.active and not live:
+                self._see_shared(module, state)
             result = restore(module, *args, **kwargs)
             if self.recorder.patches.active:
                 self._look(module, state, result, bool(live))
@@ -136,6 +151,50 @@ class LoadedStates(Watcher):
         with suppress(Exception):
             return _is_live(module, state)
         return False
+
+    @shielded
+    def _see_shared(self, module: nn.Module, state: Any) -> None:
+        """See whether a module is loaded with states of one memory, that were to differ."""
+        given, since = _tensors(state), self._received.get(module, 0)
+        self._received[module] = self._clock
+        for group in _groups_of_one_memory(self._taken):
+            member = next((one for one in group if _ids(given) <= one.ids()), None)
+            if member is not None and given:
+                self._see_member(module, member, group)
+                continue
+            own = {start_of(p) for p in module.parameters()}
+            itself = start_of(group[0].alive[0]) in own
+            fresh = [one for one in group if itself or one.clock > since]
+            if len(fresh) > 1 and (gap := _gap(list(given.values()), group[-1].alive)) is not None:
+                reset = not itself and len({one.loads for one in fresh}) == len(fresh)
+                self._tell_shared(module, fresh, certain=reset or gap > 0)
+
+    def _see_member(self, module: nn.Module, member: _TakenState, group: list[_TakenState]) -> None:
+        """Tell of the second one of states of one memory that are loaded with no step between."""
+        step, clocks = self._members
+        loaded = clocks if step == self.recorder.steps else {}
+        self._members = self.recorder.steps, loaded | {member.clock: member.source}
+        pair = [one for one in group if one.clock in self._members[1]]
+        if len({(one.step, one.version) for one in pair}) > 1:
+            self._tell_shared(module, pair, certain=True)
+
+    def _tell_shared(self, module: nn.Module, states: list[_TakenState], certain: bool) -> None:
+        """Tell of states of one memory from which a module is loaded."""
+        known = {probe.source for probe in self._found if probe.probe == "one memory"}
+        if states[0].source in known - ({states[0].source} if certain else set()):
+            return
+        if len(self._found) >= _MOST:
+            return
+        name, steps = self.recorder.names.module(module), [one.step for one in states]
+        probe = Probe(
+            probe="one memory",
+            measured=float(len(states)),
+            reference=float(certain),
+            step=self.recorder.steps,
+            label=f"{name}, states of steps {steps[0]} to {steps[-1]}",
+            source=states[0].source,
+        )
+        self._found.append(probe)
 
     @shielded
     def _look(self, module: nn.Module, state: Any, result: Any, live: bool) -> None:
@@ -176,7 +235,7 @@ class LoadedStates(Watcher):
 
     def _restore_live(self, module: nn.Module, state: Any) -> None:
         """Tell of tensors that were loaded into themselves, and whether they had moved."""
-        given = {id(tensor) for tensor in _tensors(state).values()}
+        given = _ids(_tensors(state))
         taken = next((one for one in self._taken if given <= one.ids()), None)
         if taken is None or len(self._found) >= _MOST:
             return
@@ -199,6 +258,42 @@ def _tensors(state: Any) -> dict[str, torch.Tensor]:
     """Return the tensors of a state by their names."""
     entries = dict(state) if isinstance(state, Mapping) else {}
     return {key: value for key, value in entries.items() if isinstance(value, torch.Tensor)}
+
+
+def _ids(tensors: dict[str, torch.Tensor]) -> set[int]:
+    """Return the ids of the tensors of a state."""
+    return {id(tensor) for tensor in tensors.values()}
+
+
+def _groups_of_one_memory(taken: list[_TakenState]) -> list[list[_TakenState]]:
+    """Return states that one line took of one memory, between which it was written to in steps."""
+    groups: dict[tuple[str, int], list[_TakenState]] = {}
+    for one in taken:
+        if one.is_alive and len(tensors := one.alive) == len(one.tensors):
+            groups.setdefault((one.source, start_of(tensors[0])), []).append(one)
+    return [
+        group
+        for group in groups.values()
+        if len({one.step for one in group}) > 1 and len({one.version for one in group}) > 1
+    ]
+
+
+def _gap(given: list[torch.Tensor], own: list[torch.Tensor]) -> float | None:
+    """Return how far numbers are apart that are equal but for rounding; None for others."""
+    pairs = [pair for pair in zip(given, own, strict=False) if pair[1].is_floating_point()]
+    if len(given) != len(own) or not pairs or any(not _may_be_one(*pair) for pair in pairs):
+        return None
+    gaps = [(one.detach().double() - other).abs() for one, other in pairs]
+    bounds = [_ROUNDED * other.abs().double() for _, other in pairs]
+    if any(bool((gap > bound).any()) for gap, bound in zip(gaps, bounds, strict=True)):
+        return None
+    return max(float(gap.max()) for gap in gaps)
+
+
+def _may_be_one(given: torch.Tensor, own: torch.Tensor) -> bool:
+    """Say whether two tensors may have the same numbers in different memory that can be read."""
+    readable = given.is_cpu and own.is_cpu and has_memory(given) and bool(own.numel())
+    return readable and given.shape == own.shape and start_of(given) != start_of(own)
 
 
 def _numbers_of(module: nn.Module) -> tuple[float, ...]:
