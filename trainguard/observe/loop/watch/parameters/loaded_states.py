@@ -180,10 +180,8 @@ class LoadedStates(Watcher):
 
     def _tell_shared(self, module: nn.Module, states: list[_TakenState], certain: bool) -> None:
         """Tell of states of one memory from which a module is loaded."""
-        known = {probe.source for probe in self._found if probe.probe == "one memory"}
-        if states[0].source in known - ({states[0].source} if certain else set()):
-            return
-        if len(self._found) >= _MOST:
+        alike = (p for p in self._found if (p.probe, p.source) == ("one memory", states[0].source))
+        if len(self._found) >= _MOST or any(probe.reference >= certain for probe in alike):
             return
         name, steps = self.recorder.names.module(module), [one.step for one in states]
         probe = Probe(
