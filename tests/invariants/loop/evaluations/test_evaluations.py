@@ -55,6 +55,12 @@ def test_losses_that_measure_nothing(
     assert (finding.rank, finding.source) == (Rank.BROKEN, LINE)
 
 
+def test_a_rate_of_zero_moves_no_loss(judged, steps) -> None:
+    """A schedule that ended early is found by another judgement; the evaluation is right."""
+    ended = [replace(step, rates=(0.1 if step.step < 4 else 0.0,)) for step in steps(20)]
+    assert judged(MEASURES, [*ended, MOVED, *evaluations(ODD, ODD, ODD)]) == []
+
+
 @pytest.mark.parametrize(
     "losses",
     [

@@ -11,7 +11,7 @@ from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import at_step, integer
 from trainguard.core.names import EVALUATION, words_of
 from trainguard.events.base import Event
-from trainguard.events.loop import Evaluation, Logged, Parameter, Probe
+from trainguard.events.loop import Evaluation, Logged, Parameter, Probe, Step
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import EVALUATIONS, NUMBERS, either, has_probe
 from trainguard.invariants.loop.wording import courses, events, finite, middle, stretch
@@ -33,9 +33,10 @@ def evaluation_measures_something(trace: Trace[Event]) -> Iterator[Finding]:
         loss is finite and not zero. Broken where none is finite, all are exactly zero, or all are
         the same to the last bit although the model moved. Printed values that agree must be 5, and
         the loss must have changed by 50 (limit) times the last digit meanwhile.
-    Allows: models that do not move, such as a teacher; values that 16 bits can hold, which may be
-        rounded; best values so far; zeros of fewer digits than a ten-thousandth of the loss needs,
-        or a thousandth where other losses show how many digits are logged.
+    Allows: models that do not move, such as a teacher, or at a rate of zero; values that 16 bits
+        can hold, which may be rounded; best values so far; zeros of fewer digits than a
+        ten-thousandth of the loss needs, or a thousandth where other losses show how many digits
+        are logged.
     Misses: losses that vary and measure the wrong thing; metrics that are no loss.
     Why: a loop over an empty loader, or a sum that is reset too late, looks like success.
     Source: perslev/U-Time issue 43; keras-team/keras issue 1364.
@@ -60,7 +61,7 @@ class _LossSeries:
     steps: tuple[int, ...]
     rounding: float
     moves: bool
-    event: Event
+    event: Evaluation | Logged
     source: str
 
 
@@ -141,8 +142,14 @@ def _fault(trace: Trace[Event], series: _LossSeries, train: Sequence[float]) -> 
         return "nan"
     if not any(values):
         return "zero" if size > max(1e-3, _least_seen(trace, series)) else ""
-    same = len(set(values)) == 1 and series.moves
+    same = len(set(values)) == 1 and series.moves and _steps_on(trace, series)
     return "same" if same and _surely_same(trace, series) else ""
+
+
+def _steps_on(trace: Trace[Event], series: _LossSeries) -> bool:
+    """Say whether a step after the first evaluation was made at a rate that is not zero."""
+    later = [s for s in events(trace, Step) if s.clock > series.event.clock]
+    return not later or any(any(s.rates) or not s.rates for s in later)
 
 
 def _least_seen(trace: Trace[Event], series: _LossSeries) -> float:

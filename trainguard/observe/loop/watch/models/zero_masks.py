@@ -72,7 +72,9 @@ def _zero_in(node: Node) -> tuple[int, ...]:
     with suppress(RuntimeError):  # what was changed since cannot be read
         for name in _KEPT[kind]:
             mask = autograd_graph.saved(node, name)
-            if mask is None or not _LEAST <= mask.numel() <= _LARGEST or mask.is_sparse:
+            if not isinstance(mask, torch.Tensor):  # a number multiplies as well
+                continue
+            if mask.is_sparse or not _LEAST <= mask.numel() <= _LARGEST:
                 continue
             gone = bool(mask.all()) if kind == "MaskedFillBackward" else not bool(mask.any())
             if gone and not mask.requires_grad:
