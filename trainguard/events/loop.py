@@ -295,7 +295,9 @@ class Probe(Event):
         "averaged" (steps in which constants, one for each of so many samples, multiply a mean over
         them; the label says that they are of samples beyond a doubt), "focal" (steps with a focal
         loss of a mean), "unread" (steps in which a line computes gradients with a graph that no
-        loss has, of those looked at; the label names what was moved along them).
+        loss has, of those looked at; the label names what was moved along them), "borrowed"
+        (evaluations for which several optimizers moved what another one goes on from, of those for
+        which any did).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

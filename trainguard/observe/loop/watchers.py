@@ -48,6 +48,7 @@ from trainguard.observe.loop.watch.models.reshaped_axes import ReshapedAxes
 from trainguard.observe.loop.watch.models.zero_masks import ZeroMasks
 from trainguard.observe.loop.watch.parameters.averaged_copies import AveragedCopies
 from trainguard.observe.loop.watch.parameters.batch_statistics import BatchStatistics
+from trainguard.observe.loop.watch.parameters.borrowed_memory import BorrowedMemory
 from trainguard.observe.loop.watch.parameters.frozen_references import FrozenReferences
 from trainguard.observe.loop.watch.parameters.hidden_parameters import HiddenParameters
 from trainguard.observe.loop.watch.parameters.loaded_states import LoadedStates
@@ -150,6 +151,7 @@ _ALL: tuple[type[Watcher], ...] = (
     ResumedSchedules,
     AveragedCopies,
     BatchStatistics,
+    BorrowedMemory,
     HiddenParameters,
     Ties,
     Parameters,

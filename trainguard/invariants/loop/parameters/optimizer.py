@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
-from trainguard.core.measure import Measure, integer
+from trainguard.core.measure import Measure, at_step, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Parameter, Probe
 from trainguard.events.trace import Trace
@@ -12,6 +12,7 @@ from trainguard.invariants.loop.evidence import PARAMETERS, has_probe
 from trainguard.invariants.loop.wording import and_more, courses, events, percent
 
 _STEPS = 8  # of a training: before that a stage of warming up may go on
+_TIMES = 2  # that it happens; once may be a stage of the training
 
 
 @invariant("loop", evidence=PARAMETERS)
@@ -200,5 +201,36 @@ def low_rank_products_can_learn(trace: Trace[Event]) -> Iterator[Finding]:
                 "one factor of each that learns",
                 why="perhaps all parameters were frozen after the adapters were put in: freeze"
                 " first, or let the adapters require gradients again",
+                event=probe,
+            )
+
+
+@invariant("loop", evidence=has_probe("borrowed", "no two optimizers stepped"))
+def adapted_weights_are_copies(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What is adapted for an evaluation is a copy of the weights.
+
+    Judges: optimizers made for tensors that lie in the memory of parameters that another optimizer
+        trains, where evaluations come between that one's steps: whether it goes on from what they
+        have left, 2 times (limit) or more. Broken where two or more of them, made anew, step
+        between two of its steps; else a note, since a layer may be solved for so on purpose.
+    Allows: copies; what is put back; optimizers that go on for the whole run; those that hold the
+        parameters themselves; steps without an evaluation.
+    Misses: steps by hand; most steps after the 256th of the optimizer that trains.
+    Why: `detach()` and `data` return the live memory: what is adapted to tasks of validation trains
+        the model on them, at a rate of its own, and each task begins where the last one ended.
+    Source: documentation of torch.Tensor.detach ("shares the same storage").
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "borrowed" and probe.reference >= _TIMES:
+            certain = probe.measured >= _TIMES
+            yield Finding(
+                f"evaluations of `{trace.subject}` adapt the weights that are trained",
+                "first before " + at_step(probe.step) + f", {probe.label}",
+                integer(probe.reference, "evaluations") + " have moved what the next step began"
+                " with, " + portion(probe.measured, probe.reference) + " for several tasks",
+                "none",
+                why="detach() and data return the live memory: adapt p.detach().clone()",
+                rank=Rank.BROKEN if certain else Rank.NOTE,
                 event=probe,
             )

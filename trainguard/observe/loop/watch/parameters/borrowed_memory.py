@@ -1,0 +1,140 @@
+"""Watches optimizers of tensors whose memory is that of another optimizer's parameters."""
+
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.window import Window
+from trainguard.observe.tools.local_values import local_values, start_of
+
+_SAMPLED = 8  # parameters that are looked at, and elements of each
+_MOST = 512  # optimizers that are looked at
+
+
+@dataclass(slots=True)
+class _Borrowing:
+    """
+    What optimizers that hold another one's memory have done since that one's last step.
+
+    lent: some of its parameters. borrowers: each of those optimizers. was, left: elements of what
+    is lent, before their first step and after their last. anew: whether each was made since.
+    """
+
+    lent: "list[weakref.ref[torch.Tensor]]"
+    was: list[torch.Tensor]
+    borrowers: list[Window] = field(default_factory=list)
+    left: list[torch.Tensor] = field(default_factory=list)
+    anew: bool = True
+
+
+@dataclass(slots=True)
+class _Found:
+    """Steps of an optimizer from what borrowers left: in all, and those after an evaluation."""
+
+    label: str
+    source: str
+    step: int
+    steps: int = 0
+    evaluated: int = 0
+    several: int = 0  # of the evaluated ones, those with more than one borrower
+
+
+class BorrowedMemory(Watcher):
+    """
+    The Probe event "borrowed": steps from what optimizers made for an evaluation have left.
+
+    These hold tensors of their own, as `detach()` returns them, in the memory of parameters that
+    another optimizer trains. What is put back before its next step does not count.
+    """
+
+    makes = ("Probe:borrowed",)
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._met = 0
+        # By the id of the window that borrows: of whom, and what.
+        self._owners: dict[int, tuple[Window, list[weakref.ref[torch.Tensor]]]] = {}
+        self._pending: dict[int, _Borrowing] = {}  # by the id of the owner
+        self._found: dict[tuple[int, str], _Found] = {}
+
+    def before_step(self, window: Window) -> Columns:
+        """Look whose memory a new optimizer has, and what was left in that of an old one."""
+        if not window.index and self._met < _MOST:
+            self._meet(window)
+        if id(window) in self._owners:
+            owner, lent = self._owners[id(window)]
+            pending = self._pending.get(id(owner)) or _Borrowing(lent, _sample(lent))
+            self._pending[id(owner)] = pending
+            pending.anew &= not window.index or window in pending.borrowers
+            if window not in pending.borrowers:
+                pending.borrowers.append(window)
+        elif (left := self._pending.pop(id(window), None)) is not None:
+            self._judge(window, left)
+        return {}
+
+    def after_step(self, window: Window) -> Columns:
+        """Keep what a borrower leaves."""
+        if id(window) in self._owners:
+            pending = self._pending.get(id(self._owners[id(window)][0]))
+            if pending is not None:
+                pending.left = _sample(pending.lent)
+        return {}
+
+    def finish(self) -> Iterable[Event]:
+        """Return what was found."""
+        for found in self._found.values():
+            yield Probe(
+                probe="borrowed",
+                measured=float(found.several),
+                reference=float(found.evaluated if found.evaluated == found.steps else 0),
+                step=found.step,
+                label=found.label,
+                source=found.source,
+            )
+
+    def _meet(self, window: Window) -> None:
+        """Look for the optimizer whose parameters lie where those of a new one do."""
+        self._met += 1
+        others = [o for o in self.recorder.windows if o is not window and o.index and o.optimizer]
+        own = {id(p) for p in window.parameters}
+        places = {start_of(p) for p in window.parameters[:_SAMPLED] if p.numel()}
+        for other in others:
+            if id(other) in self._owners or other.is_gone:
+                continue
+            self.looked.add("borrowed")
+            lent = [p for p in other.parameters if start_of(p) in places]
+            if lent and not any(id(p) in own for p in other.parameters):
+                self._owners[id(window)] = other, [weakref.ref(p) for p in lent[:_SAMPLED]]
+                return
+
+    def _judge(self, owner: Window, left: _Borrowing) -> None:
+        """Count a step that is about to be made from what borrowers left."""
+        now = _sample(left.lent)
+        stays = _are_equal(now, left.left) and not _are_equal(now, left.was)
+        lent = left.lent[0]()
+        if not stays or not left.anew or lent is None:
+            return
+        source, name = left.borrowers[-1].source, self.recorder.names.parameter(lent)
+        new = _Found(name, source, self.recorder.steps)
+        found = self._found.setdefault((id(owner), source), new)
+        evaluated = "evaluate" in owner.order
+        found.steps += 1
+        found.evaluated += evaluated
+        found.several += evaluated and len(left.borrowers) > 1
+
+
+def _sample(lent: "list[weakref.ref[torch.Tensor]]") -> list[torch.Tensor]:
+    """Return copies of some elements of parameters."""
+    values = [local_values(p) for ref in lent if (p := ref()) is not None]
+    return [one.reshape(-1)[:_SAMPLED].clone() for one in values if one is not None]
+
+
+def _are_equal(ones: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
+    """Say whether samples are the same."""
+    return len(ones) == len(others) and all(map(torch.equal, ones, others))
