@@ -3,7 +3,7 @@
 import pytest
 
 from trainguard.core.finding import Rank
-from trainguard.events.loop import Parameter
+from trainguard.events.loop import Parameter, Probe
 
 HOLDS = "optimizer_holds_every_trainable_parameter"
 LEFT_OUT = {"held": False, "moved": False}
@@ -160,3 +160,13 @@ def test_what_speaks_for_a_parameter_that_was_forgotten(more, summary, judged, s
     alone = one("Criterion.weight", **{**LEFT_OUT, **more})
     found = judged(HOLDS, [*steps(20), *model(*LAYERS), alone])
     assert [f.summary for f in found] == [f"the optimizers of `train` {summary}"] * bool(summary)
+
+
+@pytest.mark.parametrize(
+    ("several", "evaluated", "expected"),
+    [(2, 5, [Rank.BROKEN]), (1, 5, [Rank.NOTE]), (1, 1, []), (0, 0, [])],
+)
+def test_weights_that_evaluations_adapt(several, evaluated, expected, judged) -> None:
+    """Several tasks in one memory are a mistake; one may be a layer that is solved for."""
+    seen = Probe(probe="borrowed", measured=several, reference=evaluated, label="fc.weight")
+    assert [f.rank for f in judged("adapted_weights_are_copies", [seen])] == expected
