@@ -297,7 +297,8 @@ class Probe(Event):
         loss of a mean), "unread" (steps in which a line computes gradients with a graph that no
         loss has, of those looked at; the label names what was moved along them), "borrowed"
         (evaluations for which several optimizers moved what another one goes on from, of those for
-        which any did).
+        which any did), "left behind" (steps up to the end in which only what is in no optimizer got
+        gradients).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

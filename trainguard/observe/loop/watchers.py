@@ -51,6 +51,7 @@ from trainguard.observe.loop.watch.parameters.batch_statistics import BatchStati
 from trainguard.observe.loop.watch.parameters.borrowed_memory import BorrowedMemory
 from trainguard.observe.loop.watch.parameters.frozen_references import FrozenReferences
 from trainguard.observe.loop.watch.parameters.hidden_parameters import HiddenParameters
+from trainguard.observe.loop.watch.parameters.left_behind import LeftBehind
 from trainguard.observe.loop.watch.parameters.loaded_states import LoadedStates
 from trainguard.observe.loop.watch.parameters.loaded_values import LoadedValues
 from trainguard.observe.loop.watch.parameters.parameters import Parameters
@@ -155,6 +156,7 @@ _ALL: tuple[type[Watcher], ...] = (
     HiddenParameters,
     Ties,
     Parameters,
+    LeftBehind,
     ZeroFactors,
     ZeroMasks,
     Saturation,

@@ -170,3 +170,17 @@ def test_weights_that_evaluations_adapt(several, evaluated, expected, judged) ->
     """Several tasks in one memory are a mistake; one may be a layer that is solved for."""
     seen = Probe(probe="borrowed", measured=several, reference=evaluated, label="fc.weight")
     assert [f.rank for f in judged("adapted_weights_are_copies", [seen])] == expected
+
+
+def test_layers_replaced_once_the_optimizer_has_learned(judged, steps) -> None:
+    """What the optimizer holds has learned, so that only the row at the end tells."""
+    old = [one(f"Old.{layer}", orphan=True) for layer in LAYERS]
+    run = [*steps(60), *model(*LAYERS, left_out=LAYERS), *old]
+    row = {"probe": "left behind", "measured": 30.0, "reference": 0.0, "step": 30}
+    (finding,) = judged(HOLDS, [*run, Probe(label=f"Net.{LAYERS[0]}", **row)])
+    assert finding.at == "step 30 and after, Net.features.0.weight and 3 more"
+    assert finding.measured == "30 steps without a gradient for what it holds"
+    assert finding.rank is Rank.BROKEN
+    for others in ([], [Probe(label="Probe.weight", **row)]):
+        (finding,) = judged(HOLDS, [*run, *others])
+        assert finding.rank is Rank.NOTE

@@ -23,7 +23,8 @@ def optimizer_holds_every_trainable_parameter(trace: Trace[Event]) -> Iterator[F
     Judges: parameters that require a gradient, got one, are in no optimizer and did not move, in
         runs with an optimizer.
     Allows: copies, and parameters frozen on the way. Broken where the optimizer holds parameters of
-        no module that is called instead; where they were thawed on the way; where the model that
+        no module that is called instead, or nothing that it holds has got a gradient in the last 20
+        steps or more, while these did; where they were thawed on the way; where the model that
         uses them does not register them (layers in a list) and they are in training mode; where a
         module of vectors and tables alone, such as the weights of a loss, is left out; or where a
         part of a layer, or a layer behind others that are held, is left out and makes less than
@@ -50,6 +51,10 @@ def optimizer_holds_every_trainable_parameter(trace: Trace[Event]) -> Iterator[F
         return
     left_out = [p for p in reached if not (p.held or p.moved or p.thawed)]
     if not left_out:
+        return
+    behind = _find_left_behind(trace, left_out)
+    if behind:
+        yield _make_left_behind_finding(trace, behind, left_out)
         return
     gone = [p for p in parameters if p.orphan and p.held and not p.received]
     beside = _beside_held(left_out, parameters)
@@ -130,6 +135,29 @@ def _make_replaced_finding(
         integer(0, "%"),
         why="perhaps a layer, or the model, was replaced after the optimizer was built",
         event=left_out[0],
+    )
+
+
+def _find_left_behind(trace: Trace[Event], left_out: Sequence[Parameter]) -> Probe | None:
+    """Return what was seen of an optimizer that steps on while these get all gradients."""
+    names = {p.name for p in left_out}
+    seen = (p for p in events(trace, Probe) if p.probe == "left behind")
+    return next((probe for probe in seen if probe.label in names), None)
+
+
+def _make_left_behind_finding(
+    trace: Trace[Event], probe: Probe, left_out: Sequence[Parameter]
+) -> Finding:
+    """Return the finding about an optimizer whose model was replaced after it had learned."""
+    return Finding(
+        f"the optimizer of `{trace.subject}` steps on with nothing: all gradients go to parameters"
+        " that it does not hold",
+        at_step(probe.step) + f" and after, {and_more(p.name for p in left_out)}",
+        integer(int(probe.measured), "steps") + " without a gradient for what it holds",
+        integer(0, "steps"),
+        why="perhaps layers were replaced, wrapped or converted in the course of the run: build"
+        " the optimizer anew after that",
+        event=probe,
     )
 
 
