@@ -114,7 +114,8 @@ class Evaluation(Event):
     measures: whether a loss function was called on what the module returned.
     training: whether the module was in training mode.
     awake: modules in it with dropout or batch statistics that were in training mode.
-    gradients: whether a graph was built.
+    gradients: whether graphs were built of what needs them.
+    idle: whether there was such a graph, and no backward reached it.
     touched: buffers, parameters or gradients that the passes changed.
     routine: whether every window of the run has such passes (a rollout, a teacher, a generator).
     """
@@ -134,6 +135,7 @@ class Evaluation(Event):
     training: bool = False
     awake: tuple[str, ...] = ()
     gradients: bool = False
+    idle: bool = False
     touched: tuple[str, ...] = ()
     routine: bool = False
 

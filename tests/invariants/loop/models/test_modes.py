@@ -187,7 +187,7 @@ def test_what_one_evaluation_may_leave(more: dict, expected, ranks, steps) -> No
 
 def test_a_graph_for_nothing_is_a_note(judged, steps) -> None:
     """More than half of the evaluations in evaluation mode build one."""
-    graphs = [measure(step, gradients=True) for step in (5, 10)]
+    graphs = [measure(step, gradients=True, idle=True) for step in (5, 10)]
     (finding,) = judged(LEAVES, [*steps(20), *graphs, measure(15)])
     assert finding.summary == "an evaluation of `train` builds a graph that nothing uses"
     assert (finding.at, finding.measured, finding.allowed, finding.rank) == (
@@ -197,7 +197,7 @@ def test_a_graph_for_nothing_is_a_note(judged, steps) -> None:
         Rank.NOTE,
     )
     assert judged(LEAVES, [*steps(20), *graphs, measure(15), measure(19)]) == []
-    idle = [measure(step, gradients=True, measures=False) for step in (5, 10)]
+    idle = [measure(step, gradients=True, idle=True, measures=False) for step in (5, 10)]
     assert judged(LEAVES, [*steps(20), *idle]) == []
 
 

@@ -42,7 +42,8 @@ def training_mode_is_on(trace: Trace[Event]) -> Iterator[Finding]:
         asleep in it: 2 or more in a row after an evaluation, to the end of the run or more than
         once, where it was in training mode before; all steps of the run (a note).
     Allows: single modules that are put to sleep in a model that is in training mode; models that
-        do not move. A last phase that begins without an evaluation is a note.
+        do not move; batch statistics whose weights are frozen. A last phase that begins without an
+        evaluation is a note.
     Misses: other modes in turns; dropout that is called as a function.
     Why: an evaluation that does not switch back leaves the rest of the run without dropout, and
         with batch statistics that never change again.
@@ -346,7 +347,7 @@ def evaluation_leaves_no_trace(trace: Trace[Event]) -> Iterator[Finding]:
 
 def _idle_graphs(trace: Trace[Event], judged: Sequence[Evaluation]) -> Iterator[Finding]:
     """Yield a note where most evaluations build a graph."""
-    graphs = [e for e in judged if e.gradients]
+    graphs = [e for e in judged if e.idle]
     if 2 * len(graphs) > len(judged):
         yield note(
             f"an evaluation of `{trace.subject}` builds a graph that nothing uses",

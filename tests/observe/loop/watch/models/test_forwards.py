@@ -68,6 +68,21 @@ def test_a_mode_left_on_is_seen() -> None:
     assert steps[-1].asleep == ("Net.norm", "Net.drop")
 
 
+def frozen(model: Net) -> None:
+    """Freeze all but the last layer, batch statistics as well, and measure what comes out."""
+    model.requires_grad_(False)
+    measure(model, grad=True)
+    model.last.requires_grad_(True)
+    model.norm.eval()
+
+
+def test_what_is_frozen_sleeps_by_right() -> None:
+    """Its batch statistics are not named, and a pass through it alone builds no graph."""
+    steps = seen(Step, evaluate=frozen)
+    assert {step.asleep for step in steps} == {()}
+    assert {event.idle for event in seen(Evaluation, evaluate=frozen)} == {False}
+
+
 def test_an_evaluation_is_one_event() -> None:
     """Passes in a row without gradients are counted, with their place and mode."""
     events = seen(Evaluation, evaluate=measure)
@@ -94,7 +109,7 @@ def test_an_evaluation_with_gradients_is_told_from_a_step() -> None:
     """A graph that no backward ever reaches was built for nothing."""
     events = seen(Evaluation, evaluate=lambda model: measure(model, grad=True), steps=9)
     assert events
-    assert all(event.gradients and event.passes == 3 for event in events)
+    assert all(event.gradients and event.idle and event.passes == 3 for event in events)
 
 
 def test_what_a_pass_changes_is_named() -> None:

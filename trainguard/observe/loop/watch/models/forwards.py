@@ -46,11 +46,13 @@ class _Segment:
 
     count: how many values loss functions returned, summed in total. weighted: the sum of those with
     known samples, each times these. reductions: by what they were reduced.
+    idle: whether it has a graph that no backward reached.
     touched: what was changed, and of buffers on an accelerator whether they were.
     """
 
     module: weakref.ref[nn.Module]
     first: Forward
+    idle: bool = False
     passes: int = 0
     state: _State | None = None
     touched: set[str] = field(default_factory=set)
@@ -106,7 +108,9 @@ class Forwards(Watcher):
     ) -> None:
         """Note the mode of a pass, and be told when a backward reaches its output."""
         sensitive = self.sensitive_parts(module)
-        forward.asleep = tuple(name for part, name in sensitive if not part.training)
+        forward.asleep = tuple(
+            name for part, name in sensitive if not (part.training or _is_frozen(part))
+        )
         forward.awake = tuple(name for part, name in sensitive if part.training)
         forward.measured, self._early = self._early, None
         if not (forward.gradients or forward.training):
@@ -215,7 +219,7 @@ class Forwards(Watcher):
             segment = None
         if segment is None:
             forward.source = "" if late else caller(4)
-            segment = self._segment = _Segment(weakref.ref(module), forward)
+            segment = self._segment = _Segment(weakref.ref(module), forward, idle=late)
         segment.passes += 1
         if forward.measured is not None:
             segment.add(forward.measured)
@@ -271,12 +275,19 @@ class Forwards(Watcher):
             "training": first.training,
             "awake": first.awake[:4],
             "gradients": first.gradients,
+            "idle": segment.idle,
             "touched": _touched(segment),
         }
         if len(self._found) < 2048:
             self._found.append(columns)
         if self.recorder.live is not None and segment.count:
             self.recorder.live.ask_soon()
+
+
+def _is_frozen(part: nn.Module) -> bool:
+    """Say whether batch statistics belong to weights that are frozen; they are to sleep as well."""
+    scale = getattr(part, "weight", None)
+    return isinstance(scale, torch.Tensor) and not scale.requires_grad
 
 
 def _touched(segment: _Segment) -> Any:
