@@ -17,7 +17,7 @@ from trainguard.observe.tools.user_line import foreign
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 _DEEP = 8
 _MOST = 20_000  # objects that are looked at
-_WIDE = 1_000  # elements of one container that are looked at
+WIDE = 1_000  # elements of one container that are looked at
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type, ModuleType)
 
 
@@ -88,9 +88,9 @@ def streams(*roots: object) -> dict[str, int]:
 def _iterate_held(thing: Any) -> Iterator[tuple[str, Any]]:
     """Iterate over what one object holds itself."""
     if isinstance(thing, Mapping):
-        yield from ((str(key), value) for key, value in list(thing.items())[:_WIDE])
+        yield from ((str(key), value) for key, value in list(thing.items())[:WIDE])
     elif isinstance(thing, list | tuple | set | frozenset):
-        yield from (("", value) for value in list(thing)[:_WIDE])
+        yield from (("", value) for value in list(thing)[:WIDE])
     elif isinstance(thing, partial):
         yield from (("", value) for value in (thing.func, *thing.args, *thing.keywords.values()))
     elif isinstance(thing, MethodType):
@@ -101,7 +101,7 @@ def _iterate_held(thing: Any) -> Iterator[tuple[str, Any]]:
         yield from (("", value) for value in thing.__defaults__ or ())
         yield from _module_level(thing.__module__)
     else:
-        yield from list((getattr(thing, "__dict__", None) or {}).items())[:_WIDE]
+        yield from list((getattr(thing, "__dict__", None) or {}).items())[:WIDE]
         yield from _module_level(type(thing).__module__)
 
 

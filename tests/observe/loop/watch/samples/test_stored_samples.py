@@ -4,11 +4,15 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.watch.samples import stored_samples
-from trainguard.observe.loop.watch.samples.stored_samples import _read_class, _serve_again
+from trainguard.observe.loop.watch.samples.stored_samples import (
+    _find_near,
+    _read_class,
+    _serve_again,
+)
 
 
 class Stored(Dataset):
@@ -118,3 +122,11 @@ def test_a_data_set_is_tried_before_its_second_pass(epochs: int, monkeypatch) ->
                 optimizer.step()
     assert recorder.trace.conditions.get("faults", ()) == ()
     assert len(tried) == epochs - 1
+
+
+def test_samples_of_what_is_looked_at_are_tried() -> None:
+    """Of many, those whose elements are among the first ones, also behind a subset."""
+    data = Stored(copy, np.zeros((3000, 1)))
+    assert _find_near(data) == [*range(1000)]
+    assert _find_near(Subset(data, [*range(2999, 899, -1)])) == [*range(2000, 2100)]
+    assert _find_near(Subset(data, [2999, 5, 2998])) == [0, 1, 2]

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import IterableDataset, TensorDataset, dataloader, default_collate
+from torch.utils.data import IterableDataset, Subset, TensorDataset, dataloader, default_collate
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loader.reachable_state import (
+    WIDE,
     generators,
     named_arrays,
     put_back,
@@ -95,14 +96,18 @@ class StoredSamples(Watcher):
     def _count(self, loader: Any) -> None:
         """Count the passes through a data set, and try it before the second one."""
         data = loader.dataset
-        idle = isinstance(data, TensorDataset) and loader.collate_fn is default_collate
+        idle = (
+            isinstance(data, TensorDataset | list | tuple) and loader.collate_fn is default_collate
+        )
         if idle or isinstance(data, IterableDataset) or loader.batch_sampler is None:
             return
-        if not type(data).__weakrefoffset__ or not self.recorder.probe:
-            return  # a list, say: it could not be told from another one in its place
+        if not self.recorder.probe:
+            return
+        # A list could not be told from another one in its place, but by its loader.
+        holder = data if type(data).__weakrefoffset__ else loader
         known, passes = self._passes.get(id(data), (None, 0))
-        passes = 0 if known is None or known() is not data else passes
-        self._passes[id(data)] = weakref.ref(data), passes + 1
+        passes = 0 if known is None or known() is not holder else passes
+        self._passes[id(data)] = weakref.ref(holder), passes + 1
         if passes == 1 and id(data) in self._trained and len(self._passes) <= _MOST:
             self._try(loader, data)
 
@@ -143,14 +148,26 @@ def _serve(loader: Any, way_out: Exit) -> None:
     data = loader.dataset
     if not _copy_arrays(data):
         way_out.void("nothing is stored, or too much of it")
-    stride = max(_SAMPLES, len(data) // _TRIES)
-    firsts = range(0, len(data) - _SAMPLES + 1, stride)
-    seen = [_serve_again(loader, [*range(first, first + _SAMPLES)]) for first in firsts]
+    near = _find_near(data)
+    stride = max(_SAMPLES, len(near) // _TRIES)
+    firsts = range(0, len(near) - _SAMPLES + 1, stride)
+    seen = [_serve_again(loader, near[first : first + _SAMPLES]) for first in firsts]
     every = [(key, place) for found in seen for key in found for place in found[key]]
     # What changes whichever sample is served is a buffer, or a statistic.
     apart = len(set(every)) == len(every)
     values = max((len(places) for found in seen for places in found.values()), default=0)
     way_out.report(changed=sum(map(bool, seen)) if apart else 0, values=values)
+
+
+def _find_near(data: Any) -> list[int]:
+    """Return the samples of the first elements, which are looked at where there are very many."""
+    places = [*range(len(data))]
+    for _ in range(_DEEP):
+        if not isinstance(data, Subset):
+            break
+        places, data = [int(data.indices[place]) for place in places], data.dataset
+    near = [sample for sample, place in enumerate(places) if place < WIDE]
+    return near if len(near) >= _LEAST * _SAMPLES else [*range(len(places))]
 
 
 def _serve_again(loader: Any, samples: list[int]) -> Places:
