@@ -128,7 +128,7 @@ def kept_state_is_a_copy(trace: Trace[Event]) -> Iterator[Finding]:
         the mean of them (within 1e-5 of each number, limit). A note where it may be a mere copy.
     Allows: copies, states read from files, states of other modules; those that are not loaded.
     Misses: states of which every tensor was detached again; optimizers' states; files that such a
-        state is written to; means of states on accelerators.
+        state is written to; means of states that are loaded to another device.
     Why: state_dict() returns the live tensors, and training goes on in them: what is restored as
         the best model is the last one.
     Source: WenjieDu/PyPOTS issue 667; pytorch/tutorials pull request 188.

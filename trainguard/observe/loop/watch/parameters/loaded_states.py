@@ -281,8 +281,8 @@ def _gap(given: list[torch.Tensor], own: list[torch.Tensor]) -> float | None:
     pairs = [pair for pair in zip(given, own, strict=False) if pair[1].is_floating_point()]
     if len(given) != len(own) or not pairs or any(not _may_be_one(*pair) for pair in pairs):
         return None
-    gaps = [(one.detach().double() - other).abs() for one, other in pairs]
-    bounds = [_ROUNDED * other.abs().double() for _, other in pairs]
+    gaps = [(one.detach() - other).abs() for one, other in pairs]
+    bounds = [_ROUNDED * other.abs() for _, other in pairs]
     if any(bool((gap > bound).any()) for gap, bound in zip(gaps, bounds, strict=True)):
         return None
     return max(float(gap.max()) for gap in gaps)
@@ -290,7 +290,7 @@ def _gap(given: list[torch.Tensor], own: list[torch.Tensor]) -> float | None:
 
 def _may_be_one(given: torch.Tensor, own: torch.Tensor) -> bool:
     """Say whether two tensors may have the same numbers in different memory that can be read."""
-    readable = given.is_cpu and own.is_cpu and has_memory(given) and bool(own.numel())
+    readable = given.device == own.device and has_memory(given) and bool(own.numel())
     return readable and given.shape == own.shape and start_of(given) != start_of(own)
 
 
