@@ -19,18 +19,21 @@ class Scaling(Watcher):
 
     makes = ("scale", "skipped", "order")
 
-    def install(self, patches: Patches) -> None:
-        """Listen to the methods of every gradient scaler."""
-        scaler = torch.amp.GradScaler
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
         self.meant: weakref.WeakSet[Any] = weakref.WeakSet()  # those that torch disables too
-        patches.replace(common, "amp_definitely_not_available", self._look)
-        patches.replace(scaler, "scale", self._scale)
-        patches.replace(scaler, "unscale_", self._unscale)
-        patches.replace(scaler, "step", self._step)
         self._scaled: weakref.ref[torch.Tensor] | None = None
         self._plain: torch.Tensor | None = None
         self._factor: torch.Tensor | float = 1.0
         self.current: torch.Tensor | float = 1.0  # of the latest loss handed to backward
+
+    def install(self, patches: Patches) -> None:
+        """Listen to the methods of every gradient scaler."""
+        scaler = torch.amp.GradScaler
+        patches.replace(common, "amp_definitely_not_available", self._look)
+        patches.replace(scaler, "scale", self._scale)
+        patches.replace(scaler, "unscale_", self._unscale)
+        patches.replace(scaler, "step", self._step)
 
     def of(self, loss: torch.Tensor) -> torch.Tensor | float:
         """Return the factor that a loss was scaled by, 1 where it was not."""
