@@ -19,6 +19,7 @@ _BEATEN = 0.98  # of the constant's loss: nothing that has learned ended above i
 _WORSE = 2.0  # times the constant's loss: no noise of a rate or of a batch explains that
 _ABSURD = 10.0  # times chance: 23 nats for ten classes, where a whole run cannot leave them
 _FALLS = 0.97  # of the loss a quarter or two before: such a run has only not been long enough
+_LONG = 96  # calls, twice the fewest: at the beginning losses slow down, which says nothing
 _PACE = 1 / 3  # of such a fall that is in its second half: one that goes on has a half there
 _FALLS_FAR = 0.9  # the same of a loss that is far above the constant's, and noisier
 _LEARNABLE = 0.3  # of held-out variance; noise explains less than 0.1 of 256 examples
@@ -65,7 +66,9 @@ def loss_beats_constant_prediction(trace: Trace[Event]) -> Iterator[Finding]:
             continue
         ratio, before = _ratio(fit, 0.75, 1), _ratio(fit, 0.25, 0.5)
         falls = ratio < (_FALLS if ratio < _WORSE else _FALLS_FAR) * before
-        if fit.reconstructs and fit.only < _ALONE:  # it nears the constant's from above, and stays
+        if (
+            fit.reconstructs and fit.only < _ALONE and fit.calls >= _LONG
+        ):  # it nears the constant's from above, and stays
             falls = falls and _ratio(fit, 0.5, 0.75) - ratio > _PACE * (before - ratio)
         absurd = ratio >= _ABSURD and fit.function.startswith(_ENTROPIES)
         if ratio < beaten or (falls and not absurd) or _is_hidden_by_outliers(fit):

@@ -16,6 +16,8 @@ from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller, user_frames, variables_of
 
+_transformed = torch._C._functorch.peek_interpreter_stack  # noqa: SLF001 no other way to ask
+
 _STEPS = {0, 1, 2, 4, 8, 16, 32}  # that are looked at
 _MOST_NODES = 20000  # of a loss
 _MOST_WAITING = 64  # calls, as of many tasks in one step
@@ -141,7 +143,8 @@ class UnreadUpdates(Watcher):
         def wrapper(outputs: Any, *args: Any, **kwargs: Any) -> Any:
             """Do what the original does."""
             with_graph = kwargs.get("create_graph", args[3] if len(args) > 3 else False)
-            if compiling() or self.recorder.backward or not self.recorder.patches.live:
+            away = compiling() or _transformed()  # torch.func asks for a graph in any case
+            if away or self.recorder.backward or not self.recorder.patches.live:
                 return original(outputs, *args, **kwargs)
             if self._waiting:
                 self._read(outputs)

@@ -11,6 +11,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.local_values import has_memory
 from trainguard.observe.tools.user_line import caller
 
 _BATCHES = 256  # of training before the first evaluation; and of that
@@ -122,5 +123,10 @@ class OwnScales(Watcher):
 def _is_table(given: torch.Tensor) -> bool:
     """Say whether an input is a table of numbers that are cheap to add up."""
     plain = given.is_cpu and given.layout == torch.strided and given.grad_fn is None
-    able = plain and given.dtype in (torch.float32, torch.float64) and given.dim() == 2
+    able = (
+        plain
+        and has_memory(given)
+        and given.dtype in (torch.float32, torch.float64)
+        and given.dim() == 2
+    )
     return able and given.shape[1] >= _COLUMNS and 0 < given.numel() <= _LARGEST
