@@ -30,7 +30,7 @@ _MOVES = {"AddBackward", "SubBackward", "AddcmulBackward"}
 
 
 @dataclass(slots=True, eq=False)
-class _Call:
+class _GradientCall:
     """
     One call of torch.autograd.grad with create_graph=True.
 
@@ -55,7 +55,7 @@ class _Call:
 
 
 @dataclass(slots=True)
-class _Line:
+class _GradientLine:
     """What came of the calls of one line: in how many steps it was called, and was in vain."""
 
     steps: set[int] = field(default_factory=set)
@@ -63,7 +63,7 @@ class _Line:
     spent: bool = False
     name: str = ""
 
-    def add(self, call: _Call) -> None:
+    def add(self, call: _GradientCall) -> None:
         """Take down what came of a call."""
         self.steps.add(call.step)
         # What was moved and is in no loss may be read without its graph: to the first order.
@@ -85,8 +85,8 @@ class UnreadUpdates(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._waiting: list[_Call] = []
-        self._lines: dict[str, _Line] = {}
+        self._waiting: list[_GradientCall] = []
+        self._lines: dict[str, _GradientLine] = {}
         self._stepped: set[int] = set()  # those of the steps looked at that were made
 
     def install(self, patches: Patches) -> None:
@@ -173,7 +173,7 @@ class UnreadUpdates(Watcher):
         held = {id(p) for window in self.recorder.windows for p in window.parameters}
         leaves = [leaf for leaf in _leaves_of(inputs) if id(leaf) in held]
         before = (leaves[0], _first(leaves[0]).clone()) if leaves else None
-        call = _Call(caller(2), self.recorder.steps, set(map(id, leaves)), before)
+        call = _GradientCall(caller(2), self.recorder.steps, set(map(id, leaves)), before)
         for node in nodes:
             node.metadata[_MARK] = call
         self._waiting.append(call)
@@ -190,7 +190,7 @@ class UnreadUpdates(Watcher):
         for each in self._waiting:
             each.passed |= backward and not reached.isdisjoint(each.leaves)
 
-    def _look_for_name(self, call: _Call) -> None:
+    def _look_for_name(self, call: _GradientCall) -> None:
         """Find the variable that has what was moved along a gradient, unless it was written."""
         if call.before is None or call.spent:
             return
@@ -199,11 +199,11 @@ class UnreadUpdates(Watcher):
         if not call.name:
             call.name = next(_names_of(call), "")
 
-    def _close(self, call: _Call) -> None:
+    def _close(self, call: _GradientCall) -> None:
         """Take down what came of a call."""
         self._waiting.remove(call)
         call.before = None
-        self._lines.setdefault(call.source, _Line()).add(call)
+        self._lines.setdefault(call.source, _GradientLine()).add(call)
 
 
 def _is_sequence(inputs: Any) -> bool:
@@ -227,7 +227,7 @@ def _leaves_of(inputs: Any) -> Iterator[torch.Tensor]:
                     yield node.variable
 
 
-def _names_of(call: _Call) -> Iterator[str]:
+def _names_of(call: _GradientCall) -> Iterator[str]:
     """Yield the names of variables of the user's that have what was moved along a gradient."""
     for frame in user_frames(_FRAMES):
         for name, value in list(variables_of(frame).items())[-_VALUES:]:
@@ -243,7 +243,7 @@ def _tensors_of(value: Any) -> list[torch.Tensor]:
     return [tensor for tensor in each if type(tensor) is torch.Tensor]
 
 
-def _is_moved(tensor: torch.Tensor, call: _Call) -> bool:
+def _is_moved(tensor: torch.Tensor, call: _GradientCall) -> bool:
     """Say whether a tensor is a parameter, or one that was moved before, less a gradient."""
     node: Node = tensor.grad_fn
     if node is None or kind_of(node) not in _MOVES:
@@ -254,7 +254,7 @@ def _is_moved(tensor: torch.Tensor, call: _Call) -> bool:
     return any(marked) and any((leaf[i] or moved[i]) and not marked[i] for i in range(len(marked)))
 
 
-def _is_along(node: Node, call: _Call) -> bool:
+def _is_along(node: Node, call: _GradientCall) -> bool:
     """Say whether something is a gradient of a call, times whatever."""
     for _ in range(_NEAR):
         if node is None:
