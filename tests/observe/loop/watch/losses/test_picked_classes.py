@@ -1,5 +1,7 @@
 """Losses by hand that pick classes along another axis than that of their softmax."""
 
+import gc
+
 import pytest
 import torch
 from torch import nn
@@ -61,3 +63,17 @@ def test_a_softmax_of_a_softmax_is_told() -> None:
     (probe,) = probes(lambda z: LOSSES["gathered"](z.softmax(1), 1), "twice")
     assert (probe.measured, probe.reference) == (3, 3)
     assert probes(lambda z: LOSSES["gathered"](z.softmax(1) * 20, 1), "twice") == []
+
+
+def test_no_softmax_is_kept_for_what_is_read_at_the_end() -> None:
+    """Of each look only a few numbers are: softmaxes of a language model are large."""
+    model, weights = nn.Linear(4, 7), torch.full((11, 7), 1 / 7)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Recorder("x"):
+        for _ in range(4):
+            optimizer.zero_grad()
+            (weights * model(torch.randn(11, 4)).log_softmax(1)).sum().backward()
+            optimizer.step()
+        gc.collect()
+        tensors = [each for each in gc.get_objects() if type(each) is torch.Tensor]
+        assert [each is weights for each in tensors if each.shape == (11, 7)] == [True]

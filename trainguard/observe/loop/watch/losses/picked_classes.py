@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -191,12 +192,14 @@ def _weighed(node: Node, made: torch.Tensor, axis: int) -> _Reading | None:
             return None
         off = [(weights.sum(a) - 1).abs().max() for a in range(made.dim())]
         numbers = torch.stack([(weights < 0).any().to(off[0]), *off])
-        return numbers, lambda told: _axis_of_weights(made.shape, axis, *told)
+        # What reads the numbers lives to the end, and is not to hold the softmax itself.
+        return numbers, partial(_axis_of_weights, made.shape, axis)
     return None
 
 
-def _axis_of_weights(shape: torch.Size, axis: int, negative: float, *off: float) -> int | None:
+def _axis_of_weights(shape: torch.Size, axis: int, told: list[float]) -> int | None:
     """Return the axis along which weights sum to one, of how far their sums are off each."""
+    negative, *off = told
     exact = [a for a in range(len(shape)) if off[a] <= _EXACT and shape[a] > 1]
     if negative or len(exact) != 1:
         return None
