@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.loop.watch.losses import averaged_weights
 
 Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 LOSSES: dict[str, Loss] = {
@@ -28,8 +29,8 @@ EACH: dict[str, Loss] = {
 }
 
 
-def probes(loss: Loss, kind: str = "averaged", steady: bool = False) -> list[Probe]:
-    """Train with a loss of outputs, targets and weights, and return the probes of one kind."""
+def recorded(loss: Loss, steady: bool = False) -> Recorder:
+    """Train with a loss of outputs, targets and weights."""
     torch.manual_seed(0)
     model, weights = nn.Linear(4, 1), torch.rand(6)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -39,6 +40,12 @@ def probes(loss: Loss, kind: str = "averaged", steady: bool = False) -> list[Pro
             drawn = weights if steady else torch.rand(6)
             loss(model(torch.randn(6, 4)).squeeze(1), torch.rand(6), drawn).backward()
             optimizer.step()
+    return recorder
+
+
+def probes(loss: Loss, kind: str = "averaged", steady: bool = False) -> list[Probe]:
+    """Train, and return the probes of one kind."""
+    recorder = recorded(loss, steady)
     assert "averaged" in recorder.trace.conditions["looked"]
     return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == kind]
 
@@ -97,3 +104,9 @@ def test_a_focal_loss_of_a_mean_is_told() -> None:
     (probe,) = probes(lambda z, y, _: focal(z, y), "focal")
     assert probe.measured == 3
     assert probes(lambda z, y, _: focal(z, y, "none"), "focal") == []
+
+
+def test_a_graph_that_tells_no_shapes_was_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An old torch does not say how many numbers a node made: that is no pass."""
+    monkeypatch.setattr(averaged_weights, "_size", lambda _: 0)
+    assert "averaged" not in recorded(LOSSES["function"]).trace.conditions["looked"]

@@ -99,7 +99,7 @@ class AveragedWeights(Watcher):
     @now_and_then
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look at what a loss is a sum of."""
-        if self.recorder.age not in _STEPS or loss.grad_fn is None or loss.numel() != 1:
+        if self.recorder.age not in _STEPS or loss.grad_fn is None or _size(loss.grad_fn) != 1:
             return
         self.looked |= {"averaged"}
         with suppress(RuntimeError):  # what was changed since cannot be read
