@@ -11,6 +11,7 @@ from torch._functorch import eager_transforms
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._pytree import tree_leaves
 
+from trainguard.observe.tools.local_values import is_transforming
 from trainguard.observe.tools.patches import is_abstract
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class FunctionalSteps:
         """Return stand-ins of what a module was given as its parameters, or nothing."""
         if not (self._given or self._known) or not self.recorder.hand.is_alone():
             return ()
-        if _functorch.peek_interpreter_stack() is not None:
+        if is_transforming():
             return ()
         given = {id(t): name for name, ref in self._given.items() if (t := ref()) is not None}
         names = {place: given[id(t)] for place, t in enumerate(leaves) if id(t) in given}

@@ -10,13 +10,12 @@ from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.losses.losses import Losses
 from trainguard.observe.loop.watch.watcher import Columns
 from trainguard.observe.loop.window import Window, gradient_of
-from trainguard.observe.tools.local_values import local_values
+from trainguard.observe.tools.local_values import is_transforming, local_values
 
 if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder
 
 _wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001 no other way to ask
-_transformed = torch._C._functorch.peek_interpreter_stack  # noqa: SLF001 the same
 _SAMPLED = 8  # parameters looked at, and elements of each
 _TELLING = 2  # parameters that have just moved, by which it is seen whether the next step is made
 _SURELY = 8  # moves in a row of what an optimizer holds that has never stepped: no perturbation
@@ -95,7 +94,7 @@ class ManualSteps:
 
     def look(self) -> None:
         """Before the next forward or backward, or at the end, see whether they have moved since."""
-        if _transformed() is not None:  # values cannot be compared there; it is seen later
+        if is_transforming():  # values cannot be compared there; it is seen later
             return
         behind = self._before and self.recorder.functional.is_behind
         if behind and not self.recorder.faults.look(_find_moved, self._before):

@@ -4,6 +4,8 @@ from typing import Any
 
 import torch
 
+_peek = torch._C._functorch.peek_interpreter_stack  # noqa: SLF001 no other way to ask
+
 
 def local_values(tensor: torch.Tensor) -> torch.Tensor | None:
     """
@@ -28,6 +30,11 @@ def has_memory(tensor: torch.Tensor) -> bool:
         return tensor.untyped_storage().nbytes() > 0
     except Exception:  # noqa: BLE001 inside a transformation of torch.func there is no storage
         return False
+
+
+def is_transforming() -> bool:
+    """Say whether a transformation of torch.func is going on, whose tensors have no values yet."""
+    return _peek() is not None
 
 
 def has_rows(tensor: torch.Tensor) -> bool:

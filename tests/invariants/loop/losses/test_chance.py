@@ -1,5 +1,7 @@
 """The judges of what a model has learned, against a prediction that knows no input."""
 
+from dataclasses import replace
+
 import pytest
 
 from trainguard.events.fit import BaselineFit, Skill
@@ -68,6 +70,7 @@ def test_a_reconstruction_that_nears_the_constant(third: float, found: int, judg
     losses = tuple(2.3 * ratio for ratio in (1.6, 1.12, third, 1.02))
     drowned = fit(only=0.0, reconstructs=True, losses=losses, constants=(2.3,) * 4)
     assert len(judged(BEATS, [drowned])) == found
+    assert judged(BEATS, [replace(drowned, calls=95)]) == []  # such a run has only begun
 
 
 def test_rollouts_and_rising_rates_are_left_alone(judged, steps) -> None:

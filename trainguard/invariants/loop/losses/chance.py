@@ -66,9 +66,8 @@ def loss_beats_constant_prediction(trace: Trace[Event]) -> Iterator[Finding]:
             continue
         ratio, before = _ratio(fit, 0.75, 1), _ratio(fit, 0.25, 0.5)
         falls = ratio < (_FALLS if ratio < _WORSE else _FALLS_FAR) * before
-        if (
-            fit.reconstructs and fit.only < _ALONE and fit.calls >= _LONG
-        ):  # it nears the constant's from above, and stays
+        # It nears the constant's from above, and stays.
+        if fit.reconstructs and fit.only < _ALONE and fit.calls >= _LONG:
             falls = falls and _ratio(fit, 0.5, 0.75) - ratio > _PACE * (before - ratio)
         absurd = ratio >= _ABSURD and fit.function.startswith(_ENTROPIES)
         if ratio < beaten or (falls and not absurd) or _is_hidden_by_outliers(fit):

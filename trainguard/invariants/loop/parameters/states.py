@@ -125,7 +125,7 @@ def kept_state_is_a_copy(trace: Trace[Event]) -> Iterator[Finding]:
         steps or other loads came since `state_dict()` returned it. A note where none did. Two and
         more states that one line took of a module, between steps, and that share its memory: where
         they are loaded one after another, or the module's own numbers are loaded as if they were
-        the mean of them (within 1e-5 of each number, limit). A note where it may be a mere copy.
+        the mean of them (within 1e-5 of each number). A note where it may be a mere copy.
     Allows: copies, states read from files, states of other modules; those that are not loaded.
     Misses: states of which every tensor was detached again; optimizers' states; files that such a
         state is written to; means of states that are loaded to another device.

@@ -46,6 +46,7 @@ from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window
+from trainguard.observe.tools.local_values import is_transforming
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
@@ -59,7 +60,6 @@ _MOST = 30.0  # seconds of each at most
 _PAUSE = 5  # steps to wait where time is spent, or a deputy is still asking
 _ROUNDING = 1e-4  # of a loss: the child has one thread, and its sums another order
 # What is called by torch.func has tensors without a storage, that nobody can edit.
-_transformed = torch._C._functorch.peek_interpreter_stack  # noqa: SLF001 no other way to ask
 
 
 class Counterfactuals(Watcher):
@@ -106,7 +106,7 @@ class Counterfactuals(Watcher):
     def _ask(self, call: ModuleCall) -> None:
         """Ask what fits a call, at a few steps; in a child, return with it edited."""
         recorder, module = self.recorder, call.module
-        if recorder.steps < self._steps[0] or _transformed() is not None:
+        if recorder.steps < self._steps[0] or is_transforming():
             return
         learns = torch.is_grad_enabled()
         trained = any(parameter.requires_grad for parameter in module.parameters())

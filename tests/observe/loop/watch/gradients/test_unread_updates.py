@@ -82,3 +82,16 @@ def test_what_is_written_into_the_parameters_is_not() -> None:
         return loss
 
     assert probes(extrapolated) == []
+
+
+def test_outputs_that_can_be_read_once_are_left_to_torch() -> None:
+    """A generator of them is as full as it was when the gradients are computed."""
+
+    def penalised(
+        m: nn.Linear, x: torch.Tensor, y: torch.Tensor, g: list[torch.Tensor]
+    ) -> torch.Tensor:
+        """Return a loss with a gradient of what a generator gives."""
+        (own,) = torch.autograd.grad((each for each in [m(x).sum()]), (m.weight,))
+        return (m(x) - y).square().mean() + own.sum() + g[0].square().sum()
+
+    assert probes(penalised, named=False) == []

@@ -13,10 +13,9 @@ from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node, kind_of
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Forward, Window
+from trainguard.observe.tools.local_values import is_transforming
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller, user_frames, variables_of
-
-_transformed = torch._C._functorch.peek_interpreter_stack  # noqa: SLF001 no other way to ask
 
 _STEPS = {0, 1, 2, 4, 8, 16, 32}  # that are looked at
 _MOST_NODES = 20000  # of a loss
@@ -143,7 +142,7 @@ class UnreadUpdates(Watcher):
         def wrapper(outputs: Any, *args: Any, **kwargs: Any) -> Any:
             """Do what the original does."""
             with_graph = kwargs.get("create_graph", args[3] if len(args) > 3 else False)
-            away = compiling() or _transformed()  # torch.func asks for a graph in any case
+            away = compiling() or is_transforming()  # torch.func asks for a graph in any case
             if away or self.recorder.backward or not self.recorder.patches.live:
                 return original(outputs, *args, **kwargs)
             if self._waiting:
@@ -158,6 +157,8 @@ class UnreadUpdates(Watcher):
     @shielded
     def _read(self, outputs: Any) -> None:
         """See which of the gradients are in what others are computed of."""
+        if not _is_sequence(outputs):
+            return
         for output in (outputs,) if isinstance(outputs, torch.Tensor) else outputs:
             if isinstance(output, torch.Tensor) and output.grad_fn is not None:
                 self._spend(output)
@@ -206,9 +207,9 @@ class UnreadUpdates(Watcher):
         self._lines.setdefault(call.source, _GradientLine()).add(call)
 
 
-def _is_sequence(inputs: Any) -> bool:
-    """Say whether inputs can be read once more."""
-    return isinstance(inputs, torch.Tensor | list | tuple) or hasattr(inputs, "__len__")
+def _is_sequence(given: Any) -> bool:
+    """Say whether outputs or inputs can be read once more: a generator would be empty then."""
+    return isinstance(given, torch.Tensor | list | tuple) or hasattr(given, "__len__")
 
 
 def _first(parameter: torch.Tensor) -> torch.Tensor:
