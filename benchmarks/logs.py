@@ -27,7 +27,7 @@ from benchmarks.report import conditions, row
 from benchmarks.trainings import STEPS, Rows, train
 from trainguard.core.settings import Settings
 from trainguard.judging.judge import judge_run
-from trainguard.logs.entry import read_log
+from trainguard.observe.log.entry import read_log
 from trainguard.subjects.log import Log
 
 SEEDS = 20

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from benchmarks.report import conditions, row
 from trainguard.command.mutate.command import MutateRequest, Work, judge_mutant, prepare
+from trainguard.command.mutate.mistakes.operator import Mutant, mutants, operators
 from trainguard.command.mutate.project import Project
+from trainguard.command.mutate.result import Result
 from trainguard.core.errors import DeclarationError
-from trainguard.mutants.operator import Mutant, mutants, operators
-from trainguard.mutants.result import Result
 
 HEALTHY = Path(__file__).parents[1] / "fixtures" / "healthy" / "loop"
 STEPS = 100  # of each run, at most

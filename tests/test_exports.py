@@ -13,7 +13,7 @@ import trainguard
 
 HEAVY = ("torch", "numpy", "hypothesis", "pytest", "rich", "typer")
 MODULES = (
-    *("core.catalogue", "core.settings", "judging.judge", "report.text"),
+    *("core.catalogue", "core.settings", "judging.judge", "observe.log.entry", "report.text"),
     *("subjects.domain", "subjects.loss", "subjects.schedule", "subjects.subject"),
 )
 INVARIANTS = ("invariants.loss", "invariants.schedule")

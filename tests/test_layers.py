@@ -14,10 +14,8 @@ PACKAGE = Path(trainguard.__file__).parent
 LAYERS = (
     "events",
     "core",
-    "mutants",
     "subjects",
     "curves",
-    "logs",
     "invariants",
     "observe",
     "judging",
@@ -29,7 +27,7 @@ LAYERS = (
     "__main__",
 )
 RANK = {name: rank for rank, name in enumerate(LAYERS)}
-HALVES = {("observe", "invariants"), ("invariants", "logs")}  # they meet in the trace alone
+HALVES = {("observe", "invariants")}  # they meet in the trace alone
 HOMES = {
     "torch": {"observe"},
     "numpy": {"observe"},

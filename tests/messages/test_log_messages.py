@@ -8,7 +8,7 @@ import pytest
 from trainguard.core.finding import Rank
 from trainguard.core.settings import Settings
 from trainguard.judging.judge import judge_run
-from trainguard.logs.entry import read_log
+from trainguard.observe.log.entry import read_log
 from trainguard.report.text import render
 from trainguard.subjects.log import Log
 

@@ -37,9 +37,9 @@ from trainguard.events.trace import Trace
 from trainguard.judging.baseline import Baseline, open_baseline
 from trainguard.judging.judge import judge_run
 from trainguard.judging.verdict import Verdict
-from trainguard.logs.entry import read_logs
-from trainguard.logs.find import is_there
-from trainguard.logs.reading import how_far
+from trainguard.observe.log.entry import read_logs
+from trainguard.observe.log.find import is_there
+from trainguard.observe.log.reading import how_far
 from trainguard.report.formats import RunAccount
 from trainguard.report.json import check_apart
 from trainguard.report.progress import showing

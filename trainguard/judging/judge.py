@@ -19,7 +19,7 @@ from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
 from trainguard.judging.lost import explain_loss, hide_lost
 from trainguard.judging.verdict import Config, Verdict, configs, observed_as
-from trainguard.logs.entry import read_log
+from trainguard.observe.log.entry import read_log
 from trainguard.subjects.log import Log
 from trainguard.subjects.loop import Run
 from trainguard.subjects.subject import Subject

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.logs.test_formats import FORMATS
+from tests.observe.log.test_formats import FORMATS
 from trainguard.command import cli
 from trainguard.command.compare.side import side
-from trainguard.logs.configuration import settings_beside
+from trainguard.observe.log.configuration import settings_beside
 
 ROWS = [(n, 2.0 * 0.97**n, 1e-3, 1.0) for n in range(60)]
 WORSE = [(n, 2.2 * 0.97**n, 1e-3, 1.0) for n in range(0, 120, 2)]

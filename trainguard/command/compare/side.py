@@ -12,8 +12,8 @@ from trainguard.command.options import name_only
 from trainguard.core.errors import DeclarationError, did_you_mean
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Trace
-from trainguard.logs.entry import read_logs
-from trainguard.logs.find import is_log
+from trainguard.observe.log.entry import read_logs
+from trainguard.observe.log.find import is_log
 from trainguard.subjects.log import Log
 from trainguard.subjects.loop import Script, check_is_code
 

@@ -4,11 +4,11 @@ import ast
 from math import isfinite
 from typing import Any, Final
 
+from trainguard.command.mutate.mistakes.operator import Mutant
 from trainguard.command.mutate.project import Project
 from trainguard.command.mutate.trial import Trial
 from trainguard.events.curve import COLUMNS
 from trainguard.judging.promises import broken_with, promises_of
-from trainguard.mutants.operator import Mutant
 
 _VISIBLE: Final = 1e-2  # a curve that differs by so much leaves every band of rounding
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Final
 
-from trainguard.mutants.result import OUTCOMES, Result, Survey
+from trainguard.command.mutate.result import OUTCOMES, Result, Survey
 from trainguard.report.formats.html_format import fill_page
 from trainguard.report.json import render
 from trainguard.report.text import WIDTH, render_rows

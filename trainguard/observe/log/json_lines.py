@@ -7,9 +7,9 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
-from trainguard.logs.roles import EPOCH, STEP, TIME, meaning_of
-from trainguard.logs.row import Row, figure
-from trainguard.logs.text import lines_of
+from trainguard.observe.log.roles import EPOCH, STEP, TIME, meaning_of
+from trainguard.observe.log.row import Row, figure
+from trainguard.observe.log.text import lines_of
 
 _DEEPEST = 4
 _COUNTERS = (STEP, EPOCH, TIME)

@@ -8,10 +8,10 @@ from math import isfinite, nan
 from operator import lt
 from typing import cast
 
-from trainguard.logs.column import LoggedColumn
-from trainguard.logs.find import Source
-from trainguard.logs.roles import EPOCH, LOSS, NORM, RATE, STEP, TIME, Meaning, meaning_of
-from trainguard.logs.row import Lost, Row
+from trainguard.observe.log.column import LoggedColumn
+from trainguard.observe.log.find import Source
+from trainguard.observe.log.roles import EPOCH, LOSS, NORM, RATE, STEP, TIME, Meaning, meaning_of
+from trainguard.observe.log.row import Lost, Row
 
 _MOST = 256  # columns that are kept
 _LOST = 16

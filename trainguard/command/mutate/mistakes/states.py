@@ -3,8 +3,8 @@
 import ast
 from collections.abc import Iterator
 
-from trainguard.mutants.operator import mistake
-from trainguard.mutants.source import Edit, SourceFile, keyword, name_of, words_in
+from trainguard.command.mutate.mistakes.operator import mistake
+from trainguard.command.mutate.mistakes.source import Edit, SourceFile, keyword, name_of, words_in
 
 _AVERAGES = (
     "get_ema_multi_avg_fn",

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from difflib import unified_diff
 from fnmatch import fnmatchcase
 
+from trainguard.command.mutate.mistakes.source import Edit, SourceFile
 from trainguard.core.errors import DeclarationError, did_you_mean
-from trainguard.mutants.source import Edit, SourceFile
 
 Mistake = Callable[[SourceFile], Iterator[Edit]]
 _registered: dict[str, "Operator"] = {}
@@ -70,7 +70,7 @@ def mistake(find: Mistake) -> Mistake:
 def operators(globs: Iterable[str] = ()) -> tuple[Operator, ...]:
     """Return the operators that globs name, all where there are none; raises for one of nothing."""
     # Here, so that they are registered, whoever asks first.
-    from trainguard.mutants import gradients, loading, losses, models, rates, states
+    from trainguard.command.mutate.mistakes import gradients, loading, losses, models, rates, states
 
     families = (gradients, losses, models, rates, loading, states)
     order = [module.__name__.rpartition(".")[2] for module in families]

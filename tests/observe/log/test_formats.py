@@ -11,8 +11,8 @@ from torch.utils.tensorboard import SummaryWriter
 from trainguard.core.settings import Settings
 from trainguard.events.loop import Evaluation, Step
 from trainguard.judging.judge import judge_run
-from trainguard.logs.entry import read_log, read_logs
-from trainguard.logs.tensorboard import rows, scalars
+from trainguard.observe.log.entry import read_log, read_logs
+from trainguard.observe.log.tensorboard import rows, scalars
 from trainguard.subjects.log import Log
 
 # (step, loss, rate, norm): the figures of multi-domain-vjepa3d. The cosine restarts every 8

@@ -10,7 +10,7 @@ import pytest
 
 from trainguard.core.settings import Settings
 from trainguard.judging.judge import judge_run
-from trainguard.logs.entry import read_log
+from trainguard.observe.log.entry import read_log
 from trainguard.subjects.log import Log
 
 Rows = list[dict[str, float]]

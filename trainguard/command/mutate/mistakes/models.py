@@ -3,9 +3,16 @@
 import ast
 from collections.abc import Iterator
 
-from trainguard.mutants.operator import mistake
-from trainguard.mutants.rates import optimizers
-from trainguard.mutants.source import Edit, SourceFile, keyword, name_of, receiver, words_in
+from trainguard.command.mutate.mistakes.operator import mistake
+from trainguard.command.mutate.mistakes.rates import optimizers
+from trainguard.command.mutate.mistakes.source import (
+    Edit,
+    SourceFile,
+    keyword,
+    name_of,
+    receiver,
+    words_in,
+)
 
 _MASKS = ("key_padding_mask", "src_key_padding_mask", "tgt_key_padding_mask")
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from trainguard.core.errors import DeclarationError
 from trainguard.events.log import LogPart
 from trainguard.events.loop import Evaluation, Step
-from trainguard.logs import json_lines, mlflow, printed, tables, tensorboard
-from trainguard.logs.entry import read_log, read_logs
-from trainguard.logs.row import Lost, figure
+from trainguard.observe.log import json_lines, mlflow, printed, tables, tensorboard
+from trainguard.observe.log.entry import read_log, read_logs
+from trainguard.observe.log.row import Lost, figure
 from trainguard.report.log_summary import as_rows
 from trainguard.subjects.log import Log
 

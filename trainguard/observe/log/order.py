@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
-from trainguard.logs.column import LoggedColumn, Point, Stretch
+from trainguard.observe.log.column import LoggedColumn, Point, Stretch
 
 _EDGE = 64  # rows by which the usual distance is known
 _MIXED = 8  # parts, from which on a file may be written by two runs in turns

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainguard.logs.row import Row, figure
-from trainguard.logs.text import lines_of
+from trainguard.observe.log.row import Row, figure
+from trainguard.observe.log.text import lines_of
 
 _LINE = re.compile(r"\s*(\d{12,14}) (\S{1,64})(?: (-?\d{1,18}))?\s*")
 

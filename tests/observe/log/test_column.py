@@ -6,8 +6,8 @@ from math import inf, nan
 
 import pytest
 
-from trainguard.logs.column import LoggedColumn
-from trainguard.logs.roles import Meaning
+from trainguard.observe.log.column import LoggedColumn
+from trainguard.observe.log.roles import Meaning
 
 ROWS = 40_000  # more than are all kept
 

@@ -3,8 +3,8 @@
 import ast
 from collections.abc import Iterator
 
-from trainguard.mutants.operator import mistake
-from trainguard.mutants.source import Edit, SourceFile, keyword, name_of, words_in
+from trainguard.command.mutate.mistakes.operator import mistake
+from trainguard.command.mutate.mistakes.source import Edit, SourceFile, keyword, name_of, words_in
 
 _ENTROPY = ("cross_entropy", "CrossEntropyLoss")
 _BINARY = ("binary_cross_entropy_with_logits", "BCEWithLogitsLoss")

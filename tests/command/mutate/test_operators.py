@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainguard.command.mutate.mistakes.operator import Mutant, mutants, operators
+from trainguard.command.mutate.mistakes.source import SourceFile
 from trainguard.core.errors import DeclarationError
-from trainguard.mutants.operator import Mutant, mutants, operators
-from trainguard.mutants.source import SourceFile
 
-LOOPS = sorted(Path(__file__).parents[2].glob("fixtures/healthy/loop/guard_*.py"))
+LOOPS = sorted(Path(__file__).parents[3].glob("fixtures/healthy/loop/guard_*.py"))
 # What is left of a line, and of its neighbours, by the operator.
 PLANTED = [
     ("zero_grad_dropped", "opt.zero_grad()  # first", "pass  # first"),

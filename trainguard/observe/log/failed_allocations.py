@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from trainguard.events.log import Exhausted
-from trainguard.logs.run import LoggedRun
+from trainguard.observe.log.run import LoggedRun
 
 _SIZE = {"b": 1.0, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "tib": 2.0**40}
 _ASKED = re.compile(r"[Tt]ried to allocate ([\d.]+) ([KMGT]?i?B)")

@@ -13,7 +13,7 @@ from math import inf, isfinite, isnan, nan
 from operator import lt
 from typing import NamedTuple
 
-from trainguard.logs.roles import Meaning
+from trainguard.observe.log.roles import Meaning
 
 FULL = 16384  # points of a column that are kept before they are thinned out
 _FIRST = 4096  # that always stay, in a row

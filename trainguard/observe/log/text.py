@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from io import TextIOWrapper
 from pathlib import Path
 
-from trainguard.logs.reading import open_log
+from trainguard.observe.log.reading import open_log
 
 LONGEST = 1 << 16  # characters of a line; the rest of a longer one is another line
 _MARKS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be", b"\xef\xbb\xbf": "utf-8"}

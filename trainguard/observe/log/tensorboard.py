@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trainguard.logs.reading import open_log
-from trainguard.logs.row import Row
+from trainguard.observe.log.reading import open_log
+from trainguard.observe.log.row import Row
 
 _HEAD = struct.Struct("<QI")
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")

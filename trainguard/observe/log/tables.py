@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from math import nan
 from pathlib import Path
 
-from trainguard.logs.roles import EPOCH, STEP, TIME, meaning_of
-from trainguard.logs.row import Row, coarseness, figure
-from trainguard.logs.text import lines_of
+from trainguard.observe.log.roles import EPOCH, STEP, TIME, meaning_of
+from trainguard.observe.log.row import Row, coarseness, figure
+from trainguard.observe.log.text import lines_of
 
 _DELIMITERS = ",\t;|"
 _TAG = re.compile(r"tag-(.+)\.csv$")

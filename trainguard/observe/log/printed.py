@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainguard.core.log_line import numbers_in
-from trainguard.logs.json_lines import row_of
-from trainguard.logs.row import Lost, Row, figure
-from trainguard.logs.text import lines_of
+from trainguard.observe.log.json_lines import row_of
+from trainguard.observe.log.row import Lost, Row, figure
+from trainguard.observe.log.text import lines_of
 
 # A bar of tqdm: ` 45%|####5     | 450/1000 [00:10<00:12, 45.0it/s, loss=0.5]`.
 _BAR = re.compile(r"\|\s*(\d+)/(\d+) \[[^\]]*")

@@ -3,8 +3,16 @@
 import ast
 from collections.abc import Iterator
 
-from trainguard.mutants.operator import mistake
-from trainguard.mutants.source import LOOPS, Edit, SourceFile, keyword, name_of, receiver, words_in
+from trainguard.command.mutate.mistakes.operator import mistake
+from trainguard.command.mutate.mistakes.source import (
+    LOOPS,
+    Edit,
+    SourceFile,
+    keyword,
+    name_of,
+    receiver,
+    words_in,
+)
 
 _OPTIMIZERS = (
     *("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop"),

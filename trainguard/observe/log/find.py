@@ -9,9 +9,9 @@ from typing import Final
 
 from trainguard.core.errors import DeclarationError
 from trainguard.core.names import EVALUATION, TRAINING
-from trainguard.logs import json_lines, mlflow, printed, tables, tensorboard, trainer_state
-from trainguard.logs.row import Lost, Row
-from trainguard.logs.text import encoding_of, is_text, text_of
+from trainguard.observe.log import json_lines, mlflow, printed, tables, tensorboard, trainer_state
+from trainguard.observe.log.row import Lost, Row
+from trainguard.observe.log.text import encoding_of, is_text, text_of
 
 Reader = Callable[[Path], Iterator[Row | Lost]]
 _TRACE: Final = b'{"subject"'

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from trainguard.mutants.operator import Mutant
+from trainguard.command.mutate.mistakes.operator import Mutant
 
 OUTCOMES: Final = ("killed", "survived", "equivalent", "crashed", "left")
 

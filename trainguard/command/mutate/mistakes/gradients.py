@@ -3,8 +3,15 @@
 import ast
 from collections.abc import Iterator
 
-from trainguard.mutants.operator import mistake
-from trainguard.mutants.source import LOOPS, Edit, SourceFile, name_of, receiver, words_in
+from trainguard.command.mutate.mistakes.operator import mistake
+from trainguard.command.mutate.mistakes.source import (
+    LOOPS,
+    Edit,
+    SourceFile,
+    name_of,
+    receiver,
+    words_in,
+)
 
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_")
 

@@ -10,12 +10,12 @@ from trainguard.events.base import Event, Plain
 from trainguard.events.log import LogPart, Repeat
 from trainguard.events.loop import Evaluation, Logged, Step
 from trainguard.events.trace import Trace
-from trainguard.logs.column import LoggedColumn, Point
-from trainguard.logs.configuration import settings_beside
-from trainguard.logs.failed_allocations import find_failed
-from trainguard.logs.order import settle
-from trainguard.logs.roles import EVALUATED, FAR, LOSS, METRIC, NORM, RATE, SECONDS
-from trainguard.logs.run import LoggedRun
+from trainguard.observe.log.column import LoggedColumn, Point
+from trainguard.observe.log.configuration import settings_beside
+from trainguard.observe.log.failed_allocations import find_failed
+from trainguard.observe.log.order import settle
+from trainguard.observe.log.roles import EVALUATED, FAR, LOSS, METRIC, NORM, RATE, SECONDS
+from trainguard.observe.log.run import LoggedRun
 
 ORDER: Final = ("forward", "backward")  # what each row of a training stands for
 _NO_CLOCK = 0.1  # of the rows: a clock that is set goes back once or twice

@@ -7,9 +7,9 @@ from typing import Any
 from trainguard.core.errors import DeclarationError, SubjectError
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
-from trainguard.logs.find import Source, find_sources, is_there
-from trainguard.logs.run import LoggedRun, read_runs
-from trainguard.logs.trace import trace_of
+from trainguard.observe.log.find import Source, find_sources, is_there
+from trainguard.observe.log.run import LoggedRun, read_runs
+from trainguard.observe.log.trace import trace_of
 from trainguard.subjects.log import Log
 
 _SHOWN = 12  # names of columns

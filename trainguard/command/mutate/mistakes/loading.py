@@ -3,8 +3,8 @@
 import ast
 from collections.abc import Iterator
 
-from trainguard.mutants.operator import mistake
-from trainguard.mutants.source import Edit, SourceFile, keyword, words_in
+from trainguard.command.mutate.mistakes.operator import mistake
+from trainguard.command.mutate.mistakes.source import Edit, SourceFile, keyword, words_in
 
 _HELD_OUT = ("val", "valid", "test", "held", "eval", "dev")
 

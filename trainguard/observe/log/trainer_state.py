@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from trainguard.core.errors import DeclarationError
-from trainguard.logs.json_lines import read_value, row_of_object
-from trainguard.logs.reading import open_log
-from trainguard.logs.row import Row
-from trainguard.logs.text import encoding_of
+from trainguard.observe.log.json_lines import read_value, row_of_object
+from trainguard.observe.log.reading import open_log
+from trainguard.observe.log.row import Row
+from trainguard.observe.log.text import encoding_of
 
 _LISTS = ("log_history", "history", "logs", "metrics")
 _BLOCK = 1 << 16  # characters that are read at once

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainguard.logs.configuration import read_arguments, settings_beside
+from trainguard.observe.log.configuration import read_arguments, settings_beside
 
 
 class Strategy(str, enum.Enum):  # noqa: UP042 as transformers has it
