@@ -1,5 +1,6 @@
 """The memory of the steps of a run: predicted as it is, on real tensors where it has to be."""
 
+import gc
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -107,6 +108,7 @@ def test_prediction_is_what_real_steps_take(monkeypatch: pytest.MonkeyPatch) -> 
     """On real tensors the same run takes the same bytes, in all and of each category."""
     from trainguard.observe.memory import run_steps
 
+    gc.unfreeze()  # tests freeze the heap, and a frozen module is not found to be made fake
     for train in (partial(averaged, average=False), trained_globally):
         predicted = followed(train)
         with monkeypatch.context() as patch:
