@@ -14,7 +14,7 @@ from trainguard.command.compare.interval import margin
 from trainguard.command.compare.side import side
 from trainguard.command.diagnose import diagnose_logs
 from trainguard.command.exit import ending, seconds
-from trainguard.command.explain import explain, list_invariants
+from trainguard.command.explain import explain, list_invariants, print_schema
 from trainguard.command.init import write_guards
 from trainguard.command.join import join_traces
 from trainguard.command.memory.command import show_memory
@@ -38,7 +38,6 @@ from trainguard.command.options import (
 from trainguard.command.ranks import world
 from trainguard.command.run import check_script, launch
 from trainguard.command.run_request import RunRequest
-from trainguard.command.schema import print_schema
 from trainguard.command.torchrun import settle, start_ranks, told_command
 from trainguard.core.errors import DeclarationError
 from trainguard.judging.baseline import open_baseline

@@ -1,4 +1,4 @@
-"""`trainguard list` and `trainguard explain`: what is judged, and what each judgement means."""
+"""`trainguard list`, `explain` and `schema`: what is judged, and what programs may rely on."""
 
 import inspect
 import sys
@@ -17,7 +17,10 @@ from trainguard.core.catalogue import (
     has_limit,
     matches,
 )
+from trainguard.core.errors import DeclarationError
 from trainguard.report.example import mended_example
+from trainguard.report.json import render
+from trainguard.report.schema import SCHEMAS
 
 
 def list_invariants(
@@ -78,3 +81,23 @@ def _explain(made: Invariant) -> str:
 def _needs(made: Invariant) -> str:
     """Say which promises switch an invariant on, or nothing where none is needed."""
     return f" [needs {', '.join(sorted(made.needs))}]" if made.needs else ""
+
+
+def _complete() -> list[str]:
+    """Return the names of the schemas, for the completion of a shell."""
+    return [*SCHEMAS]
+
+
+def print_schema(
+    name: Annotated[
+        str,
+        typer.Argument(help=f"{' or '.join(SCHEMAS)}.", metavar="NAME", autocompletion=_complete),
+    ],
+) -> None:
+    """Print the JSON schema of the findings or of the settings."""
+    with ending():
+        if name not in SCHEMAS:
+            known = ", ".join(SCHEMAS)
+            raise DeclarationError(f"There is no schema {name!r}. Known: {known}.")
+        if not say(render(SCHEMAS[name]()).rstrip(), sys.stdout, sys.stderr):
+            raise typer.Exit(USAGE)

@@ -161,7 +161,7 @@ class _SubjectCounter:
         self, collector: pytest.Module | pytest.Class, name: str, obj: object
     ) -> list[pytest.Item] | None:
         """Collect nothing of a subject, nor of a function that makes one."""
-        if _is_guard(obj):
+        if isinstance(obj, FunctionType) and "__trainguard__" in vars(obj):
             self.left.add(f"{collector.nodeid}::{name}")
         elif _is_subject(obj):
             # By place: the same subject is often imported into several modules.
@@ -185,11 +185,6 @@ class _SubjectCounter:
         if self.left:
             subjects = "1 subject was" if len(self.left) == 1 else f"{len(self.left)} subjects were"
             terminalreporter.write_line(f"trainguard: {subjects} not judged, pass --trainguard")
-
-
-def _is_guard(obj: object) -> bool:
-    """Say whether an object is a function under `@tg.guard`."""
-    return isinstance(obj, FunctionType) and "__trainguard__" in vars(obj)
 
 
 def _is_subject(obj: object) -> bool:

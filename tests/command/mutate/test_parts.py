@@ -16,8 +16,14 @@ from trainguard.command.mutate.mistakes.operator import mutants, operators
 from trainguard.command.mutate.project import find_project
 from trainguard.command.mutate.report import render_survey, survey_as_json, survey_as_page
 from trainguard.command.mutate.result import Ledger, Survey, by_turns, result_of
-from trainguard.command.mutate.trial import HUNG, Trial, scratch_folder
-from trainguard.command.mutate.unchanged import check_judged, check_repeats, is_same
+from trainguard.command.mutate.trial import (
+    HUNG,
+    Trial,
+    check_judged,
+    check_repeats,
+    is_same,
+    scratch_folder,
+)
 from trainguard.core.errors import DeclarationError
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace

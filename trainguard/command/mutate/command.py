@@ -22,8 +22,14 @@ from trainguard.command.mutate.project import Project, find_project
 from trainguard.command.mutate.proposal import propose
 from trainguard.command.mutate.report import render_survey, survey_as_json, survey_as_page
 from trainguard.command.mutate.result import Ledger, Result, Survey, by_turns, result_of
-from trainguard.command.mutate.trial import Trial, try_guards, try_training
-from trainguard.command.mutate.unchanged import check_judged, check_repeats, is_same
+from trainguard.command.mutate.trial import (
+    Trial,
+    check_judged,
+    check_repeats,
+    is_same,
+    try_guards,
+    try_training,
+)
 from trainguard.command.options import Words, check_file, split_globs
 from trainguard.command.output import say, write_file
 from trainguard.core.errors import DeclarationError

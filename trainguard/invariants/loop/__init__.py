@@ -32,7 +32,6 @@ from trainguard.invariants.loop.said import logged as logged  # isort: skip
 from trainguard.invariants.loop.said import logged_accuracies as logged_accuracies  # isort: skip
 from trainguard.invariants.loop.said import logged_averages as logged_averages  # isort: skip
 from trainguard.invariants.loop.said import logged_metrics as logged_metrics  # isort: skip
-from trainguard.invariants.loop.evaluations import meters as meters  # isort: skip
 from trainguard.invariants.loop.models import probes as probes  # isort: skip
 from trainguard.invariants.loop.models import counterfactuals as counterfactuals  # isort: skip
 from trainguard.invariants.loop.models import step_variants as step_variants  # isort: skip

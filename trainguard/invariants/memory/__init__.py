@@ -4,4 +4,3 @@
 from trainguard.invariants.memory import peak as peak  # isort: skip
 from trainguard.invariants.memory import growth as growth  # isort: skip
 from trainguard.invariants.memory import device as device  # isort: skip
-from trainguard.invariants.memory import snapshot as snapshot  # isort: skip

@@ -3,6 +3,7 @@ The runs that a declared training is tried out with, each in a process of its ow
 
 One is not interrupted. The same is killed after a save, and another goes on from what that left
 behind. All of them have the same folder, one after the other, since a checkpoint may hold its path.
+A training that is declared by its parts (build, step, save, load) is made of these.
 """
 
 import pickle
@@ -10,7 +11,7 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from inspect import signature
+from inspect import Parameter, signature
 from pathlib import Path
 from shutil import rmtree
 from time import monotonic
@@ -19,7 +20,6 @@ from typing import Any
 from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.events.checkpoint import Resumption
 from trainguard.observe.checkpoint.files import Save, kinds
-from trainguard.observe.checkpoint.four_functions import FourFunctions
 from trainguard.observe.checkpoint.process import Ending, Printed, apart
 from trainguard.observe.checkpoint.recorder import Account, Order
 from trainguard.observe.checkpoint.state import State, living_optimizers
@@ -290,3 +290,50 @@ def path_for(function: Callable[..., Any], parameter: str, folder: Path) -> Path
 def _code(code: int) -> str:
     """Say how a process ended."""
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+DEFAULT_STEPS = 8
+
+
+@dataclass(frozen=True)
+class FourFunctions:
+    """
+    The `train` of a subject that declares its parts: it saves halfway, and once more later on.
+
+    Both times to the same path, as a training does that keeps its latest state.
+    """
+
+    parts: Checkpoint
+
+    @property
+    def steps(self) -> int:
+        """How many times `step` is called."""
+        return self.parts.steps or DEFAULT_STEPS
+
+    def __call__(self, directory: Path, resume: bool) -> None:
+        """Train, save, and train on until the recorder ends it; when resumed, load and train on."""
+        build, step, save = self.parts.build, self.parts.step, self.parts.save
+        assert build is not None
+        assert step is not None
+        assert save is not None
+        path = directory / self.parts.files
+        halfway = self.steps // 2
+        saves = () if resume else (halfway, (halfway + self.steps) // 2)
+        state = self._load(path) if resume else build()
+        for made in range(1, self.steps + 1):
+            step(state)
+            if made in saves:
+                save(state, path)
+
+    def _load(self, path: Path) -> Any:
+        """Return the state that was saved: put into one built anew, or made by `load` itself."""
+        build, load = self.parts.build, self.parts.load
+        assert build is not None
+        assert load is not None
+        taken = signature(load).parameters.values()
+        needed = [p for p in taken if p.default is Parameter.empty and p.kind is not p.VAR_KEYWORD]
+        if len(needed) == 1:
+            return load(path)
+        state = build()
+        load(state, path)
+        return state

@@ -130,7 +130,7 @@ def shut(iterator: Any, loader: Any, healthy: bool = True) -> None:
     for one in {id(one): one for one in (iterator, held)}.values():
         close = getattr(one, "_shutdown_workers", None)
         if callable(close):
-            if not healthy or _has_lost_a_worker(one):
+            if not healthy or any(worker.exitcode for worker in getattr(one, "_workers", ())):
                 _kill(one)
             with suppress(Exception):
                 close()
@@ -151,11 +151,6 @@ def _kill(iterator: Any) -> None:
     # A worker that was killed while it looked at this event holds its lock for ever.
     if hasattr(iterator, "_workers_done_event"):
         iterator._workers_done_event = threading.Event()  # noqa: SLF001 there is nobody left to tell
-
-
-def _has_lost_a_worker(iterator: Any) -> bool:
-    """Say whether a worker process has ended otherwise than by itself."""
-    return any(worker.exitcode for worker in getattr(iterator, "_workers", ()))
 
 
 @contextmanager

@@ -54,16 +54,11 @@ def meaning_of(name: str) -> Meaning | None:
     text = " ".join(listed)
     for role, names in _COUNTERS.items():
         if text in names:
-            return Meaning(role, _rank_of_counter(text))
+            return Meaning(role, 0 if "global" in text or "update" in text else 1)
     words = set(listed)
     if words & EVALUATION and not words & {"lr", "step", "time", "runtime"}:
         return _evaluated(words - EVALUATION - TRAINING - _PLAIN)
     return _trained(name, words - TRAINING - _PLAIN)
-
-
-def _rank_of_counter(text: str) -> int:
-    """Return how plain a counter is: that of all steps goes before that of an epoch."""
-    return 0 if "global" in text or "update" in text else 1
 
 
 def _trained(name: str, words: set[str]) -> Meaning | None:

@@ -112,7 +112,7 @@ def _settle_parts(main: LoggedColumn, columns: dict[str, LoggedColumn]) -> list[
         told.append([])
         if part.rewound:
             old = [p for p in main.points if p.part < number and p.step >= part.first]
-            by_step = _by_step(rates, number) if rates else {}
+            by_step = {p.step: p.value for p in rates.points if p.part < number} if rates else {}
             told[-1] = [(p.step, p.value, by_step.get(p.step, nan)) for p in old[:_EDGE]]
             for column in columns.values():
                 column.points = [
@@ -137,11 +137,6 @@ def _parts(
             replaced=tuple((numbers.at(n), loss, rate) for n, loss, rate in replaced[case]),
             pause=part.time - main.parts[case - 1].until if case else nan,
         )
-
-
-def _by_step(column: LoggedColumn, before: int) -> dict[float, float]:
-    """Return the values of a column by step, of the parts before one."""
-    return {p.step: p.value for p in column.points if p.part < before}
 
 
 def _steps(
