@@ -1,9 +1,11 @@
 """How a command ends: with what it raised told, and with the exit code that stands for it."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -13,6 +15,7 @@ from typing import Any, Final, NoReturn, TextIO
 import typer
 
 from trainguard.command.output import say
+from trainguard.command.ranks import world
 from trainguard.core.errors import DeclarationError
 from trainguard.report.text import render_crash, render_traceback
 
@@ -139,3 +142,46 @@ def _account_for_exit(
         leave(status)
 
     return wrapper
+
+
+@contextmanager
+def end_in_order() -> Iterator[None]:
+    """
+    Let a launcher that ends this process, as another one died, leave it time for its report.
+
+    The script is left as by Ctrl-C, its `finally` blocks run; what comes after it is not ended.
+    """
+    owner = os.getpid()
+
+    def leave_script(number: int, _frame: object) -> None:
+        """Leave the script, once; a child of it ends as it would have."""
+        if os.getpid() != owner:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        signal.signal(number, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    alone = world() == 1 or threading.current_thread() is not threading.main_thread()
+    if alone or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, leave_script)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGTERM) is leave_script:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def name_port(failure: BaseException | None) -> str:
+    """Return a sentence where processes could not meet as their port is in use; else nothing."""
+    told = str(failure)
+    if "EADDRINUSE" not in told and "address already in use" not in told.lower():
+        return ""
+    number = re.search(r"port: (\d+)", told)
+    port = number[1] if number else os.environ.get("MASTER_PORT", "of the script")
+    return (
+        f"Port {port} is in use, perhaps by another run or by one that was killed. Give this one"
+        " another: `torchrun --standalone` takes a free one, otherwise set MASTER_PORT."
+    )

@@ -12,11 +12,8 @@ machine fails with what was found.
 import json
 import os
 import platform
-import re
-import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -49,7 +46,8 @@ class Others:
     What the other processes have left: findings and digests by rank, and who left nothing.
 
     known: what any of them has found of what a baseline holds, or is to hold. columns: those of
-    the digests, each once.
+    the digests, each once. handed: whether another process is to tell of all, as it waits for this
+    one: that can only go on once this one has ended.
     """
 
     found: dict[int, Found] = field(default_factory=dict)
@@ -57,6 +55,7 @@ class Others:
     missing: dict[int, str] = field(default_factory=dict)
     known: list[BaselineEntry] = field(default_factory=list)
     columns: dict[Any, Any] = field(default_factory=dict)
+    handed: bool = False
 
     def take(self, number: int, told: str) -> None:
         """Take what a process has left, if it is not of another version."""
@@ -99,15 +98,27 @@ def with_rank(trace: Trace[Any]) -> Trace[Any]:
     return replace(trace, conditions={**trace.conditions, **told})
 
 
-def own_file(path: Path) -> Path:
-    """Return the file that this process of a distributed run writes where one is asked for."""
-    return path.with_name(f"{path.name}.rank{rank()}") if rank() else path
+def own_file(path: Path, *, speaks: bool | None = None) -> Path:
+    """
+    Return the file that this process of a distributed run writes where one is asked for.
+
+    speaks: whether it tells of all, in the file of that very name.
+    """
+    first = not rank() if speaks is None else speaks
+    return path if first else path.with_name(f"{path.name}.rank{rank()}")
 
 
 def speaks() -> bool:
-    """Say whether this process tells of all: the first, or where that died the first that lives."""
+    """Say whether this process tells of all: the first, or where that is gone the next one."""
+    if not _on_one_machine():
+        with suppress(Exception):  # no store, or none that answers: as if nobody were gone
+            if rank() and _store().is_handed():
+                return rank() == 1
     with suppress(OSError), _share_state() as state:
-        there = {told["rank"]: "found" in told or is_running(each) for each, told in state.items()}
+        there = {
+            told["rank"]: "handed" not in told and ("found" in told or is_running(each))
+            for each, told in state.items()
+        }
         # One that was never seen may be on another machine.
         return not any(there.get(number, True) for number in range(rank()))
     return not rank()
@@ -138,49 +149,6 @@ def _sweep() -> None:
                 _write_state(stream, state)
 
 
-@contextmanager
-def end_in_order() -> Iterator[None]:
-    """
-    Let a launcher that ends this process, as another one died, leave it time for its report.
-
-    The script is left as by Ctrl-C, its `finally` blocks run; what comes after it is not ended.
-    """
-    owner = os.getpid()
-
-    def leave_script(number: int, _frame: object) -> None:
-        """Leave the script, once; a child of it ends as it would have."""
-        if os.getpid() != owner:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-            return
-        signal.signal(number, signal.SIG_IGN)
-        raise SystemExit(128 + number)
-
-    alone = world() == 1 or threading.current_thread() is not threading.main_thread()
-    if alone or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, leave_script)
-    try:
-        yield
-    finally:
-        if signal.getsignal(signal.SIGTERM) is leave_script:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-
-def name_port(failure: BaseException | None) -> str:
-    """Return a sentence where processes could not meet as their port is in use; else nothing."""
-    told = str(failure)
-    if "EADDRINUSE" not in told and "address already in use" not in told.lower():
-        return ""
-    number = re.search(r"port: (\d+)", told)
-    port = number[1] if number else os.environ.get("MASTER_PORT", "of the script")
-    return (
-        f"Port {port} is in use, perhaps by another run or by one that was killed. Give this one"
-        " another: `torchrun --standalone` takes a free one, otherwise set MASTER_PORT."
-    )
-
-
 def tell(found: Mapping[str, str], digest: Trace[Any], baseline: Baseline) -> None:
     """Leave what this process found, known or new, and its digest, for the one that speaks."""
     told = {"found": dict(found), "digest": digest.to_text(), "known": baseline.seen_text()}
@@ -193,8 +161,34 @@ def tell(found: Mapping[str, str], digest: Trace[Any], baseline: Baseline) -> No
         _store().put(rank(), text)
 
 
-def gather(*, failed: bool) -> Others:
-    """Wait for what the other processes leave, in bounded time, and say who left nothing."""
+def stand(place: str) -> None:
+    """Let the others know that this process waits for some of them in a call, or no longer does."""
+    if not _on_one_machine():
+        with suppress(Exception):
+            _store().stand(rank(), place)
+        return
+    with suppress(OSError), _share_state() as state:
+        own = state.get(str(os.getpid()), {"found": {}})
+        if "found" not in own:
+            own["stands"] = place
+
+
+def hand_over() -> None:
+    """Let the next process tell of all."""
+    if not _on_one_machine():
+        with suppress(Exception):
+            _store().hand_over()
+        return
+    with suppress(OSError), _share_state() as state:
+        state[str(os.getpid())]["handed"] = True
+
+
+def gather(*, failed: bool, hands_over: bool = False) -> Others:
+    """
+    Wait for what the other processes leave, in bounded time, and say who left nothing.
+
+    hands_over: whether it is another one's turn as soon as one of them waits for this one.
+    """
     others, waiting, began = Others(), set(range(world())) - {rank()}, monotonic()
     patience = _HURRY if failed else _PATIENCE
     try:
@@ -203,7 +197,9 @@ def gather(*, failed: bool) -> Others:
         why = f"it could not be asked: {type(error).__name__}. Give --trace, and `trainguard join`"
         return Others(missing=dict.fromkeys(waiting, why))
     while waiting:
-        here, gone, over = _processes() if store is None else (waiting, set(), waiting)
+        here, gone, over, stuck = (
+            _processes() if store is None else (waiting, set(), waiting, store.standing(waiting))
+        )
         late = monotonic() - began
         for each in sorted(waiting):
             told = None
@@ -220,6 +216,8 @@ def gather(*, failed: bool) -> Others:
                 waiting.discard(each)
         if late > patience:
             break
+        if hands_over and late > _HURRY and stuck & waiting:
+            return Others(handed=True)
         sleep(_POLL if waiting else 0)
     others.missing |= dict.fromkeys(waiting, "it was still running, or hung")
     return others
@@ -230,7 +228,7 @@ def leave(found: Mapping[str, str]) -> dict[int, Found]:
     own, me = {rank(): dict(found)}, str(os.getpid())
     try:
         with _share_state() as state:
-            state[me] = {"rank": rank(), "found": dict(found)}
+            state[me] = {**state.get(me, {}), "rank": rank(), "found": dict(found)}
             if any("found" not in told and is_running(each) for each, told in state.items()):
                 return {}
             everything = {told["rank"]: told.get("found", {}) for told in state.values()}
@@ -292,13 +290,14 @@ def _read_left(number: int) -> str | None:
     return None
 
 
-def _processes() -> tuple[set[int], set[int], set[int]]:
-    """Return who has begun on this machine, who has ended, and whose findings can be read."""
+def _processes() -> tuple[set[int], set[int], set[int], set[int]]:
+    """Return who has begun on this machine, has ended, has left its findings, and stands still."""
     with suppress(OSError), _share_state() as state:
         gone = {told["rank"] for each, told in state.items() if not is_running(each)}
         over = {told["rank"] for told in state.values() if "found" in told} | gone
-        return {told["rank"] for told in state.values()}, gone, over
-    return set(), set(), set()
+        stuck = {told["rank"] for told in state.values() if told.get("stands")} - over
+        return {told["rank"] for told in state.values()}, gone, over, stuck
+    return set(), set(), set(), set()
 
 
 def _on_one_machine() -> bool:

@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn, TextIO
@@ -17,7 +17,9 @@ from trainguard.command.exit import (
     INTERRUPTED,
     USAGE,
     account_for_exits,
+    end_in_order,
     leave_child,
+    name_port,
     report_error,
 )
 from trainguard.command.live import LiveAccount
@@ -75,7 +77,7 @@ def launch(order: RunRequest) -> int:
         recorder, spawned, failure = _record(order, program, live, end)
         flush()
         code = CLEAN if failure is None else report_error(failure, err)
-        if taken := ranks.name_port(failure):
+        if taken := name_port(failure):
             say(taken, err)
         # From here on the work is done: torchrun, say, may not cut off the account of it.
         with _ignore_termination():
@@ -153,7 +155,7 @@ def _record(
     from trainguard.observe.loop.run_script import execute, time_limit
     from trainguard.observe.loop.spawned import SpawnedProcesses
     from trainguard.observe.loop.stopped import Stopped
-    from trainguard.observe.loop.waiting import stand_at, watch_waiting
+    from trainguard.observe.loop.waiting import failed_at, stand_at, watch_waiting
 
     run, owner = order.subject, os.getpid()
     raised: Any = None
@@ -173,11 +175,12 @@ def _record(
             stack.enter_context(recorder)
             spawned.listen(recorder)
             account_for_exits(run.name, recorder.patches.replace)
-            patience = order.timeout if ranks.world() > 1 and order.judging else None
-            stack.enter_context(watch_waiting(patience, partial(end, recorder, spawned)))
+            told = partial(end, recorder, spawned), ranks.stand
+            several = ranks.world() > 1 and order.judging
+            stack.enter_context(watch_waiting(order.timeout, *told) if several else nullcontext())
             stack.enter_context(time_limit(order.timeout, Stopped))
             try:
-                with ranks.end_in_order():
+                with end_in_order():
                     execute(program)
                     recorder.thread.wait()
             except BaseException as error:
@@ -191,6 +194,8 @@ def _record(
     except BaseException as error:
         if error is not raised or is_ours(error):
             raise
+        stood = failed_at(raised) if ranks.world() > 1 else ""
+        recorder.trace = stand_at(recorder.trace, stood)
     else:
         recorder.trace = stand_at(recorder.trace, getattr(raised, "place", ""))
         raised = None  # the recorder's own stop
@@ -241,6 +246,7 @@ def _judge_and_report(
         verdicts, others = judge_others(
             order, trace, spawned, verdicts, failed=bool(code), speaks=speaks
         )
+        speaks &= not others.handed
     partly = missing or code or others.missing or not speaks or live.as_rows()
     whole = order.judging and not partly
     verdicts = _settle(order, verdicts, whole, err)
@@ -250,7 +256,7 @@ def _judge_and_report(
     written = not whole or write_baseline(held, err)
     if order.json is not None:
         plain = document(order.subject, verdicts, told, elsewhere)
-        written &= write_file(own_file(order.json), partial(render, plain), err)
+        written &= write_file(own_file(order.json, speaks=speaks), partial(render, plain), err)
     if order.trace is not None:
         written &= write_file(own_file(order.trace), trace.to_text, err)
     live.write_rest(verdicts, told.steps)

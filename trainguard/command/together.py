@@ -104,7 +104,13 @@ def judge_others(
     if not speaks:
         ranks.tell(reports_of(verdicts), own, order.baseline)
         return verdicts, ranks.Others()
-    others = ranks.gather(failed=failed)
+    # Who waits for this process gets an error as it ends, and not before: that one tells of all.
+    over = not failed and trace.conditions.get("ended") == "finished"
+    others = ranks.gather(failed=failed, hands_over=over)
+    if others.handed:
+        ranks.tell(reports_of(verdicts), own, order.baseline)
+        ranks.hand_over()
+        return verdicts, others
     order.baseline.see(others.known)
     return (*verdicts, *_judge_joined(order, own, others)), others
 

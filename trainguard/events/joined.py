@@ -49,7 +49,8 @@ def digest(trace: Trace[Any], rank: int, world: int) -> Trace[Any]:
     more = [replace(event, rank=rank) for event in trace if isinstance(event, own)]
     made = sum(step.span for course in steps.values() for step in course)
     ended = str(trace.conditions.get("ended", "finished"))
-    run = RankRun(rank=rank, world=world, steps=made, ended=ended)
+    stood = str(trace.conditions.get("standing", ""))
+    run = RankRun(rank=rank, world=world, steps=made, ended=ended, standing=stood)
     courses = [_course(rank, its, sums.get(name), told.get(name)) for name, its in steps.items()]
     return Trace(trace.subject, (run, *courses, *more), trace.conditions, trace.promises)
 

@@ -147,6 +147,7 @@ class RankRun(Event):
 
     rank, world: which one, of how many. steps: of all its optimizers. ended: how its run ended
     ("finished", "stopped", "failed"). missing: why nothing else is known of it, "" where it is.
+    standing: the line and the call in which it waited for others as it ended; "" elsewhere.
     """
 
     rank: int
@@ -154,6 +155,7 @@ class RankRun(Event):
     steps: int = 0
     ended: str = "finished"
     missing: str = ""
+    standing: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

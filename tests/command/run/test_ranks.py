@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from functools import partial
 
 import pytest
 
@@ -95,6 +96,15 @@ def test_the_last_one_has_the_findings_of_all(monkeypatch, tmp_path) -> None:
     processes[2] = os.getppid()
     for number in (1, 0, 2):
         as_rank(number, ranks.enter)
+    assert [as_rank(number, ranks.speaks) for number in processes] == [True, True, False]
+
+    processes[0] = os.getppid()  # the first one is done, and the second waits for it
+    as_rank(0, ranks.enter)
+    as_rank(1, ranks.stand, "train.py:12")
+    monkeypatch.setattr(ranks, "_HURRY", 0.0)
+    assert as_rank(0, partial(ranks.gather, failed=False, hands_over=True)).handed
+    as_rank(0, ranks.hand_over)
+    as_rank(0, ranks.leave, {})
     assert [as_rank(number, ranks.speaks) for number in processes] == [True, True, False]
 
 

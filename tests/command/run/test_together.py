@@ -105,25 +105,33 @@ def test_a_process_that_was_killed(folder, rank) -> None:
 
 
 @pytest.mark.slow
-def test_a_process_that_leaves_early(folder) -> None:
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_leaves_early(folder, rank) -> None:
     """With exit code 0, as if it were done: the others fail, and the report says who made less."""
     folder.write("train.py", TWO)
-    words = ("--ranks", "2", "--json", "out.json", "train.py", "leaves 1")
+    words = ("--ranks", "2", "--json", "out.json", "train.py", f"leaves {rank}")
     done = folder.process(*words, timeout=200)
     assert done.returncode == 3
     assert folder.found() == ["ranks_make_the_same_steps"], done.stdout + done.stderr
     assert "all 2 processes were judged together" in done.stdout
+    assert f"rank {rank} had left, rank {1 - rank} waits at train.py:" in done.stdout
+    assert done.stdout.count("= trainguard =") == 1
 
 
 @pytest.mark.slow
-def test_processes_of_two_machines(folder) -> None:
-    """Each has an agent of torchrun; what they found goes through its store to the first one."""
+@pytest.mark.parametrize(("fault", "speaker"), [("rate", 0), ("leaves 0", 1)])
+def test_processes_of_two_machines(folder, fault, speaker) -> None:
+    """
+    Each has an agent of torchrun; what they found goes through its store to the first one.
+
+    Where the other waits for the first, that leaves it to tell of both.
+    """
     folder.write("train.py", TWO)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         meeting = ("--master-addr=127.0.0.1", f"--master-port={free.getsockname()[1]}")
     launcher = ("-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", *meeting)
-    ours = ("-m", "trainguard", "run", "--json", "out.json", "train.py", "rate")
+    ours = ("-m", "trainguard", "run", "--json", "out.json", "train.py", fault)
     agents = [
         Started(
             [sys.executable, *launcher, f"--node-rank={number}", *ours],
@@ -136,9 +144,9 @@ def test_processes_of_two_machines(folder) -> None:
     ]
     with agents[0], agents[1]:
         printed = [agent.communicate(timeout=240)[0] for agent in agents]
-    assert "all 2 processes were judged together" in printed[0], printed
-    assert "= trainguard =" not in printed[1]
-    assert set(folder.found()) == FAULTS["rate"]
+    assert "all 2 processes were judged together" in printed[speaker], printed
+    assert "= trainguard =" not in printed[1 - speaker]
+    assert set(folder.found()) == FAULTS.get(fault, {"ranks_make_the_same_steps"})
 
 
 @pytest.mark.slow

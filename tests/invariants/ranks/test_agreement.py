@@ -165,9 +165,23 @@ def test_a_step_that_only_one_begins() -> None:
         return list(find_invariants("ranks.ranks_make_the_same_steps")[0].judge(trace))
 
     (found,) = judged("failed", "finished")
-    assert (found.measured, found.at.rank) == ("24 steps against 25", 1)
+    assert (found.measured, found.at.rank) == ("24 steps against 24 and one that was begun", 1)
     assert judged("finished", "finished") == []  # a look at something afterwards
     assert judged("failed", "failed") == []  # it took the other one with it
+
+
+def test_who_left_and_who_waits() -> None:
+    """The first process is told although it came to its end, and the line where the other waits."""
+    place = "/home/me/train.py:9, in forward"
+    waiting = RankRun(rank=1, world=2, ended="failed", standing=place)
+    gone = RankRun(rank=0, world=2)
+    trace = Trace("train", (gone, waiting, course(0), course(1)))
+    (found,) = find_invariants("ranks.ranks_make_the_same_steps")[0].judge(trace)
+    assert found.at == "step 24 of AdamW, rank 0"
+    assert found.why.startswith("rank 0 had left, rank 1 waits at train.py:9, in forward: perhaps")
+    between = replace(waiting, standing="/home/me/train.py:9, in all_reduce")  # of no pass
+    trace = Trace("train", (gone, between, course(0), course(1)))
+    assert list(find_invariants("ranks.ranks_make_the_same_steps")[0].judge(trace)) == []
 
 
 def test_metrics_of_one_process() -> None:

@@ -6,12 +6,13 @@ from typing import Any
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, note
-from trainguard.core.measure import integer, number
+from trainguard.core.measure import integer, number, ranks_text
 from trainguard.events.trace import Trace
 from trainguard.invariants.ranks.wording import evidence, odd_ones, ranks_of, replicas, runs
 
 _LEAST = 20  # steps, of which the first of each process is left out
 _LATE = 0.5  # of a step that a process waits for its data, while
+_TOLD = 2  # processes that wait, of which each is told where
 _PROMPT = 0.1  # of a step is what most wait
 
 
@@ -32,7 +33,7 @@ def ranks_make_the_same_steps(trace: Trace[Any]) -> Iterator[Finding]:
 
     Judges: how many steps each optimizer made, in processes that are replicas and came to their
         end; steps that another one had made, or begun and failed in, beyond those of one that had
-        ended.
+        ended. It says in which call the others waited for one that had left early.
     Allows: what differs under `join()`, which is for uneven inputs.
     Misses: steps that one process makes earlier than another.
     Why: a step that one process leaves out (an empty batch, a loss that is not finite, another
@@ -40,24 +41,44 @@ def ranks_make_the_same_steps(trace: Trace[Any]) -> Iterator[Finding]:
     Source: pytorch#69031; accelerate#2665; torchtitan#1733.
     """
     over = {run.rank for run in runs(trace) if run.ended == "finished" and not run.missing}
+    stood = {run.rank: run.standing for run in runs(trace) if run.rank not in over}
     for group in replicas(trace):
-        counts = {c.rank: c.made + (c.begun and c.rank not in over) for c in group.courses}
+        begun = {c.rank for c in group.courses if c.begun or _is_in_pass(stood.get(c.rank, ""))}
+        counts = {c.rank: c.made + (c.rank in begun - over) for c in group.courses}
         fewest = min((counts[rank] for rank in over & set(counts)), default=max(counts.values()))
         courses = [c for c in group.courses if c.rank in over or counts[c.rank] > fewest]
         made = [counts[course.rank] for course in courses]
         if len(set(made)) > 1:
-            odd = odd_ones(made, ranks_of(courses))
-            place = ranks_of(courses).index(odd[0])
-            own, other = courses[place], next(n for n in made if n != made[place])
+            left = [c.rank for c in courses if c.rank in over and counts[c.rank] == min(made)]
+            told = _tell_waiting(left, stood) if left else ""
+            odd = left if told else odd_ones(made, ranks_of(courses))
+            own = courses[ranks_of(courses).index(odd[0])]
+            other = next(c for c in courses if counts[c.rank] != counts[own.rank])
+            more = " and one that was begun" if counts[other.rank] > other.made else ""
             yield Finding(
                 f"the replicas of `{trace.subject}` make different numbers of steps",
                 group.at(min(made), odd),
-                integer(made[place], "steps") + f" against {other}",
+                integer(counts[own.rank], "steps") + f" against {other.made}{more}",
                 "as many in each process",
-                why="perhaps one process skips a batch or a loss, has a shorter loader (see"
+                why=told + "perhaps one process skips a batch or a loss, has a shorter loader (see"
                 " torch.distributed.algorithms.Join), or decides alone to stop",
                 source=own.source,
             )
+
+
+def _is_in_pass(standing: str) -> bool:
+    """Say whether a process was in a pass of the model as it waited for the others."""
+    return standing.endswith((", in forward", ", in backward"))
+
+
+def _tell_waiting(left: list[int], stood: dict[int, str]) -> str:
+    """Write who has left, and who waited: "rank 0 had left, rank 1 waits at train.py:12, ...: "."""
+    named = [
+        f"rank {rank} waits at " + place.replace("\\", "/").rpartition("/")[2]
+        for rank, place in sorted(stood.items())
+        if ", in " in place
+    ]
+    return f"{ranks_text(left)} had left, {', '.join(named[:_TOLD])}: " if named else ""
 
 
 @invariant("ranks", evidence=_lacks_times)

@@ -1,62 +1,122 @@
-"""A process whose time is over while it waits for others, in a call that nothing interrupts."""
+"""A process that waits for others, in a call that nothing interrupts: for too long, or in vain."""
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from math import inf
 from time import monotonic, perf_counter
-from types import FrameType
+from traceback import walk_tb
+from types import CodeType, FrameType
 from typing import Any
 
 from trainguard.events.base import Plain
 from trainguard.events.trace import Trace
 from trainguard.observe.loop.watch.runs.collectives import Collectives
-from trainguard.observe.tools.user_line import place_of
+from trainguard.observe.tools.user_line import foreign, place_of, user_frame
 
 _STILL = 5.0  # seconds in one and the same call, after the time was over
 _POLL = 0.5
+_WAITING = ("distributed", "nn/parallel")  # the folders of torch whose functions wait for others
+_LOST = ("connection", "gloo", "nccl", "timed out")  # in what torch says of others that are gone
 _WRITES = ("checkpoint", "pickle", "serialization", "shutil")  # what is never cut off
 
 
+class _Watch(threading.Thread):
+    """Sees from another thread when the main one stands still in a call of C."""
+
+    def __init__(
+        self, seconds: float, speak: Callable[[str], None], stand: Callable[[str], None]
+    ) -> None:
+        super().__init__(name="trainguard", daemon=True)
+        self.left, self.ending = threading.Event(), threading.Lock()
+        self._over, self._speak, self._stand = monotonic() + seconds, speak, stand
+        self._stood = False  # whether that has been told
+
+    def run(self) -> None:
+        """Look now and then whether anything moves."""
+        main, since, before = threading.main_thread().ident or 0, monotonic(), None
+        while not self.left.wait(_POLL):
+            frame = sys._current_frames().get(main)  # noqa: SLF001 there is no other way
+            place = (id(frame), frame.f_lasti) if frame is not None else None
+            if place == before and not _is_writing(frame):
+                self._stay(frame, since)
+                continue
+            since, before = monotonic(), place
+            if self._stood:
+                self._stood = False
+                self._stand("")
+
+    def _stay(self, frame: FrameType | None, since: float) -> None:
+        """Tell that the main thread stands still, or end the process, if it has for so long."""
+        now = monotonic()
+        if now - max(since, self._over) > _STILL:
+            with self.ending:  # the call may fail now, as another process has ended likewise
+                if not self.left.is_set():
+                    self._speak(place_of(frame))
+        elif now - since > _STILL and not self._stood and _name_call(_codes_inside(frame)):
+            self._stood = True
+            self._stand(place_of(frame))
+
+
 @contextmanager
-def watch_waiting(seconds: float | None, speak: Callable[[str], None]) -> Iterator[None]:
+def watch_waiting(
+    seconds: float | None, speak: Callable[[str], None], stand: Callable[[str], None]
+) -> Iterator[None]:
     """
-    Have another thread speak once the main one stands still in a call of C after so many seconds.
+    Have another thread watch whether the main one waits for other processes in a call of C.
 
     Neither an alarm nor Ctrl-C gets through to that: Python would act on them as the call returns.
-    What speaks ends the process; it is told where that stands.
+    stand: told where that is, and nothing once it goes on. speak: told likewise after so many
+    seconds; it ends the process.
     """
-    main = threading.main_thread()
-    if seconds is None or threading.current_thread() is not main:
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    left, ending = threading.Event(), threading.Lock()
-
-    def watch() -> None:
-        """Wait for the end of the time, then look whether anything moves."""
-        begun, before = monotonic(), None
-        if left.wait(seconds):
-            return
-        while not left.wait(_POLL):
-            frame = sys._current_frames().get(main.ident or 0)  # noqa: SLF001 there is no other way
-            place = (id(frame), frame.f_lasti) if frame is not None else None
-            if place != before or _is_writing(frame):
-                begun, before = monotonic(), place
-            elif monotonic() - begun > _STILL:
-                with ending:  # the call may fail now, as another process has ended likewise
-                    if not left.is_set():
-                        speak(place_of(frame))
-
-    threading.Thread(target=watch, name="trainguard", daemon=True).start()
+    watch = _Watch(inf if seconds is None else seconds, speak, stand)
+    watch.start()
     try:
         yield
     finally:
-        with ending:
-            left.set()
+        with watch.ending:
+            watch.left.set()
 
 
-def _name_call(recorder: Any) -> str:
+def failed_at(error: BaseException | None) -> str:
+    """Return the user's line and the call that has failed as others were gone, or nothing."""
+    if not isinstance(error, RuntimeError) or not any(w in str(error).lower() for w in _LOST):
+        return ""
+    trace = [*walk_tb(error.__traceback__)]
+    own = [i for i, (frame, _) in enumerate(trace) if foreign(frame.f_code.co_filename)]
+    if not own:
+        return ""
+    frame, line = trace[own[-1]]
+    call = _name_call(inner.f_code for inner, _ in trace[own[-1] + 1 :])
+    return f"{frame.f_code.co_filename}:{line}, in {call}" if call else ""
+
+
+def _codes_inside(frame: FrameType | None) -> list[CodeType]:
+    """Return what the user's code has called that is running in a frame, the outermost first."""
+    inside, user = [], user_frame(frame)
+    while frame is not None and frame is not user:
+        inside.append(frame.f_code)
+        frame = frame.f_back
+    return inside[::-1]
+
+
+def _name_call(codes: Iterable[CodeType]) -> str:
+    """Return the function that waits for other processes, the outermost of some, or nothing."""
+    for code in codes:
+        file, name = code.co_filename.replace("\\", "/"), code.co_name
+        if any(f"/torch/{folder}/" in file for folder in _WAITING) and name != "wrapper":
+            return name
+        if name == "backward" and "/torch/" in file:
+            return name
+    return ""
+
+
+def _name_recorded(recorder: Any) -> str:
     """Return what of torch.distributed a recorded process is in, or nothing."""
     if recorder.backward:
         return "backward"
@@ -66,7 +126,7 @@ def _name_call(recorder: Any) -> str:
 
 def end_recording(recorder: Any, place: str) -> None:
     """Write the trace from another thread: the training waits in a call that may never end."""
-    standing = ", in ".join(filter(None, (place, _name_call(recorder))))
+    standing = ", in ".join(filter(None, (place, _name_recorded(recorder))))
     recorder._ended = "stopped"  # noqa: SLF001 the recorder itself has no room for what is so rare
     recorder.patches.undo()
     recorder._write(perf_counter() - recorder._began)  # noqa: SLF001

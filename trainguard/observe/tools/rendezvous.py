@@ -1,6 +1,7 @@
 """The store of torchrun, to which processes on several machines say what they have to say."""
 
 import os
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +25,23 @@ class AgentStore:
         store = ours.TCPStore(host, port, None, False, _PATIENCE, wait_for_workers=False)
         again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self._store = ours.PrefixStore(f"trainguard/{again}", store)
+
+    def stand(self, rank: int, place: str) -> None:
+        """Say where a process waits for others, or by nothing that it no longer does."""
+        self._store.set(f"stands {rank}", place)
+
+    def standing(self, ranks: Iterable[int]) -> set[int]:
+        """Return which processes wait for others."""
+        told = [(rank, f"stands {rank}") for rank in ranks]
+        return {rank for rank, key in told if self._store.check([key]) and self._store.get(key)}
+
+    def hand_over(self) -> None:
+        """Say that the first process does not tell of all."""
+        self._store.set("handed", "1")
+
+    def is_handed(self) -> bool:
+        """Say whether another process than the first is to tell of all."""
+        return bool(self._store.check(["handed"]))
 
     def put(self, rank: int, text: str) -> None:
         """Say something, once."""
