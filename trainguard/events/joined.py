@@ -15,6 +15,7 @@ from trainguard.events.ranks import (
     Reduction,
     ReplicaSums,
     SavedFile,
+    SavedShards,
     ServedSamples,
     WorldRun,
     write_sums,
@@ -45,7 +46,7 @@ def digest(trace: Trace[Any], rank: int, world: int) -> Trace[Any]:
             steps.setdefault(event.optimizer, []).append(event)
     sums = {event.optimizer: event for event in trace if isinstance(event, ReplicaSums)}
     told = {e.optimizer: e for e in trace if isinstance(e, Scheduler) and e.metrics}
-    own = (SavedFile, ServedSamples, GroupCalls, Reduction)
+    own = (SavedFile, SavedShards, ServedSamples, GroupCalls, Reduction)
     more = [replace(event, rank=rank) for event in trace if isinstance(event, own)]
     made = sum(step.span for course in steps.values() for step in course)
     ended = str(trace.conditions.get("ended", "finished"))

@@ -69,6 +69,27 @@ class SavedFile(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SavedShards(Event):
+    """
+    A checkpoint in shards (torch.distributed.checkpoint), as one process finds it at its end.
+
+    rank: the process. name, folder: the folder that they are in, and of which machine it is.
+    shards: how many files its `.metadata` names. lost: how many of them are not there; missing: the
+        names of the first of these.
+    changed: whether files were added or taken away after the metadata was written.
+    """
+
+    rank: int = 0
+    name: str
+    folder: str
+    shards: int = 0
+    lost: int = 0
+    missing: tuple[str, ...] = ()
+    changed: bool = False
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServedSamples(Event):
     """
     What a loader has served one process of several in the first passes that it was trained on.
@@ -221,6 +242,7 @@ RANK_EVENTS = (
     WorldRun,
     ReplicaSums,
     SavedFile,
+    SavedShards,
     ServedSamples,
     GroupCalls,
     Reduction,

@@ -9,7 +9,7 @@ from trainguard.core.catalogue import catalogue, find_invariants
 from trainguard.core.finding import Finding, Rank
 from trainguard.events.joined import digest, join, share_columns
 from trainguard.events.loop import Step
-from trainguard.events.ranks import RankCourse, RankRun, SavedFile, write_sums
+from trainguard.events.ranks import RankCourse, RankRun, SavedFile, SavedShards, write_sums
 from trainguard.events.trace import Trace
 
 LOOKS = (-1, 0, 1, 2, 3, 4, 8)
@@ -216,6 +216,26 @@ def test_files_of_several_processes(second, rank) -> None:
     trace = Trace("train", (saved, other))
     found = list(find_invariants("ranks.one_rank_writes")[0].judge(trace))
     assert [one.rank for one in found] == ([rank] if rank else [])
+
+
+@pytest.mark.parametrize(
+    ("lost", "changed", "rank"),
+    [(1, False, Rank.BROKEN), (1, True, Rank.NOTE), (0, False, None)],
+)
+def test_shards_that_are_not_there(lost, changed, rank) -> None:
+    """Each process tells of the same folder; where that has changed since, it is a note."""
+    shards = SavedShards(
+        name="last",
+        folder="a:1:2",
+        shards=2,
+        lost=lost,
+        missing=("__1_0.distcp",) * lost,
+        changed=changed,
+    )
+    trace = Trace("train", (shards, replace(shards, rank=1)))
+    found = list(find_invariants("ranks.one_rank_writes")[0].judge(trace))
+    assert [one.rank for one in found] == ([rank] if rank else [])
+    assert all(one.at == "last, __1_0.distcp" for one in found)
 
 
 @pytest.mark.parametrize(

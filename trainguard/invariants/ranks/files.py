@@ -1,4 +1,4 @@
-"""Judgements of the files of several processes: each is written by one of them."""
+"""Judgements of the files of several processes: each is written by one of them, all are there."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -7,13 +7,14 @@ from typing import Any
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import at_step, portion, ranks_text
-from trainguard.events.ranks import SavedFile
+from trainguard.events.ranks import SavedFile, SavedShards
 from trainguard.events.trace import Trace
 
 
 def _lacks_files(trace: Trace[Any]) -> str:
     """Return why there are no files to compare."""
-    return "" if _files(trace) else "no process has saved a file by torch.save"
+    told = any(isinstance(event, SavedFile | SavedShards) for event in trace)
+    return "" if told else "no process has saved a file by torch.save"
 
 
 def _files(trace: Trace[Any]) -> list[list[SavedFile]]:
@@ -28,17 +29,22 @@ def _files(trace: Trace[Any]) -> list[list[SavedFile]]:
 @invariant("ranks", evidence=_lacks_files)
 def one_rank_writes(trace: Trace[Any]) -> Iterator[Finding]:
     """
-    A file is saved by one process at a time.
+    A file is saved by one process at a time, and of a checkpoint in shards all are there.
 
     Judges: the files that several processes of one machine save by torch.save after the same
         number of steps. A note before the first step: a cache may be filled under a lock.
-    Allows: files of other names, shards, other folders, another process at another step.
+        Of the last checkpoints of torch.distributed.checkpoint whether the files that their
+        `.metadata` names are in the folder; a note where the folder has changed since.
+    Allows: files of other names, shards, other folders, another process at another step; folders
+        that were taken away, metadata and all.
     Misses: files that are saved under another name first, and renamed; other ways to save; a
         folder that several machines share.
     Why: two processes write into one file at once, and what is read back is of neither, or cannot
-        be read at all.
-    Source: PyTorch tutorial Getting Started with Distributed Data Parallel ("Save and Load").
+        be read at all; nor can a checkpoint whose shards lie in folders of each process.
+    Source: PyTorch tutorial Getting Started with Distributed Data Parallel ("Save and Load");
+        pytorch, torch.distributed.checkpoint.save ("rank 0 ... a shared file system").
     """
+    yield from _find_lost_shards(trace)
     files = _files(trace)
     clashes = [(step, saved) for saved in files for step in _last_clash(saved)]
     if clashes:
@@ -53,6 +59,24 @@ def one_rank_writes(trace: Trace[Any]) -> Iterator[Finding]:
             why="perhaps `if dist.get_rank() == 0:` is missing",
             rank=Rank.BROKEN if step else Rank.NOTE,
             source=saved[0].source,
+        )
+
+
+def _find_lost_shards(trace: Trace[Any]) -> Iterator[Finding]:
+    """Yield a finding of the checkpoints whose metadata name files that are not there."""
+    found = {shards.folder: shards for shards in trace if isinstance(shards, SavedShards)}
+    lost = [shards for shards in found.values() if shards.lost]
+    if lost:
+        one = min(lost, key=lambda shards: shards.changed)
+        yield Finding(
+            f"a checkpoint of `{trace.subject}` lacks shards",
+            f"{one.name}, {', '.join(one.missing)}",
+            portion(one.lost, one.shards, "shards") + " that its .metadata names are missing",
+            "all in one folder",
+            why="perhaps each process saves to a folder of its own, as to the disk of its machine,"
+            " or one clears the folder while others write",
+            rank=Rank.NOTE if one.changed else Rank.BROKEN,
+            source=one.source,
         )
 
 

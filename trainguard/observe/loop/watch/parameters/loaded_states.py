@@ -13,7 +13,7 @@ from torch import nn
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.watcher import Watcher, shielded
-from trainguard.observe.tools.local_values import has_memory, start_of
+from trainguard.observe.tools.local_values import has_memory, is_sharded, local_values, start_of
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
@@ -291,13 +291,16 @@ def _gap(given: list[torch.Tensor], own: list[torch.Tensor]) -> float | None:
 def _may_be_one(given: torch.Tensor, own: torch.Tensor) -> bool:
     """Say whether two tensors may have the same numbers in different memory that can be read."""
     readable = given.device == own.device and has_memory(given) and bool(own.numel())
+    if is_sharded(given) or is_sharded(own):  # to read them, all processes would have to take part
+        return False
     return readable and given.shape == own.shape and start_of(given) != start_of(own)
 
 
 def _numbers_of(module: nn.Module) -> tuple[float, ...]:
     """Return a number of each of the last parameters of a module, by which its state is known."""
-    last = [p for p in module.parameters() if p.is_cpu and has_memory(p) and p.numel()][-_TENSORS:]
-    return tuple(float(p.detach().reshape(-1)[0]) for p in last)
+    there = [p for p in module.parameters() if p.is_cpu and has_memory(p)]
+    own = [v for p in there if (v := local_values(p)) is not None and v.numel()]
+    return tuple(float(values.reshape(-1)[0]) for values in own[-_TENSORS:])
 
 
 def _version(tensors: Iterable[torch.Tensor]) -> int:
