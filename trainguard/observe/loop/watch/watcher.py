@@ -12,12 +12,13 @@ every method that is called from a patch.
 
 from collections.abc import Callable, Iterable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, SupportsFloat, TypeVar
 
 import torch
 from torch import nn
 
 from trainguard.events.base import EVERYTHING, Event
+from trainguard.events.loop import Probe
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.patches import Patches
 
@@ -90,6 +91,13 @@ class Watcher:
     def finish(self) -> Iterable[Event]:
         """Return the events that add up the whole run."""
         return ()
+
+
+def make_probe(
+    name: str, measured: SupportsFloat, reference: SupportsFloat = 0.0, **rest: Any
+) -> Probe:
+    """Return a Probe event: what was found, what it is held against, and where."""
+    return Probe(probe=name, measured=float(measured), reference=float(reference), **rest)
 
 
 def shielded(method: F) -> F:

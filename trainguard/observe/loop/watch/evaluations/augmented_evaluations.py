@@ -12,10 +12,9 @@ from torch import nn
 from torch.utils.data import SequentialSampler
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.samples.batches import Batches, ServedBatch
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.fingerprint import fingerprint, hash_rows
 from trainguard.observe.tools.patches import Patches
@@ -99,12 +98,8 @@ class AugmentedEvaluations(Watcher):
         for own in self._sets.values():
             self.looked |= {"augmented"} if own.again >= _LEAST else set()
             if own.again >= _LEAST and own.passes > 2 and own.other == own.again and not own.unlike:
-                yield Probe(
-                    probe="augmented",
-                    measured=float(own.other),
-                    reference=float(own.passes),
-                    label=own.kind,
-                    source=own.source,
+                yield make_probe(
+                    "augmented", own.other, own.passes, label=own.kind, source=own.source
                 )
 
     def _take_down(self, served: ServedBatch, given: torch.Tensor) -> None:

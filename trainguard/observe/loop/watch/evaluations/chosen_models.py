@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
-from trainguard.observe.loop.watch.watcher import Columns, Watcher, now_and_then
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe, now_and_then
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.heap import living
 
@@ -50,6 +49,4 @@ class ChosenModels(Watcher):
         for kind, monitor, mode in sorted(self._found):
             self.looked.add("chosen")
             direction = 1.0 if mode == "max" else -1.0
-            yield Probe(
-                probe="chosen", measured=direction, reference=0.0, label=f"{kind} {monitor}"
-            )
+            yield make_probe("chosen", direction, 0.0, label=f"{kind} {monitor}")

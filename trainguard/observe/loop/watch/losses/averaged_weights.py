@@ -12,7 +12,7 @@ from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import SAME, Node, kind_of, saved
 from trainguard.observe.loop.watch.losses.policy_weights import LOG_PROBABILITY
-from trainguard.observe.loop.watch.watcher import Watcher, now_and_then
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
 from trainguard.observe.tools.user_line import caller
 
 _STEPS = {0, 1, 2, 4, 8, 16, 32}  # that are looked at
@@ -124,7 +124,7 @@ class AveragedWeights(Watcher):
                 source=source,
             )
         for source, steps in self._focal.items():
-            yield Probe(probe="focal", measured=float(steps), source=source)
+            yield make_probe("focal", steps, source=source)
 
 
 def _live(node: Node) -> list[Node]:

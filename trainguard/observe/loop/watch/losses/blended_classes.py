@@ -9,10 +9,9 @@ import torch
 from torch.nn import functional
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
-from trainguard.observe.loop.watch.watcher import Watcher, shielded
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe, shielded
 from trainguard.observe.tools.fingerprint import hash_rows
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
@@ -44,12 +43,7 @@ class BlendedClasses(Watcher):
         """Return what was found."""
         self.looked |= {"blended"} if self._rows else set()
         if self._found:
-            yield Probe(
-                probe="blended",
-                measured=float(self._found),
-                reference=float(self._rows),
-                source=self._source,
-            )
+            yield make_probe("blended", self._found, self._rows, source=self._source)
 
     def _resizes(self, resize: Callable[..., Any]) -> Callable[..., Any]:
         """Return an `interpolate` that remembers blends of classes."""

@@ -11,7 +11,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.gradients import autograd_graph
-from trainguard.observe.loop.watch.watcher import Columns, Watcher, now_and_then
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe, now_and_then
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.user_line import caller
 
@@ -71,13 +71,8 @@ class BroadcastLosses(Watcher):
         if count:
             step, name = self.recorder.steps, self._outputs[count]
             source = caller()
-            self._found[source] = Probe(
-                probe="broadcast",
-                measured=float(count * count),
-                reference=float(count),
-                step=step,
-                label=name,
-                source=source,
+            self._found[source] = make_probe(
+                "broadcast", count * count, count, step=step, label=name, source=source
             )
 
     @now_and_then

@@ -7,10 +7,9 @@ from typing import Any
 import torch
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node
-from trainguard.observe.loop.watch.watcher import Watcher, now_and_then
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
 from trainguard.observe.tools.user_line import caller
 
 _STEPS = {0, 1, 2, 4, 8, 16}  # that are looked at
@@ -51,12 +50,8 @@ class Cosines(Watcher):
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
         if self._wrong:
-            yield Probe(
-                probe="cosines",
-                measured=float(self._wrong),
-                reference=float(self._steps),
-                label=self._label,
-                source=self._source,
+            yield make_probe(
+                "cosines", self._wrong, self._steps, label=self._label, source=self._source
             )
 
 

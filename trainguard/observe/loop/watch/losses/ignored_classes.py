@@ -10,10 +10,9 @@ from torch import nn
 
 from trainguard.core.names import words_of
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import user_frame, variables_of
 
@@ -67,13 +66,7 @@ class IgnoredClasses(Watcher):
         """Return what was found."""
         for source, own in self._places.items():
             if own is not None and own.left_out and own.is_certain:
-                yield Probe(
-                    probe="ignored",
-                    measured=float(own.left_out),
-                    reference=float(own.of),
-                    label=own.name,
-                    source=source,
-                )
+                yield make_probe("ignored", own.left_out, own.of, label=own.name, source=source)
 
     def _on_loss(
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor

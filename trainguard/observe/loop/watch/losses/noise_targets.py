@@ -8,11 +8,10 @@ import torch
 from torch import nn
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
 from trainguard.observe.loop.deferred import to_host
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.gradients import autograd_graph
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.local_values import start_of
 from trainguard.observe.tools.owners import named_tensors, words_in
@@ -99,13 +98,8 @@ class NoiseTargets(Watcher):
         share = max(_share(*part.tolist()) for part in sums if part[0])
         limit = _DEVIATIONS / sqrt(float(sums[0, 0]))
         if lost >= _BEATEN and limit <= _UNSEEN:
-            yield Probe(
-                probe="noise",
-                measured=share,
-                reference=limit,
-                step=len(rows),
-                label=self._name,
-                source=self._source,
+            yield make_probe(
+                "noise", share, limit, step=len(rows), label=self._name, source=self._source
             )
 
 

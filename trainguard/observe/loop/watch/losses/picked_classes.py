@@ -9,11 +9,10 @@ from typing import Any
 import torch
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
 from trainguard.observe.loop.deferred import to_host
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node, signed
-from trainguard.observe.loop.watch.watcher import Watcher, now_and_then
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
 from trainguard.observe.tools.user_line import caller
 
 _STEPS = {0, 1, 2, 4, 8, 16}  # that are looked at
@@ -81,22 +80,11 @@ class PickedClasses(Watcher):
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
         if self._twice:
-            yield Probe(
-                probe="twice",
-                measured=float(self._twice),
-                reference=float(self._looked),
-                source=self._source_of_twice,
-            )
+            yield make_probe("twice", self._twice, self._looked, source=self._source_of_twice)
         told = [(found, source) for picks, source in self._steps if (found := _read(picks))]
         wrong = [(next(filter(None, found)), source) for found, source in told if any(found)]
         if wrong:
-            yield Probe(
-                probe="picked",
-                measured=float(len(wrong)),
-                reference=float(len(told)),
-                label=wrong[0][0],
-                source=wrong[0][1],
-            )
+            yield make_probe("picked", len(wrong), len(told), label=wrong[0][0], source=wrong[0][1])
 
 
 def _read(picks: list[_Pick]) -> list[str]:

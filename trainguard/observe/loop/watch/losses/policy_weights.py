@@ -11,10 +11,9 @@ import torch
 from torch import distributions
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import SAME, Node, kind_of
-from trainguard.observe.loop.watch.watcher import Watcher, now_and_then, shielded
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then, shielded
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller, user_frames, variables_of
 
@@ -92,12 +91,8 @@ class PolicyWeights(Watcher):
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
         if self._found:
-            yield Probe(
-                probe="weight",
-                measured=float(self._found),
-                reference=float(self._seen),
-                label=self._name,
-                source=self._source,
+            yield make_probe(
+                "weight", self._found, self._seen, label=self._name, source=self._source
             )
 
     def _marking(self, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,10 +6,9 @@ from typing import Any
 import torch
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe
 from trainguard.observe.tools.patches import Patches
 
 _CALLS = 8  # of each place that are looked at: what is so in them is so in all
@@ -43,9 +42,7 @@ class SelfMatches(Watcher):
                 ("self", "view"), counts[::2], counts[1::2], strict=True
             ):
                 if tables and found == tables:
-                    yield Probe(
-                        probe=probe, measured=float(found), reference=float(tables), source=source
-                    )
+                    yield make_probe(probe, found, tables, source=source)
 
     def _on_loss(
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor

@@ -7,9 +7,8 @@ import torch
 from torch import nn
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
 from trainguard.observe.loop.locate_nonfinite import tensors_in
-from trainguard.observe.loop.watch.watcher import Watcher, now_and_then
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.local_values import has_rows, start_of
 from trainguard.observe.tools.owners import NEXT, named_tensors, words_in
@@ -68,13 +67,7 @@ class Transitions(Watcher):
             return
         stayed, every = (sum(counts) for counts in zip(*self._steps.values(), strict=True))
         if stayed:
-            yield Probe(
-                probe="moves",
-                measured=float(stayed),
-                reference=float(every),
-                step=len(self._steps),
-                source=self._source,
-            )
+            yield make_probe("moves", stayed, every, step=len(self._steps), source=self._source)
 
 
 def _is_table(tensor: torch.Tensor) -> bool:

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node
-from trainguard.observe.loop.watch.watcher import Watcher, now_and_then
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
 from trainguard.observe.tools.user_line import caller
 
 _STEPS = {0, 1, 2, 4, 8, 16, 32, 64}  # that are looked at
@@ -65,12 +64,8 @@ class AttendedPadding(Watcher):
         """Return what was found."""
         for name, sight in self._sights.items():
             if sight.padding:
-                yield Probe(
-                    probe="attended",
-                    measured=float(sight.padding),
-                    reference=float(sight.steps),
-                    label=name,
-                    source=sight.source,
+                yield make_probe(
+                    "attended", sight.padding, sight.steps, label=name, source=sight.source
                 )
 
     def _count(self, weight: torch.Tensor, padding: torch.Tensor, seen: list[torch.Tensor]) -> None:

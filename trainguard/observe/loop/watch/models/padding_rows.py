@@ -18,7 +18,7 @@ from trainguard.observe.loop.watch.gradients.autograd_graph import Node
 from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.losses.row_ends import RowEnds
-from trainguard.observe.loop.watch.watcher import Watcher, now_and_then
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.local_values import has_rows
 from trainguard.observe.tools.patches import Patches
@@ -255,13 +255,7 @@ class PaddingRows(Watcher):
 
         for name, ends in self._ends.items():
             if ends.are_left_out:
-                yield Probe(
-                    probe="ended",
-                    measured=float(ends.left_out),
-                    reference=float(ends.steps),
-                    label=name,
-                    source=ends.source,
-                )
+                yield make_probe("ended", ends.left_out, ends.steps, label=name, source=ends.source)
 
     def _unpacks(self, unpack: Callable[..., Any]) -> Callable[..., Any]:
         """Return a `pad_packed_sequence` that remembers what it unpacks."""

@@ -28,7 +28,7 @@ from trainguard.observe.loop.watch.models.module_copy import (
     difference,
     largest,
 )
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.fingerprint import checksums
 from trainguard.observe.tools.local_values import has_rows
@@ -147,13 +147,8 @@ class RepeatProbe(Watcher):
         self.looked |= {"repeat"} if made else set()
         if found is not None:
             measured, reference, source, kind = found
-            probe = Probe(
-                probe=kind,
-                measured=measured,
-                reference=reference,
-                step=forward.step,
-                label=forward.module,
-                source=source,
+            probe = make_probe(
+                kind, measured, reference, step=forward.step, label=forward.module, source=source
             )
             self._found[forward.module] = _Drawn(probe, kind != "repeat")
             self._count(self._found[forward.module], call.module, call.inputs)

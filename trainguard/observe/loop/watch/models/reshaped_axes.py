@@ -8,11 +8,10 @@ from typing import Any
 import torch
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node
 from trainguard.observe.loop.watch.gradients.term_gradients import TermGradients
-from trainguard.observe.loop.watch.watcher import Watcher, now_and_then
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
 from trainguard.observe.tools.user_line import caller
 
 _STEPS = {0, 1, 2, 4, 8}  # that are looked at
@@ -77,13 +76,7 @@ class ReshapedAxes(Watcher):
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
         for (probe, label), found in self._found.items():
-            yield Probe(
-                probe=probe,
-                measured=float(found.steps),
-                reference=float(self._steps),
-                label=label,
-                source=found.source,
-            )
+            yield make_probe(probe, found.steps, self._steps, label=label, source=found.source)
 
     def _look_at(self, view: Node, readers: dict[Node, list[Node]]) -> Iterator[tuple[str, str]]:
         """Yield the probe and its label for a view that exchanges axes without moving numbers."""

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Average, Probe
-from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
+from trainguard.events.loop import Average
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe, shielded
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.averaged_copies import AveragedCopy, Pair
 from trainguard.observe.tools.heap import Holders, holders, search
@@ -138,9 +138,7 @@ class AveragedCopies(Watcher):
             called = one.copy.module is not None and one.parts & self.recorder.called
             seldom = any(2 * times < steps for times in one.taken.values())  # else by the update
             if one.moved and one.instead and not (one.is_used() or called or seldom):
-                yield Probe(
-                    probe="unused", measured=float(steps), label=one.name, source=one.instead
-                )
+                yield make_probe("unused", steps, label=one.name, source=one.instead)
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look at each copy whose optimizer has stepped, where a look is due."""

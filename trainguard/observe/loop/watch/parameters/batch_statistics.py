@@ -11,7 +11,7 @@ from torch import nn
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.parameters.averaged_copies import AveragedCopies
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.user_line import caller
 
@@ -93,18 +93,12 @@ class BatchStatistics(Watcher):
         for name, source in self._alone.items():
             passes, alone, most = self._samples[name]
             if _OFTEN * alone <= passes:
-                yield Probe(
-                    probe="alone",
-                    measured=float(alone),
-                    reference=float(most),
-                    label=name,
-                    source=source,
-                )
+                yield make_probe("alone", alone, most, label=name, source=source)
         self.looked |= {"alone"} if self._samples else set()
         for ref, before, name in self._frozen:
             passes = int(layer.num_batches_tracked) - before if (layer := ref()) else 0
             if passes >= _FROZEN_PASSES:
-                yield Probe(probe="frozen statistics", measured=float(passes), label=name)
+                yield make_probe("frozen statistics", passes, label=name)
 
     def _look(self, forward: Forward, module: nn.Module, layers: list[nn.Module]) -> None:
         """Tell of a layer whose statistics are still those that it was made with."""

@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
-from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe
 from trainguard.observe.loop.window import Window, has_gradient
 
 _LEAST = 20  # watched steps: a phase, and not a look at what gradients would be
@@ -44,12 +43,8 @@ class LeftBehind(Watcher):
     def finish(self) -> Iterable[Event]:
         """Return what was found, where it went on to the end."""
         if self._row >= _LEAST and self._row > self._longest:
-            yield Probe(
-                probe="left behind",
-                measured=float(self._row),
-                reference=float(self._longest),
-                step=self._step,
-                label=self._label,
+            yield make_probe(
+                "left behind", self._row, self._longest, step=self._step, label=self._label
             )
 
     def _find_loose(self, window: Window) -> str:

@@ -12,7 +12,7 @@ from torch import nn
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
-from trainguard.observe.loop.watch.watcher import Watcher, shielded
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe, shielded
 from trainguard.observe.tools.local_values import has_memory, is_sharded, local_values, start_of
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
@@ -93,13 +93,8 @@ class LoadedStates(Watcher):
             self.looked.add("kept")
             step, loaded = self._loaded.get(source, (-1, -1))
             steps = " ".join(map(str, kept))
-            yield Probe(
-                probe="kept",
-                measured=float(step),
-                reference=float(loaded),
-                step=self.recorder.steps,
-                label=steps,
-                source=source,
+            yield make_probe(
+                "kept", step, loaded, step=self.recorder.steps, label=steps, source=source
             )
 
     def _takes(self, take: Callable[..., Any]) -> Callable[..., Any]:

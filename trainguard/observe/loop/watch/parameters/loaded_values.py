@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
 from trainguard.observe.loop.deferred import to_host
-from trainguard.observe.loop.watch.watcher import Watcher, shielded
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe, shielded
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.local_values import has_memory
 from trainguard.observe.tools.patches import Patches
@@ -148,12 +147,8 @@ class LoadedValues(Watcher):
             news, intact, moved, only_scaled = row.tolist()
             if news and intact and moved > 0 and not only_scaled and found < _FOUND:
                 found += 1
-                yield Probe(
-                    probe="overwritten",
-                    measured=moved,
-                    step=step,
-                    label=loaded.name,
-                    source=loaded.source,
+                yield make_probe(
+                    "overwritten", moved, step=step, label=loaded.name, source=loaded.source
                 )
 
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.module_names import find_repeats, unwrap
 from trainguard.observe.tools.user_line import caller
@@ -37,14 +37,7 @@ class SharedLayers(Watcher):
         for label, places in find_repeats(unwrap(module), forward.module):
             if len(self._found) < _MOST:
                 self._found.append(
-                    Probe(
-                        probe="shared",
-                        measured=float(places),
-                        reference=1.0,
-                        step=forward.step,
-                        label=label,
-                        source=source,
-                    )
+                    make_probe("shared", places, 1.0, step=forward.step, label=label, source=source)
                 )
 
     def finish(self) -> Iterable[Event]:

@@ -15,10 +15,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe, Scheduler
+from trainguard.events.loop import Scheduler
 from trainguard.observe.loop.watch.rates.schedule_plans import plan_length, told_expression
 from trainguard.observe.loop.watch.said.loggers import number_of
-from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe, shielded
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.heap import kinds
 from trainguard.observe.tools.patches import Patches
@@ -115,7 +115,7 @@ class Rates(Watcher):
             )
         for window, rate, base in self._last.values():
             if isinstance(rate, float) and 0 < rate < base:
-                yield Probe(probe="base rate", measured=rate, reference=base, label=window.name)
+                yield make_probe("base rate", rate, base, label=window.name)
 
     def _reported_rates(self, window: Window, groups: int) -> tuple[float, ...]:
         """Return what the scheduler of an optimizer, the latest advanced, says the rates are."""

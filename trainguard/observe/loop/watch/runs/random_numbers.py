@@ -15,7 +15,7 @@ from torch import nn
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.samples.batches import Batches
-from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe, shielded
 from trainguard.observe.loop.window import DENSE, Forward, Window
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller, foreign
@@ -104,12 +104,8 @@ class RandomNumbers(Watcher):
         self.looked |= {"random"} if self._counts else set()
         steps, repeated = max(self._counts.values(), key=lambda count: count[1], default=(0, 0))
         if repeated and self._again not in self._varied:
-            yield Probe(
-                probe="random",
-                measured=float(repeated),
-                reference=float(steps),
-                label=self._again,
-                source=self._sources[self._again],
+            yield make_probe(
+                "random", repeated, steps, label=self._again, source=self._sources[self._again]
             )
         for kind in self._evaluating - self._varied:
             opened = [draw for draw in self._openings if draw[0] == kind]

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.user_line import caller
 
@@ -64,12 +63,7 @@ class BatchedGraphs(Watcher):
         """Return what was found."""
         self.looked |= {"graphs"} if self._passes else set()
         if self._crowded:
-            yield Probe(
-                probe="graphs",
-                measured=float(self._crowded),
-                reference=float(self._passes),
-                source=self._source,
-            )
+            yield make_probe("graphs", self._crowded, self._passes, source=self._source)
 
     def _count(self, edges: torch.Tensor, graphs: torch.Tensor) -> None:
         """Count a batch of several graphs that have edges enough for all."""

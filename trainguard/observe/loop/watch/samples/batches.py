@@ -21,7 +21,7 @@ from trainguard.events.loop import Probe
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.runs.conditions import Conditions
 from trainguard.observe.loop.watch.samples.host_copies import HostCopies
-from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe, shielded
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.fingerprint import fingerprint, hash_rows
 from trainguard.observe.tools.local_values import has_memory, start_of
@@ -210,13 +210,7 @@ class Batches(Watcher):
         if self._found is None:
             label = f"input of {forward.module}, {forward.samples} samples"
             reference = float(served.batches)
-            self._found = Probe(
-                probe="batches",
-                measured=1.0,
-                reference=reference,
-                label=label,
-                source=served.source,
-            )
+            self._found = make_probe("batches", 1.0, reference, label=label, source=served.source)
 
     def _next(self, advance: Callable[..., Any]) -> Callable[..., Any]:
         """Return the `__next__` of loaders' iterators, telling how long it took and what came."""

@@ -12,7 +12,7 @@ from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.samples.batches import Batches, ServedBatch
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.fingerprint import hash_rows
 from trainguard.observe.tools.local_values import has_rows
@@ -124,9 +124,7 @@ class Labels(Watcher):
         for columns in found[:1]:
             last = f" to {min(columns.equal) + columns.width - 1}" if columns.width > 1 else ""
             label = f"column {min(columns.equal)}{last} of the input"
-            yield Probe(
-                probe="target", measured=1.0, reference=1.0, label=label, source=columns.source
-            )
+            yield make_probe("target", 1.0, 1.0, label=label, source=columns.source)
 
     def _latest_input(self) -> torch.Tensor | None:
         """Return the input of the latest pass that may learn, if it is still there."""

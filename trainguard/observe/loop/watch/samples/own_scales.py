@@ -9,7 +9,7 @@ from torch import nn
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.local_values import has_memory
 from trainguard.observe.tools.user_line import caller
@@ -110,13 +110,7 @@ class OwnScales(Watcher):
         self.looked.add("own scale")
         if trained.is_centred() and shown.is_standard():
             self._found.append(
-                Probe(
-                    probe="own scale",
-                    measured=float(shown.rows),
-                    reference=float(trained.rows),
-                    label=name,
-                    source=shown.source,
-                )
+                make_probe("own scale", shown.rows, trained.rows, label=name, source=shown.source)
             )
 
 

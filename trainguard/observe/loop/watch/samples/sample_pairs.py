@@ -11,12 +11,11 @@ import torch
 from torch import nn
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.samples.mirrored_targets import MirroredTargets
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.fingerprint import hash_rows
 from trainguard.observe.tools.patches import Patches
@@ -147,30 +146,15 @@ class SamplePairs(Watcher):
             if epochs.is_shuffled_apart:
                 changed, chance = epochs.share()
                 label = f"{len(epochs.second)} rows that came again"
-                yield Probe(
-                    probe="labels",
-                    measured=changed,
-                    reference=NOISE * chance,
-                    label=label,
-                    source=source,
-                )
+                yield make_probe("labels", changed, NOISE * chance, label=label, source=source)
         for source, mirrored in self._mirrored.items():
             mirrors, again = mirrored.counts
             self.looked |= {"mirrored"} if again else set()
             if mirrored.is_apart:
-                yield Probe(
-                    probe="mirrored",
-                    measured=float(mirrors),
-                    reference=float(again),
-                    source=source,
-                )
+                yield make_probe("mirrored", mirrors, again, source=source)
         for source, own in ({} if self._unknown else self._evaluated).items():
-            yield Probe(
-                probe="held out",
-                measured=float(len(own.known)),
-                reference=float(len(own.pairs)),
-                step=len(self._trained),
-                source=source,
+            yield make_probe(
+                "held out", len(own.known), len(own.pairs), step=len(self._trained), source=source
             )
 
     def _on_loss(

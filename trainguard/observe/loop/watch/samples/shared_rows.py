@@ -17,7 +17,7 @@ from trainguard.observe.loop.watch.samples.overlapping_windows import (
     Runs,
     runs_in,
 )
-from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
@@ -176,12 +176,8 @@ class SharedRows(Watcher):
             windows = own.windows
             self.looked |= {"windows"} if windows.passes else set()
             if windows.passes and windows.inside == windows.passes:
-                yield Probe(
-                    probe="windows",
-                    measured=float(windows.known),
-                    reference=float(windows.rows),
-                    step=len(own.learned),
-                    source=own.source,
+                yield make_probe(
+                    "windows", windows.known, windows.rows, step=len(own.learned), source=own.source
                 )
             shared = own.find_shared() if own.done else None
             if shared is not None:
