@@ -91,7 +91,9 @@ class CurveExtension(SingleFileSnapshotExtension):
         # Other extensions are told to leave our files alone (see `plugin`), and we are not.
         ignored = options.get("ignore_extensions") or ()
         options["ignore_extensions"] = [each for each in ignored if each != SUFFIX]
-        judges_all = _judges_all(getattr(test_location.item, "config", None))
+        config = getattr(test_location.item, "config", None)
+        settings = None if config is None else config.stash.get(SETTINGS, None)
+        judges_all = settings is not None and not settings.select and not settings.ignore
         kept = SnapshotCollections()
         for found in super().discover_snapshots(test_location=test_location, **options):
             if found.location.endswith(f".{SUFFIX}") and _is_due(found.location, judges_all):
@@ -194,12 +196,6 @@ class SnapshotArchive:
         """Return the file of a snapshot."""
         index = f"{self._prefix}{name}"
         return Path(CurveExtension.get_location(test_location=self._location, index=index))
-
-
-def _judges_all(config: Any) -> bool:
-    """Say whether all invariants of collected subjects are judged, so that none is left out."""
-    settings = None if config is None else config.stash.get(SETTINGS, None)
-    return settings is not None and not settings.select and not settings.ignore
 
 
 def _owner_and_name(file: Path) -> tuple[tuple[str, str], str]:

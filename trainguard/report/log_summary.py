@@ -22,7 +22,8 @@ def headline(trace: Trace[Any]) -> str:
     more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
     unit, count = str(told.get("unit", "row")), int(_number(told.get("steps")))
     rows = f"{count:,} row{'s' * (count != 1)}"
-    span = _span(trace, unit)
+    steps = [event.step for event in trace if isinstance(event, Step)]
+    span = f", {unit} {steps[0]} to {steps[-1]}" if steps else ""
     return f"{trace.subject}: {rows}{span}, {told.get('log')}: {', '.join(listed[:_SHOWN])}{more}"
 
 
@@ -92,12 +93,6 @@ def _clock(trace: Trace[Any]) -> str:
 def _number(value: object) -> float:
     """Return a number of the header, or 0."""
     return float(value) if isinstance(value, int | float) else 0.0
-
-
-def _span(trace: Trace[Any], unit: str) -> str:
-    """Say from which step to which a log goes."""
-    steps = [event.step for event in trace if isinstance(event, Step)]
-    return f", {unit} {steps[0]} to {steps[-1]}" if steps else ""
 
 
 def _best(trace: Trace[Any]) -> Evaluation | None:

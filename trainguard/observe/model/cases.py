@@ -84,14 +84,9 @@ def call(network: ModelCase, sizes: dict[str, int]) -> str:
     fed = [
         f"{name}={_value(domain, every, network.structure.arguments.get(name))}"
         for name, domain in network.model.inputs.items()
-        if name in _called_with(network)
+        if name in forward_inputs(network.model.model, network.model.loss, network.model.inputs)
     ]
     return f"{_build_code(network)}({', '.join(fed)})"
-
-
-def _called_with(network: ModelCase) -> set[str]:
-    """Return the inputs of `forward`, as far as the declaration tells."""
-    return forward_inputs(network.model.model, network.model.loss, network.model.inputs)
 
 
 def _build_code(network: ModelCase) -> str:

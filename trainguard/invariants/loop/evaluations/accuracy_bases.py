@@ -195,7 +195,12 @@ def add_up(scores: Sequence[Score]) -> dict[str, Count]:
 def truths(said: Logged, bases: Sequence[Basis]) -> Iterator[float]:
     """Yield what may truly be said; of a training only where no evaluation is meant."""
     for basis in _meant(said, bases):
-        yield from _truths_of(basis)
+        for count in (basis.counts[name] for name in TRUE if name in basis.counts):
+            yield from (count.share, count.mean)
+        # The best so far may be meant, or in training the mean so far.
+        yield basis.best if basis.part == "evaluation" else basis.so_far.share
+        for one in basis.scores:
+            yield from (way[3] for way in one.ways if way[0] in TRUE)
 
 
 def near_truths(said: Logged, bases: Sequence[Basis]) -> Iterator[float]:
@@ -212,16 +217,6 @@ def _meant(said: Logged, bases: Sequence[Basis]) -> list[Basis]:
     measured = any(basis.part == "evaluation" for basis in bases)
     plain = not (measured and means_evaluation(said.name))
     return [basis for basis in bases if plain or not basis.steady]
-
-
-def _truths_of(basis: Basis) -> Iterator[float]:
-    """Yield what may truly be said of a place."""
-    for count in (basis.counts[name] for name in TRUE if name in basis.counts):
-        yield from (count.share, count.mean)
-    # The best so far may be meant, or in training the mean so far.
-    yield basis.best if basis.part == "evaluation" else basis.so_far.share
-    for one in basis.scores:
-        yield from (way[3] for way in one.ways if way[0] in TRUE)
 
 
 def is_far(basis: Basis, name: str) -> bool:

@@ -174,7 +174,7 @@ def _masked(call: ModuleCall) -> tuple[torch.Tensor, torch.Tensor] | None:
             if mask is labels or mask.shape != labels.shape or not _is_mask(mask):
                 continue
             for ignored in (mask == 0, mask != 0):
-                if _is_filled(labels, ignored):
+                if _is_constant(labels[ignored]) and not _is_constant(labels[~ignored]):
                     return labels, ignored
     return None
 
@@ -182,11 +182,6 @@ def _masked(call: ModuleCall) -> tuple[torch.Tensor, torch.Tensor] | None:
 def _is_mask(tensor: torch.Tensor) -> bool:
     """Say whether a tensor holds nothing but zeros and ones, and both."""
     return bool(((tensor == 0) | (tensor == 1)).all()) and not _is_constant(tensor)
-
-
-def _is_filled(labels: torch.Tensor, ignored: torch.Tensor) -> bool:
-    """Say whether labels are one constant where they are ignored, and different elsewhere."""
-    return _is_constant(labels[ignored]) and not _is_constant(labels[~ignored])
 
 
 def _is_constant(tensor: torch.Tensor) -> bool:

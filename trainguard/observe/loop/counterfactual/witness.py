@@ -142,7 +142,7 @@ class Witness(Watcher):
             samples=self.samples,
             streams=(streams := read_streams_at()),
             drawn=streams != self._streams,
-            norms=self._norms(),
+            norms=[float(torch.linalg.vector_norm(gradient)) for gradient in self._held()],
             sketch=sketch(self._held()) if self.sketches or self.casts else None,
             casts=self.casts,
             compiled=getattr(self.noticed, "compiled", False),
@@ -162,10 +162,6 @@ class Witness(Watcher):
     def more(self) -> Report:
         """Return what else is to be reported."""
         return {}
-
-    def _norms(self) -> list[float]:
-        """Return the norm of each gradient that an optimizer has."""
-        return [float(torch.linalg.vector_norm(gradient)) for gradient in self._held()]
 
     def _held(self) -> Iterator[torch.Tensor]:
         """Yield the gradients that optimizers have, zeros where there is none."""
