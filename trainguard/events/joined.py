@@ -7,10 +7,11 @@ from statistics import fmean, median
 from types import MappingProxyType
 from typing import Any
 
-from trainguard.events.loop import Scheduler, Step
+from trainguard.events.loop import Evaluation, Scheduler, Step
 from trainguard.events.ranks import (
     GroupCalls,
     RankCourse,
+    RankEvaluations,
     RankRun,
     Reduction,
     ReplicaSums,
@@ -22,6 +23,7 @@ from trainguard.events.ranks import (
 )
 from trainguard.events.trace import Trace
 
+_EVALUATIONS = 256  # of a module, that are told
 _COMPARED = 64  # steps of runs of several numbers of processes
 _SHARED = (
     "names",
@@ -53,7 +55,8 @@ def digest(trace: Trace[Any], rank: int, world: int) -> Trace[Any]:
     stood = str(trace.conditions.get("standing", ""))
     run = RankRun(rank=rank, world=world, steps=made, ended=ended, standing=stood)
     courses = [_course(rank, its, sums.get(name), told.get(name)) for name, its in steps.items()]
-    return Trace(trace.subject, (run, *courses, *more), trace.conditions, trace.promises)
+    events = run, *courses, *_evaluations(trace, rank), *more
+    return Trace(trace.subject, events, trace.conditions, trace.promises)
 
 
 def share_columns(digest: Trace[Any], known: dict[Any, Any]) -> Trace[Any]:
@@ -108,6 +111,19 @@ def add_up_world(traces: Sequence[Trace[Any]]) -> Iterator[WorldRun]:
             norms=tuple(row[0].norm for row in rows),
             source=each[0][0].source,
         )
+
+
+def _evaluations(trace: Trace[Any], rank: int) -> Iterator[RankEvaluations]:
+    """Yield the losses of the evaluations of each module."""
+    found: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for event in trace:
+        if isinstance(event, Evaluation) and not event.routine:
+            loss = event.loss if isnan(event.weighted) else event.weighted
+            if not isnan(loss):
+                found.setdefault((event.module, event.source), []).append((event.step, loss))
+    for (module, source), made in found.items():
+        steps, losses = zip(*made[:_EVALUATIONS], strict=True)
+        yield RankEvaluations(rank=rank, module=module, source=source, steps=steps, losses=losses)
 
 
 def _course(

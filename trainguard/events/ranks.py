@@ -180,6 +180,22 @@ class RankRun(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankEvaluations(Event):
+    """
+    The evaluations of one module in one process of several, the first 256 that have a loss.
+
+    rank: the process. module, source: which one, and where it was called. steps: how many steps had
+    been made at each. losses: the mean over its samples, or of its batches.
+    """
+
+    rank: int
+    module: str
+    source: str = ""
+    steps: tuple[int, ...] = ()
+    losses: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankCourse(Event):
     """
     The steps of one optimizer in one process of several: a column of `Step` in each tuple.
@@ -247,5 +263,6 @@ RANK_EVENTS = (
     GroupCalls,
     Reduction,
     RankRun,
+    RankEvaluations,
     RankCourse,
 )

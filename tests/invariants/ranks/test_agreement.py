@@ -9,7 +9,14 @@ from trainguard.core.catalogue import catalogue, find_invariants
 from trainguard.core.finding import Finding, Rank
 from trainguard.events.joined import digest, join, share_columns
 from trainguard.events.loop import Step
-from trainguard.events.ranks import RankCourse, RankRun, SavedFile, SavedShards, write_sums
+from trainguard.events.ranks import (
+    RankCourse,
+    RankEvaluations,
+    RankRun,
+    SavedFile,
+    SavedShards,
+    write_sums,
+)
 from trainguard.events.trace import Trace
 
 LOOKS = (-1, 0, 1, 2, 3, 4, 8)
@@ -216,6 +223,59 @@ def test_files_of_several_processes(second, rank) -> None:
     trace = Trace("train", (saved, other))
     found = list(find_invariants("ranks.one_rank_writes")[0].judge(trace))
     assert [one.rank for one in found] == ([rank] if rank else [])
+
+
+STEPS = (8, 16, 24, 32, 40, 48)
+OWN = ((5.0, 4.0, 6.0, 3.0, 6.0, 7.0), (5.0, 6.0, 4.0, 9.0, 3.0, 8.0))  # mean: 8, 24 and 40
+LOWEST = ((8, 16, 32), (8, 24, 40))
+
+
+@pytest.mark.parametrize(
+    ("saved", "rank"),
+    [
+        ([("best.pt", LOWEST[0]), ("best.pt", LOWEST[1])], Rank.BROKEN),
+        ([("best0.pt", LOWEST[0]), ("best1.pt", LOWEST[1])], Rank.NOTE),
+        ([("best.pt", LOWEST[0])], Rank.NOTE),
+        ([("best.pt", (8, 24, 40))], None),  # by the mean of all
+        ([("best.pt", (8, 24, 40)), ("best.pt", (8, 24, 40))], None),
+        ([("even.pt", (8, 24, 40)), ("even.pt", (16, 32, 48))], None),  # in turns
+        ([("last.pt", STEPS)], None),
+    ],
+)
+def test_models_chosen_by_own_losses(saved, rank) -> None:
+    """Broken where several save one file so, a note where one does or each has its own file."""
+    runs = [RankRun(rank=n, world=2, steps=48) for n in range(2)]
+    made = [
+        RankEvaluations(rank=n, module="Net", steps=STEPS, losses=losses)
+        for n, losses in enumerate(OWN)
+    ]
+    files = [
+        SavedFile(rank=n, name=name, folder="a:1:2", steps=steps)
+        for n, (name, steps) in enumerate(saved)
+    ]
+    decided = find_invariants("ranks.decisions_are_shared")[0]
+    trace = Trace("train", (*runs, course(0), course(1), *made, *files))
+    assert decided.evidence(trace) == ""
+    assert [one.rank for one in decided.judge(trace)] == ([rank] if rank else [])
+    same = [replace(one, losses=OWN[0]) for one in made]  # each evaluates the whole data
+    trace = Trace("train", (*runs, course(0), course(1), *same, *files))
+    assert list(decided.judge(trace)) == []
+
+
+def test_an_evaluation_after_which_one_leaves() -> None:
+    """A note of who left at once after it, where the losses of the others were others."""
+    runs = [RankRun(rank=0, world=2, steps=16), RankRun(rank=1, world=2, steps=16, ended="failed")]
+    made = [
+        RankEvaluations(rank=n, module="Net", steps=STEPS[:2], losses=losses[:2])
+        for n, losses in enumerate(OWN)
+    ]
+    decided = find_invariants("ranks.decisions_are_shared")[0]
+    more = course(0, made=16), course(1, made=24)
+    runs[1] = replace(runs[1], steps=24)
+    (found,) = decided.judge(Trace("train", (*runs, *more, *made)))
+    assert (found.rank, found.at) == (Rank.NOTE, "the evaluation after 16 steps, rank 0")
+    same = [replace(one, losses=OWN[0][:2]) for one in made]
+    assert list(decided.judge(Trace("train", (*runs, *more, *same)))) == []
 
 
 @pytest.mark.parametrize(

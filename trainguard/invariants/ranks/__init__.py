@@ -4,6 +4,7 @@
 from trainguard.invariants.ranks import replicas as replicas  # isort: skip
 from trainguard.invariants.ranks import sharded as sharded  # isort: skip
 from trainguard.invariants.ranks import optimizers as optimizers  # isort: skip
+from trainguard.invariants.ranks import decisions as decisions  # isort: skip
 from trainguard.invariants.ranks import collectives as collectives  # isort: skip
 from trainguard.invariants.ranks import reductions as reductions  # isort: skip
 from trainguard.invariants.ranks import data as data  # isort: skip

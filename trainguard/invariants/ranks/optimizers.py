@@ -1,23 +1,20 @@
 """Judgements of the optimizers of replicas: one plan, kept by all processes."""
 
 from collections.abc import Callable, Iterator
-from operator import attrgetter
 from typing import Any
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
-from trainguard.core.measure import number, portion, ranks_text
+from trainguard.core.finding import Finding
+from trainguard.core.measure import number, portion
 from trainguard.events.ranks import RankCourse
 from trainguard.events.trace import Trace
 from trainguard.invariants.ranks.wording import (
-    ROUNDING,
     ReplicaGroup,
     evidence,
     odd_ones,
     partings,
     ranks_of,
     replicas,
-    spread,
 )
 
 
@@ -26,13 +23,6 @@ def _lacks_scales(trace: Trace[Any]) -> str:
     missing = evidence(trace)
     scaled = any({*c.scales} - {1.0} for group in replicas(trace) for c in group.courses)
     return missing or ("" if scaled else "no loss was scaled")
-
-
-def _lacks_metrics(trace: Trace[Any]) -> str:
-    """Return why nobody decides by a number of its own."""
-    missing = evidence(trace)
-    told = any(sum(map(bool, _metrics(group))) > 1 for group in replicas(trace))
-    return missing or ("" if told else "no two replicas tell a scheduler a metric")
 
 
 @invariant("ranks", evidence=evidence)
@@ -83,42 +73,6 @@ def scale_is_shared(trace: Trace[Any]) -> Iterator[Finding]:
             )
 
 
-@invariant("ranks", evidence=_lacks_metrics)
-def decisions_are_shared(trace: Trace[Any]) -> Iterator[Finding]:
-    """
-    Replicas decide by the same numbers.
-
-    Judges: what each process tells its scheduler (ReduceLROnPlateau), time after time, in processes
-        that are replicas and made equally many steps. A note as long as the rates are alike.
-    Allows: a part in 1e4, as roundings make it. A scheduler that one process alone has told.
-    Misses: decisions that no scheduler makes: to stop early, which model was the best.
-    Why: the loss of a process's own share sinks when that of another does not; from the first
-        decision that differs each process follows a plan of its own.
-    Source: post-mortems, row D8; the documentation of Lightning's `sync_dist`.
-    """
-    for group in replicas(trace):
-        courses = [course for course in group.courses if course.metrics]
-        if len(courses) < 2 or not group.in_step or len({len(c.metrics) for c in courses}) > 1:
-            continue
-        places, length = partings(courses, attrgetter("metrics"))
-        apart = [i for i in places if spread([c.metrics[i] for c in courses]) > ROUNDING]
-        if apart:
-            first = [course.metrics[apart[0]] for course in courses]
-            parted, _ = partings(group.courses, attrgetter("rates"))
-            yield Finding(
-                f"the replicas of `{trace.subject}` decide by different numbers",
-                f"{courses[0].metric or 'the metric'} of {group.optimizer}'s scheduler, "
-                + ranks_text(ranks_of(courses)),
-                portion(len(apart), length, "times")
-                + f", first {number(min(first))} and {number(max(first))}",
-                "one number, which all processes have",
-                why="it is of one process's share of the data: dist.all_reduce it, or broadcast it"
-                " from one process",
-                rank=Rank.BROKEN if parted else Rank.NOTE,
-                source=courses[0].source,
-            )
-
-
 def _compare(
     trace: Trace[Any],
     group: ReplicaGroup,
@@ -142,11 +96,6 @@ def _compare(
             why=why,
             source=group.courses[0].source,
         )
-
-
-def _metrics(group: ReplicaGroup) -> list[tuple[float, ...]]:
-    """Return what each of some replicas has told its scheduler."""
-    return [course.metrics for course in group.courses]
 
 
 def _rates_text(rates: tuple[float, ...]) -> str:

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from trainguard.events.base import Event
 from trainguard.events.ranks import GENERATORS, ReplicaSums
 from trainguard.observe.loop.watch.runs.random_numbers import RandomNumbers, state_of
+from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.fingerprint import sum_bits
@@ -41,6 +42,7 @@ class _Summed:
     exchanged: int = 0
     sequence: tuple[int, ...] | None = ()
     generators: tuple[int, ...] = ()  # their states after the last step
+    turn: int = 0  # of the loader that served the last step; at its beginning that draws too
     draws: list[tuple[int, ...]] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     sums: list[torch.Tensor] = field(default_factory=list)
@@ -69,7 +71,7 @@ class Replicas(Watcher):
     """The ReplicaSums events, where several processes are in a group; nothing elsewhere."""
 
     makes = ("ReplicaSums",)
-    relies_on = ("RandomNumbers",)
+    relies_on = ("RandomNumbers", "Batches")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -89,7 +91,7 @@ class Replicas(Watcher):
             summed.exchanged += window.index > 0 and moved
             summed.sequence = sequence
             if summed.generators and len(summed.draws) < _DRAWS:
-                summed.draws.append(_compare_states(summed.generators, _read_generators()))
+                self._compare_draws(summed)
         return {}
 
     def after_step(self, window: Window) -> Columns:
@@ -135,6 +137,13 @@ class Replicas(Watcher):
             made.wrapper = weakref.ref(wrapper)
             made.replicas = group_text(distributed.get_process_group_ranks(wrapper.process_group))
         return made
+
+    def _compare_draws(self, summed: _Summed) -> None:
+        """See what was drawn since the last step; nothing where a loader has begun, which draws."""
+        served = self.recorder.watcher(Batches).recent
+        before, summed.turn = summed.turn, served[-1].turn if served else 0
+        drawn = _compare_states(summed.generators, _read_generators())
+        summed.draws.append(drawn if before == summed.turn else (0,) * len(drawn))
 
     def _keep_own(self, draws: tuple[int, ...]) -> tuple[int, ...]:
         """Return what generators have drawn that the user's own lines seeded, not a library's."""
