@@ -23,9 +23,7 @@ from trainguard.observe.loop.watch.gradients.gradients import Gradients
 
 OURS = trainguard.observe.__path__[0]
 STEPS, DENSE = 40, 20  # after the dense steps, one in 16 is watched
-SILENT = 20  # steps of all optimizers after which gradients that are always zero are looked for
 EARLY = 8  # steps that are all looked at more closely than most
-SURVEYED = 4  # times that the host may wait in such a step
 
 
 @pytest.fixture(autouse=True)
@@ -82,21 +80,24 @@ def test_a_recorded_training_is_the_same(training, device):
         assert torch.equal(own, other)
 
 
+def allowed(index: int) -> int:
+    """Return how often an optimizer's step may wait: once where a step before it was watched."""
+    return int(0 < index < DENSE or (index >= DENSE and index % 16 == 0))
+
+
 @pytest.mark.parametrize("training", TRAININGS)
 def test_a_watched_step_waits_once(training, device):
     """The recorder adds one copy for each optimizer's step that it watches, and no other."""
     steps, optimizers = added(training, device), 2 if training is adversarial else 1
-    for index in range(1, STEPS):
-        waited, where = steps[index]
-        watched = index <= DENSE or index % 16 == 0
-        surveyed = index < EARLY or index & (index - 1) == 0 or index % 32 == 0
-        allowed = SURVEYED if surveyed or index * optimizers == SILENT else watched
+    for index, (waited, where) in enumerate(steps):
         assert waited.sent == 0, f"step {index}: {where}"
-        assert waited.waits <= allowed * optimizers, f"step {index}: {where}"
+        waits = optimizers - 1 if not index else allowed(index) * optimizers
+        assert waited.waits <= waits, f"step {index}: {where}"
 
 
-def test_a_second_wait_is_noticed(device):
-    """A watcher that reads a value by itself is found, with the line that does."""
+@pytest.mark.parametrize("training", TRAININGS)
+def test_a_second_wait_is_noticed(training, device):
+    """A watcher that reads a value by itself is found at every step that is watched."""
     before_step = Gradients.before_step
 
     def reading(self, window):
@@ -105,8 +106,10 @@ def test_a_second_wait_is_noticed(device):
         return before_step(self, window)
 
     with patch.object(Gradients, "before_step", reading):
-        steps = added(regression, device)
-    assert steps[EARLY + 1][0].waits == 2
+        steps, optimizers = added(training, device), 2 if training is adversarial else 1
+    own = [waited.waits for waited, _ in steps]
+    assert own[0] == 2 * optimizers - 1
+    assert own[1:] == [2 * optimizers * allowed(index) for index in range(1, STEPS)]
 
 
 def test_a_model_that_is_gone_is_not_kept(device):

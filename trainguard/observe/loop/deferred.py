@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+ReadWith = Callable[[list[torch.Tensor]], list[torch.Tensor]]
+
 _PLAIN = frozenset((bool, int, float, str))  # most columns: told apart without much ado
 Waiting = dict[str, list[torch.Tensor]]  # the tensors in columns that have some
 
@@ -23,14 +25,21 @@ def is_on_accelerator(waiting: Waiting) -> bool:
     return any(not tensor.is_cpu for tensors in waiting.values() for tensor in tensors)
 
 
-def fetch(columns: dict[str, Any], waiting: Waiting | None = None) -> dict[str, Any]:
-    """Return the columns with every tensor turned into numbers, in one transfer per device."""
+def fetch(
+    columns: dict[str, Any], waiting: Waiting | None = None, read: ReadWith | None = None
+) -> dict[str, Any]:
+    """
+    Return the columns with every tensor turned into numbers, in one transfer per device.
+
+    read: what copies tensors to the host, where other numbers are to come in the same transfer.
+    """
     waiting = find_waiting(columns) if waiting is None else waiting
-    numbers = _numbers({id(tensor): tensor for own in waiting.values() for tensor in own})
+    tensors = {id(tensor): tensor for own in waiting.values() for tensor in own}
+    numbers = _numbers(tensors, read or to_host)
     return columns | {name: _settle(columns[name], numbers) for name in waiting}
 
 
-def _numbers(tensors: dict[int, torch.Tensor]) -> dict[int, list[float]]:
+def _numbers(tensors: dict[int, torch.Tensor], read: ReadWith) -> dict[int, list[float]]:
     """Fetch each tensor as a list of numbers; those of one accelerator come in one transfer."""
     numbers: dict[int, list[float]] = {}
     away: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
@@ -40,12 +49,15 @@ def _numbers(tensors: dict[int, torch.Tensor]) -> dict[int, list[float]]:
             numbers[key] = values if isinstance(values, list) else [values]
         else:
             away.setdefault(tensor.device, []).append((key, tensor))
-    for waiting in away.values():
-        parts = [tensor.detach().reshape(-1).double() for _, tensor in waiting]
-        values, position = torch.cat(parts).tolist(), 0
-        for (key, _), part in zip(waiting, parts, strict=True):
-            numbers[key] = values[position : position + len(part)]
-            position += len(part)
+    packed = [
+        torch.cat([tensor.detach().reshape(-1).double() for _, tensor in waiting])
+        for waiting in away.values()
+    ]
+    for waiting, here in zip(away.values(), read(packed) if packed else (), strict=True):
+        values, position = here.tolist(), 0
+        for key, tensor in waiting:
+            numbers[key] = values[position : position + tensor.numel()]
+            position += tensor.numel()
     return numbers
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from trainguard.events.base import EVERYTHING, Event, Plain
 from trainguard.observe.loop.counterfactual.forking import look_apart
-from trainguard.observe.loop.deferred import Waiting, fetch
+from trainguard.observe.loop.deferred import ReadWith, Waiting, fetch
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.tools.patches import Patches, unseen
 
@@ -95,10 +95,12 @@ class Faults:
             self.switch_off(watcher, describe(error))
             return []
 
-    def fetch(self, columns: Columns, waiting: Waiting | None = None) -> Columns:
+    def fetch(
+        self, columns: Columns, waiting: Waiting | None = None, read: ReadWith | None = None
+    ) -> Columns:
         """Fetch the columns of a step, each by itself where one of them cannot be fetched."""
         try:
-            return fetch(columns, waiting)
+            return fetch(columns, waiting, read)
         except Exception:  # noqa: BLE001 it is found out below which one it was
             return {k: v for name, value in columns.items() for k, v in self._fetch(name, value)}
 

@@ -14,8 +14,8 @@ class GradientCounts:
     The counts, the largest norms and the latest zeros, while a window holds the same parameters.
 
     last: what each has counted in the window that goes on, as of the last call of `count`; index:
-    the number of that window. The norms are compared on their device, and fetched by `norms()`
-    alone. No parameter is kept.
+    the number of that window. The norms are compared on their device, and fetched at the end, by
+    `norms()`, or by who asks for them. No parameter is kept.
     """
 
     def __init__(self, window: Window, last: list[int]) -> None:
@@ -25,9 +25,11 @@ class GradientCounts:
         self._list = window.received  # replaced where the window begins again
         self._largest: torch.Tensor | None = None
         self._dead: torch.Tensor | None = None  # watched steps in a row with a norm of zero
-        self._pending: list[tuple[torch.Tensor, tuple[int, ...] | None]] = []
+        self._pending: list[tuple[torch.Tensor, tuple[bool, ...] | None]] = []
+        self._had: tuple[tuple[bool, ...], torch.Tensor] | None = None
         self._places: tuple[int, ...] = ()
         self._index: torch.Tensor | None = None
+        self._told: list[float] = []  # the norms, when last asked for on an accelerator
 
     def fits(self, window: Window) -> bool:
         """Say whether the window still holds these parameters."""
@@ -55,7 +57,7 @@ class GradientCounts:
             self._largest = kept if self._largest is None else self._largest.to(norms.device)
         if len(norms) == len(self.counts):
             here = all(window.received)
-            self._pending.append((norms, None if here else tuple(window.received)))
+            self._pending.append((norms, None if here else tuple(map(bool, window.received))))
             if len(self._pending) >= _PENDING:
                 self._settle()
             return
@@ -77,7 +79,7 @@ class GradientCounts:
         zero = norms == 0
         for row, (_, received) in zip(zero, pending, strict=True):
             if received is not None:
-                row &= torch.tensor(received, device=norms.device) > 0
+                row &= self._mask_of(received, norms.device)
         self._largest = torch.fmax(self._largest, norms.nan_to_num(0.0, inf, -inf).amax(0))
         latest = zero.flip(0).long().cumprod(0).sum(0)
         before = 0 if self._dead is None else self._dead.to(norms.device)
@@ -88,10 +90,29 @@ class GradientCounts:
         self._settle()
         return [0] * len(self.counts) if self._dead is None else list(map(int, self._dead.tolist()))
 
+    def norms_away(self) -> list[torch.Tensor]:
+        """Return the largest norms, if they are on an accelerator: they can be asked for."""
+        self._settle()
+        return [] if self._largest is None or self._largest.is_cpu else [self._largest.clone()]
+
+    def take_norms(self, here: list[torch.Tensor]) -> None:
+        """Keep what was asked for and has come."""
+        self._told = here[0].tolist()
+
+    def known_norms(self) -> list[float]:
+        """Return the largest norms as far as nothing must be waited for; none if they are away."""
+        return self._told if self.norms_away() else self.norms()
+
     def norms(self) -> list[float]:
         """Fetch the largest norm of each parameter; zero where none was measured."""
         self._settle()
         return [0.0] * len(self.counts) if self._largest is None else self._largest.tolist()
+
+    def _mask_of(self, received: tuple[bool, ...], device: torch.device) -> torch.Tensor:
+        """Return which parameters got a gradient, sent to the device where it is another one."""
+        if self._had is None or self._had[0] != received or self._had[1].device != device:
+            self._had = received, torch.tensor(received, device=device)
+        return self._had[1]
 
     def _index_of(self, window: Window, device: torch.device) -> torch.Tensor:
         """Return the places of the parameters that have a gradient."""

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from trainguard.observe.loop.deferred import to_host
+from trainguard.observe.loop.reads import Ask, tell
 
 _MOST = 256  # examples
 _LEAST = 64
 _EACH = 32  # examples of one batch, so that they come from several
 _CALLS = 64
-_FETCHED = (9, 17, 33)  # calls at which rows of an accelerator are waited for; and the end
+_FETCHED = (9, 17, 33)  # calls at which rows of an accelerator are asked for; and the end
 _FEATURES = 1024
 _OUTPUTS = 64
 _HASHED = 512  # features that tokens are counted in
@@ -38,6 +38,7 @@ class Examples:
     _due: int = 1  # the next call that is looked at: one batch again and again has nothing new
     _known: set[int] = field(default_factory=set)
     _pending: list[torch.Tensor] = field(default_factory=list)
+    ask: Ask = tell  # has tensors told that may be on an accelerator
 
     def add(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
         """Remember rows of a batch that are not known yet."""
@@ -57,10 +58,13 @@ class Examples:
             self.settle()
 
     def settle(self) -> None:
-        """Look at the rows that were put aside; several batches of an accelerator come at once."""
+        """Ask for the rows that were put aside; several batches of an accelerator come at once."""
         pending, self._pending = self._pending, []
-        known = len(self._known)
-        here = iter(to_host(pending))
+        self.ask(pending, self._take)
+
+    def _take(self, tensors: list[torch.Tensor]) -> None:
+        """Look at the rows that were put aside, and have come."""
+        here, known = iter(tensors), len(self._known)
         for few, answers, same in zip(here, here, here, strict=True):
             self.same &= bool(same)
             keys = [hash(row.tobytes()) for row in few.contiguous().view(torch.uint8).numpy()]

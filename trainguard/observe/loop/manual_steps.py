@@ -41,6 +41,8 @@ class ManualSteps:
         self._tells = True  # whether what has moved once has always moved so far
         self._held: list[_Kept] = []
         self._moves = 0  # of what optimizers hold, without a step of theirs
+        self._away: list[torch.Tensor] = []  # of looks at it on an accelerator, whether it moved
+        self._due = _SURELY  # such looks that are read together
         self._left = False  # whether steps are left to the optimizers
         self._higher = False
         self._key: tuple[int, ...] = ()
@@ -49,6 +51,7 @@ class ManualSteps:
     def leave_to_optimizers(self) -> None:
         """Take down that an optimizer steps: what it holds is moved by nobody else."""
         self._left, self._held, self._moves = True, [], 0
+        self._away = []
 
     def takes(self, inputs: Sequence[Any], again: bool) -> bool:
         """
@@ -97,15 +100,16 @@ class ManualSteps:
         if is_transforming():  # values cannot be compared there; it is seen later
             return
         behind = self._before and self.recorder.functional.is_behind
-        if behind and not self.recorder.faults.look(_find_moved, self._before):
+        if behind and not self.recorder.faults.look(self._find_moved, self._before):
             return
         before, self._before = self._before, []
         held, self._held = self._held, []
         columns, self._columns = self._columns, {}
-        self._moves += bool(held and self.recorder.faults.look(_find_moved, held))
+        if held:
+            self.recorder.faults.look(self._see_moves, held)
         if self.window is None or not before:
             return
-        moved = self.recorder.faults.look(_find_moved, before)
+        moved = self.recorder.faults.look(self._find_moved, before)
         if not moved:
             self._tells, self._telling = self._tells and not self._telling, []
             return
@@ -130,6 +134,32 @@ class ManualSteps:
             kept = telling or self.window.parameters[:_SAMPLED]
             self._before = [(p, _sample(p).clone()) for p in kept]
             self.recorder.functional.stay(kept)
+
+    def _find_moved(self, before: list[_Kept]) -> list[torch.Tensor]:
+        """Return the parameters that differ from what they were."""
+        if all(old.is_cpu for _, old in before):
+            return [p for p, old in before if not torch.equal(_sample(p), old)]
+        # Whether there was a step must be known now: what waits for the device comes with it.
+        flags = self.recorder.store.read_now([_differs(p, old) for p, old in before])
+        return [p for (p, _), flag in zip(before, flags, strict=True) if flag]
+
+    def _see_moves(self, held: list[_Kept]) -> None:
+        """
+        Count whether what optimizers hold has moved without a step of theirs.
+
+        A training that adds up gradients before its first step never moves it: on an accelerator
+        several looks are waited for together, and ever more of them.
+        """
+        if all(old.is_cpu for _, old in held):
+            self._moves += bool(self._find_moved(held))
+            return
+        device = held[0][1].device
+        self._away.append(torch.stack([_differs(p, old).to(device) for p, old in held]).any())
+        if len(self._away) < self._due:
+            return
+        self._moves += sum(map(bool, self.recorder.store.read_now(self._away)))
+        self._away = []
+        self._due = max(1, _SURELY - self._moves) if self._moves else _SURELY * self._due
 
     def is_alone(self) -> bool:
         """Say whether there is no optimizer, nor was one that has stepped."""
@@ -184,9 +214,12 @@ def _held_by(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def _find_moved(before: list[_Kept]) -> list[torch.Tensor]:
-    """Return the parameters that differ from what they were."""
-    return [p for p, old in before if not torch.equal(_sample(p), old)]
+def _differs(parameter: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+    """Return whether a parameter differs from what it was, on the device where it was."""
+    now = _sample(parameter)
+    if now.shape != old.shape or now.device != old.device:
+        return torch.ones((), dtype=torch.bool, device=old.device)
+    return (now != old).any()
 
 
 def _sample(parameter: torch.Tensor) -> torch.Tensor:

@@ -28,6 +28,7 @@ from trainguard.observe.loop.functional_steps import FunctionalSteps
 from trainguard.observe.loop.live_looks import LiveLooks
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.manual_steps import ManualSteps
+from trainguard.observe.loop.reads import Reads
 from trainguard.observe.loop.stopped import Stopped
 from trainguard.observe.loop.thinning import EventStore
 from trainguard.observe.loop.training_thread import TrainingThread
@@ -97,7 +98,8 @@ class Recorder:
         self._looks_closer = True  # in this step all watchers are told, and not the usual ones
         self._counting = Lock()
         self._by_optimizer: dict[int, Window] = {}
-        self.store = EventStore(self.faults, self.keep)
+        self.reads = Reads(self.faults)
+        self.store = EventStore(self.faults, self.reads, self.keep)
         self._bare: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
         self._clock = count()
         self._began, self._ended = 0.0, "finished"
@@ -310,6 +312,7 @@ class Recorder:
     def _write(self, seconds: float) -> None:
         """Make the trace of all that was kept and of what the watchers add up."""
         self.faults.look(self.store.drain)
+        self.faults.look(self.reads.end)
         added = [event for watcher in self.watchers for event in self.faults.finish(watcher)]
         conditions: dict[str, Plain] = {
             "torch": torch.__version__,
@@ -329,4 +332,5 @@ class Recorder:
         self._by_optimizer, self._told = {}, {}
         self.hand, self.functional = ManualSteps(self), FunctionalSteps(self)
         self.faults = Faults((), self.patches)
-        self.store = EventStore(self.faults, self.keep)
+        self.reads = Reads(self.faults)
+        self.store = EventStore(self.faults, self.reads, self.keep)

@@ -3,10 +3,13 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import torch
+
 from trainguard.events.base import Event
 from trainguard.events.loop import Step
-from trainguard.observe.loop.deferred import find_waiting, is_on_accelerator
+from trainguard.observe.loop.deferred import ReadWith, find_waiting, is_on_accelerator
 from trainguard.observe.loop.faults import Faults
+from trainguard.observe.loop.reads import Reads
 from trainguard.observe.loop.watch.watcher import Columns
 
 _ALL = 64  # calls of one place that are all looked at
@@ -77,10 +80,11 @@ class EventStore:
     What is kept of a recording so far, and what is on its way from an accelerator.
 
     take: is told of each Step that is complete; a recorder may look at it before it keeps it here.
+    reads: what else is wanted from the accelerator, which comes with the columns of a step.
     """
 
-    def __init__(self, faults: Faults, take: Callable[[Event], None]) -> None:
-        self._faults, self._take = faults, take
+    def __init__(self, faults: Faults, reads: Reads, take: Callable[[Event], None]) -> None:
+        self._faults, self._reads, self._take = faults, reads, take
         self._kept: dict[tuple[type[Event], str], Thinned] = {}
         self._waiting: list[Columns] = []
 
@@ -102,11 +106,24 @@ class EventStore:
         else:
             self._take(Step(**self._faults.fetch(columns, waiting)))
 
-    def drain(self) -> None:
+    def drain(self, read: ReadWith | None = None) -> None:
         """Make Steps of what was still on its way from an accelerator."""
         waiting, self._waiting = self._waiting, []
         for columns in waiting:
-            self._take(Step(**self._faults.fetch(columns)))
+            self._take(Step(**self._faults.fetch(columns, read=read or self._reads.read_with)))
+
+    def read_now(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return copies of tensors on the host, in one transfer with all that was on its way."""
+        here: list[torch.Tensor] = []
+
+        def read(packed: list[torch.Tensor]) -> list[torch.Tensor]:
+            """Read what a step waits for, and the tensors with it."""
+            both = self._reads.read_with([*packed, *tensors])
+            here[:] = both[len(packed) :]
+            return both[: len(packed)]
+
+        self.drain(read)
+        return here or self._reads.read_with(tensors)
 
     def in_order(self) -> list[Event]:
         """Return the events in the order in which they were seen."""

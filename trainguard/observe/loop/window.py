@@ -216,5 +216,13 @@ def is_looked_at_closer(index: int) -> bool:
 
 def has_gradient(parameter: torch.Tensor) -> bool:
     """Say whether a parameter has a gradient that is not zero; sparse ones are taken to be so."""
+    given = is_given(parameter)
+    return given is not None and bool(given)
+
+
+def is_given(parameter: torch.Tensor) -> torch.Tensor | None:
+    """Return, where a gradient is, whether it has anything but zeros; None where there is none."""
     given = gradient_of(parameter)
-    return given is not None and (given.layout != torch.strided or bool(given.any()))
+    if given is None:
+        return None
+    return given.any() if given.layout == torch.strided else torch.ones((), dtype=torch.bool)

@@ -10,7 +10,6 @@ from torch import nn
 from trainguard.core.names import metric_of
 from trainguard.events.base import Event
 from trainguard.events.fit import Metrics
-from trainguard.observe.loop.deferred import to_host
 from trainguard.observe.loop.metric_values import Batch, perplexities, values_of
 from trainguard.observe.loop.watch.evaluations.evaluation_skill import EvaluationSkill
 from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, LossCalls
@@ -138,14 +137,22 @@ class EvaluationMetrics(Watcher):
         return self._count < _FIRST or any(metric_of(name) for name in said)
 
     def _measure_over(self) -> None:
-        """Compute the metrics of the evaluations that are over, whose numbers come together."""
-        pairs = [pair for own in self._over for pair in (*own.batches, *own.losses)]
-        here = iter(to_host([tensor for pair in pairs for tensor in pair]))
-        for own in self._over:
-            batches = [(_as_rows(next(here)), _as_rows(next(here))) for _ in own.batches]
-            losses = [(float(next(here)), int(next(here))) for _ in own.losses]
-            self._measure(own, batches, losses)
-        self._over.clear()
+        """Ask for the numbers of the evaluations that are over, and compute their metrics."""
+        over, self._over = self._over, []
+        pairs = [pair for own in over for pair in (*own.batches, *own.losses)]
+        sizes = [(own, len(own.batches), len(own.losses)) for own in over]
+        for own in over:
+            own.batches, own.losses = [], []
+
+        def take(tensors: list[torch.Tensor]) -> None:
+            """Compute the metrics of each."""
+            here = iter(tensors)
+            for own, batches, losses in sizes:
+                rows = [(_as_rows(next(here)), _as_rows(next(here))) for _ in range(batches)]
+                means = [(float(next(here)), int(next(here))) for _ in range(losses)]
+                self._measure(own, rows, means)
+
+        self.recorder.reads.ask(self, [tensor for pair in pairs for tensor in pair], take)
 
     def _measure(
         self, own: _Evaluation, batches: list[Batch], losses: list[tuple[float, int]]

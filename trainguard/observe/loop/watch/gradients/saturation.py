@@ -13,7 +13,8 @@ from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node
 from trainguard.observe.loop.watch.parameters.parameters import Parameters
-from trainguard.observe.loop.watch.watcher import Watcher, shielded
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
+from trainguard.observe.loop.window import Window
 
 _FROM, _GROWTH = 20, 4  # steps made before it is looked at, and how much later again
 _MOST_NODES = 4000
@@ -73,6 +74,12 @@ class Saturation(Watcher):
         if silent:
             self._flow = _Flow(loss.grad_fn, silent)
             self._flow.listen(self._note)
+
+    def after_step(self, window: Window) -> Columns:
+        """Ask for the norms in time, where they are on an accelerator."""
+        if self.recorder.steps + window.stride >= self._due:
+            self.recorder.watcher(Parameters).ask_norms(_FROM)
+        return {}
 
     def after_backward(self, loss: torch.Tensor) -> None:
         """See where the gradients have become zero."""

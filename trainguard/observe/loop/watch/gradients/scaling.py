@@ -135,18 +135,18 @@ class Scaling(Watcher):
         window.edit("unscale")
 
     @shielded
-    def _begin_step(self, optimizer: Any) -> tuple[Window, int, Columns]:
-        """Measure what the step will be made with, if it is not skipped."""
+    def _begin_step(self, optimizer: Any) -> tuple[Window, int]:
+        """See which step comes next; the optimizer tells of it, if it is not skipped."""
         window = self.recorder.window_of(_inner(optimizer))
         if not _unscales_inside(window):
             window.unscaled = True  # `step` unscales what nobody has unscaled before
-        return window, window.index, self.recorder.step_begins(window)
+        return window, window.index
 
     @shielded
-    def _end_step(self, window: Window, before: int, columns: Columns) -> None:
+    def _end_step(self, window: Window, before: int) -> None:
         """Record a step that was skipped: the optimizer has made none."""
-        if window.index == before:
-            self.recorder.step_ends(window, columns, skipped=True)
+        if window.index == before:  # the gradients that it would have been made with are there
+            self.recorder.step_ends(window, self.recorder.step_begins(window), skipped=True)
 
 
 def _factor(scaler: Any) -> torch.Tensor | float:

@@ -6,9 +6,10 @@ each class came. It is told the next targets before it learns from them, as the 
 two losses are compared on the very same calls.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from trainguard.events.base import Event
 from trainguard.events.fit import BaselineFit
 from trainguard.observe.loop.alike_samples import AlikeSamples, Number, mean_of
 from trainguard.observe.loop.held_out_regression import Examples
+from trainguard.observe.loop.reads import Take
 from trainguard.observe.loop.thinning import distance_of
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.losses.loss_calls import (
@@ -186,7 +188,12 @@ class ConstantPredictions(Watcher):
             sizes = {size for p in self.recorder.names.parameters() for size in p.shape}
             failed = not _looks_at_inputs(value)
             place = self._places[id(tally)] = _Place(tally, sizes=sizes, failed=failed)
+            place.examples.ask = partial(self._ask, place)
         self._attempt(place, lambda: self._look(place, scores, target, value))
+
+    def _ask(self, place: _Place, tensors: Sequence[torch.Tensor], take: Take) -> None:
+        """Have a place told of tensors, as long as nothing has failed there."""
+        self.recorder.reads.ask(self, tensors, lambda h: self._attempt(place, lambda: take(h)))
 
     def _attempt(self, place: _Place, look: Callable[[], None]) -> None:
         """Look at a place, as long as nothing has failed there."""

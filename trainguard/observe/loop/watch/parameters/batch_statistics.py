@@ -3,6 +3,8 @@
 import weakref
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +22,23 @@ _OFTEN = 4  # of passes with one sample, where that is the rule
 _FROZEN_AT = 2  # the pass that it is looked at in: at the first, nothing is set up yet
 _LOOKS = 16  # evaluations of one module that are looked at
 _BATCH_NORM = nn.modules.batchnorm._NormBase  # noqa: SLF001 what all of them derive from
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """
+    A look at the statistics of a module, whose numbers may come later.
+
+    called: its name. source: where it was called. names: those of the layers in evaluation mode.
+    whole: whether these are all.
+    """
+
+    module: "weakref.ref[nn.Module]"
+    called: str
+    source: str
+    step: int
+    names: list[str]
+    whole: bool
 
 
 class BatchStatistics(Watcher):
@@ -46,7 +65,7 @@ class BatchStatistics(Watcher):
         self._found: dict[str, Probe] = {}
         self._samples: dict[str, list[int]] = {}  # passes, those with one sample, and the most
         self._alone: dict[str, str] = {}  # where one sample was learned from first
-        self._frozen: list[tuple[weakref.ref[Any], int, str]] = []  # layers, batches at first
+        self._frozen: list[tuple[weakref.ref[Any], torch.Tensor, str]] = []  # with batches at first
 
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
@@ -61,7 +80,7 @@ class BatchStatistics(Watcher):
             self._frozen += [
                 (
                     weakref.ref(layer),
-                    int(layer.num_batches_tracked),
+                    layer.num_batches_tracked.clone(),
                     self.recorder.names.module(layer),
                 )
                 for layer in _batch_norms(module)
@@ -96,7 +115,7 @@ class BatchStatistics(Watcher):
                 yield make_probe("alone", alone, most, label=name, source=source)
         self.looked |= {"alone"} if self._samples else set()
         for ref, before, name in self._frozen:
-            passes = int(layer.num_batches_tracked) - before if (layer := ref()) else 0
+            passes = int(layer.num_batches_tracked - before) if (layer := ref()) else 0
             if passes >= _FROZEN_PASSES:
                 yield make_probe("frozen statistics", passes, label=name)
 
@@ -104,31 +123,47 @@ class BatchStatistics(Watcher):
         """Tell of a layer whose statistics are still those that it was made with."""
         self.looked.add("statistics")
         asleep = [layer for layer in layers if not layer.training]
-        still = _untouched(asleep)
-        if asleep == layers and not still:  # what has moved stays so
+        student = self._followed_by(module)
+        own_layers = _batch_norms(student) if student is not None else []
+        look = _Look(
+            weakref.ref(module),
+            forward.module,
+            forward.source,
+            self.recorder.steps,
+            [self.recorder.names.module(layer) for layer in asleep],
+            whole=asleep == layers,
+        )
+        numbers = [_numbers_of(asleep), _numbers_of(own_layers)] if asleep else []
+        self.recorder.reads.ask(self, numbers, partial(self._take, look))
+
+    def _take(self, look: "_Look", numbers: list[torch.Tensor]) -> None:
+        """Tell of a layer that is still as it was made, once its numbers are here."""
+        own, followed = [each.tolist() for each in numbers] or [[], []]
+        still = [(name, n) for name, (fresh, n) in zip(look.names, own, strict=True) if fresh]
+        module = look.module()
+        if look.whole and not still and module is not None:  # what has moved stays so
             self._looks[module] = _LOOKS, self.recorder.steps
-        if not still or forward.module in self._found:
+        if not still or look.called in self._found:
             return
-        tracked = max(int(layer.num_batches_tracked) for layer in still)
-        if tracked or self._follows_a_model(module):
-            self._found[forward.module] = Probe(
+        tracked = max(count for _, count in still)
+        if tracked or not all(fresh for fresh, _ in followed):
+            self._found[look.called] = Probe(
                 probe="statistics",
                 measured=float(tracked),
                 reference=float(len(still)),
-                step=self.recorder.steps,
-                label=self.recorder.names.module(still[0]),
-                source=forward.source,
+                step=look.step,
+                label=still[0][0],
+                source=look.source,
             )
 
-    def _follows_a_model(self, module: nn.Module) -> bool:
-        """Say whether a module is an average that moves, of a model whose statistics move."""
+    def _followed_by(self, module: nn.Module) -> nn.Module | None:
+        """Return the model that a module is an average of, if it is one that moves."""
         own = {id(part) for part in module.modules()}
         for copy, moved in self.recorder.watcher(AveragedCopies).moves():
             student = copy.follows.module()
             if moved and student is not None and id(copy.source) in own:
-                own_layers = _batch_norms(student)
-                return len(_untouched(own_layers)) < len(own_layers)
-        return False
+                return student
+        return None
 
 
 def _batch_norms(module: nn.Module) -> list[Any]:
@@ -137,10 +172,10 @@ def _batch_norms(module: nn.Module) -> list[Any]:
     return [m for m in kept if m.running_mean is not None and m.num_batches_tracked is not None]
 
 
-def _untouched(layers: list[Any]) -> list[Any]:
-    """Return the layers whose statistics are exactly those that they were made with."""
+def _numbers_of(layers: list[Any]) -> torch.Tensor:
+    """Return whether statistics are exactly those that they were made with, and their batches."""
     with torch.no_grad():
         fresh = [~one.running_mean.any() & (one.running_var == 1).all() for one in layers]
-    # All together: on an accelerator each would be waited for.
-    together = torch.stack([each.to(fresh[0].device) for each in fresh]).tolist() if fresh else []
-    return [layer for layer, is_fresh in zip(layers, together, strict=True) if is_fresh]
+        tracked = [one.num_batches_tracked for one in layers]
+        pairs = [torch.stack([a.to(b), b]) for a, b in zip(fresh, tracked, strict=True)]
+    return torch.stack([p.to(pairs[0].device) for p in pairs]) if pairs else torch.zeros(0, 2)

@@ -1,8 +1,10 @@
 """Watches parameters: whether they move, get gradients and are held, from first sight to last."""
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import compress
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ from trainguard.observe.loop.gradient_counts import GradientCounts
 from trainguard.observe.loop.watch.parameters.averaged_copies import AveragedCopies
 from trainguard.observe.loop.watch.parameters.thaws import Thaw, Thaws
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
-from trainguard.observe.loop.window import Window, gradient_of, has_gradient
+from trainguard.observe.loop.window import Window, gradient_of, has_gradient, is_given
 from trainguard.observe.tools.fingerprint import checksums, sample_elements
 from trainguard.observe.tools.local_values import has_memory
 
@@ -43,7 +45,7 @@ class ParameterHistory:
     parameter: weakref.ref[torch.Tensor]
     key: int
     form: tuple[torch.dtype, torch.Size]
-    bits: int | None
+    bits: int | None = None
     name: str = ""
     module: str = ""
     required: set[bool] = field(default_factory=set)
@@ -75,7 +77,7 @@ class Parameters(Watcher):
         self._known = (-1, -1)
         self._received: dict[int, tuple[GradientCounts, list[ParameterHistory | None]]] = {}
         self._rates: dict[tuple[int, int], float] = {}
-        self._frozen: dict[int, list[tuple[ParameterHistory, int | None]]] = {}
+        self._frozen: dict[int, tuple[list[ParameterHistory], list[int | None]]] = {}
         self._thaws = Thaws()
 
     def before_backward(self, loss: torch.Tensor) -> None:
@@ -101,15 +103,8 @@ class Parameters(Watcher):
 
     def after_step(self, window: Window) -> Columns:
         """See what the step has moved, among what was not seen to move before."""
-        frozen = [
-            (seen, before, parameter)
-            for seen, before in self._frozen.pop(id(window), ())
-            if (parameter := seen.parameter()) is not None
-        ]
-        samples = [sample_elements(parameter, _SAMPLED) for _, _, parameter in frozen]
-        now = checksums(samples) if samples else ()
-        for (seen, before, _), after in zip(frozen, now, strict=True):
-            seen.moved_frozen |= before != after
+        if id(window) in self._frozen:
+            self._look_at_frozen(*self._frozen.pop(id(window)))
         if window.index & (window.index - 1) == 0:
             self._compare()
         return {}
@@ -144,16 +139,22 @@ class Parameters(Watcher):
         """
         Return the parameters that got so many gradients or more, and none but zeros.
 
-        Norms are fetched only where a count reaches so far: to fetch is to wait for the device.
+        Of those on an accelerator what is known since `ask_norms`, if that was called in time.
         """
         return [
             parameter
             for received, every in self._received.values()
-            if max(received.counts, default=0) >= least
-            for seen, count, norm in zip(every, received.counts, received.norms(), strict=True)
+            if max(received.counts, default=0) >= least and (norms := received.known_norms())
+            for seen, count, norm in zip(every, received.counts, norms, strict=True)
             if count >= least and not norm and seen is not None and not seen.gradient
             if (parameter := seen.parameter()) is not None
         ]
+
+    def ask_norms(self, least: int) -> None:
+        """Ask for the norms of what got so many gradients or more, where they are not here."""
+        for received, _ in self._received.values():
+            if max(received.counts, default=0) >= least and (away := received.norms_away()):
+                self.recorder.reads.ask(self, away, received.take_norms)
 
     # What there is
 
@@ -179,10 +180,17 @@ class Parameters(Watcher):
         fresh = {
             id(p): p for p in self._present(stepping) if self._of(p) is None and not is_lazy(p)
         }
-        for parameter, bits in zip(fresh.values(), checksums([*fresh.values()]), strict=True):
-            self._take(parameter, bits)
+        taken = [self._take(parameter) for parameter in fresh.values()]
+        if taken:
+            self._ask_checksums([*fresh.values()], partial(_set_bits, taken))
 
-    def _take(self, parameter: torch.Tensor, bits: int | None) -> None:
+    def _ask_checksums(
+        self, tensors: list[torch.Tensor], take: Callable[[list[int | None]], None]
+    ) -> None:
+        """Have the checksums of tensors told without waiting for them."""
+        self.recorder.reads.ask_checksums(self, tensors, take)
+
+    def _take(self, parameter: torch.Tensor) -> ParameterHistory:
         """Take down one parameter."""
         recorder = self.recorder
 
@@ -191,11 +199,12 @@ class Parameters(Watcher):
             seen.left = recorder.steps
 
         form = parameter.dtype, parameter.shape
-        seen = ParameterHistory(weakref.ref(parameter, on_delete), id(parameter), form, bits)
+        seen = ParameterHistory(weakref.ref(parameter, on_delete), id(parameter), form)
         seen.name = recorder.names.parameter(parameter)
         seen.module = recorder.names.holder(parameter)
         self._every.append(seen)
         self._by_id[id(parameter)] = seen
+        return seen
 
     # What becomes of it
 
@@ -214,7 +223,8 @@ class Parameters(Watcher):
             if alive is not None:
                 seen.required.add(alive.requires_grad)
                 if self._thaws.is_fresh(seen.key, requires=alive.requires_grad) and seen.groups:
-                    self._thaws.open[seen.key] = Thaw(self._count(seen), *checksums([alive]))
+                    thaw = self._thaws.open[seen.key] = Thaw(self._count(seen))
+                    self._ask_checksums([alive], partial(_set_bits, [thaw]))
                 seen.called |= below.get(seen.key, False)
                 if self.recorder.names.knows(alive):
                     seen.name = self.recorder.names.parameter(alive)
@@ -241,9 +251,11 @@ class Parameters(Watcher):
             for parameter, name in _find_unheard(module)
             if (seen := self._of(parameter)) is not None and not seen.unheard
         }
-        sums = checksums([parameter for _, parameter, _ in fresh.values()])
-        for (seen, _, name), bits in zip(fresh.values(), sums, strict=True):
-            seen.unheard, seen.told = name, bits
+        for seen, _, name in fresh.values():
+            seen.unheard = name
+        if fresh:
+            told = [seen for seen, _, _ in fresh.values()]
+            self._ask_checksums([p for _, p, _ in fresh.values()], partial(_set_told, told))
 
     def _look_at_groups(self, window: Window, below: dict[int, bool]) -> None:
         """Look at what the optimizer holds, and take down what is frozen in it before its step."""
@@ -262,21 +274,39 @@ class Parameters(Watcher):
         others = [pair for pair in frozen if gradient_of(pair[1]) is None]
         chosen = at_risk + others[:: len(others) // _FROZEN + 1]
         if chosen:
-            before = checksums([sample_elements(parameter, _SAMPLED) for _, parameter in chosen])
-            seen_before = zip((seen for seen, _ in chosen), before, strict=True)
-            self._frozen[id(window)] = list(seen_before)
+            before: list[int | None] = []
+            samples = [sample_elements(parameter, _SAMPLED) for _, parameter in chosen]
+            self._ask_checksums(samples, before.extend)
+            self._frozen[id(window)] = [seen for seen, _ in chosen], before
+
+    def _look_at_frozen(self, frozen: list[ParameterHistory], before: list[int | None]) -> None:
+        """See which of the frozen parameters an optimizer's step has moved."""
+        alive = [(i, p) for i, seen in enumerate(frozen) if (p := seen.parameter()) is not None]
+        places = [i for i, _ in alive]
+
+        def told(after: list[int | None]) -> None:
+            """Compare the bits before the step with those after it."""
+            for place, bits in zip(places, after, strict=True):
+                frozen[place].moved_frozen |= before[place] != bits
+
+        if alive:
+            self._ask_checksums([sample_elements(p, _SAMPLED) for _, p in alive], told)
 
     def _compare(self) -> None:
         """See which parameters differ from what they were at first sight, or when told to stay."""
         pairs = [(seen, p) for seen in self._every if (p := seen.parameter()) is not None]
         told = {id(seen) for seen, _ in pairs if seen.unheard and not seen.defied}
         still = [(seen, p) for seen, p in pairs if not seen.moved or id(seen) in told]
-        sums = checksums([p for _, p in still])
-        for (seen, parameter), bits in zip(still, sums, strict=True):
-            same_form = seen.form == (parameter.dtype, parameter.shape)
-            seen.moved |= bits is None or not same_form or bits != seen.bits
-            seen.fed = seen.fed or (not seen.moved and has_gradient(parameter))
-            seen.defied |= id(seen) in told and None not in (bits, seen.told) and bits != seen.told
+        if not still:
+            return
+        fed: set[int] = set()  # those on an accelerator, of which it is known only later
+        away = [(id(seen), is_given(p)) for seen, p in still if not p.is_cpu and not seen.fed]
+        flags = [given for _, given in away if given is not None]
+        keys = [key for key, given in away if given is not None]
+        if flags:
+            self.recorder.reads.ask(self, flags, lambda here: fed.update(compress(keys, here)))
+        kept = [(seen, seen.form == (p.dtype, p.shape), id(seen) in told) for seen, p in still]
+        self._ask_checksums([p for _, p in still], partial(_take_moves, kept, fed))
 
     def _received_by(self, window: Window) -> GradientCounts:
         """Return what counts the gradients of a window, made anew where it holds others."""
@@ -318,7 +348,15 @@ class Parameters(Watcher):
             ):
                 continue
             key = id(window), place
-            self._rates[key] = max(self._rates.get(key, 0.0), float(rate))
+            if isinstance(rate, torch.Tensor) and not rate.is_cpu:
+                take = partial(self._take_rate, key)
+                self.recorder.reads.ask(self, [rate.detach().clone()], take)
+            else:
+                self._rates[key] = max(self._rates.get(key, 0.0), float(rate))
+
+    def _take_rate(self, key: tuple[int, int], here: list[torch.Tensor]) -> None:
+        """Take down the rate of a group that has come from an accelerator."""
+        self._rates[key] = max(self._rates.get(key, 0.0), float(here[0]))
 
     def _event(self, seen: ParameterHistory, *, copy: bool) -> Parameter:
         """Return what became of one parameter."""
@@ -373,6 +411,35 @@ class Parameters(Watcher):
         gone = {id(window) for window in self.recorder.windows if window.is_gone}
         past = sum(count for key, count in seen.received.items() if key in gone)
         return past + max((n for key, n in seen.received.items() if key not in gone), default=0)
+
+
+def _set_bits(known: Sequence[ParameterHistory | Thaw], sums: list[int | None]) -> None:
+    """Take down what parameters are at first sight, or when they are thawed."""
+    for own, bits in zip(known, sums, strict=True):
+        own.bits = bits
+
+
+def _set_told(known: Sequence[ParameterHistory], sums: list[int | None]) -> None:
+    """Take down what parameters are when they are told to stay."""
+    for seen, bits in zip(known, sums, strict=True):
+        seen.told = bits
+
+
+def _take_moves(
+    kept: list[tuple[ParameterHistory, bool, bool]], fed: set[int], sums: list[int | None]
+) -> None:
+    """
+    Take down which parameters differ from what they were.
+
+    kept: each with whether it has the form that it had, and whether it was told to stay.
+    """
+    for (seen, same_form, told), bits in zip(kept, sums, strict=True):
+        seen.moved |= bits is None or not same_form or bits != seen.bits
+        if not (seen.moved or seen.fed):
+            parameter = seen.parameter()
+            here = parameter is not None and parameter.is_cpu and has_gradient(parameter)
+            seen.fed = here or id(seen) in fed
+        seen.defied |= told and None not in (bits, seen.told) and bits != seen.told
 
 
 def _find_unheard(module: nn.Module) -> Iterator[tuple[torch.Tensor, str]]:

@@ -12,7 +12,7 @@ class Thaw:
     """
 
     received: int
-    bits: int | None
+    bits: int | None = None
 
 
 class Thaws:

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
-from trainguard.observe.loop.deferred import to_host
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
@@ -117,9 +117,15 @@ class LabelOrder(Watcher):
                 self._waiting.append((line, labels.clone(), self.recorder.steps))
 
     def _settle(self) -> None:
-        """Take in the labels that have waited, those of an accelerator in one transfer."""
+        """Ask for the labels that have waited on an accelerator."""
         waiting, self._waiting = self._waiting, []
-        here = to_host([labels for _, labels, _ in waiting])
-        for (line, _, step), labels in zip(waiting, here, strict=True):
-            if line.sorted:
-                line.add(labels.tolist(), step)
+        batches = [(line, step) for line, _, step in waiting]
+        labels = [labels for _, labels, _ in waiting]
+        self.recorder.reads.ask(self, labels, partial(_take_in, batches))
+
+
+def _take_in(batches: list[tuple[_SortedRuns, int]], here: list[torch.Tensor]) -> None:
+    """Take in the labels of batches."""
+    for (line, step), labels in zip(batches, here, strict=True):
+        if line.sorted:
+            line.add(labels.tolist(), step)
