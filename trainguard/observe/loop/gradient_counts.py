@@ -93,7 +93,10 @@ class GradientCounts:
     def norms_away(self) -> list[torch.Tensor]:
         """Return the largest norms, if they are on an accelerator: they can be asked for."""
         self._settle()
-        return [] if self._largest is None or self._largest.is_cpu else [self._largest.clone()]
+        largest = self._largest
+        if largest is None or largest.is_cpu or largest.is_meta:
+            return []
+        return [largest.clone()]
 
     def take_norms(self, here: list[torch.Tensor]) -> None:
         """Keep what was asked for and has come."""

@@ -66,8 +66,7 @@ class Reads:
             take(checksums(tensors))
             return
         sums = [sum_bits(tensor) for tensor in tensors]
-        # A fake tensor, for one, has no numbers.
-        own = {i: total for i, total in enumerate(sums) if type(total) is torch.Tensor}
+        own = {i: total for i, total in enumerate(sums) if total is not None and _has(total)}
 
         def told(here: list[torch.Tensor]) -> None:
             """Put each checksum in its place."""
@@ -102,6 +101,11 @@ class Reads:
 def tell(tensors: Sequence[torch.Tensor], take: Take) -> None:
     """Have tensors told at once, wherever they are."""
     take(to_host(tensors))
+
+
+def _has(total: torch.Tensor) -> bool:
+    """Say whether a tensor has numbers: a fake one has none, nor one on the meta device."""
+    return type(total) is torch.Tensor and not total.is_meta
 
 
 def _tell_alone(request: _Request) -> None:

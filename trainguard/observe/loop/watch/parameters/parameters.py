@@ -300,7 +300,8 @@ class Parameters(Watcher):
         if not still:
             return
         fed: set[int] = set()  # those on an accelerator, of which it is known only later
-        away = [(id(seen), is_given(p)) for seen, p in still if not p.is_cpu and not seen.fed]
+        unfed = [(seen, p) for seen, p in still if not (seen.fed or p.is_cpu or p.is_meta)]
+        away = [(id(seen), is_given(p)) for seen, p in unfed]
         flags = [given for _, given in away if given is not None]
         keys = [key for key, given in away if given is not None]
         if flags:
