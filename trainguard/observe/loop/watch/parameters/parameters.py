@@ -1,8 +1,7 @@
 """Watches parameters: whether they move, get gradients and are held, from first sight to last."""
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import compress
 from typing import Any
@@ -15,9 +14,15 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Parameter
 from trainguard.observe.loop.gradient_counts import GradientCounts
 from trainguard.observe.loop.watch.parameters.averaged_copies import AveragedCopies
+from trainguard.observe.loop.watch.parameters.parameter_history import (
+    ParameterHistory,
+    set_bits,
+    set_told,
+    take_moves,
+)
 from trainguard.observe.loop.watch.parameters.thaws import Thaw, Thaws
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
-from trainguard.observe.loop.window import Window, gradient_of, has_gradient, is_given
+from trainguard.observe.loop.window import Window, gradient_of, is_given
 from trainguard.observe.tools.fingerprint import checksums, sample_elements
 from trainguard.observe.tools.local_values import has_memory
 
@@ -27,41 +32,6 @@ _MISSPELLED = {"require_grad", "required_grad", "requires_gard", "requires_grads
 _UNHEARD = _MISSPELLED | {"requires_grad"}  # of a module, that says nothing either
 _FROZEN = 32  # frozen parameters without a gradient that are looked at around a step
 _SAMPLED = 1024  # elements of each
-
-
-@dataclass(slots=True)
-class ParameterHistory:
-    """
-    One parameter: what it was at first sight, and what has become of it.
-
-    bits: its checksum at first sight; None where it has none, so that it counts as moved.
-    required: the values that `requires_grad` had. groups: those of optimizers that held it.
-    received: how many gradients each window has counted. left: the steps made when it was deleted.
-    unheard: the attribute that was to freeze it, and that torch does not know; told: its checksum
-    when that was first seen. defied: whether it has moved since.
-    fed: whether it had a gradient other than zero at a look that found it where it was.
-    """
-
-    parameter: weakref.ref[torch.Tensor]
-    key: int
-    form: tuple[torch.dtype, torch.Size]
-    bits: int | None = None
-    name: str = ""
-    module: str = ""
-    required: set[bool] = field(default_factory=set)
-    groups: set[tuple[int, int]] = field(default_factory=set)
-    received: dict[int, int] = field(default_factory=dict)
-    gradient: float = 0.0
-    dead: int = 0
-    orphan: bool = False
-    called: bool = False
-    moved: bool = False
-    fed: bool = False
-    moved_frozen: bool = False
-    unheard: str = ""
-    told: int | None = None
-    defied: bool = False
-    left: int | None = None
 
 
 class Parameters(Watcher):
@@ -182,7 +152,7 @@ class Parameters(Watcher):
         }
         taken = [self._take(parameter) for parameter in fresh.values()]
         if taken:
-            self._ask_checksums([*fresh.values()], partial(_set_bits, taken))
+            self._ask_checksums([*fresh.values()], partial(set_bits, taken))
 
     def _ask_checksums(
         self, tensors: list[torch.Tensor], take: Callable[[list[int | None]], None]
@@ -224,7 +194,7 @@ class Parameters(Watcher):
                 seen.required.add(alive.requires_grad)
                 if self._thaws.is_fresh(seen.key, requires=alive.requires_grad) and seen.groups:
                     thaw = self._thaws.open[seen.key] = Thaw(self._count(seen))
-                    self._ask_checksums([alive], partial(_set_bits, [thaw]))
+                    self._ask_checksums([alive], partial(set_bits, [thaw]))
                 seen.called |= below.get(seen.key, False)
                 if self.recorder.names.knows(alive):
                     seen.name = self.recorder.names.parameter(alive)
@@ -255,7 +225,7 @@ class Parameters(Watcher):
             seen.unheard = name
         if fresh:
             told = [seen for seen, _, _ in fresh.values()]
-            self._ask_checksums([p for _, p, _ in fresh.values()], partial(_set_told, told))
+            self._ask_checksums([p for _, p, _ in fresh.values()], partial(set_told, told))
 
     def _look_at_groups(self, window: Window, below: dict[int, bool]) -> None:
         """Look at what the optimizer holds, and take down what is frozen in it before its step."""
@@ -307,7 +277,7 @@ class Parameters(Watcher):
         if flags:
             self.recorder.reads.ask(self, flags, lambda here: fed.update(compress(keys, here)))
         kept = [(seen, seen.form == (p.dtype, p.shape), id(seen) in told) for seen, p in still]
-        self._ask_checksums([p for _, p in still], partial(_take_moves, kept, fed))
+        self._ask_checksums([p for _, p in still], partial(take_moves, kept, fed))
 
     def _received_by(self, window: Window) -> GradientCounts:
         """Return what counts the gradients of a window, made anew where it holds others."""
@@ -412,35 +382,6 @@ class Parameters(Watcher):
         gone = {id(window) for window in self.recorder.windows if window.is_gone}
         past = sum(count for key, count in seen.received.items() if key in gone)
         return past + max((n for key, n in seen.received.items() if key not in gone), default=0)
-
-
-def _set_bits(known: Sequence[ParameterHistory | Thaw], sums: list[int | None]) -> None:
-    """Take down what parameters are at first sight, or when they are thawed."""
-    for own, bits in zip(known, sums, strict=True):
-        own.bits = bits
-
-
-def _set_told(known: Sequence[ParameterHistory], sums: list[int | None]) -> None:
-    """Take down what parameters are when they are told to stay."""
-    for seen, bits in zip(known, sums, strict=True):
-        seen.told = bits
-
-
-def _take_moves(
-    kept: list[tuple[ParameterHistory, bool, bool]], fed: set[int], sums: list[int | None]
-) -> None:
-    """
-    Take down which parameters differ from what they were.
-
-    kept: each with whether it has the form that it had, and whether it was told to stay.
-    """
-    for (seen, same_form, told), bits in zip(kept, sums, strict=True):
-        seen.moved |= bits is None or not same_form or bits != seen.bits
-        if not (seen.moved or seen.fed):
-            parameter = seen.parameter()
-            here = parameter is not None and parameter.is_cpu and has_gradient(parameter)
-            seen.fed = here or id(seen) in fed
-        seen.defied |= told and None not in (bits, seen.told) and bits != seen.told
 
 
 def _find_unheard(module: nn.Module) -> Iterator[tuple[torch.Tensor, str]]:
