@@ -72,3 +72,14 @@ def take_moves(
             here = parameter is not None and parameter.is_cpu and has_gradient(parameter)
             seen.fed = here or id(seen) in fed
         seen.defied |= told and None not in (bits, seen.told) and bits != seen.told
+
+
+def take_frozen(
+    known: Sequence[ParameterHistory],
+    before: list[int | None],
+    places: list[int],
+    after: list[int | None],
+) -> None:
+    """Take down which of some frozen parameters have other bits after a step than before it."""
+    for place, bits in zip(places, after, strict=True):
+        known[place].moved_frozen |= before[place] != bits

@@ -18,6 +18,7 @@ from trainguard.observe.loop.watch.parameters.parameter_history import (
     ParameterHistory,
     set_bits,
     set_told,
+    take_frozen,
     take_moves,
 )
 from trainguard.observe.loop.watch.parameters.thaws import Thaw, Thaws
@@ -251,16 +252,10 @@ class Parameters(Watcher):
 
     def _look_at_frozen(self, frozen: list[ParameterHistory], before: list[int | None]) -> None:
         """See which of the frozen parameters an optimizer's step has moved."""
-        alive = [(i, p) for i, seen in enumerate(frozen) if (p := seen.parameter()) is not None]
-        places = [i for i, _ in alive]
-
-        def told(after: list[int | None]) -> None:
-            """Compare the bits before the step with those after it."""
-            for place, bits in zip(places, after, strict=True):
-                frozen[place].moved_frozen |= before[place] != bits
-
+        alive = {i: p for i, seen in enumerate(frozen) if (p := seen.parameter()) is not None}
         if alive:
-            self._ask_checksums([sample_elements(p, _SAMPLED) for _, p in alive], told)
+            samples = [sample_elements(parameter, _SAMPLED) for parameter in alive.values()]
+            self._ask_checksums(samples, partial(take_frozen, frozen, before, [*alive]))
 
     def _compare(self) -> None:
         """See which parameters differ from what they were at first sight, or when told to stay."""
@@ -271,11 +266,10 @@ class Parameters(Watcher):
             return
         fed: set[int] = set()  # those on an accelerator, of which it is known only later
         unfed = [(seen, p) for seen, p in still if not (seen.fed or p.is_cpu or p.is_meta)]
-        away = [(id(seen), is_given(p)) for seen, p in unfed]
-        flags = [given for _, given in away if given is not None]
-        keys = [key for key, given in away if given is not None]
-        if flags:
-            self.recorder.reads.ask(self, flags, lambda here: fed.update(compress(keys, here)))
+        away = {id(seen): given for seen, p in unfed if (given := is_given(p)) is not None}
+        if away:
+            flags = [*away.values()]
+            self.recorder.reads.ask(self, flags, lambda here: fed.update(compress(away, here)))
         kept = [(seen, seen.form == (p.dtype, p.shape), id(seen) in told) for seen, p in still]
         self._ask_checksums([p for _, p in still], partial(take_moves, kept, fed))
 
