@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from trainguard.events.checkpoint import Load
-from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.patches import Patches, tell_before
 from trainguard.observe.tools.user_line import foreign
 
 _MOST_DELETIONS = 4_096
@@ -113,11 +113,12 @@ class FileReads:
 
     def install(self, patches: Patches) -> None:
         """Listen to the functions that write and read."""
-        patches.replace(torch, "save", self._writes)
-        patches.replace(pickle, "dump", self._writes)
+        count = tell_before(self._count_written)
+        patches.replace(torch, "save", count)
+        patches.replace(pickle, "dump", count)
         if "safetensors.torch" in sys.modules:
             for name in ("save_file", "save_model"):
-                patches.replace(sys.modules["safetensors.torch"], name, self._writes)
+                patches.replace(sys.modules["safetensors.torch"], name, count)
         patches.replace(torch, "load", lambda load: self._reads(load, "torch.load"))
         patches.replace(pickle, "load", lambda load: self._reads(load, "pickle.load"))
 
@@ -130,16 +131,9 @@ class FileReads:
                 told[source] = Load(call=call, file=file.name, obstacle=obstacle, source=source)
         return list(told.values())
 
-    def _writes(self, write: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that writes, and counts."""
-
-        @wraps(write)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            """Write."""
-            self.written += 1
-            return write(*args, **kwargs)
-
-        return wrapper
+    def _count_written(self, *_: Any, **__: Any) -> None:
+        """Count what is written."""
+        self.written += 1
 
     def _reads(self, load: Callable[..., Any], call: str) -> Callable[..., Any]:
         """Return a function that reads, and remembers which line of the team's reads unsafely."""

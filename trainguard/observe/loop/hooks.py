@@ -7,7 +7,7 @@ parameters which had just got a gradient; a gradient was cleared when it is no l
 
 import threading
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.watcher import Columns
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.heap import living
-from trainguard.observe.tools.patches import is_abstract, unseen
+from trainguard.observe.tools.patches import is_abstract, tell_after, unseen
 
 if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder
@@ -37,7 +37,7 @@ def install(recorder: "Recorder") -> None:
     )
     recorder.patches.replace(torch.autograd, "grad", lambda grad: _returns(recorder, grad))
     recorder.functional.install()
-    recorder.patches.replace(Optimizer, "__init__", lambda make: _makes(recorder, make))
+    recorder.patches.replace(Optimizer, "__init__", tell_after(partial(_see_made, recorder)))
     for found in living(Optimizer):  # those made before
         if hasattr(found, "param_groups"):
             recorder.window_of(found).earlier = True
@@ -185,20 +185,13 @@ def _is_alarming(loss: torch.Tensor) -> bool:
     return bool(value - value != 0)
 
 
-def _makes(recorder: "Recorder", make: Callable[..., None]) -> Callable[..., None]:
-    """Return an `Optimizer.__init__` that makes the new optimizer known."""
-
-    @wraps(make)
-    def wrapper(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
-        """Make the optimizer, and open its window."""
-        make(optimizer, *args, **kwargs)
-        if recorder.patches.active and not recorder.thread.is_apart():
-            owner = recorder.thread.part() or recorder
-            owner.faults.look(owner.window_of, optimizer)
-            if recorder.nudge is not None:
-                recorder.nudge.move_optimizer(optimizer)
-
-    return wrapper
+def _see_made(recorder: "Recorder", _: None, optimizer: Optimizer, /, *__: Any, **___: Any) -> None:
+    """Make a new optimizer known, and open its window."""
+    if recorder.patches.active and not recorder.thread.is_apart():
+        owner = recorder.thread.part() or recorder
+        owner.faults.look(owner.window_of, optimizer)
+        if recorder.nudge is not None:
+            recorder.nudge.move_optimizer(optimizer)
 
 
 def _is_meta(output: Any) -> bool:

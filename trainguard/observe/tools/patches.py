@@ -4,6 +4,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from functools import wraps
 from typing import Any, TypeVar
 
 import torch
@@ -82,6 +83,41 @@ class Patches:
                 delattr(owner, name)
             else:
                 setattr(owner, name, own)
+
+
+def tell_before(see: Callable[..., object]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return what makes of a function one that tells what it is given, and then calls it."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function that tells."""
+
+        @wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            """Tell, and do what the original does."""
+            see(*args, **kwargs)
+            return original(*args, **kwargs)
+
+        return wrapper
+
+    return make
+
+
+def tell_after(see: Callable[..., object]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return what makes of a function one that tells what it has returned, and was given."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function that tells."""
+
+        @wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            """Do what the original does, and tell of it."""
+            result = original(*args, **kwargs)
+            see(result, *args, **kwargs)
+            return result
+
+        return wrapper
+
+    return make
 
 
 def _hand_over(owner: Any, name: str, replacement: Any, own: Any) -> None:

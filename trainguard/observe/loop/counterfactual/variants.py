@@ -26,6 +26,7 @@ from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall
 from trainguard.observe.loop.counterfactual.witness import Witness
 from trainguard.observe.loop.watch.gradients.scaling import Scaling
 from trainguard.observe.loop.window import gradient_of
+from trainguard.observe.tools.patches import tell_before
 
 _LEAST_DROPPED = 32.0  # elements that dropout strikes on the average: it then never spares all
 _FIRST_SCALE = 2.0**16  # torch's own
@@ -246,8 +247,8 @@ class Noticed:
         on_detach(self._count_cut)
         on_bare_gradients(held, self._count_bare)
         apply, generator = checkpoint.CheckpointFunction.apply, getattr(checkpoint, _GENERATOR)
-        checkpoint.CheckpointFunction.apply = self._count(apply)  # type: ignore[method-assign]
-        setattr(checkpoint, _GENERATOR, self._count(generator))
+        checkpoint.CheckpointFunction.apply = tell_before(self._count_checkpoint)(apply)  # type: ignore[method-assign]
+        setattr(checkpoint, _GENERATOR, tell_before(self._count_checkpoint)(generator))
         functional.dropout = self._add_up(functional.dropout)
         on_autocast(self._see_cast)
 
@@ -281,16 +282,9 @@ class Noticed:
         self.bare += 1
         return original(*args, **kwargs)
 
-    def _count(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that counts its calls."""
-
-        @wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            """Count, and call it."""
-            self.checkpoints += 1
-            return original(*args, **kwargs)
-
-        return wrapper
+    def _count_checkpoint(self, *_: Any, **__: Any) -> None:
+        """Count the calls of what checkpoints."""
+        self.checkpoints += 1
 
     def _add_up(self, dropout: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         """Return a dropout that adds up how many elements it strikes on the average."""

@@ -11,7 +11,7 @@ from torch.cuda.amp import common
 
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
-from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.patches import Patches, tell_after
 
 
 class Scaling(Watcher):
@@ -31,8 +31,8 @@ class Scaling(Watcher):
         """Listen to the methods of every gradient scaler."""
         scaler = torch.amp.GradScaler
         patches.replace(common, "amp_definitely_not_available", self._look)
-        patches.replace(scaler, "scale", self._scale)
-        patches.replace(scaler, "unscale_", self._unscale)
+        patches.replace(scaler, "scale", tell_after(self._see_scaled))
+        patches.replace(scaler, "unscale_", tell_after(self._see_unscaled))
         patches.replace(scaler, "step", self._step)
 
     def of(self, loss: torch.Tensor) -> torch.Tensor | float:
@@ -76,31 +76,15 @@ class Scaling(Watcher):
         if isinstance(scaler, torch.amp.GradScaler):
             self.meant.add(scaler)
 
-    def _scale(self, scale: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a `scale` that remembers which loss it scaled, and by what."""
+    def _see_scaled(self, result: Any, scaler: Any, outputs: Any) -> None:
+        """Remember which loss a `scale` has scaled, and by what."""
+        if self.recorder.is_looking() and isinstance(result, torch.Tensor):
+            self._note_scaled(scaler, outputs, result)
 
-        @wraps(scale)
-        def wrapper(scaler: Any, outputs: Any) -> Any:
-            """Scale the outputs."""
-            result = scale(scaler, outputs)
-            if self.recorder.is_looking() and isinstance(result, torch.Tensor):
-                self._note_scaled(scaler, outputs, result)
-            return result
-
-        return wrapper
-
-    def _unscale(self, unscale: Callable[..., Any]) -> Callable[..., Any]:
-        """Return an `unscale_` that notes what it did in the optimizer's window."""
-
-        @wraps(unscale)
-        def wrapper(scaler: Any, optimizer: Any) -> Any:
-            """Unscale the gradients of an optimizer."""
-            result = unscale(scaler, optimizer)
-            if self.recorder.is_looking() and scaler.is_enabled():
-                self._note_unscaled(optimizer)
-            return result
-
-        return wrapper
+    def _see_unscaled(self, _: Any, scaler: Any, optimizer: Any) -> None:
+        """Note in the optimizer's window what an `unscale_` did."""
+        if self.recorder.is_looking() and scaler.is_enabled():
+            self._note_unscaled(optimizer)
 
     def _step(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """Return a `step` that records a skipped step where the optimizer made none."""

@@ -1,9 +1,8 @@
 """Watches what becomes of gradients: a step uses them, somebody reads them, or they are lost."""
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from types import FrameType
 from typing import Any
 
@@ -24,7 +23,7 @@ from trainguard.observe.loop.watch.gradients.gradient_reads import (
 from trainguard.observe.loop.watch.gradients.term_gradients import TermGradients
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window, gradient_of
-from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.patches import Patches, tell_before
 from trainguard.observe.tools.user_line import caller, foreign
 
 _MOST_WAITING = 1024  # passes backward without a step, as in a run that only computes gradients
@@ -126,8 +125,8 @@ class SpentGradients(Watcher):
 
     def install(self, patches: Patches) -> None:
         """Learn from where gradients are cleared, once that is of interest."""
-        patches.replace(Optimizer, "zero_grad", self._clearing)
-        patches.replace(nn.Module, "zero_grad", self._clearing)
+        patches.replace(Optimizer, "zero_grad", tell_before(self._see_clearing))
+        patches.replace(nn.Module, "zero_grad", tell_before(self._see_clearing))
         self._reads = self.recorder.watcher(GradientReads)
         self._terms = self.recorder.watcher(TermGradients)
 
@@ -240,17 +239,10 @@ class SpentGradients(Watcher):
             self._look()
             self._spend()
 
-    def _clearing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a `zero_grad` that notes where it is called."""
-
-        @wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            """Do what the original does."""
-            if self._alert and self.recorder.patches.live and self._waiting:
-                self._note_clearing()
-            return original(*args, **kwargs)
-
-        return wrapper
+    def _see_clearing(self, *_: Any, **__: Any) -> None:
+        """Note where a `zero_grad` is called."""
+        if self._alert and self.recorder.patches.live and self._waiting:
+            self._note_clearing()
 
     @shielded
     def _note_clearing(self) -> None:

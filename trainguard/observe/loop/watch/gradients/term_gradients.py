@@ -1,8 +1,7 @@
 """Watches how the terms of a loss pull: the gradient of each, against that of the largest."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import wraps
 from math import hypot, isfinite
 from typing import Any
 
@@ -15,7 +14,7 @@ from trainguard.observe.loop.watch.losses.loss_calls import Token
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.watcher import Watcher, shielded
 from trainguard.observe.tools.isolation import keep_streams
-from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.patches import Patches, tell_before
 
 _grad = torch.autograd.grad  # that of torch: a recorder listens to the other one
 _MOST_TERMS = 8
@@ -55,9 +54,9 @@ class TermGradients(Watcher):
         self._terms = self.recorder.watcher(LossFunctions)
         if not self.recorder.probe:
             return
-        patches.replace(saved_tensors_hooks, "__enter__", self._noticing)
-        patches.replace(torch.Tensor, "register_hook", self._noticing)
-        patches.replace(torch.Tensor, "retain_grad", self._noticing)
+        patches.replace(saved_tensors_hooks, "__enter__", tell_before(self._see_hook))
+        patches.replace(torch.Tensor, "register_hook", tell_before(self._see_hook))
+        patches.replace(torch.Tensor, "retain_grad", tell_before(self._see_hook))
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Measure the shares where they are due and the loss has several terms."""
@@ -75,16 +74,9 @@ class TermGradients(Watcher):
             while self._due <= recorder.steps:
                 self._due *= _GROWTH
 
-    def _noticing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that notes that the user, and not the recorder, has called it."""
-
-        @wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            """Do what the original does."""
-            self._notice(args)
-            return original(*args, **kwargs)
-
-        return wrapper
+    def _see_hook(self, *args: Any, **_: Any) -> None:
+        """Note that the user, and not the recorder, has hooks."""
+        self._notice(args)
 
     @shielded
     def _notice(self, args: tuple[Any, ...]) -> None:

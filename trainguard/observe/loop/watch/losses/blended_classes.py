@@ -1,8 +1,7 @@
 """Watches maps of classes that are resized as pictures are: between 1 and 3 comes a 2."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
-from functools import wraps
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, Los
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, shielded
 from trainguard.observe.tools.fingerprint import hash_rows
-from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.patches import Patches, tell_after
 from trainguard.observe.tools.user_line import caller
 
 _BLENDS = {"linear", "bilinear", "trilinear", "bicubic", "area"}
@@ -36,7 +35,7 @@ class BlendedClasses(Watcher):
 
     def install(self, patches: Patches) -> None:
         """Listen to what is resized, and to the calls of loss functions."""
-        patches.redirect(functional.interpolate, self._resizes)
+        patches.redirect(functional.interpolate, tell_after(self._see_resized))
         self.recorder.watcher(LossFunctions).listeners.append(self._on_loss)
 
     def finish(self) -> Iterable[Event]:
@@ -45,19 +44,11 @@ class BlendedClasses(Watcher):
         if self._found:
             yield make_probe("blended", self._found, self._rows, source=self._source)
 
-    def _resizes(self, resize: Callable[..., Any]) -> Callable[..., Any]:
-        """Return an `interpolate` that remembers blends of classes."""
-
-        @wraps(resize)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            """Resize."""
-            resized = resize(*args, **kwargs)
-            mode = args[3] if len(args) > 3 else kwargs.get("mode")
-            if mode in _BLENDS and len(self._blends) < _MOST and self.recorder.is_looking():
-                self._look(args[0] if args else kwargs.get("input"), resized)
-            return resized
-
-        return wrapper
+    def _see_resized(self, resized: torch.Tensor, /, *args: Any, **kwargs: Any) -> None:
+        """Remember blends of classes that an `interpolate` has made."""
+        mode = args[3] if len(args) > 3 else kwargs.get("mode")
+        if mode in _BLENDS and len(self._blends) < _MOST and self.recorder.is_looking():
+            self._look(args[0] if args else kwargs.get("input"), resized)
 
     @shielded
     def _look(self, given: Any, resized: torch.Tensor) -> None:

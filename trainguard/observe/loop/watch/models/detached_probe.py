@@ -1,10 +1,8 @@
 """Watches for parts of a model that its output depends on, and that no gradient comes back to."""
 
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import wraps
 from typing import Any
 
 import torch
@@ -15,7 +13,7 @@ from trainguard.observe.loop.watch.models.module_copy import CopyableCall, Input
 from trainguard.observe.loop.watch.models.probe import ModuleProbe, Seen, steady
 from trainguard.observe.loop.watch.watcher import Columns
 from trainguard.observe.loop.window import Forward, Window, gradient_of
-from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.patches import Patches, tell_before
 
 _FROM = 12  # steps: what gets no gradient in so many of the first ones gets none
 _MOST_OUTPUTS = 8
@@ -77,8 +75,8 @@ class DetachedProbe(ModuleProbe):
     def install(self, patches: Patches) -> None:
         """Be told of weights that are loaded."""
         if self.is_wanted:
-            patches.replace(nn.Module, "load_state_dict", self._loading)
-            patches.replace(torch, "load", self._loading)
+            patches.replace(nn.Module, "load_state_dict", tell_before(self._see_loading))
+            patches.replace(torch, "load", tell_before(self._see_loading))
 
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
@@ -132,14 +130,7 @@ class DetachedProbe(ModuleProbe):
         parts = call.module, call.inputs, call.keywords, call.casts
         return super()._look_at_copy(_EditableCall(*parts))
 
-    def _loading(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that loads weights, after which nothing is tried."""
-
-        @wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            """Do what the original does."""
-            if self.recorder.patches.active:
-                self._left = 0
-            return original(*args, **kwargs)
-
-        return wrapper
+    def _see_loading(self, *_: Any, **__: Any) -> None:
+        """Try nothing any more once weights are loaded."""
+        if self.recorder.patches.active:
+            self._left = 0

@@ -1,8 +1,7 @@
 """Watches for samples that mix: the output for one depends on the others of its batch."""
 
 import contextlib
-from collections.abc import Callable, Iterator
-from functools import wraps
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.models.module_copy import CopyableCall, Run, difference
 from trainguard.observe.loop.watch.models.probe import ModuleProbe, Seen, steady
 from trainguard.observe.loop.watch.watcher import shielded
-from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.patches import Patches, tell_after
 
 _LEAST_ROWS = 4
 _PERVASIVE = 0.9  # of the samples; experts that are full drop a few
@@ -47,7 +46,7 @@ class MixingProbe(ModuleProbe):
         """Be told of what loaders hand out."""
         if self.is_wanted:
             iterator = getattr(data.dataloader, "_BaseDataLoaderIter", None)
-            patches.replace(iterator, "__next__", self._next)
+            patches.replace(iterator, "__next__", tell_after(self._remember))
 
     def fits(self, call: CopyableCall) -> bool:
         """Say whether all inputs have as many samples, along the axis that is that of samples."""
@@ -86,20 +85,8 @@ class MixingProbe(ModuleProbe):
                 return Seen(typical, reference)
         return None
 
-    def _next(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a `__next__` of loaders that remembers the batch while it is wanted."""
-
-        @wraps(original)
-        def wrapper(iterator: Any) -> Any:
-            """Return the next batch."""
-            batch = original(iterator)
-            self._remember(iterator, batch)
-            return batch
-
-        return wrapper
-
     @shielded
-    def _remember(self, iterator: Any, batch: Any) -> None:
+    def _remember(self, batch: Any, iterator: Any) -> None:
         """Remember a batch while it is wanted."""
         if self.is_wanted and self.recorder.patches.live and _shuffles(iterator):
             self._batch = list(tensors_in(batch))[:16]

@@ -1,9 +1,8 @@
 """Watches padding: whether its number comes as data too, and whether losses count its places."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from trainguard.observe.loop.watch.losses.row_ends import RowEnds
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.local_values import has_rows
-from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.patches import Patches, tell_before
 
 _STEPS = {0, 1, 2, 4, 8, 16, 32, 64}  # that are looked at
 _MOST_NODES = 20000
@@ -173,7 +172,7 @@ class PaddingRows(Watcher):
     def install(self, patches: Patches) -> None:
         """Ask to be told of the calls of loss functions."""
         self.recorder.watcher(LossFunctions).listeners.append(self._on_loss)
-        patches.redirect(rnn.pad_packed_sequence, self._unpacks)
+        patches.redirect(rnn.pad_packed_sequence, tell_before(self._see_unpacking))
 
     def _on_loss(
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
@@ -257,17 +256,10 @@ class PaddingRows(Watcher):
             if ends.are_left_out:
                 yield make_probe("ended", ends.left_out, ends.steps, label=name, source=ends.source)
 
-    def _unpacks(self, unpack: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a `pad_packed_sequence` that remembers what it unpacks."""
-
-        @wraps(unpack)
-        def wrapper(sequence: Any, *args: Any, **kwargs: Any) -> Any:
-            """Unpack."""
-            if self.recorder.is_looking() and self.recorder.age in _STEPS:
-                self._unpacked = [*self._unpacked[1 - _MOST_CALLS :], sequence.batch_sizes]
-            return unpack(sequence, *args, **kwargs)
-
-        return wrapper
+    def _see_unpacking(self, sequence: Any, *_: Any, **__: Any) -> None:
+        """Remember what a `pad_packed_sequence` unpacks."""
+        if self.recorder.is_looking() and self.recorder.age in _STEPS:
+            self._unpacked = [*self._unpacked[1 - _MOST_CALLS :], sequence.batch_sizes]
 
     def _look_at_packed(self, sizes: torch.Tensor, calls: list[_PaddedLoss]) -> None:
         """Look at sequences that were packed, beside the losses over all their places."""

@@ -3,10 +3,9 @@
 import re
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import wraps
 from itertools import islice
 from math import isfinite, nan, sqrt
 from typing import Any
@@ -21,7 +20,7 @@ from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.averaged_copies import AveragedCopy, Pair
 from trainguard.observe.tools.heap import Holders, holders, search
 from trainguard.observe.tools.local_values import start_of
-from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.patches import Patches, tell_before
 from trainguard.observe.tools.user_line import caller
 
 _CALLED = frozenset(
@@ -107,10 +106,10 @@ class AveragedCopies(Watcher):
 
     def install(self, patches: Patches) -> None:
         """Listen to what makes copies (deepcopy, unpickling, load_state_dict) and what saves."""
-        patches.replace(nn.Module, "__setstate__", self._restores)
-        patches.replace(nn.Module, "load_state_dict", self._restores)
-        patches.replace(nn.Module, "state_dict", self._takes)
-        patches.redirect(torch.save, self._saves)
+        patches.replace(nn.Module, "__setstate__", tell_before(self._count_restored))
+        patches.replace(nn.Module, "load_state_dict", tell_before(self._count_restored))
+        patches.replace(nn.Module, "state_dict", tell_before(self._see_taking))
+        patches.redirect(torch.save, tell_before(self._see_saving))
 
     def copies(self) -> list[tuple[str, AveragedCopy, bool]]:
         """Return the copies that are watched: name, copy, and whether it is called an average."""
@@ -163,28 +162,14 @@ class AveragedCopies(Watcher):
             self._followed = [one for one in self._followed if not one.copy.is_abandoned]
         return {}
 
-    def _restores(self, restore: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a method of modules that counts how often it is called."""
+    def _count_restored(self, *_: Any, **__: Any) -> None:
+        """Count how often the state of a module is set."""
+        self._restored += 1
 
-        @wraps(restore)
-        def wrapper(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            """Restore the module."""
-            self._restored += 1
-            return restore(module, *args, **kwargs)
-
-        return wrapper
-
-    def _takes(self, take: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a `state_dict` that notes which lines take the state of copies."""
-
-        @wraps(take)
-        def wrapper(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            """Take the state; that of a part of what is taken has a prefix."""
-            if self._followed and self.recorder.patches.active and not kwargs.get("prefix"):
-                self._see_taken(module)
-            return take(module, *args, **kwargs)
-
-        return wrapper
+    def _see_taking(self, module: nn.Module, /, *_: Any, **kwargs: Any) -> None:
+        """Note which lines take the state of copies; that of a part of it has a prefix."""
+        if self._followed and self.recorder.patches.active and not kwargs.get("prefix"):
+            self._see_taken(module)
 
     @shielded
     def _see_taken(self, module: nn.Module) -> None:
@@ -193,17 +178,10 @@ class AveragedCopies(Watcher):
             if id(module) in one.parts:
                 one.taken[caller(4)] += 1
 
-    def _saves(self, save: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a `torch.save` that sees whether what is saved has to do with a copy."""
-
-        @wraps(save)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            """Save."""
-            if self._followed and self.recorder.patches.active:
-                self._see_saved(args[0] if args else kwargs.get("obj"))
-            return save(*args, **kwargs)
-
-        return wrapper
+    def _see_saving(self, *args: Any, **kwargs: Any) -> None:
+        """See whether what a `torch.save` saves has to do with a copy."""
+        if self._followed and self.recorder.patches.active:
+            self._see_saved(args[0] if args else kwargs.get("obj"))
 
     @shielded
     def _see_saved(self, saved: Any) -> None:

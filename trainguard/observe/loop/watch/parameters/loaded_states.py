@@ -14,7 +14,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, shielded
 from trainguard.observe.tools.local_values import has_memory, is_sharded, local_values, start_of
-from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.patches import Patches, tell_after
 from trainguard.observe.tools.user_line import caller
 
 _KEPT = 64  # states that somebody still has; more of them at once are hardly kept to be loaded
@@ -82,7 +82,7 @@ class LoadedStates(Watcher):
 
     def install(self, patches: Patches) -> None:
         """Listen to what takes and loads states."""
-        patches.replace(nn.Module, "state_dict", self._takes)
+        patches.replace(nn.Module, "state_dict", tell_after(self._see_taken))
         patches.replace(nn.Module, "load_state_dict", self._restores)
 
     def finish(self) -> Iterable[Event]:
@@ -97,18 +97,10 @@ class LoadedStates(Watcher):
                 "kept", step, loaded, step=self.recorder.steps, label=steps, source=source
             )
 
-    def _takes(self, take: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a `Module.state_dict` that remembers what an outermost call returned."""
-
-        @wraps(take)
-        def wrapper(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            """Take the state; a destination is given for the modules inside."""
-            state = take(module, *args, **kwargs)
-            if not args and not kwargs and self.recorder.patches.active:
-                self._remember(module, state)
-            return state
-
-        return wrapper
+    def _see_taken(self, state: Any, module: nn.Module, /, *args: Any, **kwargs: Any) -> None:
+        """Remember what an outermost `state_dict` returned: inside, a destination is given."""
+        if not args and not kwargs and self.recorder.patches.active:
+            self._remember(module, state)
 
     @shielded
     def _remember(self, module: nn.Module, state: Any) -> None:

@@ -15,7 +15,7 @@ from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.rates.rates import Rates
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
-from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.patches import Patches, tell_after
 from trainguard.observe.tools.user_line import caller
 
 _ADVANCED = 2  # advances in the file, at least: a schedule that has hardly begun loses nothing
@@ -78,7 +78,7 @@ class ResumedSchedules(Watcher):
     def install(self, patches: Patches) -> None:
         """Listen to files that are read, and to optimizers that are loaded."""
         self._rates = self.recorder.watcher(Rates)
-        patches.replace(torch, "load", self._loads)
+        patches.replace(torch, "load", tell_after(self._see_loaded))
         patches.replace(Optimizer, "load_state_dict", self._restores)
 
     def before_step(self, window: Window) -> Columns:
@@ -149,18 +149,10 @@ class ResumedSchedules(Watcher):
             self._found.append(probe)
         return False
 
-    def _loads(self, load: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a `torch.load` that remembers the schedules in what it has read."""
-
-        @wraps(load)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            """Read the file."""
-            found = load(*args, **kwargs)
-            if self.recorder.patches.active and isinstance(found, Mapping):
-                self._note_schedules(found)
-            return found
-
-        return wrapper
+    def _see_loaded(self, found: Any, /, *_: Any, **__: Any) -> None:
+        """Remember the schedules in what a `torch.load` has read."""
+        if self.recorder.patches.active and isinstance(found, Mapping):
+            self._note_schedules(found)
 
     @shielded
     def _note_schedules(self, found: Mapping[Any, Any]) -> None:

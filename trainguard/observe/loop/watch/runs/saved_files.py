@@ -2,9 +2,8 @@
 
 import os
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
-from functools import wraps
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
@@ -15,7 +14,7 @@ from trainguard.events.base import Event
 from trainguard.events.ranks import SavedFile, SavedShards
 from trainguard.observe.loop.watch.watcher import Watcher, shielded
 from trainguard.observe.tools.groups import is_one_of_several
-from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.patches import Patches, tell_after
 from trainguard.observe.tools.user_line import caller
 
 _MOST = 64  # files of a run, and times that each is saved to
@@ -38,7 +37,7 @@ class SavedFiles(Watcher):
     def install(self, patches: Patches) -> None:
         """Listen to torch.save, whoever holds it under another name."""
         if is_one_of_several():
-            patches.redirect(torch.save, self._saves)
+            patches.redirect(torch.save, tell_after(self._see_saved))
 
     def finish(self) -> Iterable[Event]:
         """Return the files."""
@@ -49,18 +48,10 @@ class SavedFiles(Watcher):
             with suppress(Exception):  # it is not there any more, or is of another maker
                 yield _count_shards(folder, path, source)
 
-    def _saves(self, save: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a `torch.save` that tells where it has saved to."""
-
-        @wraps(save)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            """Save."""
-            result = save(*args, **kwargs)
-            if self.recorder.patches.active:
-                self._take_down(args[1] if len(args) > 1 else kwargs.get("f"))
-            return result
-
-        return wrapper
+    def _see_saved(self, _: Any, *args: Any, **kwargs: Any) -> None:
+        """Take down where a `torch.save` has saved to."""
+        if self.recorder.patches.active:
+            self._take_down(args[1] if len(args) > 1 else kwargs.get("f"))
 
     @shielded
     def _take_down(self, target: Any) -> None:

@@ -3,10 +3,9 @@
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import wraps
 from typing import Any
 from zlib import crc32
 
@@ -20,7 +19,7 @@ from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.groups import is_one_of_several
-from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.patches import Patches, tell_after, tell_before
 from trainguard.observe.tools.user_line import caller
 
 _HEAD = 8  # batches of a pass through a loader by which its order is known
@@ -93,8 +92,8 @@ class EpochOrders(Watcher):
         """Listen to the iterators of all loaders."""
         self._batches = self.recorder.watcher(Batches)
         kind = dataloader._BaseDataLoaderIter  # noqa: SLF001
-        patches.replace(kind, "_next_index", self._next_index)
-        patches.replace(kind, "_reset", self._reset)
+        patches.replace(kind, "_next_index", tell_after(self._see_indices))
+        patches.replace(kind, "_reset", tell_before(self._see_reset))
 
     def before_step(self, window: Window) -> Columns:
         """Take down that the batch that was served last is trained on."""
@@ -131,30 +130,15 @@ class EpochOrders(Watcher):
             if passes[0].followed:
                 yield _tell_served(place, passes[:_TOLD])
 
-    def _next_index(self, advance: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a `_next_index` that takes down what it returns."""
+    def _see_indices(self, indices: Any, iterator: Any) -> None:
+        """Take down what a `_next_index` returns."""
+        if self.recorder.patches.active and self._thread == threading.get_ident():
+            with suppress(Exception):  # whatever somebody's sampler yields
+                self._take(iterator, indices)
 
-        @wraps(advance)
-        def wrapper(iterator: Any) -> Any:
-            """Return the next indices."""
-            indices = advance(iterator)
-            if self.recorder.patches.active and self._thread == threading.get_ident():
-                with suppress(Exception):  # whatever somebody's sampler yields
-                    self._take(iterator, indices)
-            return indices
-
-        return wrapper
-
-    def _reset(self, reset: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a `_reset` that begins another pass of the workers that stay."""
-
-        @wraps(reset)
-        def wrapper(iterator: Any, *args: Any, **kwargs: Any) -> Any:
-            """Begin again."""
-            self._forget(iterator)
-            return reset(iterator, *args, **kwargs)
-
-        return wrapper
+    def _see_reset(self, iterator: Any, *_: Any, **__: Any) -> None:
+        """Begin another pass of the workers that stay."""
+        self._forget(iterator)
 
     @shielded
     def _forget(self, iterator: Any) -> None:

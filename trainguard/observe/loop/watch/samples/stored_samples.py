@@ -4,9 +4,8 @@ import inspect
 import re
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
-from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from trainguard.observe.loop.watch.samples.batches import Batches, tensors_of
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.isolation import read_streams, write_streams
-from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.patches import Patches, tell_before
 from trainguard.observe.tools.user_line import caller
 
 _SECONDS = 2.0  # of processor time for a few samples
@@ -67,7 +66,7 @@ class StoredSamples(Watcher):
         """Listen to the iterators of loaders without workers."""
         self._batches = self.recorder.watcher(Batches)
         kind = dataloader._SingleProcessDataLoaderIter  # noqa: SLF001
-        patches.replace(kind, "__init__", self._starts)
+        patches.replace(kind, "__init__", tell_before(self._see_start))
 
     def before_step(self, window: Window) -> Columns:
         """Take down that the batch that was served last is trained on."""
@@ -80,17 +79,10 @@ class StoredSamples(Watcher):
         """Return what was found of data that were trained on."""
         return [probe for key, probe in self._found.items() if key in self._trained]
 
-    def _starts(self, make: Callable[..., None]) -> Callable[..., None]:
-        """Return an `__init__` of iterators that tries what the data set is about to do."""
-
-        @wraps(make)
-        def wrapper(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-            """Begin a pass."""
-            if self.recorder.patches.live and self._thread == threading.get_ident():
-                self._count(loader)
-            make(iterator, loader, *args, **kwargs)
-
-        return wrapper
+    def _see_start(self, _: Any, loader: Any, *__: Any, **___: Any) -> None:
+        """Try what the data set of an iterator is about to do."""
+        if self.recorder.patches.live and self._thread == threading.get_ident():
+            self._count(loader)
 
     @shielded
     def _count(self, loader: Any) -> None:

@@ -22,7 +22,7 @@ from trainguard.observe.loop.watch.samples.batches import Batches, tensors_of
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.fingerprint import bytes_of
-from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.patches import Patches, tell_after
 from trainguard.observe.tools.user_line import caller
 
 _SECONDS = 2.0  # of processor time for a few samples
@@ -87,7 +87,7 @@ class WorkerCopies(Watcher):
         self._batches = self.recorder.watcher(Batches)
         kind = dataloader._MultiProcessingDataLoaderIter  # noqa: SLF001
         patches.replace(kind, "__init__", self._starts)
-        patches.replace(kind, "_next_data", self._serves)
+        patches.replace(kind, "_next_data", tell_after(self._see_served))
 
     def before_step(self, window: Window) -> Columns:
         """Take down that the batch that was served last is trained on."""
@@ -126,18 +126,10 @@ class WorkerCopies(Watcher):
 
         return wrapper
 
-    def _serves(self, serve: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a `_next_data` that takes down the rows of streams."""
-
-        @wraps(serve)
-        def wrapper(iterator: Any) -> Any:
-            """Return the next batch."""
-            batch = serve(iterator)
-            if iterator in self._streams:
-                self._take(iterator, batch)
-            return batch
-
-        return wrapper
+    def _see_served(self, batch: Any, iterator: Any) -> None:
+        """Take down the rows of streams."""
+        if iterator in self._streams:
+            self._take(iterator, batch)
 
     @shielded
     def _follow(self, iterator: Any, loader: Any) -> None:
