@@ -22,6 +22,7 @@ from trainguard.command.mutate.command import mutate_training
 from trainguard.command.options import (
     AllowOption,
     BaselineOption,
+    FallsOption,
     FormatOption,
     IgnoreOption,
     JsonOption,
@@ -115,10 +116,7 @@ def run_script(
     batch: Annotated[
         int | None, typer.Option(help="Fail unless each step has so many samples.", metavar="N")
     ] = None,
-    falls: Annotated[
-        float | None,
-        typer.Option(help="Fail unless the loss falls by this share.", metavar="SHARE"),
-    ] = None,
+    falls: FallsOption = None,
     average: Annotated[
         float | None, typer.Option(help="Fail unless the averaged copy has it.", metavar="DECAY")
     ] = None,

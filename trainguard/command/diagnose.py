@@ -15,12 +15,14 @@ from trainguard.command.options import (
     SILENCE,
     AllowOption,
     BaselineOption,
+    FallsOption,
     FormatOption,
     IgnoreOption,
     JsonOption,
     SelectOption,
     StrictOption,
     UpdateOption,
+    VerboseOption,
     Words,
     check_file,
     name_only,
@@ -69,10 +71,7 @@ def diagnose_logs(
     column: Annotated[
         Words, typer.Option(help="What a column is: loss=train/nll.", metavar="ROLE=NAME")
     ] = None,
-    falls: Annotated[
-        float | None,
-        typer.Option(help="Fail unless the loss falls by this share.", metavar="SHARE"),
-    ] = None,
+    falls: FallsOption = None,
     classes: Annotated[
         int | None, typer.Option(help="Say how many classes the loss is over.", metavar="N")
     ] = None,
@@ -90,9 +89,7 @@ def diagnose_logs(
     strict: StrictOption = False,
     baseline: BaselineOption = None,
     update_baseline: UpdateOption = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Name what had nothing to judge.")
-    ] = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """
     Judge runs that are over by their logs: nothing is run.

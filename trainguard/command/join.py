@@ -18,6 +18,7 @@ from trainguard.command.options import (
     SelectOption,
     StrictOption,
     UpdateOption,
+    VerboseOption,
     name_only,
     read_excuses,
     read_settings,
@@ -60,9 +61,7 @@ def join_traces(
     strict: StrictOption = False,
     baseline: BaselineOption = None,
     update_baseline: UpdateOption = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Name what had nothing to judge.")
-    ] = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """
     Judge the processes of one run together, by their traces.

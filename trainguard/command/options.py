@@ -44,6 +44,12 @@ UpdateOption = Annotated[
 JsonOption = Annotated[
     Path | None, typer.Option(help="Write the findings to this file.", metavar="FILE")
 ]
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Name what had nothing to judge.")
+]
+FallsOption = Annotated[
+    float | None, typer.Option(help="Fail unless the loss falls by this share.", metavar="SHARE")
+]
 SILENCE: Final = '--allow NAME="<reason>"'
 _Given = TypeVar("_Given", bound=Subject)
 

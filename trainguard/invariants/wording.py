@@ -1,11 +1,13 @@
 """The few words and numbers that all judgements write alike."""
 
 from collections.abc import Iterator
+from typing import TypeVar
 
 from trainguard.core.measure import Place, number
-from trainguard.events.trace import Sample, Trace
+from trainguard.events.trace import Pass, Sample, Trace, Usage
 
 __all__ = ["coordinate", "number", "of", "share"]
+Q = TypeVar("Q", Sample, Pass, Usage)
 
 
 def coordinate(sample: Sample) -> Place:
@@ -19,6 +21,6 @@ def share(sample: Sample) -> str:
     return f"({sample.bad} of {sample.points} points)"
 
 
-def of(trace: Trace[Sample], quantity: str) -> Iterator[Sample]:
-    """Return the samples of one quantity."""
-    return (sample for sample in trace if sample.quantity == quantity)
+def of(trace: Trace[Q], quantity: str) -> Iterator[Q]:
+    """Yield the events of one quantity."""
+    return (seen for seen in trace if seen.quantity == quantity)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf, isfinite
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from trainguard.core.errors import DeclarationError, did_you_mean
 from trainguard.subjects.subject import check_word, is_strategy
@@ -192,6 +192,12 @@ def _resolve_bound(bound: Bound, sizes: Mapping[str, int]) -> float:
     match = _BOUND.fullmatch(bound)
     assert match is not None, "bounds are checked when the domain is made"
     return float(sizes[match[1]] - int(match[2] or 0))
+
+
+def tensors_of(inputs: Mapping[str, Any]) -> dict[str, Domain]:
+    """Return the inputs that are tensors, in order of declaration."""
+    tensors = {name: own for name, own in inputs.items() if isinstance(own, Domain)}
+    return {name: domain for name, domain in tensors.items() if domain.shape is not None}
 
 
 class Sized(Protocol):

@@ -9,7 +9,14 @@ from trainguard.core.errors import DeclarationError, did_you_mean
 from trainguard.events.base import Plain
 from trainguard.subjects.budget import Budget
 from trainguard.subjects.budget_checks import check_budgeted
-from trainguard.subjects.domain import BATCH, Domain, bounds_of, check_drawn, check_possible
+from trainguard.subjects.domain import (
+    BATCH,
+    Domain,
+    bounds_of,
+    check_drawn,
+    check_possible,
+    tensors_of,
+)
 from trainguard.subjects.relation import Relation, check_relations
 from trainguard.subjects.subject import (
     Subject,
@@ -118,11 +125,7 @@ class Loss(Subject):
     @property
     def tensors(self) -> dict[str, Domain]:
         """The inputs that are tensors, in order of declaration."""
-        return {
-            name: domain
-            for name, domain in self.inputs.items()
-            if isinstance(domain, Domain) and domain.shape is not None
-        }
+        return tensors_of(self.inputs)
 
     @property
     def promises(self) -> dict[str, Plain]:

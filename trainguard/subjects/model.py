@@ -10,7 +10,7 @@ from trainguard.core.errors import DeclarationError
 from trainguard.events.base import Plain
 from trainguard.subjects.budget import Budget
 from trainguard.subjects.budget_checks import check_budgeted
-from trainguard.subjects.domain import BATCH, Domain, check_sizes
+from trainguard.subjects.domain import BATCH, Domain, check_sizes, tensors_of
 from trainguard.subjects.loss import DTYPES
 from trainguard.subjects.model_inputs import check_factory, check_inputs
 from trainguard.subjects.relation import Relation, check_relations
@@ -151,11 +151,7 @@ class Model(Subject):
     @property
     def tensors(self) -> dict[str, Domain]:
         """The inputs that are tensors, in order of declaration."""
-        return {
-            name: domain
-            for name, domain in self.inputs.items()
-            if isinstance(domain, Domain) and domain.shape is not None
-        }
+        return tensors_of(self.inputs)
 
     @property
     def expected_loss(self) -> float | None:

@@ -8,7 +8,8 @@ from trainguard.core.measure import at_step, integer
 from trainguard.events.base import Event
 from trainguard.events.checkpoint import Resumption, Rotation
 from trainguard.events.trace import Trace
-from trainguard.invariants.checkpoint.wording import began_anew, events
+from trainguard.invariants.checkpoint.wording import began_anew
+from trainguard.invariants.loop.wording import events
 
 _TEXT = "perhaps the names are put in order as text, where step_10 comes before step_9"
 

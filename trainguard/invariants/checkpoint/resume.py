@@ -12,11 +12,11 @@ from trainguard.invariants.checkpoint.wording import (
     began_anew,
     comparable,
     departure,
-    events,
     format_count,
     lost_parts,
     resumption,
 )
+from trainguard.invariants.loop.wording import events
 
 
 @invariant("checkpoint", probe="resume", needs=("resume",))

@@ -1,24 +1,15 @@
 """How the judges of checkpoints read a trace."""
 
-from collections.abc import Iterator
-from typing import TypeVar
-
 from trainguard.core.measure import Measure
 from trainguard.events.base import Event
 from trainguard.events.checkpoint import Departure, Part, Resumption
 from trainguard.events.trace import Trace
-
-E = TypeVar("E", bound=Event)
-
-
-def events(trace: Trace[Event], kind: type[E]) -> Iterator[E]:
-    """Yield the events of one kind."""
-    return (event for event in trace if isinstance(event, kind))
+from trainguard.invariants.loop.wording import events
 
 
 def resumption(trace: Trace[Event]) -> Resumption:
     """Return how the run went on that was killed after a save."""
-    return next(events(trace, Resumption))
+    return events(trace, Resumption)[0]
 
 
 def lost_parts(trace: Trace[Event]) -> list[Part]:

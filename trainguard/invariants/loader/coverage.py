@@ -9,14 +9,8 @@ from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import Measure, integer
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
-from trainguard.invariants.loader.wording import (
-    EpochPass,
-    Split,
-    each_case,
-    each_split,
-    percent,
-    samples,
-)
+from trainguard.invariants.loader.wording import EpochPass, Split, each_case, each_split, samples
+from trainguard.invariants.loop.wording import percent
 
 _LEAST = 8  # different samples from which on their repetition is no accident
 _ENOUGH = 100  # samples from which on draws with replacement have a spread of their own

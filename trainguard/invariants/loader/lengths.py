@@ -8,7 +8,8 @@ from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import integer
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
-from trainguard.invariants.loader.wording import Split, each_split, percent, servings
+from trainguard.invariants.loader.wording import Split, each_split, servings
+from trainguard.invariants.loop.wording import percent
 
 _FEW = 4  # seams from which on a share of them says something
 _TORN = {"seam by targets": 0.0, "seam by signal": 0.2, "seam by followers": 0.5}

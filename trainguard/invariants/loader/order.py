@@ -8,7 +8,8 @@ from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
-from trainguard.invariants.loader.wording import Split, each_split, percent
+from trainguard.invariants.loader.wording import Split, each_split
+from trainguard.invariants.loop.wording import percent
 
 _LEAST = 10  # samples from which on an order is one
 _CHANCE = 1e6

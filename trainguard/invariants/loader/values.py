@@ -10,7 +10,8 @@ from trainguard.core.measure import Measure, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loader import Field
 from trainguard.events.trace import Trace
-from trainguard.invariants.loader.wording import EpochPass, Split, each_case, fields, percent
+from trainguard.invariants.loader.wording import EpochPass, Split, each_case
+from trainguard.invariants.loop.wording import events, percent
 from trainguard.invariants.wording import number
 
 
@@ -27,7 +28,7 @@ def values_are_finite(trace: Trace[Event]) -> Iterator[Finding]:
     Why: one damaged file in a thousand makes the loss nan once in an epoch, at no fixed step.
     Source: Breck et al., Data Validation for Machine Learning (MLSys 2019).
     """
-    for field in fields(trace):
+    for field in events(trace, Field):
         if field.bad and field.role != "mask":
             yield Finding(
                 f"a field of `{trace.subject}` holds values that are not finite",
@@ -54,7 +55,7 @@ def labels_are_in_range(trace: Trace[Event]) -> Iterator[Finding]:
         an assertion without a place, in an embedding lookup another row.
     Source: PyTorch's device-side assertion `t >= 0 && t < n_classes`, which names no sample.
     """
-    for field in fields(trace):
+    for field in events(trace, Field):
         if field.outside and field.role == "label":
             yield _outside(trace, field, "labels of `{}` lie outside their declared range")
 
@@ -95,7 +96,7 @@ def modalities_share_a_scale(trace: Trace[Event]) -> Iterator[Finding]:
     wanted = trace.promises.get("modalities")
     allowed = trace.limit("modalities_share_a_scale", 100.0)
     sizes: dict[tuple[int, str], list[tuple[float, Field]]] = defaultdict(list)
-    for field in fields(trace):
+    for field in events(trace, Field):
         size = _size(field)
         if isinstance(wanted, tuple) and _is_named(field.field, wanted) and size > 0:
             sizes[field.case, field.split].append((size, field))

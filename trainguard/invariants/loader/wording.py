@@ -4,14 +4,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
 
-from trainguard.core.measure import Measure, integer, number
+from trainguard.core.measure import Measure, integer
 from trainguard.events.base import Event, Plain
-from trainguard.events.loader import Batch, Epoch, Field, Serving
+from trainguard.events.loader import Batch, Epoch, Serving
 from trainguard.events.trace import Trace
-
-E = TypeVar("E", bound=Event)
+from trainguard.invariants.loop.wording import events
 
 
 @dataclass
@@ -94,24 +92,9 @@ def each_split(trace: Trace[Event]) -> Iterator[Split]:
         yield from splits
 
 
-def events(trace: Trace[Event], kind: type[E]) -> Iterator[E]:
-    """Yield the events of one kind."""
-    return (event for event in trace if isinstance(event, kind))
-
-
 def servings(trace: Trace[Event], *quantities: str) -> Iterator[Serving]:
     """Yield what was added up of some quantities."""
     return (s for s in events(trace, Serving) if s.quantity in quantities)
-
-
-def fields(trace: Trace[Event]) -> Iterator[Field]:
-    """Yield the tallies of the fields."""
-    return events(trace, Field)
-
-
-def percent(share: float) -> Measure:
-    """Write a share as a percentage."""
-    return number(100 * share, "%", ".3g")
 
 
 def samples(count: float) -> Measure:

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
 from trainguard.events.trace import Trace, Usage
-from trainguard.invariants.memory.wording import amounts, of, percent, step, where
+from trainguard.invariants.memory.wording import amounts, percent, step, where
+from trainguard.invariants.wording import of
 from trainguard.subjects.units import format_bytes
 
 

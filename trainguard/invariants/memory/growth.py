@@ -6,7 +6,8 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import Measure, number, portion
 from trainguard.events.trace import Trace, Usage
-from trainguard.invariants.memory.wording import amounts, describe_source, of, step
+from trainguard.invariants.memory.wording import amounts, describe_source, step
+from trainguard.invariants.wording import of
 from trainguard.subjects.units import SIZES, TOLERANCE, exceeds, fit_power, format_bytes
 
 _LEAST = 1024.0  # bytes per step

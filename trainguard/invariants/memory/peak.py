@@ -11,12 +11,12 @@ from trainguard.invariants.memory.wording import (
     describe_source,
     find_stop,
     largest,
-    of,
     percent,
     step,
     unknown,
     where,
 )
+from trainguard.invariants.wording import of
 from trainguard.subjects.units import format_bytes
 
 _SWITCH = "its checkpoint"

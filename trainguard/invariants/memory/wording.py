@@ -1,18 +1,12 @@
 """How judgements of memory put things: amounts, places, sizes."""
 
-from collections.abc import Iterator
-
 from trainguard.core.errors import Unjudged
 from trainguard.core.measure import Measure, number
 from trainguard.events.trace import Trace, Usage
+from trainguard.invariants.wording import of
 from trainguard.subjects.units import format_bytes
 
 _LISTED = 3
-
-
-def of(trace: Trace[Usage], quantity: str) -> Iterator[Usage]:
-    """Yield the events of one quantity."""
-    return (seen for seen in trace if seen.quantity == quantity)
 
 
 def find_stop(trace: Trace[Usage]) -> Usage | None:

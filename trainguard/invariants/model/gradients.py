@@ -9,8 +9,7 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import portion
 from trainguard.events.trace import Pass, Trace
-from trainguard.invariants.model.wording import of
-from trainguard.invariants.wording import number
+from trainguard.invariants.wording import number, of
 
 _BROKEN, _NOTED = 1e-7, 1e-5
 _TREND, _FEWEST = 0.8, 3

@@ -9,8 +9,8 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import Measure, integer, portion
 from trainguard.events.trace import Pass, Trace
-from trainguard.invariants.model.wording import format_place, of, sizes, worst
-from trainguard.invariants.wording import number
+from trainguard.invariants.model.wording import format_place, sizes, worst
+from trainguard.invariants.wording import number, of
 
 _EXPECTED = 0.2
 _GUESS_FACTOR, _GUESS_EXTRA = 1.5, 0.5

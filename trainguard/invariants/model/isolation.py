@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
 from trainguard.events.trace import Pass, Trace
-from trainguard.invariants.model.wording import format_place, of, sizes, worst
-from trainguard.invariants.wording import number
+from trainguard.invariants.model.wording import format_place, sizes, worst
+from trainguard.invariants.wording import number, of
 
 _ROUNDING = 1e-5
 

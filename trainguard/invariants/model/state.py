@@ -6,8 +6,8 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
 from trainguard.core.measure import integer
 from trainguard.events.trace import Pass, Trace
-from trainguard.invariants.model.wording import format_place, of, worst
-from trainguard.invariants.wording import number
+from trainguard.invariants.model.wording import format_place, worst
+from trainguard.invariants.wording import number, of
 
 _ROUNDING = 1e-5
 

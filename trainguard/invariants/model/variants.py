@@ -7,8 +7,8 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, note
 from trainguard.core.measure import Measure, integer
 from trainguard.events.trace import Pass, Trace
-from trainguard.invariants.model.wording import format_place, of, sizes, worst
-from trainguard.invariants.wording import number
+from trainguard.invariants.model.wording import format_place, sizes, worst
+from trainguard.invariants.wording import number, of
 
 EPS = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}
 _GRADIENT = 1e-4

@@ -1,13 +1,8 @@
 """The few words that all judgements of models write alike."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
-from trainguard.events.trace import Pass, Trace
-
-
-def of(trace: Trace[Pass], quantity: str) -> Iterator[Pass]:
-    """Return the passes of one quantity."""
-    return (seen for seen in trace if seen.quantity == quantity)
+from trainguard.events.trace import Pass
 
 
 def format_place(seen: Pass) -> str:

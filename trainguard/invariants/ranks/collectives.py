@@ -9,7 +9,7 @@ from trainguard.core.finding import Finding, note
 from trainguard.core.measure import Place, number, ranks_text
 from trainguard.events.ranks import GroupCalls, RankRun
 from trainguard.events.trace import Trace
-from trainguard.invariants.ranks.wording import odd_ones, runs
+from trainguard.invariants.ranks.wording import group_by, odd_ones, runs
 
 # Seconds: torch's own are 100 to 1800; a day is time to prepare the data on one process.
 _SHORTEST, _LONGEST = 10.0, 86_400.0
@@ -53,11 +53,7 @@ def _lacks_groups(trace: Trace[Any]) -> str:
 
 def _groups(trace: Trace[Any]) -> list[list[GroupCalls]]:
     """Return what is known of each group, by the processes that told of it."""
-    groups: dict[str, list[GroupCalls]] = {}
-    for event in trace:
-        if isinstance(event, GroupCalls):
-            groups.setdefault(event.group, []).append(event)
-    return list(groups.values())
+    return group_by(trace, GroupCalls, lambda calls: calls.group)
 
 
 @invariant("ranks", evidence=_lacks_calls)

@@ -9,6 +9,7 @@ from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import at_step, portion, ranks_text
 from trainguard.events.ranks import SavedFile, SavedShards
 from trainguard.events.trace import Trace
+from trainguard.invariants.ranks.wording import group_by
 
 
 def _lacks_files(trace: Trace[Any]) -> str:
@@ -19,11 +20,7 @@ def _lacks_files(trace: Trace[Any]) -> str:
 
 def _files(trace: Trace[Any]) -> list[list[SavedFile]]:
     """Return what is known of each file, by all the processes that have saved to it."""
-    files: dict[tuple[str, str], list[SavedFile]] = {}
-    for event in trace:
-        if isinstance(event, SavedFile):
-            files.setdefault((event.folder, event.name), []).append(event)
-    return list(files.values())
+    return group_by(trace, SavedFile, lambda file: (file.folder, file.name))
 
 
 @invariant("ranks", evidence=_lacks_files)

@@ -1,18 +1,20 @@
 """What judgements of several processes share: which are replicas, who is odd, how it is told."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any
+from typing import Any, TypeVar
 
 from trainguard.core.measure import Place, at_step, ranks_text
+from trainguard.events.base import Event
 from trainguard.events.ranks import RankCourse, RankRun
 from trainguard.events.trace import Trace
 
 # Replicas add up the same numbers in the same order, so that their norms are alike to the last
 # bit; devices of several kinds round a sum differently, by a part in 1e5 at the very most.
 ROUNDING = 1e-4
+E = TypeVar("E", bound=Event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +47,16 @@ def runs(trace: Trace[Any]) -> list[RankRun]:
 
 def optimizers(trace: Trace[Any]) -> list[list[RankCourse]]:
     """Return the steps of each optimizer in all processes."""
-    found: dict[str, list[RankCourse]] = {}
+    return group_by(trace, RankCourse, lambda course: course.optimizer)
+
+
+def group_by(trace: Trace[Any], kind: type[E], key: Callable[[E], Hashable]) -> list[list[E]]:
+    """Return the events of a kind that are of the same, as several processes told of it."""
+    groups: dict[Hashable, list[E]] = {}
     for event in trace:
-        if isinstance(event, RankCourse):
-            found.setdefault(event.optimizer, []).append(event)
-    return list(found.values())
+        if isinstance(event, kind):
+            groups.setdefault(key(event), []).append(event)
+    return list(groups.values())
 
 
 def replicas(trace: Trace[Any], *, lone: bool = False) -> Iterator[ReplicaGroup]:
