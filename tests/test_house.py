@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.house import PACKAGE, measure_house
+
 ROOT = Path(__file__).parents[1]
 TABLE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 TREES = ("trainguard", "tests", "fixtures", "benchmarks", "docs")
@@ -31,6 +33,15 @@ def test_sources_are_ascii() -> None:
 def test_files_are_short() -> None:
     """A file that outgrows its room is split by noun."""
     assert offenders(SOURCES, lambda text: max(0, text.count("\n") - LONGEST)) == {}
+
+
+def test_the_figures_of_the_house_hold() -> None:
+    """Folders stay few and in order, a class name occurs once, and functions have verbs."""
+    figures = measure_house(PACKAGE)
+    assert int(figures["arrows between folders"]) <= 40
+    assert figures["circle of folders"] == "none"
+    assert figures["class names with two meanings"] == "0"
+    assert int(figures["functions named by a participle"].split()[0]) < 100
 
 
 def test_every_function_says_what_it_does() -> None:

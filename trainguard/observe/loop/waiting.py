@@ -23,7 +23,7 @@ _LOST = ("connection", "gloo", "nccl", "timed out")  # in what torch says of oth
 _WRITES = ("checkpoint", "pickle", "serialization", "shutil")  # what is never cut off
 
 
-class _Watch(threading.Thread):
+class _Watchdog(threading.Thread):
     """Sees from another thread when the main one stands still in a call of C."""
 
     def __init__(
@@ -74,7 +74,7 @@ def watch_waiting(
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    watch = _Watch(inf if seconds is None else seconds, speak, stand)
+    watch = _Watchdog(inf if seconds is None else seconds, speak, stand)
     watch.start()
     try:
         yield

@@ -25,7 +25,7 @@ _BATCH_NORM = nn.modules.batchnorm._NormBase  # noqa: SLF001 what all of them de
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _StatisticsLook:
     """
     A look at the statistics of a module, whose numbers may come later.
 
@@ -125,7 +125,7 @@ class BatchStatistics(Watcher):
         asleep = [layer for layer in layers if not layer.training]
         student = self._followed_by(module)
         own_layers = _batch_norms(student) if student is not None else []
-        look = _Look(
+        look = _StatisticsLook(
             weakref.ref(module),
             forward.module,
             forward.source,
@@ -136,7 +136,7 @@ class BatchStatistics(Watcher):
         numbers = [_numbers_of(asleep), _numbers_of(own_layers)] if asleep else []
         self.recorder.reads.ask(self, numbers, partial(self._take, look))
 
-    def _take(self, look: "_Look", numbers: list[torch.Tensor]) -> None:
+    def _take(self, look: "_StatisticsLook", numbers: list[torch.Tensor]) -> None:
         """Tell of a layer that is still as it was made, once its numbers are here."""
         own, followed = [each.tolist() for each in numbers] or [[], []]
         still = [(name, n) for name, (fresh, n) in zip(look.names, own, strict=True) if fresh]
