@@ -300,7 +300,8 @@ class Probe(Event):
         loss has, of those looked at; the label names what was moved along them), "borrowed"
         (evaluations for which several optimizers moved what another one goes on from, of those for
         which any did), "left behind" (steps up to the end in which only what is in no optimizer got
-        gradients).
+        gradients), "epsilon" (the least share of a group's elements whose averaged gradients are
+        below the epsilon, of all looks; reference is the epsilon, step how many looks).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

@@ -241,9 +241,18 @@ def _note_interrupt() -> Iterator[list[int]]:
 
 def judge_mutant(work: Work, mutant: Mutant) -> Result:
     """Run one mutant under `trainguard run` and the guards, and say what became of it."""
+    return judge_trial(work, mutant, try_mutant(work, mutant))
+
+
+def try_mutant(work: Work, mutant: Mutant) -> Trial:
+    """Run one mutant under `trainguard run`."""
+    limit = max(_LEAST, _TIMES * work.whole.seconds)
+    return try_training(work.order.project, {mutant.path: mutant.text}, work.order.steps, limit)
+
+
+def judge_trial(work: Work, mutant: Mutant, found: Trial) -> Result:
+    """Say what became of a mutant that was run; the guards run now."""
     order, whole, change = work.order, work.whole, {mutant.path: mutant.text}
-    limit = max(_LEAST, _TIMES * whole.seconds)
-    found = try_training(order.project, change, order.steps, limit)
     if not found.is_judged:
         return result_of(mutant, "crashed")
     run, noted = sorted(found.broken - whole.broken), sorted(found.noted - whole.noted)

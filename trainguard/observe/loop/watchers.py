@@ -8,6 +8,7 @@ from trainguard.observe.loop.watch.evaluations.evaluation_skill import Evaluatio
 from trainguard.observe.loop.watch.evaluations.meters import Meters
 from trainguard.observe.loop.watch.evaluations.scores import Scores
 from trainguard.observe.loop.watch.gradients.clipping import Clipping
+from trainguard.observe.loop.watch.gradients.epsilons import Epsilons
 from trainguard.observe.loop.watch.gradients.gradient_reads import GradientReads
 from trainguard.observe.loop.watch.gradients.gradients import Gradients
 from trainguard.observe.loop.watch.gradients.graphless_samples import GraphlessSamples
@@ -94,6 +95,7 @@ _ALL: tuple[type[Watcher], ...] = (
     Clipping,
     Rates,
     UpdateNorms,
+    Epsilons,
     Forwards,
     FrozenReferences,
     LossFunctions,

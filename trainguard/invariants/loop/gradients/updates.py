@@ -7,14 +7,16 @@ from statistics import correlation
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank, note
 from trainguard.events.base import Event
-from trainguard.events.loop import Step
+from trainguard.events.loop import Probe, Step
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import LAYERS, UPDATES
+from trainguard.invariants.loop.evidence import LAYERS, UPDATES, has_probe
 from trainguard.invariants.loop.wording import (
     Course,
     count,
     courses,
+    events,
     middle,
+    percent,
     stretch,
 )
 from trainguard.invariants.wording import number
@@ -22,6 +24,8 @@ from trainguard.invariants.wording import number
 _BROKEN, _NOTED = 1e-7, 1e-5
 _TREND = 0.8
 _LARGE, _SMALL = 0.1, 1e-8
+_DROWNED = 0.75  # of the elements, in each look: in healthy runs 0.3 at most, planted ones 0.95
+_USUAL = 1e-6  # an epsilon up to here is no choice against a gradient's size
 
 
 @invariant("loop", evidence=LAYERS)
@@ -138,3 +142,40 @@ def _odd(trace: Trace[Event], course: Course, step: Step, ratio: float, limit: f
         else "the rate may be far too low, or the parameters of a type too coarse for it",
         event=step,
     )
+
+
+@invariant(
+    "loop", evidence=has_probe("epsilon", "no optimizer of torch that adapts made enough steps")
+)
+def epsilon_is_small(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What an optimizer divides by is the size of the gradients, not its epsilon.
+
+    Judges: Adam, AdamW, NAdam, RAdam and RMSprop of torch: of each group a sample of the elements
+        that have a gradient, in at least 5 steps that are looked at more closely: the roots of
+        their averaged squares, against the epsilon that is added.
+    Allows: up to 75 % (limit) of the elements below the epsilon in one look at least, as where a
+        loss has come to its end. What is found is a note: an epsilon of 0.1 or 1 is now and then
+        chosen on purpose.
+    Misses: optimizers that are not torch's, groups of fewer than 64 elements, single layers.
+    Why: with an epsilon above the gradients the steps are those of momentum with a rate of lr /
+        epsilon, as small as the gradients are; so they are where a loss is divided once too often,
+        which an optimizer that adapts would not mind.
+    Source: NVIDIA-NeMo/Speech pull request 775 (an epsilon that is not handed on).
+    """
+    most = trace.limit("epsilon_is_small", _DROWNED)
+    seen = [p for p in events(trace, Probe) if p.probe == "epsilon" and p.measured > most]
+    if seen:
+        worst = max(seen, key=lambda probe: probe.measured)
+        yield note(
+            f"an epsilon of `{trace.subject}` is above the gradients that are divided by it",
+            f"{worst.label}, epsilon {worst.reference:g}",
+            percent(worst.measured) + " of the elements are below it at least, in each look",
+            "at most " + percent(most),
+            why="the steps are as small as the gradients: perhaps the loss is divided once too"
+            " often, or 16 bits hold no such epsilon"
+            if worst.reference <= _USUAL
+            else "the optimizer hardly adapts: its steps are those of momentum with a rate of"
+            " lr / epsilon. Perhaps an epsilon that was meant for something else",
+            event=worst,
+        )
