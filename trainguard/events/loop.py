@@ -301,7 +301,8 @@ class Probe(Event):
         (evaluations for which several optimizers moved what another one goes on from, of those for
         which any did), "left behind" (steps up to the end in which only what is in no optimizer got
         gradients), "epsilon" (the least share of a group's elements whose averaged gradients are
-        below the epsilon, of all looks; reference is the epsilon, step how many looks).
+        below the epsilon, of all looks; reference is the epsilon, step how many looks), "stacked"
+        (the width between two linear layers in a row, against the larger one around them).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

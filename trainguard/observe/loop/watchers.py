@@ -46,6 +46,7 @@ from trainguard.observe.loop.watch.models.padding_rows import PaddingRows
 from trainguard.observe.loop.watch.models.read_places import ReadPlaces
 from trainguard.observe.loop.watch.models.repeat_probe import RepeatProbe
 from trainguard.observe.loop.watch.models.reshaped_axes import ReshapedAxes
+from trainguard.observe.loop.watch.models.stacked_layers import StackedLayers
 from trainguard.observe.loop.watch.models.zero_masks import ZeroMasks
 from trainguard.observe.loop.watch.parameters.averaged_copies import AveragedCopies
 from trainguard.observe.loop.watch.parameters.batch_statistics import BatchStatistics
@@ -113,6 +114,7 @@ _ALL: tuple[type[Watcher], ...] = (
     PaddingProbe,
     IdleInputs,
     SharedLayers,
+    StackedLayers,
     Batches,
     Scores,
     EvaluationMetrics,
