@@ -159,7 +159,7 @@ def epsilon_is_small(trace: Trace[Event]) -> Iterator[Finding]:
     Allows: up to 75 % (limit) of the elements below the epsilon in one look at least, as where a
         loss has come to its end. What is found is a note: an epsilon of 0.1 or 1 is now and then
         chosen on purpose.
-    Misses: optimizers that are not torch's, groups of fewer than 64 elements, single layers.
+    Misses: optimizers that are not torch's, groups of fewer than 32 elements, single layers.
     Why: with an epsilon above the gradients the steps are those of momentum with a rate of lr /
         epsilon, as small as the gradients are; so they are where a loss is divided once too often,
         which an optimizer that adapts would not mind.

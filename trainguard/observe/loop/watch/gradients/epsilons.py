@@ -18,7 +18,7 @@ from trainguard.observe.tools.local_values import is_transforming
 _ADDED: tuple[type[Optimizer], ...] = (torch.optim.Adam, torch.optim.AdamW, NAdam, RAdam, RMSprop)
 _PARAMETERS = 32
 _ELEMENTS = 64
-_FEWEST = 64.0  # elements with a gradient: a temperature, or a bias or two, tells nothing
+_FEWEST = 32.0  # sampled elements with a gradient: a temperature, or a bias, tells nothing
 _SHOWN = 5  # looks: zero heads, and averages that have just begun, are not the run
 
 
