@@ -20,9 +20,9 @@ import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from trainguard.command.mutate.command import Work
-from trainguard.command.mutate.trial import Trial, try_training
 from trainguard.command.mutate.mistakes.operator import Mutant
 from trainguard.command.mutate.mistakes.source import SourceFile
+from trainguard.command.mutate.trial import Trial, try_training
 
 REPEATS = 4  # seeds besides the program's own; the worst of five is beaten by chance in one of six
 SHARE = 10  # the last tenth of the losses says what a training came to
