@@ -51,6 +51,8 @@ def test_a_script_is_named_after_its_file() -> None:
         (lambda: tg.Loop(lambda: None, curve="loss", seeds=2), "tg.Loop(seeds=2) is too few"),
         (lambda: tg.Loop(lambda: None, curve="loss", seeds=2.5), "tg.Loop(seeds=2.5) cannot be."),
         (lambda: tg.Loop(lambda: None, seeds=5), "tg.Loop(seeds=5) compares nothing."),
+        (lambda: tg.Loop(lambda: None, devices="cuda"), "is for several processes: one takes"),
+        (lambda: tg.Loop(lambda: None, ranks=2, devices=2), "tg.Loop(devices=2) is no type"),
         (lambda: tg.Script(""), "tg.Script got ''. Give the path of a script."),
         (lambda: tg.Script("a.py", args="--n 3"), "is one string. Give a list: ['--n', '3']."),
     ],

@@ -28,6 +28,7 @@ def loss(output: Any, target: Any) -> None:
         ({"x": X, "loss": loss, "ranks": (1,)}, "has no several processes"),
         ({"x": X, "loss": loss, "ranks": (3,), "cut": 2}, "does not divide"),
         ({"x": X, "loss": loss, "ranks": (2, 0)}, "has no several processes"),
+        ({"x": X, "loss": loss, "devices": "cuda:1"}, "'cuda:1'\\) is no type of device"),
         ({"x": 3, "loss": loss}, "is no domain"),
         ({"x": tg.real("8", -1, 1), "loss": loss}, "no input with the dimension 'B'"),
         ({"x": X, "loss": loss, "sizes": {"T": 3}}, "sizes has 'T'"),

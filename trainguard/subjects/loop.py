@@ -15,6 +15,7 @@ from trainguard.subjects.relation import Relation, check_relations
 from trainguard.subjects.subject import (
     Subject,
     check_callable,
+    check_device_type,
     check_word,
     parameters,
     required_names,
@@ -116,6 +117,8 @@ class Loop(Run):
     arguments: values for the parameters of `train`.
     curve: columns that are held against their snapshot: "loss", "grad_norm", "rate",
         "update_norm", "weight_norm" (both of a sample of the parameters), "memory".
+    devices: with `ranks`, the type of device of which there is one for each process: "cpu", where
+        all others are hidden, or "cuda". Which one it takes the function says, by LOCAL_RANK.
     seeds: compare the curves of so many seeds as distributions, for runs that cannot repeat.
 
     Optimizers, models, schedulers, scalers and losses are found by themselves. RNG streams are
@@ -126,11 +129,18 @@ class Loop(Run):
     arguments: Mapping[str, Any] = field(default_factory=dict)
     curve: tuple[str, ...] = ()
     seeds: int | None = None
+    devices: str = "cpu"
 
     def __post_init__(self) -> None:
         """Declare a loop; raises DeclarationError for what cannot be meant."""
         __tracebackhide__ = True
         check_callable("Loop", self.train)
+        check_device_type("Loop", self.devices)
+        if self.devices != "cpu" and self.ranks is None:
+            raise DeclarationError(
+                f"tg.Loop(devices={self.devices!r}) is for several processes: one takes what its"
+                " function says. Give ranks too."
+            )
         object.__setattr__(self, "curve", _columns(self.curve))
         _check_seeds(self.seeds, self.curve)
         name = self.name or getattr(self.train, "__name__", type(self.train).__name__)

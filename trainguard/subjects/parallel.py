@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from trainguard.core.errors import DeclarationError
 from trainguard.subjects.domain import BATCH, Domain, bounds_of, check_possible
-from trainguard.subjects.subject import Subject, check_callable, check_word
+from trainguard.subjects.subject import Subject, check_callable, check_device_type, check_word
 
 WRAPPERS = ("ddp", "fully_shard")
 _SIZE = 4  # of a dimension of which nothing is said; of the batch, on each of the most processes
@@ -36,6 +36,8 @@ class Parallel(Subject):
     uneven: whether processes may get unequal counts of rows. The first one gets a row more than its
         share and the last one a row less; then they get as many as are drawn.
     sizes: {dimension: size or (least, most)}, of which some are drawn; 4 where nothing is said.
+    devices: the type of device, of which each process takes one: "cpu", over gloo, or "cuda", over
+        nccl. The module is moved there once it is built.
     """
 
     family: ClassVar[str] = "parallel"
@@ -49,6 +51,7 @@ class Parallel(Subject):
     optimizer: Callable[[Any], Any] | None = None
     cut: bool | int = True
     uneven: bool = False
+    devices: str = "cpu"
     inputs: Mapping[str, Domain] = field(default_factory=dict)
     sizes: Mapping[str, int | tuple[int, int]] = field(default_factory=dict)
 
@@ -63,6 +66,7 @@ class Parallel(Subject):
         optimizer: Callable[[Any], Any] | None = None,
         cut: bool | int = True,
         uneven: bool = False,
+        devices: str = "cpu",
         inputs: Mapping[str, Domain] | None = None,
         sizes: Mapping[str, int | tuple[int, int]] | None = None,
         allow: Mapping[str, str] | None = None,
@@ -83,6 +87,7 @@ class Parallel(Subject):
             "optimizer": optimizer,
             "cut": cut,
             "uneven": uneven,
+            "devices": devices,
             "inputs": {**(inputs or {}), **domains},
             "sizes": dict(sizes or {}),
             "allow": dict(allow or {}),
@@ -94,6 +99,7 @@ class Parallel(Subject):
             object.__setattr__(self, key, value)
         _check_functions(self)
         _check_ranks(self)
+        check_device_type("Parallel", devices)
         _check_batch(self)
         self.__post_init__()
 

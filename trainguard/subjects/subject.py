@@ -175,6 +175,15 @@ def _check_limits(subject: Subject) -> None:
             )
 
 
+def check_device_type(kind: str, value: Any) -> None:
+    """Raise for what is no type of device, such as one of several devices by its number."""
+    if not isinstance(value, str) or not value.isalnum():
+        raise DeclarationError(
+            f"tg.{kind}(devices={value!r}) is no type of device: each process takes one of its own."
+            " Give 'cpu' or 'cuda'."
+        )
+
+
 def _caller() -> tuple[str, int]:
     """Return the file and line of the nearest frame outside this package."""
     package = str(Path(__file__).parents[1])

@@ -15,6 +15,7 @@ from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.core.settings import Settings
 from trainguard.events.trace import Trace
 from trainguard.observe.parallel.observer import observe
+from trainguard.observe.ranks import processes
 
 INPUTS = {"inputs": tg.real("B 8", -1, 1), "targets": tg.real("B 1", -1, 1)}
 
@@ -44,6 +45,31 @@ def test_two_processes_are_as_one() -> None:
     assert [e.quantity for e in events] == ["loss", *["gradient"] * 2, *["update"] * 2]
     assert [e.place for e in events[1:3]] == ["0.weight", "0.bias"]
     assert all(e.apart < 1e-5 for e in events)
+
+
+STARTED = tg.Parallel(
+    build, loss=loss, inputs={"input": INPUTS["inputs"], "target": INPUTS["targets"]}
+)
+
+
+def test_processes_that_are_started(monkeypatch) -> None:
+    """Where none can be forked, new ones find what was declared, and come to the same."""
+    forked = watch(build)
+    monkeypatch.setattr(processes, "forks", lambda: False)
+    again = observe(STARTED, "cpu", "float32", Settings(profile="quick")).trace("step")
+    assert list(again) == list(forked)
+    with pytest.raises(Unjudged, match="new ones do not find it"):
+        watch(build)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "told"),
+    [("hpu", Unjudged, "2 processes take a hpu device each, and"), ("gpu", SubjectError, "gpu")],
+)
+def test_devices_that_are_not_here(kind, error, told) -> None:
+    """One sentence, and no process is made."""
+    with pytest.raises(error, match=told):
+        watch(build, devices=kind)
 
 
 def mean_of_rank(output: Any, target: Any) -> Any:

@@ -78,6 +78,11 @@ def main(words: Sequence[str]) -> int:
 
 def find_run(address: str) -> Run:
     """Import the file of an address as pytest would, and return the run that is declared there."""
+    return as_run(find_declared(address), address)
+
+
+def find_declared(address: str) -> Any:
+    """Import the file of an address as pytest would, and return what has the name in it."""
     path, _, name = address.rpartition("::")
     file = Path(path).resolve()
     root = file.parent
@@ -92,7 +97,7 @@ def find_run(address: str) -> Run:
     if value is None:
         known = [n for n, v in vars(module).items() if isinstance(v, Run)]
         raise DeclarationError(f"{path} has no {name!r}.{did_you_mean(name, known)}")
-    return as_run(value, address)
+    return value
 
 
 def as_run(value: Any, address: str) -> Run:

@@ -15,14 +15,14 @@ from trainguard.events.trace import Trace
 from trainguard.observe.parallel.likeness import compare
 from trainguard.observe.parallel.one_step import Batch, Outcome, step_in_group
 from trainguard.observe.parallel.splits import BatchSplit, draw_smaller, draw_splits
-from trainguard.observe.ranks.processes import call_in_ranks
-from trainguard.observe.tools.child_process import forks
+from trainguard.observe.ranks.processes import call_in_ranks, share_devices
 from trainguard.observe.tools.observation import SubjectObservation
 from trainguard.observe.tools.points import Box, uniform
 from trainguard.subjects.parallel import Parallel
 
 DRAWS = {"quick": 1, "ci": 2, "thorough": 8}  # batches of the largest sizes
 SPLITS = {"quick": 4, "ci": 12, "thorough": 48}  # where sizes or cuts are drawn: milliseconds each
+_ROUNDED = 1e-3  # of a gradient that two runs on one accelerator may differ by
 _SMALLER = 32  # that are tried for the smallest that fails, all in the same processes
 
 
@@ -41,8 +41,7 @@ class ParallelObservation(SubjectObservation[Parallel, Likeness]):
 
     def _observe_probe(self, _probe: str) -> Trace[Likeness]:
         """Make the step on one process and on each number of several."""
-        if not forks():
-            raise Unjudged("no process that trains can be forked here")
+        share_devices(self.subject.devices, max(self.subject.worlds))
         splits = self._draw()
         (one,) = self._make(splits, 1, self.settings.seed)
         (again,) = self._make(splits[:1], 1, self.settings.seed + 1)
@@ -89,8 +88,7 @@ class ParallelObservation(SubjectObservation[Parallel, Likeness]):
     def _make(self, splits: list[BatchSplit], world: int, seed: int) -> list[list[Outcome]]:
         """Return, for each process of so many, what came of its step with each batch."""
         batches = [(split, _fill(self.subject, split)) for split in splits]
-        work = partial(step_in_group, self.subject, batches, seed)
-        told = call_in_ranks(work, world, self.subject.timeout)
+        told = call_in_ranks(step_in_group, self.subject, (batches, seed), world)
         return [torch.load(io.BytesIO(each), weights_only=True) for each in told]
 
 
@@ -108,10 +106,10 @@ def _is_finite(outcome: Outcome) -> bool:
 
 def _check(subject: Parallel, one: list[Outcome], again: Outcome) -> None:
     """Raise where the step of one process cannot be held against: by chance, or without numbers."""
-    if any(
-        not torch.equal(gradient, again["gradients"][name])
-        for name, gradient in one[0]["gradients"].items()
-    ):
+    # On accelerators sums are added up in any order.
+    alike = torch.equal if subject.devices == "cpu" else partial(torch.allclose, rtol=_ROUNDED)
+    pairs = [(gradient, again["gradients"][name]) for name, gradient in one[0]["gradients"].items()]
+    if any(not alike(*pair) for pair in pairs):
         raise Unjudged("its step draws random numbers, of which each rank has others: no dropout")
     if not all(map(_is_finite, one)):
         raise SubjectError(

@@ -1,6 +1,7 @@
 """One process of several, or of one: its part of a batch, its step, and what came of it."""
 
 import io
+import os
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -13,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from trainguard.observe.parallel.splits import BatchSplit
+from trainguard.observe.tools.devices import module_of
 from trainguard.observe.tools.isolation import seed_everything
 from trainguard.subjects.domain import BATCH
 from trainguard.subjects.model_inputs import forward_inputs
@@ -27,9 +29,12 @@ _BUILT = 0  # the seed that all are built with
 
 def step_in_group(subject: Parallel, batches: list[tuple[BatchSplit, Batch]], seed: int) -> bytes:
     """Join the group, make one step of a new model with each batch, and return what came of it."""
-    dist.init_process_group("gloo")
+    device = _take_device(subject.devices)
+    backends = getattr(dist.Backend, "default_device_backend_map", {"cuda": "nccl"})
+    dist.init_process_group(backends.get(device.type, "gloo"))
     rank, world = dist.get_rank(), dist.get_world_size()
-    outcomes = [_make(subject, _cut(subject, each, rank, world), seed) for each in batches]
+    cut = [_cut(subject, each, rank, world) for each in batches]
+    outcomes = [_make(subject, _move(batch, device), seed, device) for batch in cut]
     dist.barrier()  # nobody leaves while another one may wait for it
     file = io.BytesIO()
     torch.save(outcomes, file)
@@ -47,10 +52,26 @@ def _cut(subject: Parallel, split: tuple[BatchSplit, Batch], rank: int, world: i
     return own
 
 
-def _make(subject: Parallel, batch: Batch, seed: int) -> Outcome:
+def _take_device(kind: str) -> torch.device:
+    """Return the device of this process, which is from now on the current one of its type."""
+    if kind == "cpu":
+        return torch.device(kind)
+    device = torch.device(kind, int(os.environ["LOCAL_RANK"]))
+    getattr(module_of(kind), "set_device", lambda _: None)(device)
+    return device
+
+
+def _move(batch: Batch, device: torch.device) -> Batch:
+    """Return a batch with its tensors on a device."""
+    return {n: v.to(device) if isinstance(v, Tensor) else v for n, v in batch.items()}
+
+
+def _make(subject: Parallel, batch: Batch, seed: int, device: torch.device) -> Outcome:
     """Build, wrap and train for one step."""
     seed_everything(_BUILT)
     module = subject.build()
+    if device.type != "cpu":
+        module.to(device)
     model = _wrap(subject, module)
     optimizer = (subject.optimizer or _make_usual)(model.parameters())
     named = dict(model.named_parameters())

@@ -1,9 +1,16 @@
-"""The processes of a declared run, each recorded by itself: forked ones, or torchrun's."""
+"""
+The processes of a declared run, each recorded by itself: forked ones, or torchrun's.
+
+Where there are accelerators no process that trains can be forked: then new ones are started, which
+find what was declared by its name. Run as a module, this file is one of them.
+"""
 
 import os
+import pickle
 import signal
 import socket
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,14 +23,17 @@ import torch._dynamo  # as the first optimizer does: once, and not in each proce
 from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.events.base import Event
 from trainguard.events.trace import Trace
-from trainguard.observe.loop.run_processes import record_run
-from trainguard.observe.tools.child_process import end_child, fork_child, forks
+from trainguard.observe.loop.run_processes import find_declared, record_run
+from trainguard.observe.tools.child_process import end_child, end_with, fork_child, forks
+from trainguard.observe.tools.devices import count_hideable, is_known, is_present, share_out
 from trainguard.observe.tools.isolation import quiet
 from trainguard.subjects.loop import Loop, Run
+from trainguard.subjects.subject import variable_of
 
 _KEPT = 8  # runs, each of which two families judge
 _POLL = 0.02
 _PLACE = "127.0.0.1"
+_HIDDEN = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")  # where processes are on the CPU
 
 
 @lru_cache(maxsize=_KEPT)
@@ -36,31 +46,78 @@ def observe_processes(run: Run, seed: int, world: int) -> tuple[Trace[Event], ..
     """
     if not isinstance(run, Loop):
         raise Unjudged(f"a script: `trainguard run --ranks {run.ranks}` judges it")
-    if not forks():
-        raise Unjudged("no process that trains can be forked here: `trainguard run --ranks` can")
-    told = call_in_ranks(partial(_record, run, seed), world, run.timeout)
+    told = call_in_ranks(_record, run, (seed,), world)
     return tuple(Trace.from_text(each.decode()) for each in told)
 
 
-def call_in_ranks(work: Callable[[], bytes], world: int, timeout: float) -> list[bytes]:
+def call_in_ranks(
+    work: Callable[..., bytes], subject: Any, given: tuple[Any, ...], world: int
+) -> list[bytes]:
     """
-    Return what the function returns in each of several forked processes that can find each other.
+    Return what `work(subject, *given)` returns in each of several processes that find each other.
 
-    Raises SubjectError where one of them fails or hangs, with its rank.
+    Raises SubjectError where one of them fails or hangs, with its rank, and Unjudged where no
+    processes can be made, or there is not a device for each.
     """
+    shared = share_devices(subject.devices, world)
     with TemporaryDirectory(prefix="trainguard-") as scratch:
         files = [Path(scratch, str(rank)) for rank in range(world)]
         with socket.socket() as free:
             free.bind((_PLACE, 0))
             port = free.getsockname()[1]
-        jobs = [partial(_be, work, rank, world, port, file) for rank, file in enumerate(files)]
-        children = {rank: fork_child(job) for rank, job in enumerate(jobs)}
+        if subject.devices == "cpu" and forks():
+            call = partial(work, subject, *given)
+            jobs = [partial(_be, call, rank, world, port, file) for rank, file in enumerate(files)]
+            children = {rank: fork_child(job) for rank, job in enumerate(jobs)}
+        else:
+            job = Path(scratch, "job")
+            job.write_bytes(pickle.dumps((os.getpid(), _address(subject), work, given)))
+            told = [(str(job), str(n), str(world), str(port), str(f)) for n, f in enumerate(files)]
+            children = {rank: _start(shared, words) for rank, words in enumerate(told)}
         try:
-            _wait(children, files, timeout)
+            _wait(children, files, subject.timeout)
         finally:
             for child in children.values():
                 end_child(child)
         return [file.read_bytes() for file in files]
+
+
+def share_devices(kind: str, world: int) -> dict[str, str]:
+    """Return what to set for processes with a device each; raises Unjudged where there are none."""
+    if kind == "cpu":
+        return dict.fromkeys(_HIDDEN, "")
+    if not is_known(kind):
+        raise SubjectError(f"devices={kind!r} is no type that torch knows", "give 'cpu' or 'cuda'")
+    shared, lacking = share_out(world, count_hideable(), os.environ) if kind == "cuda" else ({}, "")
+    if lacking or not is_present(f"{kind}:{world - 1}"):
+        raise Unjudged(f"{world} processes take a {kind} device each, and there are not as many")
+    return shared
+
+
+def _address(subject: Any) -> str:
+    """Return where a new process finds a subject; raises where it cannot."""
+    name = variable_of(subject)
+    if not name or not hasattr(os, "posix_spawn"):
+        raise Unjudged("no process that trains can be forked here, and new ones do not find it")
+    return f"{subject.file}::{name}"
+
+
+def _start(shared: dict[str, str], words: Sequence[str]) -> int:
+    """Start a process in a group of its own that does its part, and return its number."""
+    path = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, **shared, "PYTHONPATH": path}
+    command = [sys.executable, "-m", "trainguard.observe.ranks.processes", *words]
+    return os.posix_spawn(sys.executable, command, environment, setpgroup=0)
+
+
+def main(words: Sequence[str]) -> int:
+    """Be a process that was started: find what was declared, and do the work."""
+    job, rank, world, port, file = words
+    parent, address, work, given = pickle.loads(Path(job).read_bytes())  # noqa: S301 our parent's
+    end_with(parent)
+    return _be(
+        lambda: work(find_declared(address), *given), int(rank), int(world), int(port), Path(file)
+    )
 
 
 def _wait(children: dict[int, int], files: list[Path], timeout: float) -> None:
@@ -127,3 +184,7 @@ def _keep_groups() -> None:
         destroy(*args, **kwargs)
 
     distributed.destroy_process_group = keep
+
+
+if __name__ == "__main__":
+    os._exit(main(sys.argv[1:]))  # as forked ones do: groups are not waited for

@@ -132,7 +132,7 @@ def fork_child(work: Callable[[], int | None]) -> int:
         child = os.fork()
     if not child:
         code: int | None = 1
-        _end_with(parent)
+        end_with(parent)
         try:
             code = work()
         finally:
@@ -140,7 +140,7 @@ def fork_child(work: Callable[[], int | None]) -> int:
     return child
 
 
-def _end_with(parent: int) -> None:
+def end_with(parent: int) -> None:
     """Let Linux end this process when its parent ends, however that is."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
