@@ -45,18 +45,24 @@ def slow(session: nox.Session) -> None:
 
 @nox.session
 def simulated(session: nox.Session) -> None:
-    """Run what depends on a device on one that is simulated; it is compiled at the first time."""
+    """
+    Run what depends on a device on one that is simulated; it is compiled at the first time.
+
+    Where something follows `--`, only the tests that it chooses: no fixtures and no dry run.
+    """
     session.install(*CI, "-e", ".[test]", "ninja", "setuptools")
     # Not on several workers: each would have the accelerator compiled.
     one_thread = {"OMP_NUM_THREADS": "1"}
     own = ("tests/simulated", "-rs", "--durations=10")
     session.run("pytest", *own, *session.posargs, env=one_thread)
+    if session.posargs:
+        return
     if shutil.which(os.environ.get("CXX", "c++")) is None:
         session.skip("there is no compiler for the simulated accelerator")
     # It is there now, also for several workers. All fixtures take them a quarter of an hour.
     whole = {**one_thread, "TRAINGUARD_SIMULATED_WHOLE": "1"}
     fixtures = ("tests/simulated/test_fixtures.py", "-n", "2", "--durations=10")
-    session.run("pytest", *fixtures, *session.posargs, env=whole)
+    session.run("pytest", *fixtures, env=whole)
     healthy = (
         "--trainguard",
         "--trainguard-profile=quick",

@@ -1,4 +1,9 @@
-"""Data sets on the host, whose batches a training moves to the device, as most trainings do."""
+"""
+What trainings on a device do besides.
+
+They move the batches of data sets that are on the host, and keep the device's stream of random
+numbers where they keep torch's.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,6 +53,26 @@ def batches_moved(device: str) -> Iterator[None]:
             return _Moving(serve(loader), device)
 
     with patch.multiple(DataLoader, __init__=made, __iter__=served):
+        yield
+
+
+@contextmanager
+def streams_kept(device: str) -> Iterator[None]:
+    """Have `torch.get_rng_state` and `set_rng_state` keep the stream of a device too."""
+    module, read, write = torch.get_device_module(device), torch.get_rng_state, torch.set_rng_state
+    length = len(read())
+
+    def get_both() -> torch.Tensor:
+        """Return the state of the host's stream, and of the device's after it."""
+        return torch.cat([read(), module.get_rng_state(device).cpu()])
+
+    def set_both(state: torch.Tensor) -> None:
+        """Set the host's stream, and the device's where its state is there."""
+        write(state[:length])
+        if len(state) > length:
+            module.set_rng_state(state[length:].clone(), device)
+
+    with patch.multiple(torch, get_rng_state=get_both, set_rng_state=set_both):
         yield
 
 

@@ -5,15 +5,18 @@ TRAINGUARD_SIMULATED names the device that new tensors are on, where that is not
 """
 
 import os
+from contextlib import ExitStack
 
 import torch
 
 from tests.simulated.device import DEFAULT, REAL, register
-from tests.simulated.moved import MOVED, batches_moved
+from tests.simulated.moved import MOVED, batches_moved, streams_kept
 
 if REAL not in os.environ:
     register()
 if name := os.environ.get(DEFAULT):
     torch.set_default_device(name)
     if MOVED in os.environ:
-        batches_moved(name).__enter__()  # for the rest of the process
+        kept = ExitStack()  # for the rest of the process: what is let go of is undone
+        kept.enter_context(batches_moved(name))
+        kept.enter_context(streams_kept(name))

@@ -3,14 +3,14 @@ The fixtures are judged on a device as they are on the CPU, in turns on the firs
 
 Losses and models are asked to be there. Whatever trains makes its tensors there, as after
 `torch.set_default_device`, in this process and in those that it is begun again in; what a loader
-serves is loaded on the host, and moved.
+serves is loaded on the host, and moved; a state of torch's random numbers has the device's too.
 """
 
 import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack
 from itertools import cycle
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +20,7 @@ import torch
 
 from tests.simulated.conftest import DEVICES, KIND
 from tests.simulated.device import DEFAULT
-from tests.simulated.moved import MOVED, batches_moved
+from tests.simulated.moved import MOVED, batches_moved, streams_kept
 from tests.test_matrix import FIXTURES, faults, load, names
 from trainguard.core.settings import Settings
 from trainguard.judging.judge import Observations, applicable, verdict
@@ -60,8 +60,6 @@ UNLIKE = {  # what the CPU finds in them is not there, or the other way round
     "loop/guard_best_kept_by_reference",  # there: `.cpu()` of what is on a device is a copy
 }
 FEW = {"model/guard_spectrum_of_one_frame"}  # seen where more is explored than `quick` does
-# They keep the CPU's stream of random numbers, and draw on the device.
-STREAMS = {"checkpoint/guard_numbered_files"}
 
 
 def chosen(side: str, families: dict[str, int], times: int = 1) -> list[tuple[str, str]]:
@@ -97,7 +95,10 @@ def default(request, tmp_path: Path, monkeypatch) -> Iterator[str]:
     torch.set_default_device(place)
     if request.node.callspec.params["name"] not in STAYS:
         monkeypatch.setenv(MOVED, "1")
-    with batches_moved(place) if MOVED in os.environ else nullcontext():
+    with ExitStack() as both:
+        if MOVED in os.environ:
+            both.enter_context(batches_moved(place))
+            both.enter_context(streams_kept(place))
         yield place
     torch.set_default_device(None)
 
@@ -158,9 +159,8 @@ def test_a_broken_component_is_found(name, place):
     indirect=["default"],
 )  # fmt: skip
 def test_a_healthy_run_passes(name, default):
-    """No finding and no note, but for a run that draws what it does not keep."""
-    lost = {"resume_continues_the_run"} if name in STREAMS else set()
-    assert found(judge(anew("healthy", name), default)) == lost
+    """No finding and no note."""
+    assert found(judge(anew("healthy", name), default)) == set()
 
 
 @pytest.mark.parametrize(
