@@ -11,7 +11,6 @@ import pickle
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import wraps
 from math import isfinite
 from pathlib import Path
 from traceback import extract_tb, format_exception_only, format_list
@@ -39,6 +38,7 @@ from trainguard.observe.loop.watch.parameters.averaged_copies import AveragedCop
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.devices import in_use
 from trainguard.observe.tools.isolation import isolate
+from trainguard.observe.tools.patches import tell_before
 from trainguard.observe.tools.user_line import foreign
 
 _FORWARDS = 8  # forwards of a step before which the state is taken; the last one counts
@@ -141,7 +141,7 @@ class CheckpointRecorder(Recorder):
     def __enter__(self) -> "CheckpointRecorder":
         """Install what any recorder has, and what comes before a forward."""
         super().__enter__()
-        self.patches.replace(nn.Module, "__call__", self._forward_begins)
+        self.patches.replace(nn.Module, "__call__", tell_before(self._see_call))
         for optimizer in self.order.older or ():
             self.window_of(optimizer)
         self.loads.install(self.patches)
@@ -161,20 +161,13 @@ class CheckpointRecorder(Recorder):
 
     # What happens
 
-    def _forward_begins(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a `Module.__call__` that tells before a forward that learns."""
-
-        @wraps(call)
-        def wrapper(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            """Call the module."""
-            outermost = not self.calling and not self.backward and self.patches.active
-            learns = outermost and torch.is_grad_enabled() and module.training
-            if learns and not self.is_bare(module):
-                self.roots.setdefault(id(module), module)
-                self.learning_begins()
-            return call(module, *args, **kwargs)
-
-        return wrapper
+    def _see_call(self, module: nn.Module, /, *_: Any, **__: Any) -> None:
+        """Tell before a forward that learns."""
+        outermost = not self.calling and not self.backward and self.patches.active
+        learns = outermost and torch.is_grad_enabled() and module.training
+        if learns and not self.is_bare(module):
+            self.roots.setdefault(id(module), module)
+            self.learning_begins()
 
     def learning_begins(self) -> None:
         """See the moment before a forward that learns, the last one before a step's backward."""

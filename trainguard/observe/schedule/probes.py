@@ -12,6 +12,7 @@ import torch
 from trainguard.core.errors import Unjudged
 from trainguard.events.trace import Tick
 from trainguard.observe.schedule.drive import Drive, Setting, Stepped, start, ticks
+from trainguard.observe.tools.patches import tell_before
 from trainguard.subjects.schedule import Schedule
 
 Metrics = Callable[[int], float]
@@ -165,7 +166,7 @@ def overwrite(schedule: Schedule, setting: Setting, case: int) -> Iterator[Tick]
     metrics = flat(schedule.mode, patience)
     calls: Counter[int] = Counter()
     for index, scheduler in enumerate(drive.schedulers):
-        _intercept(scheduler, functools.partial(_count_calls, calls, index))
+        _intercept(scheduler, tell_before(functools.partial(_count_call, calls, index)))
     yield from ticks(drive, steps, metrics, "together", case=case)
     stepped = [i for i in range(len(drive.schedulers)) if calls[i]]
     names = _names(drive.schedulers)
@@ -192,18 +193,9 @@ def _intercept(scheduler: Any, wrap: Callable[[Callable[..., Any]], Callable[...
                 raise Unjudged(reason) from None
 
 
-def _count_calls(
-    calls: "Counter[int]", index: int, method: Callable[..., Any]
-) -> Callable[..., Any]:
-    """Count the calls of a method, with its signature kept."""
-
-    @functools.wraps(method)
-    def wrapper(*args: Any, **keywords: Any) -> Any:
-        """Count one call and make it."""
-        calls[index] += 1
-        return method(*args, **keywords)
-
-    return wrapper
+def _count_call(calls: "Counter[int]", index: int, *_: Any, **__: Any) -> None:
+    """Count one call of a method."""
+    calls[index] += 1
 
 
 def _silence(*_: Any, **__: Any) -> None:

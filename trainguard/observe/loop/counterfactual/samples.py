@@ -1,7 +1,6 @@
 """A sample edited: whether what the loss is given for one sample depends on the others."""
 
 from collections.abc import Iterator
-from functools import wraps
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ from trainguard.observe.loop.counterfactual.witness import GivenRows, Numbers, W
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.models.future_probe import NEXT, token_shares
 from trainguard.observe.loop.window import gradient_of
+from trainguard.observe.tools.patches import tell_before
 
 Flags = np.ndarray[Any, np.dtype[Any]]
 _UNKNOWN_AXIS = "it is not known which axis is that of the samples"
@@ -195,14 +195,12 @@ def _source_row(tensors: list[torch.Tensor]) -> int:
 def refuse_statistics(original: Any, way_out: Exit) -> Any:
     """Return a `torch.batch_norm` that ends the child where it takes statistics of the batch."""
 
-    @wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        """Normalise by running statistics alone."""
+    def see(*args: Any, **kwargs: Any) -> None:
+        """End where it does not normalise by running statistics alone."""
         if kwargs.get("training", args[5] if len(args) > 5 else True):
             way_out.void("the batch is normalised on purpose")
-        return original(*args, **kwargs)
 
-    return wrapper
+    return tell_before(see)(original)
 
 
 def _compare_rows(

@@ -4,7 +4,6 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import wraps
 from typing import Any, NoReturn
 
 import torch
@@ -249,7 +248,7 @@ class Noticed:
         apply, generator = checkpoint.CheckpointFunction.apply, getattr(checkpoint, _GENERATOR)
         checkpoint.CheckpointFunction.apply = tell_before(self._count_checkpoint)(apply)  # type: ignore[method-assign]
         setattr(checkpoint, _GENERATOR, tell_before(self._count_checkpoint)(generator))
-        functional.dropout = self._add_up(functional.dropout)
+        functional.dropout = tell_before(self._add_up)(functional.dropout)
         on_autocast(self._see_cast)
 
     @property
@@ -286,19 +285,12 @@ class Noticed:
         """Count the calls of what checkpoints."""
         self.checkpoints += 1
 
-    def _add_up(self, dropout: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-        """Return a dropout that adds up how many elements it strikes on the average."""
-
-        @wraps(dropout)
-        def wrapper(*args: Any, **kwargs: Any) -> torch.Tensor:
-            """Add up what is struck, of what is not zero anyhow."""
-            given = dict(zip(("input", "p", "training"), args, strict=False)) | kwargs
-            p = given.get("p", 0.5)
-            if given.get("training", True) and 0 < p < 1 and torch.is_grad_enabled():
-                self.dropped += p * int(torch.count_nonzero(given["input"].detach()))
-            return dropout(*args, **kwargs)
-
-        return wrapper
+    def _add_up(self, *args: Any, **kwargs: Any) -> None:
+        """Add up how many elements that are not zero anyhow a dropout strikes on the average."""
+        given = dict(zip(("input", "p", "training"), args, strict=False)) | kwargs
+        p = given.get("p", 0.5)
+        if given.get("training", True) and 0 < p < 1 and torch.is_grad_enabled():
+            self.dropped += p * int(torch.count_nonzero(given["input"].detach()))
 
 
 def _drops(module: nn.Module) -> bool:
@@ -308,15 +300,8 @@ def _drops(module: nn.Module) -> bool:
 
 def on_autocast(act: Callable[[Any], None]) -> None:
     """Do something with each autocast that is about to be entered, in a child."""
-    enter = torch.amp.autocast_mode.autocast.__enter__
-
-    @wraps(enter)
-    def wrapper(context: Any) -> Any:
-        """Do it, and enter."""
-        act(context)
-        return enter(context)  # type: ignore[no-untyped-call]
-
-    torch.amp.autocast_mode.autocast.__enter__ = wrapper  # type: ignore[method-assign]
+    kind: Any = torch.amp.autocast_mode.autocast
+    kind.__enter__ = tell_before(act)(kind.__enter__)
 
 
 def _has_compiled() -> bool:
