@@ -15,7 +15,8 @@ class WhatIf(Event):
         "batch in another order", "labels exchanged", "ignored labels edited",
         "the same batch again", "one batch learned", "checkpoints bypassed", "other noise",
         "evaluation mode", "losses scaled", "autocast off", "compile off", "fused off",
-        "gradients with their graph", "states with their graph",
+        "gradients with their graph", "states with their graph", "terms without a graph",
+        "scale of noise",
         "terminal states edited", "batch divided", "a document edited",
         "relation 'NAME'" (a declared one).
     outcome: "answered", "void" (the edit says nothing here) or "given up".

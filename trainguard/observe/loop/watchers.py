@@ -23,6 +23,7 @@ from trainguard.observe.loop.watch.losses.blended_classes import BlendedClasses
 from trainguard.observe.loop.watch.losses.broadcast_losses import BroadcastLosses
 from trainguard.observe.loop.watch.losses.constant_predictions import ConstantPredictions
 from trainguard.observe.loop.watch.losses.cosines import Cosines
+from trainguard.observe.loop.watch.losses.crossed_columns import CrossedColumns
 from trainguard.observe.loop.watch.losses.ignored_classes import IgnoredClasses
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.losses.losses import Losses
@@ -133,6 +134,7 @@ _ALL: tuple[type[Watcher], ...] = (
     AttendedPadding,
     AttentionAxes,
     Cosines,
+    CrossedColumns,
     PairTables,
     ReadPlaces,
     PickedClasses,

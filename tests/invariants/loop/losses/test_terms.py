@@ -207,3 +207,24 @@ def test_terms_that_are_reduced_in_two_ways(judged) -> None:
     assert finding.measured == "25 % of it is a sum (0.2), the rest a mean (0.6)"
     for share in (0.0, 0.009, 0.995, 1.0):
         assert judged("terms_are_reduced_alike", [WhatIf(**told, measured=share)]) == []
+
+
+def test_a_term_without_a_graph_is_a_note(judged) -> None:
+    """It is told at the line of its sum, once, where it changes in any of the steps."""
+    asked = {"question": "terms without a graph", "outcome": "answered", "reference": 1.0}
+    same = WhatIf(**asked, measured=0.0, step=1)
+    other = WhatIf(**asked, measured=1.0, step=2, numbers=(0.25, 0.5), smallest=LINE)
+    (finding,) = judged("terms_have_a_graph", [same, other, other])
+    assert (finding.at, finding.rank, finding.source) == ("step 2", Rank.NOTE, LINE)
+    assert finding.measured == "0.25, 0.5 with other parameters, and it moves none"
+    assert judged("terms_have_a_graph", [same]) == []
+
+
+def test_noise_of_another_scale(judged) -> None:
+    """It is told at the line of the noise, with what its scale is taken for."""
+    asked = {"question": "scale of noise", "outcome": "answered", "reference": 2.0, "step": 1}
+    wrong = WhatIf(**asked, measured=1.0, numbers=(2.0,), smallest=LINE)
+    (finding,) = judged("noise_has_the_scale_of_its_divergence", [wrong])
+    assert (finding.at, finding.rank, finding.source) == ("step 1", Rank.BROKEN, LINE)
+    assert str(finding.measured).endswith("takes for a variance")
+    assert judged("noise_has_the_scale_of_its_divergence", [WhatIf(**asked, measured=0.0)]) == []

@@ -168,7 +168,10 @@ def test_places_in_the_batch(judged) -> None:
     moved = asked("batch in another order", 32.0, 31.0, reference=32.0)
     (finding,) = judged("order_of_samples_does_not_matter", [*alone, *moved])
     assert finding.measured.startswith("32 of 32 samples change in")
-    mixing = asked("a sample edited", 7.0, reference=31.0)
+    few = asked("a sample edited", 7.0, reference=31.0)  # only asked on where lengths are given
+    (finding,) = judged("order_of_samples_does_not_matter", [*few, *moved])
+    assert "lengths" in finding.why
+    mixing = asked("a sample edited", 30.0, reference=31.0)
     for healthy in ([*mixing, *moved], moved, [*alone, *moved[:1]]):
         assert judged("order_of_samples_does_not_matter", healthy) == []
     few = asked("batch in another order", 32.0, 20.0, reference=32.0)

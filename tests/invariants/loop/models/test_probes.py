@@ -185,3 +185,14 @@ def test_rows_that_may_be_twice_in_the_data_are_fine(rows: float, ranks, steps) 
 def test_an_evaluation_that_nobody_calls_a_validation_is_fine(ranks, steps) -> None:
     """It may be of anything."""
     assert ranks("evaluation_is_held_out", [*steps(20), shared(40)]) == []
+
+
+def test_columns_that_are_exchanged(judged) -> None:
+    """In all steps but one, and four or more."""
+    row = {"probe": "crossed", "label": "columns 0 and 1", "source": "/home/me/train.py:9"}
+    name = "columns_go_with_their_targets"
+    (finding,) = judged(name, [Probe(**row, measured=6.0, reference=7.0)])
+    assert finding.measured == "each goes with the target of the other one in 6 of 7 steps"
+    for healthy in ((3.0, 3.0), (5.0, 7.0)):
+        measured, reference = healthy
+        assert judged(name, [Probe(**row, measured=measured, reference=reference)]) == []

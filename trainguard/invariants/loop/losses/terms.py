@@ -16,6 +16,13 @@ from trainguard.invariants.wording import number
 
 _FEW = 3
 _RARE = 0.01
+# What a divergence may take a number for, as the observer counts them.
+_CLAIMS = (
+    "the logarithm of a variance",
+    "the logarithm of a deviation",
+    "a variance",
+    "a deviation",
+)
 
 
 @invariant("loop", evidence=FUNCTIONS)
@@ -49,6 +56,83 @@ def components_are_balanced(trace: Trace[Event]) -> Iterator[Finding]:
                 why="perhaps inputs of different scales, or weights that do not make up for them",
                 event=term,
             )
+
+
+@invariant(
+    "loop",
+    evidence=has_answer(
+        "terms without a graph", "nothing without a graph was added to a loss that was asked about"
+    ),
+)
+def terms_have_a_graph(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A term of a loss that depends on what is learned has a graph.
+
+    Judges: steps that a forked child made again up to the backward pass, as they are and with other
+        parameters: numbers without a graph, or one for each sample, that are added to what is
+        handed to backward, and are then other numbers. What is found is a note.
+    Allows: constants, and what is made of targets, of a teacher, or of parameters that are frozen;
+        numbers that were detached as such, to be reported; what is made of weights that multiply
+        what learns, such as the entropy of responsibilities.
+    Misses: terms that are computed before the model is called, or added up in a list that is
+        stacked; weights of another network; accelerators.
+    Why: a balance made of counts, a sparsity made of comparisons, a penalty on `.data` or `.item()`
+        is part of the loss that is shown, and moves no parameter.
+    Source: Shazeer et al., Outrageously Large Neural Networks (arXiv 1701.06538), appendix A: the
+        number of samples of an expert is a discrete quantity, and needs a smooth estimator.
+    """
+    for answer in answers_to(trace, "terms without a graph"):
+        if answer.measured > 0:
+            plain, other = answer.numbers
+            yield note(
+                f"a term of the loss of `{trace.subject}` has no graph",
+                at_step(answer.step),
+                number(plain) + f", {number(other)} with other parameters, and it moves none",
+                "a term that moves what it depends on",
+                why="perhaps it is made of counts, argmax, comparisons or numbers (.item(),"
+                " .data), or under no_grad: what is added to the loss has to keep its graph",
+                event=answer,
+                source=answer.smallest or answer.source,
+            )
+            return
+
+
+@invariant(
+    "loop",
+    evidence=has_answer("scale of noise", "no noise was multiplied by a scale that is learned"),
+)
+def noise_has_the_scale_of_its_divergence(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What noise is multiplied by is the deviation that a divergence takes it for.
+
+    Judges: steps that a forked child made again up to the backward pass: sums of a mean and of
+        normal noise times a scale, both learned, of 16 numbers or more, and what pulls at them
+        besides the sample. A divergence of normal distributions pulls at a deviation s by
+        s / v - 1 / s, where its second derivative by the mean is 1 / v.
+    Allows: that pull, within 0.1 % of its norm, whatever the divergence is weighed by and whichever
+        prior it has; any pull but that of a divergence which takes the scale, or what it was made
+        from, for a variance, or for the logarithm of one, or of a deviation.
+    Misses: divergences that are averaged over samples, bounded, or masked; scales that are nearly
+        the same everywhere, or far below those of the prior; several samples of one mean.
+    Why: `exp(logvar)` is the variance: without `0.5 *` the noise has another size than the
+        distribution whose divergence is in the loss, and samples of the prior look like nothing.
+    Source: Kingma and Welling, Auto-Encoding Variational Bayes (arXiv 1312.6114), appendix B.
+    """
+    for answer in answers_to(trace, "scale of noise"):
+        if answer.measured > 0:
+            claim = _CLAIMS[int(answer.numbers[0])]
+            yield Finding(
+                f"noise in `{trace.subject}` has another scale than its divergence says",
+                at_step(answer.step),
+                portion(answer.measured, answer.reference, "scales")
+                + f" of noise are made of what the divergence takes for {claim}",
+                "a deviation on both sides",
+                why="noise is multiplied by the deviation: torch.exp(0.5 * logvar) of the logarithm"
+                " of a variance, the root of a variance",
+                event=answer,
+                source=answer.smallest or answer.source,
+            )
+            return
 
 
 @invariant(

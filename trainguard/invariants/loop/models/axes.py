@@ -12,6 +12,7 @@ from trainguard.invariants.loop.evidence import has_probe
 from trainguard.invariants.loop.wording import events, percent
 
 _LEAST = 2  # steps: the first may be odd
+_LEAST_CROSSED = 4  # steps: a network needs a few to find out which column is which
 _MADE = {"-": "what a layer has made", "input": "the input of a layer"}
 
 
@@ -144,3 +145,35 @@ def attention_weights_are_used_along_their_axis(trace: Trace[Event]) -> Iterator
                 event=probe,
                 source=probe.source,
             )
+
+
+@invariant("loop", evidence=has_probe("crossed", "no loss was a distance of a few columns"))
+def columns_go_with_their_targets(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A column of what is predicted is compared with the target that it goes with.
+
+    Judges: mse_loss, l1_loss, smooth_l1_loss and huber_loss of two to eight columns and 24 rows or
+        more, at steps 1, 2, 4, 8, ...: whether two columns are each correlated with the target of
+        the other one by 0.8 or more, and with their own by 0.3 less, in four such steps or more,
+        and in all but one of them.
+    Allows: targets that are correlated with each other by more than 0.5; columns that are the
+        target itself; losses that are tried in several orders, one of which fits.
+    Misses: losses by hand; columns that a network learns to exchange in its first steps.
+    Why: a grid whose rows are taken for x, or boxes as (y, x) against (x, y), cannot be learned
+        away where the place of a cell is added to what the network says of it.
+    Source: PyTorch, torch.meshgrid (indexing="ij" is (row, column), as NumPy's "xy" is not).
+    """
+    for probe in events(trace, Probe):
+        seldom = probe.measured < max(_LEAST_CROSSED, probe.reference - 1)
+        if probe.probe == "crossed" and not seldom:
+            yield Finding(
+                f"two columns of `{trace.subject}` are compared with each other's targets",
+                probe.label + " of what is predicted",
+                "each goes with the target of the other one in "
+                + portion(probe.measured, probe.reference, "steps"),
+                "each goes with its own",
+                why="perhaps x and y, or rows and columns, are exchanged on one side, as by"
+                ' meshgrid(indexing="ij")',
+                event=probe,
+            )
+            return

@@ -43,8 +43,9 @@ def order_of_samples_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: steps that a forked child made again with the samples of the batch in another order, in
         all variables of the callers, without dropout, where a loader of torch drew the samples at
         random, or the targets are the next tokens of the inputs: what loss functions of torch are
-        given for samples whose targets moved with them, and that no other sample changes. A note
-        where a loss by hand has another value.
+        given for samples whose targets moved with them, and that no other sample changes; or that
+        one changes a few others, of a model that is given lengths. A note where a loss by hand has
+        another value.
     Allows: rounding, 1e-4 of the largest score (1e-1 in dtypes of 8 to 11 bits), a change for less
         than 90 % of the samples that moved, or in one step alone, and samples that mix: whatever
         looks at its neighbours, or at a group, minds who they are.
@@ -52,7 +53,8 @@ def order_of_samples_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
         pairs, numbers of samples in lists or arrays, states kept in the model, random numbers
         other than dropout's.
     Why: a positional encoding that is written for (T, B, C) and given (B, T, C) tells a model the
-        number of the sample, and nothing of positions.
+        number of the sample, and nothing of positions. What is sorted by length to be packed, and
+        not put back, goes to the targets of other samples.
     Source: songyangco/GETNext issue 2; datawhalechina/hello-agents issue 61.
     """
     answers = answers_to(trace, "batch in another order")
@@ -60,16 +62,20 @@ def order_of_samples_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
     if _LEAST_ORDERS <= len(moved) == len(answers) and moved[0].numbers:
         yield _make_note(trace, moved[0])
         return
-    others = [answer.measured for answer in answers_to(trace, "a sample edited")]
-    if len(moved) < _LEAST_ORDERS or len(moved) < len(answers) or not others or any(others):
+    others = answers_to(trace, "a sample edited")
+    mixing = [other for other in others if other.measured >= _PERVASIVE * other.reference]
+    if len(moved) < _LEAST_ORDERS or len(moved) < len(answers) or not others or mixing:
         return
-    first = moved[0]
+    first, few = moved[0], any(other.measured for other in others)
     yield Finding(
         f"a sample's place in its batch matters in `{trace.subject}`",
         at_step(first.step) + f", {first.label}",
         portion(first.measured, first.reference, "samples") + f" change in {first.smallest}",
         "less than " + percent(_PERVASIVE) + " of them",
-        why="perhaps positions are counted along the batch: an encoding that is"
+        why="perhaps what was sorted by its lengths is not put back in its order: what is"
+        " computed for a sample has to go to its own row (or enforce_sorted=False)"
+        if few
+        else "perhaps positions are counted along the batch: an encoding that is"
         " written for (T, B, C), and given (B, T, C)",
         event=first,
     )

@@ -23,11 +23,13 @@ from trainguard.observe.loop.counterfactual.graph_cuts import (
     GradientsWithGraph,
     StatesHandedOver,
 )
+from trainguard.observe.loop.counterfactual.graphless_terms import TermsWithoutGraph
 from trainguard.observe.loop.counterfactual.ignored_labels import IgnoredLabelsEdited
 from trainguard.observe.loop.counterfactual.inputs import InputsEdited
 from trainguard.observe.loop.counterfactual.inquiry import PLAIN, Inquiry, Round
 from trainguard.observe.loop.counterfactual.labels import LabelsExchanged
 from trainguard.observe.loop.counterfactual.learning import BatchLearned
+from trainguard.observe.loop.counterfactual.noise_scale import ScaleOfNoise
 from trainguard.observe.loop.counterfactual.order import BatchPermuted
 from trainguard.observe.loop.counterfactual.padding import PaddingEdited
 from trainguard.observe.loop.counterfactual.question import ModuleCall, Question
@@ -332,6 +334,8 @@ def _questions(relations: Iterable[Any]) -> list[Question]:
         IgnoredLabelsEdited(),
         GradientsWithGraph(),
         StatesHandedOver(),
+        TermsWithoutGraph(),
+        ScaleOfNoise(),
         CheckpointsBypassed(),
         OtherNoise(),
         EvaluationMode(),

@@ -1,16 +1,20 @@
 """Reads a graph in which cuts, and the calls of recurrent layers, are marked."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
-from trainguard.observe.loop.watch.gradients.autograd_graph import SAME, Node, kind_of
+from trainguard.observe.loop.watch.gradients.autograd_graph import SAME, Node, below, kind_of, saved
 
 CUT, CALL = "trainguard: cut", "trainguard: call"
 LEAST_HANDOVERS = 3
 _MOST_NODES = 50000
+_NEAR = 5000  # nodes from the loss in which noise is looked for
+_LEAST_NOISE = 16  # numbers
+_ERRORS = 5.0  # standard errors that moments of noise may be off
 _MOST_CUTS = 256  # of a line
 # What adds terms up, and changes each of them by a constant alone.
 _LINEAR = SAME | {
@@ -112,6 +116,43 @@ def find_dead_parts(loss: torch.Tensor, held: set[int]) -> list[str]:
             level += [part for part in parts if part not in seen]
             seen.update(parts)
     return found
+
+
+def find_sums_with_constants(loss: torch.Tensor) -> Iterator[Node]:
+    """Yield the sums that a loss is a mean, a sum or a multiple of, with a part without a graph."""
+    seen, level = set[Node](), [loss.grad_fn]
+    while level:
+        node = level.pop()
+        if is_sum_with_constant(node):
+            yield node
+        parts = _before(node) if _is_linear(node) else []
+        level += [part for part in parts if part not in seen]
+        seen.update(parts)
+
+
+def has_noise(loss: torch.Tensor) -> bool:
+    """Say whether what learns is multiplied by something like numbers of a normal distribution."""
+    return any(
+        _is_normal(noise)
+        for node in below(loss.grad_fn, _NEAR)
+        if kind_of(node) == "MulBackward" and len(_before(node)) == 1
+        for noise in (saved(node, "self"), saved(node, "other"))
+        if noise is not None
+    )
+
+
+def _is_normal(numbers: torch.Tensor) -> bool:
+    """Say whether numbers may be of a normal distribution of mean 0 and variance 1."""
+    count = numbers.numel()
+    if count < _LEAST_NOISE or not numbers.is_floating_point():
+        return False
+    mean, square = float(numbers.mean()), float(numbers.square().mean())
+    return max(abs(mean), abs(square - 1) / math.sqrt(2)) < _ERRORS / math.sqrt(count)
+
+
+def is_sum_with_constant(node: Node) -> bool:
+    """Say whether a node adds to what has a graph something that has none."""
+    return kind_of(node) in ("AddBackward", "SubBackward") and len(_before(node)) == 1
 
 
 def _held_in(nodes: Iterable[Node], held: set[int]) -> set[int]:

@@ -40,7 +40,7 @@ from trainguard.observe.tools.user_line import user_frames, variables_of
 _FRAMES = 8  # of the user's code whose variables are looked at
 _DEPTH = 3  # of containers and objects in a variable
 _MOST = 2000  # values that are looked at
-_LONGEST = 1024  # entries of a list that are looked at
+_LONGEST = 1024  # entries of a list that is looked at: a longer one is a data set, and no batch
 _REGISTERED = ("_parameters", "_buffers", "_modules")
 _DROPOUTS = (
     *("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"),
@@ -67,7 +67,7 @@ class BatchPermuted(Question):
         self._permutes = permutes  # else only dropout is left out
         self._before: list[weakref.ref[torch.Tensor]] = []
         self._edited: Report = {}
-        self._drawn = False
+        self._drawn = self._has_lengths = False
 
     def prepare(self, window: Window) -> None:
         """Remember what there is before the batch comes: it is no part of that."""
@@ -76,14 +76,18 @@ class BatchPermuted(Question):
     def fits(self, call: ModuleCall) -> str:
         """Ask where all that has a row for each sample can be given another order."""
         rows, drawn = count_rows(call)
-        self._drawn = drawn
+        self._drawn, self._has_lengths = drawn, any(_are_lengths(t, call) for t in call.tensors())
         if not rows or _holds_state(call.module, rows) or not self._find(call, rows):
             return ""
         return f"{rows} samples in another order"
 
     def applies(self, plain: Report) -> bool:
-        """Say whether no sample changes another: those that do mind who stands beside them."""
-        return self._sample.keeps_others
+        """
+        Say whether no sample changes another: those that do mind who stands beside them.
+
+        Where lengths are given, one may change a few by its length, after which they are sorted.
+        """
+        return self._sample.keeps_others or (self._sample.moves_few and self._has_lengths)
 
     def edit(self, call: ModuleCall, way_out: Exit) -> None:
         """Put the rows of all variables in another order, and leave dropout out."""
@@ -218,6 +222,15 @@ def _compare(
     return (min(found, key=lambda flags: int(flags.sum())), False) if found else (None, True)
 
 
+def _are_lengths(tensor: torch.Tensor, call: ModuleCall) -> bool:
+    """Say whether an input has one whole number for each sample, within a size of another input."""
+    if tensor.dim() != 1 or tensor.dtype not in (torch.int64, torch.int32) or not len(tensor):
+        return False
+    longest = {size for other in call.tensors() if other.dim() > 1 for size in other.shape[1:]}
+    low, high = tensor.aminmax()
+    return bool(0 < low < high and any(high <= size for size in longest))
+
+
 def _are_places(targets: Any, samples: int) -> bool:
     """Say whether targets are places in the batch, as where each sample is its own class."""
     return bool(targets.size == samples == targets.max() + 1 == len(np.unique(targets)))
@@ -227,7 +240,8 @@ def _holds_state(module: nn.Module, rows: int) -> bool:
     """Say whether a part of a model keeps something, besides parameters, for each sample."""
     for part in module.modules():
         own = {key: value for key, value in vars(part).items() if key not in _REGISTERED}
-        if any(rows in tensor.shape for tensor in tensors_in(list(own.values()))):
+        kept = (t for t in tensors_in(list(own.values())) if not isinstance(t, nn.Parameter))
+        if any(rows in tensor.shape for tensor in kept):  # a recurrent layer lists its weights
             return True
     return False
 
@@ -247,7 +261,8 @@ def _values_in(value: Any, depth: int, seen: set[int]) -> Iterator[Any]:
     if isinstance(value, (torch.Tensor, np.ndarray)):
         yield value
     elif isinstance(value, (dict, list, tuple)):
-        inside = list(dict.values(value) if isinstance(value, dict) else value)[:_LONGEST]
+        inside = list(dict.values(value) if isinstance(value, dict) else value)
+        inside = inside if len(inside) <= _LONGEST else []
         if inside and all(isinstance(each, (float, int, torch.Tensor)) for each in inside):
             yield value
     elif hasattr(value, "__dict__"):

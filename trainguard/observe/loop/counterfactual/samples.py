@@ -41,7 +41,8 @@ class SampleEdited(Question):
 
     name = "a sample edited"
     asks = 2
-    keeps_others = False  # whether the latest answer said that nothing else has changed
+    # Whether the latest answer said that nothing else has changed, or a few of the others.
+    keeps_others = moves_few = False
     _drawn = False
 
     def fits(self, call: ModuleCall) -> str:
@@ -92,6 +93,7 @@ class SampleEdited(Question):
         output = _compare_rows(plain["returned"], edited["returned"], rows, plain["rounding"])
         most = max(found, key=lambda moved: moved.others)
         self.keeps_others = not most.others
+        self.moves_few = 0 < most.others < PERVASIVE * (rows - 1)
         inside = output is not None and output.others >= min(most.others, PERVASIVE * (rows - 1))
         numbers = (float(inside), float(most.fades))
         return Contrast(float(most.others), float(rows - 1), numbers, smallest=most.first)
@@ -102,7 +104,8 @@ class SampleEdited(Question):
 
     def state(self) -> dict[str, Any]:
         """Return what the question about their order asks of it, too."""
-        return {**super().state(), "keeps_others": self.keeps_others}
+        own = {"keeps_others": self.keeps_others, "moves_few": self.moves_few}
+        return {**super().state(), **own}
 
 
 class RowsWitness(Witness):

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from trainguard.observe.loop.counterfactual.forking import Exit, Report
+from trainguard.observe.loop.counterfactual.marked_graph import find_sums_with_constants, has_noise
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
@@ -70,6 +71,9 @@ class Witness(Watcher):
     samples = 0
     noticed: Any = None  # what was counted of a step as it is
     casts = False  # whether a module was called under autocast
+    # Whether something without a graph was added to what is handed to backward, and whether what
+    # learns is multiplied by something like normal noise.
+    sums = noise = False
     sketches = False  # whether the gradients themselves are reported
 
     def __init__(self, recorder: "Recorder", way_out: Exit, module: nn.Module) -> None:
@@ -121,6 +125,9 @@ class Witness(Watcher):
     def before_backward(self, loss: torch.Tensor) -> None:
         """Take down the loss."""
         self.loss = total(loss)
+        if loss.grad_fn is not None:
+            self.sums = any(find_sums_with_constants(loss))
+            self.noise = has_noise(loss)
 
     def after_backward(self, loss: torch.Tensor) -> None:
         """Report the step."""
@@ -155,6 +162,8 @@ class Witness(Watcher):
             passed_by=getattr(self.noticed, "passed_by", False),
             cuts=getattr(self.noticed, "cuts", 0),
             bare=getattr(self.noticed, "bare", 0),
+            sums=self.sums,
+            noise=self.noise,
             follows=getattr(self, "follows", False),
             **self.more(),
         )
