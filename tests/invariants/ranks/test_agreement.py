@@ -276,6 +276,11 @@ def test_an_evaluation_after_which_one_leaves() -> None:
     assert (found.rank, found.at) == (Rank.NOTE, "the evaluation after 16 steps, rank 0")
     same = [replace(one, losses=OWN[0][:2]) for one in made]
     assert list(decided.judge(Trace("train", (*runs, *more, *same)))) == []
+    # The other one waits in the very next step, which it does not make.
+    runs[1] = replace(runs[1], steps=16, standing="/home/me/train.py:9, in backward")
+    alike = course(0, made=16), course(1, made=16)
+    (found,) = decided.judge(Trace("train", (*runs, *alike, *made)))
+    assert found.at == "the evaluation after 16 steps, rank 0"
 
 
 @pytest.mark.parametrize(

@@ -62,8 +62,7 @@ def decisions_are_shared(trace: Trace[Any]) -> Iterator[Finding]:
         if group.in_step:
             yield from _find_metrics(trace, group)
             yield from _find_choices(trace, group)
-        else:
-            yield from _find_leaving(trace, group)
+        yield from _find_leaving(trace, group)
 
 
 def _find_metrics(trace: Trace[Any], group: ReplicaGroup) -> Iterator[Finding]:
@@ -125,9 +124,11 @@ def _is_own_choice(own: Sequence[RankEvaluations], saved: Sequence[SavedFile]) -
 def _find_leaving(trace: Trace[Any], group: ReplicaGroup) -> Iterator[Finding]:
     """Yield a note of a process that leaves earlier than others after an evaluation of its own."""
     made = {run.rank: run.steps for run in runs(trace) if run.ended == "finished"}
-    most = max(run.steps for run in runs(trace))
+    most = max((run.steps for run in runs(trace)), default=0)
+    waits = any(run.standing and run.ended == "failed" for run in runs(trace))
     for own in _evaluated(trace, group):
-        left = [e for e in own if made.get(e.rank, most) < most and e.steps[-1] == made[e.rank]]
+        gone = [e for e in own if e.rank in made and (waits or made[e.rank] < most)]
+        left = [e for e in gone if e.steps[-1] == made[e.rank]]
         if left:
             place = len(left[0].steps) - 1
             values = [one.losses[place] for one in own if len(one.losses) > place]
