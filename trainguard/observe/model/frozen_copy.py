@@ -177,11 +177,6 @@ class InputGradients:
     inputs: Inputs
     leaves: list[tuple[str, Tensor]] = field(default_factory=list)
 
-    @property
-    def tapped_inputs(self) -> set[str]:
-        """The names of the inputs with a place to take a gradient at."""
-        return {name for name, _ in self.leaves}
-
 
 @contextmanager
 def tapping(module: nn.Module, inputs: Inputs, names: Iterable[str]) -> Iterator[InputGradients]:

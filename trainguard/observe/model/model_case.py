@@ -30,7 +30,6 @@ from trainguard.observe.model.outputs import (
 from trainguard.observe.tools.isolation import seed_everything
 from trainguard.observe.tools.points import Box, uniform
 from trainguard.observe.tools.structure import Structure
-from trainguard.subjects.domain import BATCH
 from trainguard.subjects.model import Model
 from trainguard.subjects.model_inputs import forward_inputs, forward_parameters, refusal
 
@@ -63,11 +62,6 @@ class ModelCase:
     def sizes(self) -> dict[str, int]:
         """The sizes of the named dimensions."""
         return dict(self.structure.sizes)
-
-    @property
-    def has_batch(self) -> bool:
-        """Whether some input has a batch dimension."""
-        return any(BATCH in domain.names for domain in self.model.tensors.values())
 
     @property
     def is_seeded(self) -> bool:
