@@ -33,12 +33,13 @@ def test_passes_in_vain_now_and_then(more: dict, expected: list, ranks, steps) -
     [
         (lambda i: 2 * (i % 6 == 5), ["note"]),
         (lambda i: 2 * (i in (3, 9, 16)), []),
-        (lambda i: 4 * (i % 6 == 5), []),
+        (lambda i: 4 * (i % 6 == 5), ["note"]),  # samples are counted, and the last batch is small
+        (lambda i: 5 * (i % 6 == 5), []),
     ],
-    ids=["ends of epochs", "now and then", "a whole window"],
+    ids=["ends of epochs", "now and then", "a whole window", "more than a window"],
 )
 def test_what_is_left_of_an_epoch(thrown, expected: list, ranks, steps) -> None:
-    """Passes that are cleared at equal distances, fewer than a step is made from, are a note."""
+    """Passes that are cleared at equal distances, no more than a step is made from, are a note."""
     more = {"losses": (1.0,) * 4, "thrown": thrown}
     assert ranks("gradients_are_spent", steps(24, **more)) == expected
 

@@ -60,9 +60,9 @@ def gradients_are_spent(trace: Trace[Event]) -> Iterator[Finding]:
 def _left_over(
     trace: Trace[Event], course: Course, made: Sequence[Step], vain: Sequence[Step]
 ) -> Iterator[Finding]:
-    """Yield a note where each epoch ends with passes that are cleared before they fill a window."""
+    """Yield a note where each epoch ends with passes that are cleared before a step is made."""
     full = middle(len(step.losses) for step in made)
-    short = [step for step in vain if 0 < step.thrown < full]
+    short = [step for step in vain if 0 < step.thrown <= full > 1]
     gaps = {after.step - before.step for before, after in pairwise(short)}
     if len(short) == len(vain) >= _LEAST_STEPS and len(gaps) == 1:
         yield note(

@@ -1,6 +1,7 @@
 """Judgements of the order in which samples come, and of the numbers that are drawn for them."""
 
 from collections.abc import Iterator
+from statistics import mode
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
@@ -178,9 +179,10 @@ def evaluation_is_held_out(trace: Trace[Event]) -> Iterator[Finding]:
         rows of a table which the model is given as a whole: whether a tenth of them or more are
         in the loss of the training, with their labels.
     Allows: one pair, in any evaluation with a loss, that was not trained on before, where sets are
-        not mixed within passes; inputs of fewer than 16 different numbers (8, with a loss), or of
-        half the training or more; a share that grows as samples are added to the training; windows
-        that begin in what was trained on, and go on after its end.
+        not mixed within passes; inputs of fewer than 16 different numbers (8, with a loss) that are
+        no 40 bits together or come twice in an epoch; half the training or more; a share that grows
+        as samples are added to the training; windows that begin in what was trained on, and go on
+        after its end.
     Misses: evaluations before the end of the first epoch, and those of long ones; inputs that are
         augmented; windows that are scaled each by itself; what is not on the CPU.
     Why: an overlap of the splits makes memory look like skill. Samples are perhaps drawn twice, to
@@ -189,26 +191,27 @@ def evaluation_is_held_out(trace: Trace[Event]) -> Iterator[Finding]:
         imbalanced-learn's common pitfalls, of sampling before the split; Hammerla and Ploetz,
         "Let's (not) stick together" (UbiComp 2015), of windows that overlap.
     """
-    names = {logged.name for logged in events(trace, Logged) if _is_held_out(logged.name)}
-    if not names:
+    said = [logged.name for logged in events(trace, Logged) if _is_held_out(logged.name)]
+    if not said:
         return
+    name = mode(sorted(said))  # what is said once may be the sizes of the sets
     every = [probe for probe in events(trace, Probe) if probe.probe == "held out"]
     held = every if sum(probe.reference for probe in every) >= _PAIRS else []
     # One function may evaluate on both: a single pair that is new tells that some are held out.
     if held and all(p.measured >= p.reference for p in held):
-        yield _not_held_out(trace, min(names), max(held, key=lambda p: p.reference))
+        yield _not_held_out(trace, name, max(held, key=lambda p: p.reference))
     least = trace.limit("evaluation_is_held_out", _SHARED)
     for probe in events(trace, Probe):
         part = probe.probe == "overlap" and least * probe.reference <= probe.measured
         if part and _PAIRS <= probe.measured < (1 - least) * probe.reference:
-            yield _not_held_out(trace, min(names), probe)
+            yield _not_held_out(trace, name, probe)
             return
-        said = probe.probe == "rows" and probe.step >= _SAID and _is_held_out(probe.label)
-        if said and probe.measured >= least * probe.reference:
+        rows = probe.probe == "rows" and probe.step >= _SAID and _is_held_out(probe.label)
+        if rows and probe.measured >= least * probe.reference:
             yield _not_held_out(trace, probe.label, probe)
             return
         if probe.probe == "windows" and probe.measured >= _PAIRS:
-            yield _not_held_out(trace, min(names), probe)
+            yield _not_held_out(trace, name, probe)
             return
 
 

@@ -13,10 +13,14 @@ MIXED = ROWS[[*range(0, 120, 6), *range(120, 140)]][torch.randperm(40)]
 
 
 def overlap_of(
-    evaluate, epochs: int = 3, trained: torch.Tensor = TRAINED, probe: str = "overlap"
+    evaluate,
+    epochs: int = 3,
+    trained: torch.Tensor = TRAINED,
+    probe: str = "overlap",
+    model: nn.Module | None = None,
 ) -> list[Probe]:
     """Record a training with an evaluation after each epoch, and return what it shares with it."""
-    model = nn.Linear(20, 2)
+    model = model or nn.Linear(20, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with Recorder("x") as recorder:
         for epoch in range(epochs):
@@ -33,7 +37,20 @@ def test_a_mixed_set_is_counted() -> None:
     """Twenty of its forty rows were trained on, in each pass."""
     (probe,) = overlap_of(lambda model, _: [model(part) for part in MIXED.split(20)])
     assert (probe.measured, probe.reference, probe.step) == (20, 40, 120)
-    assert probe.source.endswith(f"{__file__.rpartition('/')[2]}:34")
+    assert probe.source.endswith(f"{__file__.rpartition('/')[2]}:38")
+
+
+def test_another_set_beside_it_hides_nothing() -> None:
+    """A test at the end of new rows alone is no reason to believe the validation."""
+    fresh = torch.randn(400, 20)
+
+    def evaluate(model: nn.Module, epoch: int) -> None:
+        model(MIXED)
+        if epoch == 3:
+            model(fresh)
+
+    (probe,) = overlap_of(evaluate, epochs=4)
+    assert (probe.measured, probe.reference) == (20, 40)
 
 
 def test_a_single_evaluation_at_the_end_is_enough() -> None:
@@ -69,6 +86,43 @@ def test_rows_of_few_values_are_equal_by_chance() -> None:
     """Rounded rows tell no sample from another."""
     evaluate = lambda model, _: model(MIXED.round())  # noqa: E731 named for what it is
     assert overlap_of(evaluate, trained=TRAINED.round()) == []
+
+
+COUNTS = torch.poisson(torch.full((160, 300), 0.1), torch.Generator().manual_seed(0))
+
+
+class Words(nn.Module):
+    """Adds up what is known of each word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag = nn.EmbeddingBag(64, 2)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        """Return two numbers for each row of words."""
+        return self.bag(words)
+
+
+def test_many_small_counts_tell_a_sample() -> None:
+    """Three hundred counts of words have few values, and are alike in no two texts."""
+    mixed = COUNTS[[*range(0, 120, 6), *range(120, 140)]]
+    assert overlap_of(lambda model, _: model(mixed), trained=COUNTS[:120], model=nn.Linear(300, 2))
+
+
+def test_few_counts_that_repeat_tell_none() -> None:
+    """Where a sample comes twice in an epoch, one of them may be in another set by right."""
+    trained = COUNTS[[*range(119), 0]]
+    mixed = COUNTS[[*range(0, 119, 6), *range(120, 140)]]
+    assert not overlap_of(lambda model, _: model(mixed), trained=trained, model=nn.Linear(300, 2))
+
+
+def test_tokens_tell_a_sample_where_they_are_many() -> None:
+    """Thirty-two words are a text of their own; sixteen bits are equal by chance."""
+    tokens = torch.randint(64, (160, 32), generator=torch.Generator().manual_seed(0))
+    mixed = [*range(0, 120, 6), *range(120, 140)]
+    for words, seen in ((tokens, 1), (tokens[:, :16] % 2, 0)):
+        evaluate = lambda model, _, own=words[mixed]: model(own)  # noqa: E731 named for what it is
+        assert len(overlap_of(evaluate, trained=words[:120], model=Words())) == seen
 
 
 SERIES = (torch.arange(300.0).square() / 7).sin()

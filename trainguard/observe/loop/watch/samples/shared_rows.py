@@ -25,6 +25,7 @@ from trainguard.observe.tools.user_line import caller
 _ROWS, _BYTES = 2**16, 2**26  # that are hashed, of training and of evaluations each
 _LEAST = 16  # rows of a pass that tells anything: in fewer, a share of them is luck
 _VALUES = 16  # different numbers in a row: with fewer, two samples may be equal by chance
+_BITS = 40.0  # that a row of few different numbers tells: by chance 1 of 10^12 is equal
 _TRIED = 4  # rows of a pass whose numbers are counted
 _INPUTS = 4  # tensors that a pass is given
 _WAITING = 64  # passes that may still learn
@@ -57,13 +58,15 @@ class _Rows:
     """
     What one module was given.
 
-    learned: the rows that it learned from; again: whether it has begun to see them again.
+    learned: the rows that it learned from; again: whether it has begun to see them again;
+    repeats: whether some came twice before that.
     blurred: whether its rows are no samples by themselves, or not rich enough to tell.
     windows: what is known of its rows as windows of a series.
     """
 
     learned: set[int] = field(default_factory=set)
     again: bool = False
+    repeats: bool = False
     blurred: bool = False
     now: _EvaluatedRows = field(default_factory=_EvaluatedRows)
     done: list[_EvaluatedRows] = field(default_factory=list)
@@ -73,7 +76,9 @@ class _Rows:
     def learn(self, rows: list[int], runs: Runs) -> None:
         """Take down rows that were learned from."""
         self.again = self.again or self.learned.issuperset(rows)
+        before = len(self.learned)
         self.learned.update(rows)
+        self.repeats |= not self.again and len(self.learned) < before + len(rows)
         self.windows.learn(len(rows), runs)
 
     def evaluate(self, tensor: torch.Tensor, rows: list[int], runs: Runs) -> None:
@@ -82,11 +87,19 @@ class _Rows:
             return
         self.windows.evaluate(runs, [row not in self.learned for row in rows])
         known = [place for place, row in enumerate(rows) if row in self.learned]
-        self.blurred |= any(len(torch.unique(tensor[i])) < _VALUES for i in known[:_TRIED])
+        self.blurred |= not all(self._is_one_of_its_kind(tensor[i]) for i in known[:_TRIED])
         self.now.rows.update(rows)
         self.now.known.update(rows[place] for place in known)
         self.now.passes += len(rows) >= _LEAST
         self.now.mixed += len(rows) >= _LEAST and 0 < len(known) < len(rows)
+
+    def _is_one_of_its_kind(self, row: torch.Tensor) -> bool:
+        """Say whether a row has so many numbers that no other sample has the same by chance."""
+        counts = torch.unique(row, return_counts=True)[1]
+        if row.is_floating_point() and len(counts) >= _VALUES:
+            return True
+        bits = (counts * (row.numel() / counts).log2()).sum()  # its length times its entropy
+        return not self.repeats and bool(bits >= _BITS)
 
     def close(self) -> None:
         """End an evaluation."""
@@ -95,24 +108,27 @@ class _Rows:
             self.now = _EvaluatedRows()
 
     def find_shared(self) -> _EvaluatedRows | None:
-        """Return the last whole evaluation, where all were of both kinds of rows throughout."""
-        passes = sum(each.passes for each in self.done)
-        if self.blurred or not passes or sum(e.mixed for e in self.done) < _MIXED * passes:
-            return None
+        """Return the last whole evaluation of a set that has both kinds of rows throughout."""
         # Of a long run some steps are not watched, and evaluations after them only in part.
-        sets = [each.rows for each in self.done]
-        again = [each for place, each in enumerate(self.done) if each.rows in sets[:place]]
-        whole = self.done if len(self.done) == 1 else again
-        if not whole or whole[0].share < _STEADY * whole[-1].share:
-            return None
-        return whole[-1] if 2 * len(whole[-1].known) <= len(self.learned) else None
+        for place, last in reversed([*enumerate(self.done)]):
+            alike = [each for each in self.done[:place] if each.rows == last.rows]
+            if (alike or len(self.done) == 1) and self._is_shared([*alike[1:], last]):
+                return last
+        return None
+
+    def _is_shared(self, alike: list[_EvaluatedRows]) -> bool:
+        """Say whether evaluations of one set mix what was learned from with what was not."""
+        passes, mixed = sum(each.passes for each in alike), sum(each.mixed for each in alike)
+        steady = alike[0].share >= _STEADY * alike[-1].share
+        part = 2 * len(alike[-1].known) <= len(self.learned)
+        return not self.blurred and steady and part and 0 < _MIXED * passes <= mixed
 
 
 class SharedRows(Watcher):
     """
     The Probe events "overlap" and "windows": what of an evaluation its module had learned from.
 
-    It is made of a set that is evaluated again and again, or once at the end, in which learned and
+    It is made of a set that is evaluated again and again, or alone and once, in which learned and
     new rows are mixed in nearly all passes. A training set that is evaluated too is known as a
     whole, and other data are new. Windows of a series are told where all evaluations are of such
     that end inside of what was learned from.
@@ -145,7 +161,8 @@ class SharedRows(Watcher):
             if _are_samples(given):
                 rows = self._batches.rows_of(forward, given)
                 known = self._modules.get(forward.module)
-                if known is None or not known.windows.is_hopeless:
+                is_series = given[0].is_floating_point()  # tokens are no measurements
+                if is_series and (known is None or not known.windows.is_hopeless):
                     runs = runs_in(given[0])
         if not rows:
             return
@@ -201,7 +218,7 @@ class SharedRows(Watcher):
 
 
 def _are_samples(given: list[torch.Tensor]) -> bool:
-    """Say whether tensors have a row for each sample, and the first has long ones of numbers."""
+    """Say whether tensors have a row for each sample, and the first has long ones."""
     if not 0 < len(given) <= _INPUTS:
         return False
     first, rows = given[0], given[0].shape[0]
@@ -209,4 +226,4 @@ def _are_samples(given: list[torch.Tensor]) -> bool:
         t.device.type == "cpu" and t.layout == torch.strided and t.shape[0] == rows for t in given
     )
     wide = first.numel() >= _VALUES * rows
-    return plain and wide and first.is_floating_point() and rows > 1
+    return plain and wide and not first.is_complex() and rows > 1
