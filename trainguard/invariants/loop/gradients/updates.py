@@ -156,7 +156,7 @@ def epsilon_is_small(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: Adam, AdamW, NAdam, RAdam and RMSprop of torch: of each group a sample of the elements
         that have a gradient, in at least 5 steps that are looked at more closely: the roots of
         their averaged squares, against the epsilon that is added.
-    Allows: up to 75 % (limit) of the elements below the epsilon in one look at least, as where a
+    Allows: up to half (limit) of the elements below the epsilon in one look at least, as where a
         loss has come to its end. What is found is a note: an epsilon of 0.1 or 1 is now and then
         chosen on purpose.
     Misses: optimizers that are not torch's, groups of fewer than 32 elements, single layers.
