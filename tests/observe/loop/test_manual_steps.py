@@ -159,17 +159,17 @@ LONG = [along_attribute, along_returned, module_along_returned, module_along_att
 @pytest.mark.parametrize("train", LONG, ids=lambda train: train.__name__)
 def test_of_a_long_run_some_steps_are_recorded(train, monkeypatch: pytest.MonkeyPatch) -> None:
     """All are counted; those that are recorded are whole, with all that led to them."""
-    monkeypatch.setattr(window, "DENSE", 16)
+    monkeypatch.setattr(window, "DENSE", 64)
     torch.manual_seed(0)
-    plain = train(100)
+    plain = train(140)
     torch.manual_seed(0)
     with Recorder("x") as recorder:
-        watched = train(100)
+        watched = train(140)
     assert all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
-    assert recorder.steps == 100
+    assert recorder.steps == 140
     steps = [event for event in recorder.trace if isinstance(event, Step)]
-    assert [step.step for step in steps] == [*range(16), *range(16, 100, 16)]
-    early, late = steps[8:16], steps[16:]
+    assert [step.step for step in steps] == [*range(32), *range(32, 64, 3), *range(64, 140, 16)]
+    early, late = steps[8:32], steps[32:]
     for column in ("trained", "order", "received"):
         assert {getattr(s, column, 0) for s in late} == {getattr(s, column, 0) for s in early}
     assert all(s.losses and len(s.losses) == len(early[0].losses) for s in late)

@@ -25,10 +25,12 @@ def record(train, *arguments, steps=None, **options) -> list[Step]:
 
 def test_a_long_run_is_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the first steps only some are recorded, and each says how many it stands for."""
-    monkeypatch.setattr(window, "DENSE", 16)
-    steps = record(plain, 384)
-    assert [step.step for step in steps] == [*range(16), *range(16, 256, 16), 256, 320]
-    assert sum(step.span for step in steps) == 384
+    monkeypatch.setattr(window, "DENSE", 64)
+    steps = record(plain, 1152)
+    thirds = [step for step in range(32, 64) if step % 32 % 3 == 0]
+    late = [*range(64, 1024, 16), 1024, 1088]
+    assert [step.step for step in steps] == [*range(32), *thirds, *late]
+    assert sum(step.span for step in steps) == 1152
 
 
 def test_what_is_not_finite_is_recorded_in_a_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,15 +139,15 @@ def test_an_optimizer_that_never_steps_keeps_nothing_awake(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A long run is thinned out beside it too."""
-    monkeypatch.setattr(window, "DENSE", 16)
+    monkeypatch.setattr(window, "DENSE", 64)
 
     def train() -> None:
         """Make an optimizer for nothing."""
         idle = torch.optim.SGD(network().parameters(), lr=0.1)
-        plain(80)
+        plain(144)
         assert idle.param_groups
 
-    assert len(record(train)) == 20
+    assert len(record(train)) == 32 + 11 + 5
 
 
 def test_two_optimizers_in_turns_are_both_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,9 +72,13 @@ def _calls(recorder: "Recorder", call: Callable[..., Any]) -> Callable[..., Any]
             return call(module, *args, **kwargs)
         if thread.splits and builds() and thread.part() is not None:
             return nn.Module.__call__(module, *args, **kwargs)  # the new recording sees it too
-        if not patches.live or elsewhere():
+        if elsewhere() if patches.live else builds() or not recorder.wakes_for_evaluation():
             called.add(id(module))
-            return call(module, *args, **kwargs)
+            inside.module, inside.builds = module, False
+            try:
+                return call(module, *args, **kwargs)
+            finally:
+                inside.module = None
         if is_abstract():
             return call(module, *args, **kwargs)
         _begin_call(recorder, module, args, kwargs)

@@ -43,6 +43,7 @@ from trainguard.observe.tools.user_line import caller
 from trainguard.subjects.relation import Relation
 
 W = TypeVar("W", bound=Watcher)
+_graph_task: Callable[[], int] = torch._C._current_graph_task_id  # noqa: SLF001 no public name
 _MOST_STAGES = 16  # of a run whose optimizers are made again and again
 
 
@@ -79,6 +80,7 @@ class Recorder:
         self.graphless: set[int] = set()  # of those called without a graph in a call with one
         self.calling = self.backward = False  # whether an outermost call or a backward is going on
         self.woken = False  # whether something is wrong in a step that would not be watched
+        self._evaluated = 0  # the step of the latest evaluation that would not have been seen
         self.thread = TrainingThread(self)
         self.hand, self.functional = ManualSteps(self), FunctionalSteps(self)
         self.recent: list[Forward] = []  # the latest calls of outermost modules
@@ -268,15 +270,42 @@ class Recorder:
             self.stages.append(self.steps)
         window.close(self.steps)
         self.woken = False
-        going = [w for w in self.windows if w.index and not w.has_stopped(self.steps)]
-        self.patches.watching = any(w.is_listened_to for w in going)
+        self.patches.watching = any(w.is_listened_to for w in self._going())
         if not skipped:
             self.count_step()
         if self.patches.watching:
-            counts = (self.steps, self.age, *(window.index for window in self.windows))
-            self._looks_closer = any(map(is_looked_at_closer, counts))
+            self._choose_look()
         if self.live is not None:
             self.live.after_step(self)
+
+    def _going(self) -> list[Window]:
+        """Return the windows of those optimizers that still step."""
+        return [w for w in self.windows if w.index and not w.has_stopped(self.steps)]
+
+    def _choose_look(self) -> None:
+        """Say how closely is looked from here on, up to the next step."""
+        counts = (self.steps, self.age, *(window.index for window in self.windows))
+        self._looks_closer = any(map(is_looked_at_closer, counts))
+
+    def wakes_for_evaluation(self) -> bool:
+        """
+        Say whether a call that builds no graph is to be seen though no step is watched now.
+
+        Then all is seen up to the next step: an evaluation as a whole. One that comes with every
+        step is seen as seldom as these are.
+        """
+        patches = self.patches
+        if not patches.active or patches.blind or _graph_task() != -1 or self.thread.is_elsewhere():
+            return False
+        self.hand.look()  # a step made by hand before it is known only now
+        if patches.watching:
+            return True
+        stride = min((window.stride for window in self._going()), default=1)
+        if self.steps - self._evaluated < stride:
+            return False
+        self._evaluated, patches.watching = self.steps, True
+        self._choose_look()
+        return True
 
     def count_step(self) -> None:
         """Count a step, of whatever thread; raises Stopped once it was the last wanted one."""

@@ -12,7 +12,9 @@ import torch
 # The C getter: `.grad` itself is watched during a recording, and we are not the ones to be seen.
 _BASE: Any = torch._C.TensorBase  # noqa: SLF001 no public name leads there
 gradient_of: Callable[[torch.Tensor], torch.Tensor | None] = _BASE.grad.__get__
-DENSE = 256  # steps of an optimizer that are all watched; of later ones only some are
+DENSE = 256  # steps of an optimizer that are watched densely; of later ones only some are
+_THIRD = 3  # one in so many of the later half of them: what alternates comes in all its turns
+_CLOSER = 32  # steps between two closer looks there, which are all watched
 _PAUSES, _BRIEF = 4, 64  # times the longest pause, and steps beyond: then an optimizer has stopped
 _MOST_LOSSES = 64
 _MOST_WORDS = 64
@@ -90,10 +92,12 @@ class Window:
 
     @property
     def stride(self) -> int:
-        """How many steps apart those are that are watched: ever more in a long run."""
-        if self.index < DENSE:
+        """How many steps one stands for that is watched: ever more in a long run."""
+        if 2 * self.index < DENSE:
             return 1
-        return 16 if self.index < 16 * DENSE else 64
+        if self.index < DENSE:
+            return min(_THIRD, _CLOSER - self.index % _CLOSER)
+        return _apart(self.index)
 
     @property
     def is_gone(self) -> bool:
@@ -103,12 +107,12 @@ class Window:
     @property
     def is_watched(self) -> bool:
         """Whether the step that ends this window is recorded at all."""
-        return self.index % self.stride == 0
+        return _is_watched(self.index)
 
     @property
     def is_listened_to(self) -> bool:
         """Whether passes are told of in it; a step by hand is known only once the next begins."""
-        return self.is_watched or (self.optimizer is None and (self.index + 1) % self.stride == 0)
+        return self.is_watched or (self.optimizer is None and _is_watched(self.index + 1))
 
     def has_stopped(self, steps: int) -> bool:
         """Say whether its optimizer has made no step for far longer than it ever paused before."""
@@ -205,6 +209,18 @@ class Window:
         self.unscaled = False
         self.culprit = ""
         self.started = perf_counter()
+
+
+def _is_watched(index: int) -> bool:
+    """Say whether a step is recorded, by its number."""
+    if index >= DENSE:
+        return index % _apart(index) == 0
+    return 2 * index < DENSE or index % _CLOSER % _THIRD == 0
+
+
+def _apart(index: int) -> int:
+    """Return how many steps apart those are that are watched late in a run."""
+    return 16 if index < 16 * DENSE else 64
 
 
 def is_looked_at_closer(index: int) -> bool:

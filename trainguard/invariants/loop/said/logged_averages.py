@@ -137,7 +137,7 @@ def _epochs(trace: Trace[Event]) -> Iterator[tuple[str, list[_Pair]]]:
     steps = course.every if course is not None and course.alone else ()
     said = [one for one in events(trace, Logged) if _may_mean(one.name, TRAINING)]
     ordered = sorted(said, key=lambda one: (one.channel, one.name, one.clock))
-    if any(s.span > 1 or s.weights != (1.0,) for s in steps):
+    if any(s.weights != (1.0,) for s in steps):
         return
     for (_, name), group in groupby(ordered, key=lambda one: (one.channel, one.name)):
         pairs: list[_Pair] = []
@@ -146,6 +146,8 @@ def _epochs(trace: Trace[Event]) -> Iterator[tuple[str, list[_Pair]]]:
         for one in group:
             own = [step for step in steps if start < step.clock < one.clock]
             start = one.clock
+            if any(step.span > 1 for step in own):
+                break  # from here on not all steps are known
             if len(own) >= 2 and all(step.batch for step in own):
                 history.append(_of_steps(own))
                 pairs.append((one, tuple(history)))

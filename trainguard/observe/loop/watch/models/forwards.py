@@ -15,7 +15,7 @@ from trainguard.observe.loop.alike_samples import Number, mean_of
 from trainguard.observe.loop.deferred import Deferred
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
-from trainguard.observe.loop.window import Forward, Window
+from trainguard.observe.loop.window import DENSE, Forward, Window
 from trainguard.observe.tools.local_values import has_memory
 from trainguard.observe.tools.user_line import caller
 
@@ -168,8 +168,8 @@ class Forwards(Watcher):
 
     def so_far(self) -> Iterable[Event]:
         """Return the evaluations that are over; those that every step has are a routine."""
-        steps = max(1, self.recorder.steps)
-        often = len(self._windows_with) > 0.5 * steps and steps > 2
+        steps = min(max(1, self.recorder.steps), DENSE // 2)  # those that are all watched
+        often = sum(1 for at in self._windows_with if at <= steps) > 0.5 * steps and steps > 2
         for at, columns in enumerate(self._found):
             fetched = self._found[at] = self.recorder.faults.fetch(columns)
             event = Evaluation(**fetched)

@@ -16,7 +16,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe, shielded
-from trainguard.observe.loop.window import DENSE, Forward, Window
+from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller, foreign
 
@@ -88,7 +88,7 @@ class RandomNumbers(Watcher):
             return {}
         # Of steps that are thinned out it is not known what they drew.
         drawn = self._look()
-        draws, self._draws = self._draws | (drawn if window.index < DENSE else set()), set()
+        draws, self._draws = self._draws | (drawn if window.stride == 1 else set()), set()
         if draws and window.optimizer is not None:
             seen = self._seen.setdefault(id(window), set())
             again = draws & seen

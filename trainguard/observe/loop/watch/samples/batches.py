@@ -214,19 +214,22 @@ class Batches(Watcher):
 
     def _next(self, advance: Callable[..., Any]) -> Callable[..., Any]:
         """Return the `__next__` of loaders' iterators, telling how long it took and what came."""
+        patches = self.recorder.patches
 
         @wraps(advance)
         def wrapper(iterator: Any) -> Any:
             """Return the next batch; loaders inside of loaders, or of other threads, are quiet."""
-            live = self.recorder.patches.live and self._thread == threading.get_ident()
-            if not live or self._inside:
+            live, here = patches.live, self._thread == threading.get_ident()
+            # The first of a pass is always taken down: what follows may be an evaluation.
+            begins = not (live or getattr(iterator, "_num_yielded", 1)) and patches.active
+            if not (live or begins) or not here or self._inside:
                 return advance(iterator)
             self._inside = True
             began = perf_counter()
             try:
                 batch = advance(iterator)
             finally:
-                self._waited += perf_counter() - began
+                self._waited += (perf_counter() - began) * live
                 self._inside = False
             self._serves(iterator, batch)
             return batch
