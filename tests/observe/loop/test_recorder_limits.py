@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from tests.observe.loop.trainings import adversaries, batches, network, plain
-from trainguard.events.loop import Parameter, Step
+from trainguard.events.loop import Evaluation, Parameter, Step
 from trainguard.observe.loop import thinning, window
 from trainguard.observe.loop.recorder import Recorder
 
@@ -148,6 +149,55 @@ def test_an_optimizer_that_never_steps_keeps_nothing_awake(
         assert idle.param_groups
 
     assert len(record(train)) == 32 + 11 + 5
+
+
+class Checkpointed(nn.Sequential):
+    """A network whose last layer is called without a graph, and again in backward."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return what the network makes of inputs."""
+        hidden = self[1](self[0](inputs))
+        return checkpoint(self[2], hidden, use_reentrant=True) if self.training else self[2](hidden)
+
+
+def evaluated(count: int, every: int, size: int = 1, *, teach: bool = False) -> list[tuple]:
+    """Train, evaluate every so many steps and at the end, and return (step, passes) of each."""
+    model, teacher = Checkpointed(*network()), network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    held_out = torch.utils.data.TensorDataset(*next(batches(1)))
+    loader = torch.utils.data.DataLoader(held_out, batch_size=2)
+    with Recorder("x", probe=False) as recorder:
+        for index, (inputs, target) in enumerate(batches(count)):
+            optimizer.zero_grad()
+            if teach:
+                with torch.no_grad():
+                    teacher(inputs)
+            F.mse_loss(model(inputs), target).backward()
+            optimizer.step()
+            if (index + 1) % every == 0 or index + 1 == count:
+                model.eval()
+                for rows, wanted in list(loader)[:size]:
+                    with torch.no_grad():
+                        F.mse_loss(model(rows), wanted)
+                model.train()
+    return [(e.step, e.passes) for e in recorder.trace if isinstance(e, Evaluation)]
+
+
+def test_evaluations_of_a_long_run_are_seen_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is, though no step is watched where it comes; a checkpoint's pass is none."""
+    monkeypatch.setattr(window, "DENSE", 16)
+    steps = [(step, 2) for step in (*range(19, 110, 19), 110)]
+    assert evaluated(110, 19, 2) == steps
+
+
+def test_passes_without_a_graph_in_each_step_are_seen_seldom(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A teacher does not keep a long run from being thinned out."""
+    monkeypatch.setattr(window, "DENSE", 16)
+    seen = evaluated(160, 1000, teach=True)
+    late = [step for step, _ in seen if 32 <= step < 160]
+    assert len(late) <= 8 + 8 + 8  # a watched step in 16, another between two, and the first
 
 
 def test_two_optimizers_in_turns_are_both_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,7 @@ from trainguard.subjects.relation import Relation
 
 W = TypeVar("W", bound=Watcher)
 _graph_task: Callable[[], int] = torch._C._current_graph_task_id  # noqa: SLF001 no public name
+_SPARE = 8  # evaluations that are seen one after another, after as long without any
 _MOST_STAGES = 16  # of a run whose optimizers are made again and again
 
 
@@ -80,7 +81,7 @@ class Recorder:
         self.graphless: set[int] = set()  # of those called without a graph in a call with one
         self.calling = self.backward = False  # whether an outermost call or a backward is going on
         self.woken = False  # whether something is wrong in a step that would not be watched
-        self._evaluated = 0  # the step of the latest evaluation that would not have been seen
+        self._evaluated = 0  # the step up to which evaluations have used up their share
         self.thread = TrainingThread(self)
         self.hand, self.functional = ManualSteps(self), FunctionalSteps(self)
         self.recent: list[Forward] = []  # the latest calls of outermost modules
@@ -291,8 +292,8 @@ class Recorder:
         """
         Say whether a call that builds no graph is to be seen though no step is watched now.
 
-        Then all is seen up to the next step: an evaluation as a whole. One that comes with every
-        step is seen as seldom as these are.
+        Then all is seen up to the next step: an evaluation as a whole. Such that come with every
+        step, as those of a teacher do, are seen as seldom as steps are watched.
         """
         patches = self.patches
         if not patches.active or patches.blind or _graph_task() != -1 or self.thread.is_elsewhere():
@@ -301,9 +302,10 @@ class Recorder:
         if patches.watching:
             return True
         stride = min((window.stride for window in self._going()), default=1)
-        if self.steps - self._evaluated < stride:
+        due = max(self._evaluated, self.steps - _SPARE * stride) + stride
+        if due > self.steps:
             return False
-        self._evaluated, patches.watching = self.steps, True
+        self._evaluated, patches.watching = due, True
         self._choose_look()
         return True
 
