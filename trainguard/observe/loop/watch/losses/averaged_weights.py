@@ -167,7 +167,8 @@ def _mean_weighed_by(product: Node) -> Node | None:
 def _weights_in(product: Node, mean: Node) -> torch.Tensor | None:
     """Return constants, one for each sample of a mean, that multiply it."""
     each = [saved(product, name) for name in ("self", "other")]
-    constant = [t for t in each if t is not None and not t.requires_grad and t.numel() > 1]
+    plain = [t for t in each if isinstance(t, torch.Tensor)]  # a plain number is saved as one
+    constant = [t for t in plain if not t.requires_grad and t.numel() > 1]
     if not constant or not _are_of(constant[0], _shape_of_mean(mean)):
         return None
     values = constant[0].detach().reshape(-1)[:_READ].to("cpu", torch.float64)
