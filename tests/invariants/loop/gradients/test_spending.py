@@ -2,7 +2,9 @@
 
 import pytest
 
+from trainguard.core.catalogue import find_invariants
 from trainguard.events.loop import Probe
+from trainguard.events.trace import Trace
 
 
 def test_passes_in_vain_are_found(judged, steps) -> None:
@@ -73,3 +75,49 @@ def test_a_leak_is_told_with_the_optimizers(judged) -> None:
     assert finding.source == "/home/me/train.py:12"
     assert "call zero_grad() of Adam#2" in finding.why
     assert finding.measured.startswith("64 of 64 steps")
+
+
+def unread(measured: float, reference: float = 16.0, label: str = "") -> Probe:
+    """Return the steps in which a line's gradients with a graph were in no loss."""
+    source = "/home/me/train.py:14"
+    return Probe(probe="unread", measured=measured, reference=reference, label=label, source=source)
+
+
+@pytest.mark.parametrize(
+    ("probe", "more", "expected"),
+    [
+        (unread(16, label="fast[0]"), {}, ["broken"]),
+        (unread(16), {}, ["note"]),
+        (unread(13), {}, ["note"]),
+        (unread(12, label="fast[0]"), {}, []),
+        (unread(0), {}, []),
+        (unread(2, 2.0, "fast[0]"), {}, []),
+        (unread(3, 3.0, "fast[0]"), {}, ["broken"]),
+        (unread(13), {"limit:gradients_with_a_graph_are_used": 0.95}, []),
+        (Probe(probe="unspent", measured=16, reference=16), {}, []),
+    ],
+    ids=[
+        *("adapted", "a penalty", "nearly all", "in some steps", "in a loss", "two steps"),
+        *("three steps", "the subject's own limit", "another probe"),
+    ],
+)
+def test_gradients_with_a_graph(probe, more: dict, expected: list, ranks, steps) -> None:
+    """In nearly all steps in vain, three at least; a line that adapts parameters is broken."""
+    assert ranks("gradients_with_a_graph_are_used", [*steps(20), probe], **more) == expected
+
+
+def test_adapted_parameters_are_named_with_what_to_give_instead(judged) -> None:
+    """A reader learns which variable no loss was computed with, and where it was made."""
+    (finding,) = judged("gradients_with_a_graph_are_used", [unread(16, label="fast[0]")])
+    assert finding.source == "/home/me/train.py:14"
+    assert finding.at == "`fast[0]`"
+    assert finding.measured.endswith("in no loss in 16 of 16 steps")
+    assert "instead of `fast[0]`" in finding.why
+
+
+def test_gradients_that_nobody_asked_for_are_no_pass() -> None:
+    """Without a line that builds a graph for gradients there is nothing to judge."""
+    evidence = find_invariants("loop.gradients_with_a_graph_are_used")[0].evidence
+    missing = "no gradients were computed with a graph"
+    assert evidence(Trace("train", (), {"looked": ("random",)})) == missing
+    assert evidence(Trace("train", (), {"looked": ("unread",)})) == ""

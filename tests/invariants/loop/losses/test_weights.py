@@ -2,7 +2,10 @@
 
 import pytest
 
+from trainguard.core.catalogue import find_invariants
 from trainguard.events.fit import BaselineFit
+from trainguard.events.loop import Probe
+from trainguard.events.trace import Trace
 
 COUNTS = (40.0, 130.0, 400.0, 70.0)
 INVERSE = tuple(640 / (4 * count) for count in COUNTS)
@@ -35,3 +38,47 @@ def test_weights_of_classes(weights, counts, expected, ranks, steps) -> None:
         counts=counts,
     )
     assert ranks("class_weights_fit_the_classes", [*steps(20), fit]) == expected
+
+
+def averaged(measured: float, label: str = "", probe: str = "averaged") -> Probe:
+    """Return the steps in which 32 weights multiplied one number for the batch."""
+    source = "/home/me/train.py:14"
+    return Probe(probe=probe, measured=measured, reference=32.0, label=label, source=source)
+
+
+@pytest.mark.parametrize(
+    ("probes", "expected"),
+    [
+        ([averaged(2, "of samples")], ["broken"]),
+        ([averaged(2)], ["note"]),
+        ([averaged(1, "of samples")], []),
+        ([averaged(0)], []),
+        ([averaged(2, probe="focal")], ["note"]),
+        ([averaged(1, probe="focal")], []),
+        ([averaged(20, "of samples"), averaged(20, probe="focal")], ["broken", "note"]),
+        ([averaged(20, "of samples", probe="average")], []),
+    ],
+    ids=[
+        *("with the samples", "the same in each step", "one step", "never"),
+        *("a focal factor", "one step of it", "both", "another probe"),
+    ],
+)
+def test_weights_of_samples(probes, expected, ranks, steps) -> None:
+    """In two steps or more; broken where the weights come with the samples, else a note."""
+    assert ranks("sample_weights_weigh_samples", [*steps(20), *probes]) == expected
+
+
+def test_weights_of_samples_are_told_with_their_line(judged) -> None:
+    """A reader learns how many weights met one number, where, and what is missing."""
+    (finding,) = judged("sample_weights_weigh_samples", [averaged(20, "of samples")])
+    assert finding.source == "/home/me/train.py:14"
+    assert finding.measured == "32 weights times one number"
+    assert 'reduction="none"' in finding.why
+
+
+def test_a_run_without_a_loss_is_no_pass() -> None:
+    """Weights are looked for in the graphs of losses: without one there is nothing to judge."""
+    evidence = find_invariants("loop.sample_weights_weigh_samples")[0].evidence
+    missing = "no loss was handed to backward"
+    assert evidence(Trace("train", (), {"looked": ("random",)})) == missing
+    assert evidence(Trace("train", (), {"looked": ("averaged",)})) == ""
