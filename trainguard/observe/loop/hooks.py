@@ -127,7 +127,8 @@ def _backwards(recorder: "Recorder", backward: Callable[..., Any]) -> Callable[.
         loss = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
         if not isinstance(loss, torch.Tensor) or _is_meta(loss):
             return backward(tensors, *args, **kwargs)
-        if not patches.watching:
+        recorder.unheard = not patches.watching
+        if recorder.unheard:
             recorder.hand.count()
             recorder.at_unwatched()
         if not patches.watching and not recorder.faults.look(_is_alarming, loss):

@@ -36,7 +36,7 @@ from trainguard.observe.loop.watch.gradients.scaling import Scaling
 from trainguard.observe.loop.watch.runs.conditions import Conditions
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, listeners
 from trainguard.observe.loop.watchers import watchers
-from trainguard.observe.loop.window import Forward, Window, is_looked_at_closer
+from trainguard.observe.loop.window import THIRD, Forward, Window, is_looked_at_closer
 from trainguard.observe.tools.module_names import ModuleNames
 from trainguard.observe.tools.patches import Patches, graphless
 from trainguard.observe.tools.user_line import caller
@@ -81,6 +81,7 @@ class Recorder:
         self.graphless: set[int] = set()  # of those called without a graph in a call with one
         self.calling = self.backward = False  # whether an outermost call or a backward is going on
         self.woken = False  # whether something is wrong in a step that would not be watched
+        self.unheard = False  # whether nobody watched when what goes backward was computed
         self._evaluated = 0  # the step up to which evaluations have used up their share
         self.thread = TrainingThread(self)
         self.hand, self.functional = ManualSteps(self), FunctionalSteps(self)
@@ -161,6 +162,14 @@ class Recorder:
     def age(self) -> int:
         """The steps since the latest optimizer began: what is made after that may be another."""
         return self.steps - self.stages[-1]
+
+    @property
+    def times(self) -> int:
+        """How many steps this one stands for where a third is watched; 1 before and after."""
+        going = self._going()  # steps by hand are listened to more often than they are watched
+        by_hand = any(window.optimizer is None for window in going)
+        stride = 1 if by_hand else min((window.stride for window in going), default=1)
+        return stride if stride <= THIRD else 1
 
     def watcher(self, kind: type[W]) -> W:
         """Return the watcher of a class."""

@@ -13,7 +13,7 @@ import torch
 _BASE: Any = torch._C.TensorBase  # noqa: SLF001 no public name leads there
 gradient_of: Callable[[torch.Tensor], torch.Tensor | None] = _BASE.grad.__get__
 DENSE = 256  # steps of an optimizer that are watched densely; of later ones only some are
-_THIRD = 3  # one in so many of the later half of them: what alternates comes in all its turns
+THIRD = 3  # one in so many of the later half of them: what alternates comes in all its turns
 _CLOSER = 32  # steps between two closer looks there, which are all watched
 _PAUSES, _BRIEF = 4, 64  # times the longest pause, and steps beyond: then an optimizer has stopped
 _MOST_LOSSES = 64
@@ -96,7 +96,7 @@ class Window:
         if 2 * self.index < DENSE:
             return 1
         if self.index < DENSE:
-            return min(_THIRD, _CLOSER - self.index % _CLOSER)
+            return min(THIRD, _CLOSER - self.index % _CLOSER)
         return _apart(self.index)
 
     @property
@@ -215,7 +215,7 @@ def _is_watched(index: int) -> bool:
     """Say whether a step is recorded, by its number."""
     if index >= DENSE:
         return index % _apart(index) == 0
-    return 2 * index < DENSE or index % _CLOSER % _THIRD == 0
+    return 2 * index < DENSE or index % _CLOSER % THIRD == 0
 
 
 def _apart(index: int) -> int:

@@ -73,9 +73,14 @@ class _Place:
     failed: bool = False
     samples: AlikeSamples = field(default_factory=AlikeSamples)
     examples: Examples = field(default_factory=Examples)
-    pending: list[tuple[Number, torch.Tensor]] = field(default_factory=list)
+    pending: list[tuple[Number, torch.Tensor, int]] = field(default_factory=list)
 
-    def add(self, loss: Number, constant: Number) -> None:
+    def add(self, loss: Number, constant: Number, times: int = 1) -> None:
+        """Add the two losses of a call as often as there were others that nobody saw."""
+        for _ in range(times):
+            self._add(loss, constant)
+
+    def _add(self, loss: Number, constant: Number) -> None:
         """Add the two losses of one call; in a long run the stretches become longer."""
         if self.chunks and self.chunks[-1][2] < self.stride:
             before = self.chunks.pop()
@@ -87,12 +92,12 @@ class _Place:
             self.chunks = [(a[0] + b[0], a[1] + b[1], a[2] + b[2]) for a, b in pairs]
             self.stride *= 2
 
-    def add_classes(self, value: Number, came: torch.Tensor) -> None:
+    def add_classes(self, value: Number, came: torch.Tensor, times: int) -> None:
         """Add a call whose targets are classes, by how often each came; the first one teaches."""
         if self.average is None:
             self.average = came + _HALF
             return
-        self.pending.append((value, came))
+        self.pending.append((value, came, times))
         if len(self.pending) >= min(_PENDING, _COUNTS // len(came) + 1):
             self.settle()
 
@@ -101,18 +106,18 @@ class _Place:
         pending, self.pending = self.pending, []
         if not pending or self.average is None:
             return
-        came = torch.stack([came for _, came in pending]).to(self.average)
+        came = torch.stack([came for _, came, _ in pending]).to(self.average)
         before = self.average + came.cumsum(0) - came
         self.average = self.average + came.sum(0)
         constants = lose_rates(self.tally, before / before.sum(1, keepdim=True), came)
-        losses = [value for value, _ in pending]
+        losses = [value for value, _, _ in pending]
         if not constants.is_cpu:  # there it is not known before whether a call had any classes
             had = came.sum(1) > 0
             constants = constants.where(had, 0.0)
             losses = [*torch.stack(losses).where(had, 0.0)]
         each = constants.tolist() if constants.is_cpu else constants.unbind()
-        for loss, constant in zip(losses, each, strict=True):
-            self.add(loss, constant)
+        for loss, constant, (_, _, times) in zip(losses, each, pending, strict=True):
+            self.add(loss, constant, times)
 
     def counts(self) -> list[float]:
         """Return how often each class came, where parameters have such a size."""
@@ -144,6 +149,8 @@ class ConstantPredictions(Watcher):
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Count the passes whose loss comes from one place alone."""
+        if self.recorder.unheard:
+            return
         self._backwards += 1
         only = self._losses.only
         place = self._places.get(id(only)) if only is not None else None
@@ -222,11 +229,11 @@ class ConstantPredictions(Watcher):
         if are_classes(tally, target):
             came = count_classes(tally, scores.shape[1 if scores.dim() > 1 else 0], target)
             if came is not None:
-                place.add_classes(mean_of(value), came)
+                place.add_classes(mean_of(value), came, self.recorder.times)
             return
         constant = _compare_numbers(place, target.detach())
         if constant is not None:
-            place.add(mean_of(value), mean_of(constant))
+            place.add(mean_of(value), mean_of(constant), self.recorder.times)
 
 
 def _looks_at_inputs(loss: torch.Tensor) -> bool:

@@ -221,7 +221,7 @@ class Batches(Watcher):
             """Return the next batch; loaders inside of loaders, or of other threads, are quiet."""
             live, here = patches.live, self._thread == threading.get_ident()
             # The first of a pass is always taken down: what follows may be an evaluation.
-            begins = not (live or getattr(iterator, "_num_yielded", 1)) and patches.active
+            begins = not live and getattr(iterator, "_num_yielded", None) == 0 and patches.active
             if not (live or begins) or not here or self._inside:
                 return advance(iterator)
             self._inside = True
