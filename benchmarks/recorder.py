@@ -233,7 +233,8 @@ def main() -> None:
     """Print all figures."""
     torch.set_num_threads(1)
     print(conditions(), flush=True)
-    overhead(f"perceptron, first {window.DENSE} steps", small, count=150, turns=5)
+    dense = window.DENSE  # a third of their later half is watched: all of them are timed
+    overhead(f"perceptron, first {dense} steps", small, count=dense - 12, turns=5)
     runs("perceptron, 4000 steps", small, count=4000, turns=3)
     runs("recurrent, 4000 short steps by hand", recurrent, count=4000, turns=3)
     window.DENSE = 16  # what follows the first steps of a run comes sooner here

@@ -81,6 +81,7 @@ class Recorder:
         self.graphless: set[int] = set()  # of those called without a graph in a call with one
         self.calling = self.backward = False  # whether an outermost call or a backward is going on
         self.woken = False  # whether something is wrong in a step that would not be watched
+        self.times = 1  # how many steps this one stands for where a third of them is watched
         self.unheard = False  # whether nobody watched when what goes backward was computed
         self._evaluated = 0  # the step up to which evaluations have used up their share
         self.thread = TrainingThread(self)
@@ -162,14 +163,6 @@ class Recorder:
     def age(self) -> int:
         """The steps since the latest optimizer began: what is made after that may be another."""
         return self.steps - self.stages[-1]
-
-    @property
-    def times(self) -> int:
-        """How many steps this one stands for where a third is watched; 1 before and after."""
-        going = self._going()  # steps by hand are listened to more often than they are watched
-        by_hand = any(window.optimizer is None for window in going)
-        stride = 1 if by_hand else min((window.stride for window in going), default=1)
-        return stride if stride <= THIRD else 1
 
     def watcher(self, kind: type[W]) -> W:
         """Return the watcher of a class."""
@@ -280,7 +273,9 @@ class Recorder:
             self.stages.append(self.steps)
         window.close(self.steps)
         self.woken = False
-        self.patches.watching = any(w.is_listened_to for w in self._going())
+        going = self._going()
+        self.patches.watching = any(w.is_listened_to for w in going)
+        self.times = _count_alike(going) if self.patches.watching else 1
         if not skipped:
             self.count_step()
         if self.patches.watching:
@@ -374,3 +369,11 @@ class Recorder:
         self.faults = Faults((), self.patches)
         self.reads = Reads(self.faults)
         self.store = EventStore(self.faults, self.reads, self.keep)
+
+
+def _count_alike(going: Sequence[Window]) -> int:
+    """Return how many steps one stands for where a third of them is watched; 1 before and after."""
+    stride = min((window.stride for window in going), default=1)
+    # Steps by hand are listened to more often than they are watched.
+    by_hand = any(window.optimizer is None for window in going)
+    return stride if stride <= THIRD and not by_hand else 1
