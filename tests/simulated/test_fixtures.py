@@ -59,7 +59,7 @@ UNLIKE = {  # what the CPU finds in them is not there, or the other way round
     "loop/guard_data_sets_that_write",  # six models of 15 steps each: other numbers, no luck
     "loop/guard_best_kept_by_reference",  # there: `.cpu()` of what is on a device is a copy
 }
-UNTRIED = {  # not judged there yet: each begins eight processes or more, and takes minutes
+UNTRIED = {  # not judged there yet: each takes a minute or more
     f"checkpoint/guard_{name}"
     for name in (
         *("best_link_left_dangling", "buffers_forgotten", "counter_forgotten", "newest_by_name"),
