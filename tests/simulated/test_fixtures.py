@@ -62,10 +62,10 @@ UNLIKE = {  # what the CPU finds in them is not there, or the other way round
 UNTRIED = {  # not judged there yet: each takes a minute or more
     f"checkpoint/guard_{name}"
     for name in (
-        *("best_link_left_dangling", "buffers_forgotten", "counter_forgotten", "newest_by_name"),
-        *("epoch_begun_again", "loaded_as_code", "numpy_forgotten", "one_player_forgotten"),
+        *("best_link_left_dangling", "buffers_forgotten", "counter_forgotten"),
+        *("epoch_begun_again", "loaded_as_code", "one_player_forgotten"),
         *("plateau_forgotten", "rotated_by_name", "scheduler_forgotten", "weights_in_half"),
-        *("states_that_do_not_load", "whole_module_saved", "written_in_place"),
+        *("states_that_do_not_load", "whole_module_saved"),
     )
 }
 FEW = {"model/guard_spectrum_of_one_frame"}  # seen where more is explored than `quick` does
