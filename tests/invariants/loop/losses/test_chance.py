@@ -44,6 +44,8 @@ def test_a_model_that_predicts_the_mean(judged) -> None:
         ({"only": 0.5}, []),
         ({"only": 0.0, "reconstructs": True}, ["note"]),
         ({"calls": 40}, []),
+        ({"calls": 64}, ["broken"]),
+        ({"calls": 64, "falls": 0.02}, ["note"]),
         ({"loss": 90.0, "falls": 3.0}, ["broken"]),
         ({"loss": 90.0, "falls": 3.0, "function": "mse_loss"}, []),
         ({"constant": 0.01, "loss": 0.1}, []),

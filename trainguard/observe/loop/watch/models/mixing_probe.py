@@ -11,7 +11,9 @@ from torch.utils import data
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.models.module_copy import CopyableCall, Run, difference
 from trainguard.observe.loop.watch.models.probe import ModuleProbe, Seen, steady
+from trainguard.observe.loop.watch.samples.row_order import tells_an_order
 from trainguard.observe.loop.watch.watcher import shielded
+from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.patches import Patches, tell_after
 
 _LEAST_ROWS = 4
@@ -47,6 +49,13 @@ class MixingProbe(ModuleProbe):
         if self.is_wanted:
             iterator = getattr(data.dataloader, "_BaseDataLoaderIter", None)
             patches.replace(iterator, "__next__", tell_after(self._remember))
+
+    def forward(
+        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
+    ) -> None:
+        """Remember the pass, where its rows come out in the order that they were given in."""
+        if self.is_wanted and not tells_an_order(output):
+            super().forward(forward, module, inputs, output)
 
     def fits(self, call: CopyableCall) -> bool:
         """Say whether all inputs have as many samples, along the axis that is that of samples."""

@@ -16,6 +16,7 @@ from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.samples.batches import Batches
+from trainguard.observe.loop.watch.samples.row_order import tells_an_order
 from trainguard.observe.loop.watch.samples.sample_pairs import LEAST, NOISE, Epochs
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward
@@ -66,8 +67,8 @@ class EpochPairs(Watcher):
         self._given = []
         if not forward.gradients or min(self._left) <= 0:
             return
-        if forward.module != (self._module or forward.module):
-            self._left[0] = 0  # several modules: which of them is given a sample is not known
+        if forward.module != (self._module or forward.module) or tells_an_order(output):
+            self._left[0] = 0  # several modules, or orders: whose target is whose is not known
             return
         given = self.recorder.given
         made = next((t for t in tensors_in(output) if t.requires_grad), None)

@@ -15,6 +15,7 @@ from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.samples.mirrored_targets import MirroredTargets
+from trainguard.observe.loop.watch.samples.row_order import tells_an_order
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.fingerprint import hash_rows
@@ -133,7 +134,9 @@ class SamplePairs(Watcher):
         if self._given is not None and not self._given[0].gradients:
             self._unknown = True
         self._given = None
-        if all(left > 0 for left in self._left[forward.gradients]):
+        if tells_an_order(output):
+            self._unknown |= not forward.gradients
+        elif all(left > 0 for left in self._left[forward.gradients]):
             given = self.recorder.given[: _INPUTS + 1]
             self._given = forward, [weakref.ref(tensor) for tensor in given]
         elif not forward.gradients:
