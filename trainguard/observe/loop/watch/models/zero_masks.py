@@ -1,6 +1,6 @@
 """Watches products of what is learned with a mask that is zero everywhere."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -45,9 +45,12 @@ class ZeroMasks(Watcher):
         if self._looks and not self._shapes:
             self.recorder.dismiss(self)
             return
-        nodes = autograd_graph.below(loss.grad_fn, _MOST_NODES)
+        nodes = [*autograd_graph.below(loss.grad_fn, _MOST_NODES)]
         with torch.no_grad():
-            found = {shape for node in nodes if (shape := _zero_in(node))}
+            shut = {mask.shape for node in nodes for mask in _masks_of(node, full=False)}
+            # Where all is sent past one of two parts, the other one's mask is full.
+            sent = {mask.shape for node in nodes for mask in _masks_of(node, full=True) if shut}
+        found = {tuple(shape[1:]) or (1,) for shape in shut - sent}  # batches differ in their rows
         self._shapes = found & self._shapes if self._looks else found
         self._looks += 1
         self._source = caller()
@@ -64,19 +67,19 @@ class ZeroMasks(Watcher):
             )
 
 
-def _zero_in(node: Node) -> tuple[int, ...]:
-    """Return the shape of a constant that leaves nothing of what it is multiplied with."""
+def _masks_of(node: Node, *, full: bool) -> Iterator[torch.Tensor]:
+    """Yield the constants of a product that are one everywhere, or leave nothing of the rest."""
     kind = autograd_graph.kind_of(node)
-    if kind not in _KEPT:
-        return ()
     with suppress(RuntimeError):  # what was changed since cannot be read
-        for name in _KEPT[kind]:
+        for name in _KEPT.get(kind, ()):
             mask = autograd_graph.saved(node, name)
-            if not isinstance(mask, torch.Tensor):  # a number multiplies as well
+            if not isinstance(mask, torch.Tensor) or mask.requires_grad or mask.is_sparse:
+                continue  # a number multiplies as well
+            if not _LEAST <= mask.numel() <= _LARGEST:
                 continue
-            if mask.is_sparse or not _LEAST <= mask.numel() <= _LARGEST:
-                continue
-            gone = bool(mask.all()) if kind == "MaskedFillBackward" else not bool(mask.any())
-            if gone and not mask.requires_grad:
-                return tuple(mask.shape[1:]) or (1,)  # batches may differ in their number of rows
-    return ()
+            if kind == "MaskedFillBackward":
+                is_meant = bool(mask.all()) and not full
+            else:
+                is_meant = bool((mask == 1).all()) if full else not bool(mask.any())
+            if is_meant:
+                yield mask
