@@ -262,17 +262,19 @@ def references_are_in_evaluation_mode(trace: Trace[Event]) -> Iterator[Finding]:
     Source: huggingface/transformers' distillation examples, which call teacher.eval(); Stack
         Overflow question 50233272, on batch norm in frozen models.
     """
-    for probe in events(trace, Probe):
-        if probe.probe == "reference" and probe.measured >= _FROZEN:
-            yield Finding(
-                f"`{trace.subject}` asks a model that does not learn in training mode",
-                at_step(probe.step) + f", {probe.label}",
-                "awake in " + portion(probe.measured, probe.reference, "steps"),
-                "asleep",
-                why="perhaps train() was called on a module that holds it: call eval() after that",
-                event=probe,
-            )
-    yield from _find_frozen_statistics(trace)
+    references = [p for p in events(trace, Probe) if p.probe == "reference"]
+    awake = [probe for probe in references if probe.measured >= _FROZEN]
+    for probe in awake:
+        yield Finding(
+            f"`{trace.subject}` asks a model that does not learn in training mode",
+            at_step(probe.step) + f", {probe.label}",
+            "awake in " + portion(probe.measured, probe.reference, "steps"),
+            "asleep",
+            why="perhaps train() was called on a module that holds it: call eval() after that",
+            event=probe,
+        )
+    if not awake:  # that moves their batch statistics too
+        yield from _find_frozen_statistics(trace)
 
 
 def _find_frozen_statistics(trace: Trace[Event]) -> Iterator[Finding]:

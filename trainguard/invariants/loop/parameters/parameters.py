@@ -35,9 +35,9 @@ def every_trainable_parameter_moves(trace: Trace[Event]) -> Iterator[Finding]:
         fewer than 2 steps, gradients that no step may have used, and gradients per element below
         1e-3 (limit) of their median. It is a note where the rate is zero, where an update would be
         below 1e-6, where everything ends as it began although steps moved it, and where gradients
-        are exactly zero in every step while a mask of zeros is multiplied in, as the graph says, and
-        none of ones beside it, by which all was sent another way. A
-        rate of zero for all: learning_rate_is_positive.
+        are exactly zero in every step while a mask of zeros is multiplied in, as the graph says,
+        and none of ones beside it, by which all was sent another way. A rate of zero for all:
+        learning_rate_is_positive.
     Misses: parameters that move and do not learn; single rows or heads that stand still.
     Why: what is in the model and in the optimizer and stands still is missed by every loss curve.
     Source: microsoft/nni issue 4521 (layers replaced after the optimizer).
