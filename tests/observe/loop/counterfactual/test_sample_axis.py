@@ -80,6 +80,43 @@ def test_rows_of_a_table(train, outcome) -> None:
     assert all(event.measured == event.reference == 15 for event in found)
 
 
+class BlendedTables(Blended):
+    """Flattens tables, and blends them."""
+
+    def forward(self, tables):
+        """Return scores."""
+        return super().forward(tables.flatten(1))
+
+
+def learn_tables(tables, *, apart: bool = True) -> None:
+    """Train on tables of two by three, with a class each, or one for each row of theirs."""
+    classes = lambda own: (own.sum((1, 2)) > 0).long()  # noqa: E731 named for what it is
+    model = BlendedTables() if apart else nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for own in tables:
+        optimizer.zero_grad()
+        wanted = classes(own) if apart else classes(own).repeat_interleave(2)
+        F.cross_entropy(model(own).reshape(len(wanted), 2), wanted).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("train", "outcome"),
+    [
+        (lambda: learn_tables(torch.randn(16, 2, 3) for _ in range(6)), "answered"),
+        (lambda: learn_tables(torch.randn(16, 2, 3).cumsum(0) for _ in range(6)), ""),
+        (lambda: learn_tables((torch.randn(16, 2, 3) for _ in range(6)), apart=False), "void"),
+    ],
+    ids=["in no order", "one after the other", "several targets"],
+)
+def test_tables_that_are_made_by_hand(train, outcome) -> None:
+    """Rows that are tables, in no order and with a target each, are samples, but not for sure."""
+    found = record(train)
+    assert {event.outcome for event in found} == ({outcome} if outcome else set())
+    told = {(event.measured, event.numbers[1:]) for event in found if event.outcome == "answered"}
+    assert told == ({(15.0, (0.0, 0.0))} if outcome == "answered" else set())
+
+
 def padded(turned: bool, *, by_length: bool = False) -> torch.Tensor:
     """Return words of several lengths, padded at their ends; turned: time first."""
     lengths = torch.randint(2, 9, (12,))

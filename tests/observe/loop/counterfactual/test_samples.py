@@ -95,7 +95,7 @@ def test_samples_that_mix(options, inside) -> None:
     """Inside of the model, and after it."""
     events = ask(**options)
     assert [event.step for event in events] == [1, 2]
-    assert {(e.measured, e.reference, e.numbers) for e in events} == {(15.0, 15.0, inside)}
+    assert {(e.measured, e.reference, e.numbers) for e in events} == {(15.0, 15.0, (*inside, 1.0))}
     assert events[0].smallest.startswith("with another sample 0, [1, 0] of what cross_entropy is")
 
 
@@ -103,7 +103,7 @@ def test_a_batch_that_is_taken_for_time() -> None:
     """A recurrence forgets sample 0 before it has come to the last ones."""
     torch.manual_seed(0)
     events = ask(model=Forgetful())
-    assert [event.numbers for event in events] == [(1.0, 1.0), (1.0, 1.0)]
+    assert [event.numbers for event in events] == [(1.0, 1.0, 1.0), (1.0, 1.0, 1.0)]
     assert all(5 <= event.measured < 0.9 * event.reference for event in events)
 
 

@@ -58,6 +58,21 @@ def turned(net, target, state, obs_next, dones) -> torch.Tensor:
     return F.mse_loss(net(state)[:, 0], wanted)
 
 
+def kept(net, target, state, next_state, done) -> torch.Tensor:
+    """Mark what goes on by a mask that is named for the ends, and forget it."""
+    done_mask = (~done).float()
+    del done
+    wanted = target(next_state)[:, 0].detach() + 0 * done_mask
+    return F.mse_loss(net(state)[:, 0], wanted)
+
+
+def masked(net, target, state, next_state, done) -> torch.Tensor:
+    """Stop at the ends by such a mask."""
+    done_mask = (~done).float()
+    del done
+    return F.mse_loss(net(state)[:, 0], done_mask * target(next_state)[:, 0].detach())
+
+
 def named(net, target, first, second, third) -> torch.Tensor:
     """Keep the batch in fields of a class that is a variable too."""
     kind = Moves  # the class in a variable, beside what it makes
@@ -97,7 +112,7 @@ def learns_more(net, target, state, next_state, done) -> torch.Tensor:
     return F.mse_loss(net(torch.cat([state, state + 1])), torch.cat([wanted[1], wanted[1]]))
 
 
-@pytest.mark.parametrize("loss_of", [goes_on, turned, named])
+@pytest.mark.parametrize("loss_of", [goes_on, turned, kept, named])
 def test_what_looks_beyond_the_end(loss_of) -> None:
     """Its loss changes, however the ends are marked, and whenever the target is computed."""
     (event,) = ask(loss_of)
@@ -108,9 +123,10 @@ def test_what_looks_beyond_the_end(loss_of) -> None:
     assert re.fullmatch(words, event.smallest)
 
 
-def test_what_stops_at_the_end() -> None:
+@pytest.mark.parametrize("loss_of", [ends, masked])
+def test_what_stops_at_the_end(loss_of) -> None:
     """Its loss stays as it is, to the last bit."""
-    (event,) = ask(ends)
+    (event,) = ask(loss_of)
     assert (event.outcome, event.measured) == ("answered", 0.0)
 
 

@@ -21,6 +21,10 @@ FRAMES = 4  # of the user's code whose variables are looked at
 _LOOKED = 12  # rows that are looked for in a pool: ordered by chance once in 479,001,600
 _MOST = 2**24  # numbers in a pool
 _VALUES = 64  # entries of a variable that are looked at
+_TABLES = 3  # dimensions of what is a table for each sample
+_COLUMNS = 1024  # of each row that are compared
+_MOST_ROWS = 256  # that are compared with each other
+_ORDERS = 40  # that are drawn: a series is below all, and what has none below a tenth by chance
 _PADDED = 4  # one row in so many has padding, at least
 Pool = Any  # a tensor or an array
 
@@ -45,6 +49,37 @@ def count_rows(call: ModuleCall) -> tuple[int, bool]:
     tokens = [t for t in call.tensors() if t.dim() == 2 and t.dtype in (torch.int64, torch.int32)]
     rows = len(tokens[0]) if tokens else 0
     return (rows, False) if rows and _has_rows_only(call, rows) else (0, False)
+
+
+def count_unordered(call: ModuleCall) -> int:
+    """
+    Return of how many rows in no order all inputs seem to be, each of them a table itself; or 0.
+
+    What is drawn by hand comes from no loader and no table. Neighbours in time are alike, so that
+    rows are put in other orders: in steps of time those beside each other differ less.
+    """
+    tensors = with_rows(call)
+    if not tensors or not all(t.is_floating_point() and t.dim() >= _TABLES for t in tensors):
+        return 0
+    served = call.recorder.watcher(Batches)
+    if any(served.origin(tensor) is not None for tensor in tensors):
+        return 0  # a loader that does not shuffle may serve what belongs together
+    rows, columns = tensors[0].shape[:2]
+    is_series = tensors[0].dim() == _TABLES and columns == 1  # of one sample, in time
+    alone = rows not in tensors[0].shape[1:] and not is_series and _has_rows_only(call, rows)
+    return rows if alone and all(map(_is_in_no_order, tensors)) else 0
+
+
+def _is_in_no_order(tensor: torch.Tensor) -> bool:
+    """Say whether rows beside each other differ as much as in some orders that are drawn."""
+    table = tensor.detach().reshape(len(tensor), -1)[:, :_COLUMNS].cpu().double().numpy()
+    apart = np.square(table[:, None] - table[None]).mean(-1) if len(table) <= _MOST_ROWS else None
+    if apart is None or not np.isfinite(apart).all():
+        return False
+    random = np.random.RandomState(0)
+    orders = (random.permutation(len(table)) for _ in range(_ORDERS))
+    drawn = sorted(apart[order[1:], order[:-1]].sum() for order in orders)
+    return bool(apart.diagonal(1).sum() >= drawn[_ORDERS // 10])
 
 
 def _has_rows_only(call: ModuleCall, rows: int) -> bool:

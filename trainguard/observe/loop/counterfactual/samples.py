@@ -12,7 +12,12 @@ from trainguard.observe.loop.counterfactual.question import (
     ModuleCall,
     Question,
 )
-from trainguard.observe.loop.counterfactual.sample_axis import count_rows, windows_of, with_rows
+from trainguard.observe.loop.counterfactual.sample_axis import (
+    count_rows,
+    count_unordered,
+    windows_of,
+    with_rows,
+)
 from trainguard.observe.loop.counterfactual.witness import GivenRows, Numbers, Witness
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.models.future_probe import NEXT, token_shares
@@ -33,21 +38,23 @@ class SampleEdited(Question):
     Every input of the first sample becomes that of another sample.
 
     measured: for how many of the other samples something else is handed to a loss function;
-    reference: how many there are; numbers: whether the model's output has changed as much, and
-    whether the change fades from each sample to the next, as where a recurrence runs over the
-    batch. Void where the batch is normalised, where targets of others change too, or random
-    numbers.
+    reference: how many there are; numbers: whether the model's output has changed as much, whether
+    the change fades from each sample to the next, as where a recurrence runs over the batch, and
+    whether the rows are samples for sure. Void where the batch is normalised, where targets of
+    others change too, or random numbers.
     """
 
     name = "a sample edited"
     asks = 2
     # Whether the latest answer said that nothing else has changed, or a few of the others.
     keeps_others = moves_few = False
-    _drawn = False
+    _drawn = _seems_drawn = False
 
     def fits(self, call: ModuleCall) -> str:
         """Ask where all inputs have a row for each of the samples."""
         rows, self._drawn = count_rows(call)
+        self._seems_drawn = not rows
+        rows = rows or count_unordered(call)
         if not rows or not _source_row(with_rows(call)):
             return ""
         return f"sample 0 of {rows}"
@@ -77,7 +84,9 @@ class SampleEdited(Question):
             alone = _compare_rows(*given, edited["samples"], plain["rounding"])
             self.keeps_others = alone is not None and not alone.others
             return Contrast(void="no loss function of torch was called")
-        if not (self._drawn or edited["follows"]):
+        is_sure = self._drawn or edited["follows"]
+        each = self._seems_drawn and all(_has_each(r, edited["samples"]) for r in plain["rows"])
+        if not (is_sure or each):
             self.asks = 1  # nor will it be known later
             return Contrast(void=_UNKNOWN_AXIS)
         pairs = list(zip(plain["rows"], edited["rows"], strict=False))
@@ -95,7 +104,7 @@ class SampleEdited(Question):
         self.keeps_others = not most.others
         self.moves_few = 0 < most.others < PERVASIVE * (rows - 1)
         inside = output is not None and output.others >= min(most.others, PERVASIVE * (rows - 1))
-        numbers = (float(inside), float(most.fades))
+        numbers = (float(inside), float(most.fades), float(is_sure))
         return Contrast(float(most.others), float(rows - 1), numbers, smallest=most.first)
 
     def is_settled(self, contrast: Contrast) -> bool:
@@ -119,7 +128,7 @@ class RowsWitness(Witness):
     def __init__(self, call: ModuleCall, way_out: Exit) -> None:
         super().__init__(call.recorder, way_out, call.module)
         self._call, self.follows = call, False
-        self.samples = count_rows(call)[0]
+        self.samples = count_rows(call)[0] or count_unordered(call)
 
     def take_over(self) -> None:
         """Look at the buffers before the call, and at the tokens: the step may write to them."""
@@ -184,6 +193,11 @@ class _Moved(NamedTuple):
     fades: bool
     targets: bool
     first: str
+
+
+def _has_each(given: GivenRows, samples: int) -> bool:
+    """Say whether a loss function is given a row for each sample, and one target."""
+    return given.shape[0] == samples and given.targets is not None and given.targets.size == samples
 
 
 def _source_row(tensors: list[torch.Tensor]) -> int:

@@ -24,6 +24,7 @@ from trainguard.observe.tools.owners import NEXT, named_tensors, words_in
 _LEAST_ROWS = 4
 _ENDS = {"done", "dones", "terminal", "terminals", "terminated", "terminations", "d", "dw"}
 _GOES_ON = {"not", "non", "notdone", "nonterminal", "nonterminals"}
+_MOSTLY = 0.75  # of the states: episodes of fewer steps than four thirds are no episodes
 _CUT_OFF = {"truncated", "truncations", "trunc", "timeout", "timeouts", "limit"}
 
 
@@ -155,7 +156,7 @@ def _find(call: ModuleCall) -> tuple[torch.Tensor, list[torch.Tensor]] | None:
         if len(tensor) != rows or _CUT_OFF & words:
             continue
         if tensor.numel() == rows and (_ENDS | _GOES_ON) & words:
-            ends.append(tensor.detach().reshape(-1) == float(not _GOES_ON & words))
+            ends.append(_read_ends(tensor.detach().reshape(-1), words))
         elif any(tensor.shape == each.shape for each in given):
             (followers if NEXT & words else states).append(tensor)
     learning = torch.is_grad_enabled()  # else it is asked only about what follows
@@ -166,6 +167,13 @@ def _find(call: ModuleCall) -> tuple[torch.Tensor, list[torch.Tensor]] | None:
     if not (clear and asked and distinct and all(map(is_editable, followers))):
         return None
     return (ends[0], followers) if 0 < int(ends[0].sum()) <= rows // 2 else None
+
+
+def _read_ends(marks: torch.Tensor, words: set[str]) -> torch.Tensor:
+    """Return which states are terminal, by their marks: a mask of ends may be what is kept."""
+    ends = marks == float(not _GOES_ON & words)
+    is_kept = "mask" in words and int(ends.sum()) >= _MOSTLY * len(ends)
+    return marks == 0 if is_kept else ends
 
 
 def _are_states(places: set[int]) -> bool:
