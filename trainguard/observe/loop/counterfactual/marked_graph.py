@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -132,19 +133,27 @@ def find_sums_with_constants(loss: torch.Tensor) -> Iterator[Node]:
 
 def has_noise(loss: torch.Tensor) -> bool:
     """Say whether what learns is multiplied by something like numbers of a normal distribution."""
-    return any(
-        _is_normal(noise)
+    products = (
+        node
         for node in below(loss.grad_fn, _NEAR)
         if kind_of(node) == "MulBackward" and len(_before(node)) == 1
-        for noise in (saved(node, "self"), saved(node, "other"))
-        if noise is not None
     )
+    return any(map(_has_normal_factor, products))
 
 
-def _is_normal(numbers: torch.Tensor) -> bool:
+def _has_normal_factor(node: Node) -> bool:
+    """Say whether a factor of a product may be of a normal distribution."""
+    with suppress(RuntimeError):  # what was changed since cannot be read
+        return any(_is_normal(saved(node, name)) for name in ("self", "other"))
+    return False
+
+
+def _is_normal(numbers: Any) -> bool:
     """Say whether numbers may be of a normal distribution of mean 0 and variance 1."""
+    if not isinstance(numbers, torch.Tensor) or not numbers.is_floating_point():
+        return False  # a factor may be a plain number
     count = numbers.numel()
-    if count < _LEAST_NOISE or not numbers.is_floating_point():
+    if count < _LEAST_NOISE:
         return False
     mean, square = float(numbers.mean()), float(numbers.square().mean())
     return max(abs(mean), abs(square - 1) / math.sqrt(2)) < _ERRORS / math.sqrt(count)

@@ -62,7 +62,7 @@ class Epsilons(Watcher):
     def finish(self) -> Iterable[Event]:
         """Return what was seen of each group."""
         for seen in self._groups.values():
-            if seen.looks >= _SHOWN:
+            if seen.looks >= _SHOWN and seen.least > 0:
                 yield Probe(
                     probe="epsilon",
                     measured=float(seen.least),

@@ -208,8 +208,8 @@ class GradientReads(Watcher):
         used, step = self._question.get(id(tensor)), self.recorder.steps
         if used is None or used.parameter() is not tensor:
             return
-        if step > self._until and not self.recorder.patches.watching:
-            self._question.clear()  # the run goes on unwatched: nothing tells of its backwards
+        if step > self._until:
+            self._question.clear()  # a step went by unwatched: nothing has told of its backward
             return
         line = self._line(frame)
         if line is None or (line.step == step and line.was_full):

@@ -222,7 +222,7 @@ class ConstantPredictions(Watcher):
             place.failed = True
             return
         given = self._batches.given() if self._batches.given is not None else None
-        if given is not None:
+        if given is not None and not given.is_meta:  # there it would have no numbers
             place.examples.add(given, target)
             unit = tally.function in _SYMMETRIC
             place.samples.add(distance_of(tally.calls), given, scores.detach(), target, unit)

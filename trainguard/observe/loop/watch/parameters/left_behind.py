@@ -53,7 +53,8 @@ class LeftBehind(Watcher):
 
         A gradient that was given by hand, or is left from before, is one that it may step with.
         """
-        optimizers = [o for w in self.recorder.windows if w.optimizer and (o := w.optimizer())]
+        stepping = (w.optimizer for w in self.recorder.windows if w.optimizer and w.index)
+        optimizers = [optimizer for ref in stepping if (optimizer := ref())]
         if len(optimizers) != 1 or any(has_gradient(p) for p in window.parameters):
             return ""
         held = {id(p) for group in optimizers[0].param_groups for p in group["params"]}
