@@ -132,7 +132,7 @@ def samples_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
     Allows: changes within rounding; of a step, what changes less than 90 % of the other samples,
         unless it goes on from each sample to the next, and fades.
     Misses: mixing inside of a loss; steps with batch statistics, tables of all pairs, several
-        optimizers, or samples that no loader of torch draws at random.
+        optimizers, or rows that no loader of torch draws at random and that are no tables.
     Why: a softmax or a mean over the batch dimension makes predictions depend on the company.
     Source: DeepReinforcementLearningInAction issue 32; perone/euclidesdb issue 2 (softmax, dim=0).
     """
