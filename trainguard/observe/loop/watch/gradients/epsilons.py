@@ -35,7 +35,7 @@ class _Group:
 
 class Epsilons(Watcher):
     """
-    The Probe events "epsilon", one for each group of an optimizer of torch that adapts.
+    The Probe events "epsilon", of groups of optimizers of torch that adapt, and divide by it.
 
     measured: the least share of elements, of those with a gradient, whose root of averaged squares
         is below the epsilon, of all looks; reference: the epsilon; step: how many looks; label: the
