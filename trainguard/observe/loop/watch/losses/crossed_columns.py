@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -89,12 +90,13 @@ class CrossedColumns(Watcher):
             return
         place.step, place.calls = step, place.calls + 1
         with torch.no_grad():
-            self._compare(place, scores, target)
+            both = [_rows(scores), _rows(target)]
+            self.recorder.reads.ask(self, both, partial(self._compare, place))
 
-    def _compare(self, place: _ComparedAt, scores: torch.Tensor, target: torch.Tensor) -> None:
+    def _compare(self, place: _ComparedAt, both: list[torch.Tensor]) -> None:
         """Look at all pairs of columns."""
-        width = scores.shape[-1]
-        table = torch.corrcoef(torch.cat([_rows(scores, width), _rows(target, width)], 1).T).abs()
+        width = both[0].shape[1]
+        table = torch.corrcoef(torch.cat([rows.double() for rows in both], 1).T).abs()
         for pair in combinations(range(width), 2):
             own, cross, alike = _correlations(table, *pair)
             if min(own) >= _GOES:
@@ -123,6 +125,7 @@ def _are_columns(scores: torch.Tensor, target: Any) -> bool:
     return plain and 2 <= width <= _WIDEST and scores.numel() >= _LEAST_ROWS * width
 
 
-def _rows(tensor: torch.Tensor, width: int) -> torch.Tensor:
-    """Return some rows of a tensor of columns."""
-    return tensor.detach().reshape(-1, width)[:_ROWS].double().cpu()
+def _rows(tensor: torch.Tensor) -> torch.Tensor:
+    """Return some rows of a tensor of columns; a copy where they are read later on."""
+    rows = tensor.detach().reshape(-1, tensor.shape[-1])[:_ROWS]
+    return rows if rows.is_cpu else rows.clone()
