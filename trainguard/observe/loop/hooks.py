@@ -55,9 +55,7 @@ def _calls(recorder: "Recorder", call: Callable[..., Any]) -> Callable[..., Any]
     """Return a `Module.__call__` that tells of the outermost calls and of what they called."""
     inside = threading.local()
     called, graphless, builds = recorder.called, recorder.graphless, torch.is_grad_enabled
-    patches = recorder.patches
     thread, compiling = recorder.thread, torch.compiler.is_compiling
-    elsewhere = thread.is_elsewhere
     bare = recorder.is_bare
 
     @wraps(call)
@@ -72,7 +70,7 @@ def _calls(recorder: "Recorder", call: Callable[..., Any]) -> Callable[..., Any]
             return call(module, *args, **kwargs)
         if thread.splits and builds() and thread.part() is not None:
             return nn.Module.__call__(module, *args, **kwargs)  # the new recording sees it too
-        if elsewhere() if patches.live else builds() or not recorder.wakes_for_evaluation():
+        if recorder.passes_by(builds()):
             called.add(id(module))
             inside.module, inside.builds = module, False
             try:

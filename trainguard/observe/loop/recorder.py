@@ -83,6 +83,7 @@ class Recorder:
         self.woken = False  # whether something is wrong in a step that would not be watched
         self.times = 1  # how many steps this one stands for where a third of them is watched
         self.unheard = False  # whether nobody watched when what goes backward was computed
+        self._evaluating = False  # whether all is seen for an evaluation alone
         self._evaluated = 0  # the step up to which evaluations have used up their share
         self.thread = TrainingThread(self)
         self.hand, self.functional = ManualSteps(self), FunctionalSteps(self)
@@ -272,7 +273,7 @@ class Recorder:
         if self.steps and not window.index and len(self.stages) < _MOST_STAGES:
             self.stages.append(self.steps)
         window.close(self.steps)
-        self.woken = False
+        self.woken = self._evaluating = False
         going = self._going()
         self.patches.watching = any(w.is_listened_to for w in going)
         self.times = _count_alike(going) if self.patches.watching else 1
@@ -292,12 +293,26 @@ class Recorder:
         counts = (self.steps, self.age, *(window.index for window in self.windows))
         self._looks_closer = any(map(is_looked_at_closer, counts))
 
-    def wakes_for_evaluation(self) -> bool:
+    def passes_by(self, builds: bool) -> bool:
+        """
+        Say whether nobody is told of an outermost call; builds: whether it builds a graph.
+
+        Where no step is watched, an evaluation is seen as a whole, up to the next call that builds
+        a graph: nothing is told of a part of a step.
+        """
+        if builds and self._evaluating and not self.thread.is_elsewhere():
+            self._evaluating = False
+            self.patches.watching = self.woken
+        if self.patches.live:
+            return self.thread.is_elsewhere()
+        return builds or not self._wakes_for_evaluation()
+
+    def _wakes_for_evaluation(self) -> bool:
         """
         Say whether a call that builds no graph is to be seen though no step is watched now.
 
-        Then all is seen up to the next step: an evaluation as a whole. Such that come with every
-        step, as those of a teacher do, are seen as seldom as steps are watched.
+        Such that come with every step, as those of a teacher do, are seen as seldom as steps are
+        watched.
         """
         patches = self.patches
         if not patches.active or patches.blind or _graph_task() != -1 or self.thread.is_elsewhere():
@@ -309,7 +324,7 @@ class Recorder:
         due = max(self._evaluated, self.steps - _SPARE * stride) + stride
         if due > self.steps:
             return False
-        self._evaluated, patches.watching = due, True
+        self._evaluated, patches.watching, self._evaluating = due, True, True
         self._choose_look()
         return True
 

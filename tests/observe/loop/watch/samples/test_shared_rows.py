@@ -18,13 +18,14 @@ def overlap_of(
     trained: torch.Tensor = TRAINED,
     probe: str = "overlap",
     model: nn.Module | None = None,
+    size: int = 40,
 ) -> list[Probe]:
     """Record a training with an evaluation after each epoch, and return what it shares with it."""
     model = model or nn.Linear(20, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with Recorder("x") as recorder:
         for epoch in range(epochs):
-            for inputs in trained.split(40):
+            for inputs in trained.split(size):
                 optimizer.zero_grad()
                 model(inputs).square().mean().backward()
                 optimizer.step()
@@ -37,7 +38,7 @@ def test_a_mixed_set_is_counted() -> None:
     """Twenty of its forty rows were trained on, in each pass."""
     (probe,) = overlap_of(lambda model, _: [model(part) for part in MIXED.split(20)])
     assert (probe.measured, probe.reference, probe.step) == (20, 40, 120)
-    assert probe.source.endswith(f"{__file__.rpartition('/')[2]}:38")
+    assert probe.source.endswith(f"{__file__.rpartition('/')[2]}:39")
 
 
 def test_another_set_beside_it_hides_nothing() -> None:
@@ -51,6 +52,12 @@ def test_another_set_beside_it_hides_nothing() -> None:
 
     (probe,) = overlap_of(evaluate, epochs=4)
     assert (probe.measured, probe.reference) == (20, 40)
+
+
+def test_steps_that_are_not_watched_are_not_mixed_with_others() -> None:
+    """An evaluation is seen after any step, and what is learned behind it only where all is."""
+    (probe,) = overlap_of(lambda model, _: model(MIXED), epochs=14, size=10)
+    assert (probe.measured, probe.reference, probe.step) == (20, 40, 120)
 
 
 def test_a_single_evaluation_at_the_end_is_enough() -> None:

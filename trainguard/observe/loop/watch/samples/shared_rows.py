@@ -208,14 +208,12 @@ class SharedRows(Watcher):
 
     def _learn(self, most: int) -> None:
         """Take down what passes learned from; of several for one loss, a row is no sample."""
-        learned = [(f, rows, runs) for f, rows, runs in self._waiting if f.learned]
+        learned = [(f.module, rows, runs) for f, rows, runs in self._waiting if f.learned]
         self._waiting.clear()
-        for forward, rows, runs in learned:
-            self._modules[forward.module].learn(rows, runs)
-        # Those of a step before, that nobody watched, were for a loss of their own.
-        latest = [f.module for f, *_ in learned if f.step == self.recorder.steps]
-        if len(latest) > most:
-            for module, passes in Counter(latest).items():
+        for module, rows, runs in learned:
+            self._modules[module].learn(rows, runs)
+        if len(learned) > most:
+            for module, passes in Counter(module for module, *_ in learned).items():
                 self._modules[module].blurred |= passes > most
 
 
