@@ -140,4 +140,10 @@ def ranks_text(ranks: Sequence[int]) -> str:
         return f"rank {named[0]}"
     if more > 0:
         return f"ranks {', '.join(named)} and {more} more"
-    return f"ranks {', '.join(named[:-1])} and {named[-1]}"
+    return f"ranks {list_words(named)}"
+
+
+def list_words(words: Sequence[str]) -> str:
+    """Write words in a row: "16, 48 and 80"; raises ValueError where there are none."""
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
-from trainguard.core.measure import number, portion, ranks_text
+from trainguard.core.measure import list_words, number, portion, ranks_text
 from trainguard.events.ranks import RankEvaluations, SavedFile
 from trainguard.events.trace import Trace
 from trainguard.invariants.ranks.wording import (
@@ -24,8 +24,9 @@ from trainguard.invariants.ranks.wording import (
 
 _FEW = 3  # evaluations of which the best one is no chance where two processes choose another
 _SOME = 6  # the same of one process, of which
-_TOLD = 2  # processes, of which each is told when it saves
 _LEFT = 2  # and more are saved, and as many are not
+_TOLD = 2  # processes, of which each is told when it saves
+_SHOWN = 4  # steps of each
 _WHY = (
     "it is of one process's share of the data: dist.all_reduce it, or broadcast it from one process"
 )
@@ -94,7 +95,7 @@ def _find_choices(trace: Trace[Any], group: ReplicaGroup) -> Iterator[Finding]:
     pairs = [(own, saved) for own, ranks in made for saved in _alike_files(trace, ranks)]
     own, chosen = next((pair for pair in pairs if _is_own_choice(*pair)), ([], []))
     if chosen:
-        told = [f"rank {one.rank} after {_list({*one.steps})} steps" for one in chosen[:_TOLD]]
+        told = [f"rank {one.rank} after {_first_of(one.steps)} steps" for one in chosen[:_TOLD]]
         same = len(chosen) > 1 and len({(one.folder, one.name) for one in chosen}) == 1
         yield Finding(
             f"the replicas of `{trace.subject}` choose the best model by different numbers",
@@ -177,7 +178,6 @@ def _lowest(steps: Sequence[int], losses: Sequence[float]) -> set[int]:
     return {step for i, step in enumerate(steps) if all(losses[i] < loss for loss in losses[:i])}
 
 
-def _list(steps: set[int]) -> str:
-    """Write the first of some numbers of steps: "16, 48 and 80"."""
-    *most, last = map(str, sorted(steps)[:4])
-    return f"{', '.join(most)} and {last}" if most else last
+def _first_of(steps: Sequence[int]) -> str:
+    """Write the first of some numbers of steps."""
+    return list_words([str(step) for step in sorted({*steps})[:_SHOWN]])
