@@ -17,7 +17,7 @@ class WhatIf(Event):
         "evaluation mode", "losses scaled", "autocast off", "compile off", "fused off",
         "gradients with their graph", "states with their graph", "terms without a graph",
         "scale of noise",
-        "terminal states edited", "batch divided", "a document edited",
+        "terminal states edited", "batch divided", "batch accumulated", "a document edited",
         "relation 'NAME'" (a declared one).
     outcome: "answered", "void" (the edit says nothing here) or "given up".
     measured, reference: the number that the answer is about, and what it is held against.

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from trainguard.events.counterfactual import WhatIf
 from trainguard.observe.loop.counterfactual import asking
-from trainguard.observe.loop.counterfactual.batch_parts import BatchDivided, _cut, _tell_apart
+from trainguard.observe.loop.counterfactual.batch_parts import BatchDivided, _tell_apart, cut
 from trainguard.observe.loop.recorder import Recorder
 
 
@@ -99,8 +99,8 @@ def test_a_part_of_a_batch() -> None:
     words: list[str] = []
     rows = torch.arange(4)
     batch = {"x": rows, "more": [rows[:, None], ["a", "b", "c", "d"]]}
-    part = _cut(batch, slice(1, 3), 4, words.append)
+    part = cut(batch, slice(1, 3), 4, words.append)
     assert part["x"].tolist() == [1, 2]
     assert (part["more"][0].tolist(), part["more"][1]) == ([[1], [2]], ["b", "c"])
-    _cut([rows, torch.arange(5)], slice(1, 3), 4, words.append)
+    cut([rows, torch.arange(5)], slice(1, 3), 4, words.append)
     assert words == ["a batch has more in it than a row for each sample"]

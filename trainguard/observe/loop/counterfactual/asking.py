@@ -13,6 +13,7 @@ from torch import nn
 from trainguard.events.base import Event
 from trainguard.events.counterfactual import WhatIf
 from trainguard.observe.loop.counterfactual import forking
+from trainguard.observe.loop.counterfactual.accumulation import BatchAccumulated
 from trainguard.observe.loop.counterfactual.batch_parts import BatchDivided
 from trainguard.observe.loop.counterfactual.declared import RelationAsked
 from trainguard.observe.loop.counterfactual.deputy import Deputy, Mailbox, give_way
@@ -347,6 +348,7 @@ def _questions(relations: Iterable[Any]) -> list[Question]:
         BatchAgain(),
         TerminalStatesEdited(),
         BatchDivided(),
+        BatchAccumulated(),
     ]
 
 

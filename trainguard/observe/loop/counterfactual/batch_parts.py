@@ -58,7 +58,7 @@ class BatchDivided(BatchAgain):
 
     def fits(self, call: ModuleCall) -> str:
         """Ask where one optimizer learns from samples that a loader or an order draws."""
-        rows = _count_drawn(call)
+        rows = count_drawn(call)
         able = rows >= _LEAST_ROWS and rows % 4 == 0 and super().fits(call)
         return f"{rows} samples whole, in halves, in quarters" if able else ""
 
@@ -73,8 +73,8 @@ class BatchDivided(BatchAgain):
         register_optimizer_step_pre_hook(forget_gradients)
 
     def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
-        """Return one that serves the parts, and follows the loss through them."""
-        witness = _PartsWitness(call.recorder, way_out, call.module, _count_drawn(call))
+        """Return one that serves the parts, and looks at what becomes of them."""
+        witness = self.follow(call, way_out)
         iterator = latest_iterator(call)
         if iterator is not None:
             serve_again(iterator, witness.serve)
@@ -82,8 +82,12 @@ class BatchDivided(BatchAgain):
             witness.begin_with_steps()
         else:
             way_out.void("the batch does not come again")
-        _Divided(witness, iterator is None).__enter__()  # type: ignore[no-untyped-call]
+        Divided(witness, iterator is None).__enter__()  # type: ignore[no-untyped-call]
         return witness
+
+    def follow(self, call: ModuleCall, way_out: Exit) -> "PartsWitness":
+        """Return one that follows the loss through the parts."""
+        return PartsWitness(call.recorder, way_out, call.module, count_drawn(call))
 
     def compare(self, plain: Report, edited: Report) -> Contrast:
         """Tell sums from means."""
@@ -113,7 +117,7 @@ def _tell_apart(losses: list[float], share: float) -> Contrast:
     return Contrast(abs(added) / size if size else 0.0, 1.0, (mean, added))
 
 
-class _PartsWitness(Witness):
+class PartsWitness(Witness):
     """Serves the parts of a batch, and reports the sum of what goes backward for each of them."""
 
     def __init__(self, recorder: "Recorder", way_out: Exit, module: "nn.Module", rows: int) -> None:
@@ -129,7 +133,7 @@ class _PartsWitness(Witness):
     def serve(self, batch: Any) -> Any:
         """Return the next part of a batch, and look at all that is made of it."""
         self._go_on()
-        return _cut(batch, self.part, self.drawn, self.way_out.void)
+        return cut(batch, self.part, self.drawn, self.way_out.void)
 
     def begin_with_steps(self) -> None:
         """Go on to the next part with each step, where no loader serves it, and rewind."""
@@ -161,10 +165,10 @@ class _PartsWitness(Witness):
             self.way_out.void("random numbers are drawn")
 
 
-class _Divided(TorchFunctionMode):
+class Divided(TorchFunctionMode):
     """Takes the rows of a part from tables, and draws zeros from normal distributions."""
 
-    def __init__(self, witness: _PartsWitness, takes: bool) -> None:
+    def __init__(self, witness: PartsWitness, takes: bool) -> None:
         super().__init__()
         self._witness, self._takes = witness, takes
 
@@ -195,7 +199,7 @@ def forget_gradients(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             parameter.grad = None
 
 
-def _count_drawn(call: ModuleCall) -> int:
+def count_drawn(call: ModuleCall) -> int:
     """Return how many samples a loader, or an order of the user's, draws for a batch; or 0."""
     iterator = latest_iterator(call)
     if iterator is not None:
@@ -207,14 +211,14 @@ def _count_drawn(call: ModuleCall) -> int:
     return rows if any(len(order) >= 2 * rows for order in orders) else 0
 
 
-def _cut(batch: Any, part: slice, rows: int, void: Callable[[str], Any]) -> Any:
+def cut(batch: Any, part: slice, rows: int, void: Callable[[str], Any]) -> Any:
     """Return a part of all that has a row for each sample; nothing else may be in a batch."""
     if isinstance(batch, torch.Tensor) and batch.dim() and len(batch) == rows:
         return batch[part].clone()
     if isinstance(batch, dict):
-        return type(batch)({key: _cut(value, part, rows, void) for key, value in batch.items()})
+        return type(batch)({key: cut(value, part, rows, void) for key, value in batch.items()})
     if type(batch) in (list, tuple):
         plain = len(batch) == rows and not isinstance(batch[0], (torch.Tensor, list, tuple, dict))
-        return batch[part] if plain else type(batch)(_cut(v, part, rows, void) for v in batch)
+        return batch[part] if plain else type(batch)(cut(v, part, rows, void) for v in batch)
     void("a batch has more in it than a row for each sample")
     return batch

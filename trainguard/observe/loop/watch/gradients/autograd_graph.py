@@ -142,6 +142,18 @@ def multiple(loss: torch.Tensor) -> tuple[Any, torch.Tensor | float] | None:
     return None
 
 
+def last_factor(loss: torch.Tensor) -> float:
+    """Return the product of the constants that a loss was multiplied by last."""
+    node, factor = loss.grad_fn, 1.0
+    for _ in range(_CONSTANTS):
+        live = [place for place, (before, _) in enumerate(node.next_functions) if before]
+        by = _constant(node, live[0]) if len(live) == 1 else None
+        if by is None:
+            break
+        node, factor = node.next_functions[live[0]][0], factor * float(by)
+    return factor
+
+
 def _constant(node: Node, place: int) -> Any:
     """Return what an operation multiplies its input at a place by; None where it does more."""
     kind = kind_of(node)
