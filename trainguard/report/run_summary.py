@@ -26,8 +26,7 @@ _ANSWERS = {  # to a question, of a WhatIf
     "a document edited": "the output changes at {0.measured:.0f} of {0.reference:.0f} places of"
     " other documents",
     "batch divided": "{0.measured:.0%} of the loss is a sum over samples, the rest a mean",
-    "batch accumulated": "the gradient of {0.reference:.0f} parts in turn is {0.measured:.2g} of its"
-    " norm from that of the whole",
+    "batch accumulated": "that of its parts differs from its gradient by {0.measured:.2g} of it",
     "losses scaled": "the gradients change by {0.measured:.2g} of their norm",
     "autocast off": "the gradients change by {0.measured:.2g} of their norm, "
     "{0.reference:.2g} may be",

@@ -6,11 +6,13 @@ from itertools import groupby, pairwise
 
 from trainguard.core.catalogue import SOON, invariant
 from trainguard.core.finding import Finding, note
-from trainguard.core.measure import integer
+from trainguard.core.measure import at_step, integer
 from trainguard.events.base import Event
+from trainguard.events.counterfactual import WhatIf
 from trainguard.events.loop import Step, Term
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import ACCUMULATION, BATCHES
+from trainguard.invariants.loop.models.counterfactuals import answers_to
 from trainguard.invariants.loop.wording import (
     Course,
     count,
@@ -24,6 +26,7 @@ from trainguard.invariants.wording import number
 _FEW = 3
 _CAPPED = 64  # passes and losses of one step that a trace keeps
 _NEAR = 1e-2
+_UNEVEN = 0.01  # of a gradient, by the parts' number: whole batches are less uneven than parts
 _TWICE = 3  # micro-batches: a quarter for each of two may be a loss that is halved as well
 
 _TOO_LITTLE = (
@@ -43,17 +46,23 @@ def accumulation_equals_full_batch(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: steps made from one mean loss for each micro-batch, what each of them was multiplied by:
         their sum is 1 in the shorter windows that end an epoch, and in longer ones, if it is 1 in
         the others; three or more of them are not divided by their number twice. A note where
-        nothing is divided, so that the sum is their number.
+        nothing is divided, so that the sum is their number. And a step that a forked child made of
+        one batch, several times, and of its parts: a note where a sum over samples is divided by
+        the number of micro-batches, and where one batch weighs its parts otherwise than
+        accumulation does, so that a hundredth of the gradient is another.
     Allows: 1e-2 (limit) of the sum. Weights by the number of samples. For the note, runs of one
         optimizer and one loss function only, since the two losses of a discriminator look alike.
-    Misses: losses that are sums of several; more than 63 micro-batches; micro-batches of different
-        size that weigh alike; a division by another wrong number.
+    Misses: losses that are sums of several; more than 63 micro-batches, 16 for what a child makes;
+        means over uneven numbers where neither a loader of torch nor an order draws the batches at
+        random, where samples of a batch depend on each other, or random numbers are drawn; a
+        division by another wrong number.
     Why: dividing the last two micro-batches by four makes the last step of each epoch half as
         large as it should be; what is left there, and never cleared, makes the first step of the
         next one larger; dividing nothing multiplies the rate by the number of them, and
-        dividing what Accelerate or the Trainer divides as well makes it as much smaller.
-    Source: huggingface/transformers issue 38837; Lightning-AI/pytorch-lightning issue 19987;
-        huggingface/accelerate issue 3533.
+        dividing what Accelerate or the Trainer divides as well makes it as much smaller. A mean
+        of the means over the tokens of each micro-batch gives those in short texts more weight.
+    Source: huggingface/transformers issues 34242 and 38837; huggingface/accelerate issue 3533;
+        Lightning-AI/pytorch-lightning issue 19987.
     """
     near = trace.limit("accumulation_equals_full_batch", _NEAR)
     sources = {(t.function, t.source) for t in events(trace, Term) if not t.evaluation}
@@ -75,6 +84,36 @@ def accumulation_equals_full_batch(trace: Trace[Event]) -> Iterator[Finding]:
                 " for it",
                 event=heavy[0],
             )
+    for answer in answers_to(trace, "batch accumulated")[:1]:
+        yield from _weighed_otherwise(trace, answer, near)
+
+
+def _weighed_otherwise(trace: Trace[Event], answer: WhatIf, near: float) -> Iterator[Finding]:
+    """Yield a note where one batch weighs its parts otherwise than accumulation does."""
+    by, *weights = answer.numbers
+    at = at_step(answer.step) + f", {answer.label}"
+    is_sum = all(abs(weight - len(weights)) <= near * len(weights) for weight in weights)
+    if is_sum and abs(by * answer.reference - 1) <= near:
+        yield note(
+            f"`{trace.subject}` divides a sum over samples by the number of micro-batches",
+            at,
+            "a sum, times " + number(by),
+            "a sum, times " + integer(1),
+            why="sums add up to that of one batch by themselves: only means are to be divided",
+            event=answer,
+            source=answer.source,
+        )
+    elif not is_sum and answer.measured / len(weights) > _UNEVEN:
+        yield note(
+            f"the micro-batches of `{trace.subject}` weigh alike, and have uneven numbers in them",
+            at,
+            "in one batch its parts weigh " + number(min(weights)) + f" to {max(weights):.3g}",
+            integer(1) + " each, as in accumulation",
+            why="a mean of means is no mean over all tokens, pixels or weights: divide the sum in"
+            " each micro-batch by the number in all of them",
+            event=answer,
+            source=answer.source,
+        )
 
 
 def _accumulates(step: Step) -> bool:

@@ -18,11 +18,11 @@ from trainguard.observe.loop.counterfactual.batch_parts import (
 )
 from trainguard.observe.loop.counterfactual.forking import Exit, Report
 from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall
-from trainguard.observe.loop.counterfactual.replay import BatchAgain, Rewound, variables
+from trainguard.observe.loop.counterfactual.replay import Rewound, variables
 from trainguard.observe.loop.counterfactual.witness import Numbers, read_streams_at, sketch
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.gradients.autograd_graph import last_factor
-from trainguard.observe.loop.window import Forward, Window
+from trainguard.observe.loop.window import Forward
 
 if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder
@@ -31,7 +31,7 @@ _MOST_PASSES = 16  # micro-batches: each is made three times
 _WINDOWS = 3  # the one that was begun when the process forked, that of the whole, that of parts
 _NEAR, _FINE = 1e-3, 1e-5  # of a gradient, where so much of a loss is rounding
 _UNTOLD = 0.1  # of a difference that weights leave unexplained: negatives of the batch leave most
-_NEAR_WEIGHT = 2e-2  # of the weights' mean; that of roots of means is farther from 1
+_NEAR_WEIGHT = 2e-3  # of the weights' mean, which is 1; that of roots of means is farther from it
 
 
 class BatchAccumulated(BatchDivided):
@@ -40,24 +40,19 @@ class BatchAccumulated(BatchDivided):
 
     Where each part weighs as much as the batch weighs it, both have the same gradient: that of one
     batch. Where they have not, those weights are looked for that give the parts the gradient of the
-    whole. measured: how far both are apart, as a share; reference: how many parts; numbers: what
-    the loss is multiplied by, and the weights. Void where no weights explain it: then the samples
-    of a batch depend on each other.
+    whole. measured: how far both are apart, as a share; reference: how many passes a window has;
+    numbers: what the loss is multiplied by (nan where that may be the number of samples), and the
+    weights. Void where no weights explain it: then the samples of a batch depend on each other.
     """
 
     name = "batch accumulated"
-    passes = 0  # of backward in the step before
-
-    def prepare(self, window: Window) -> None:
-        """Count the micro-batches of the step that was just made."""
-        self.passes = len(window.losses)
 
     def fits(self, call: ModuleCall) -> str:
         """Ask where one optimizer learns from several batches for each step, which have parts."""
-        if not 1 < self.passes <= _MOST_PASSES or not BatchAgain.fits(self, call):
+        if not 1 < self.passes <= _MOST_PASSES or not self.is_alone(call):
             return ""
         rows, self.makes = count_drawn(call), 3 * self.passes
-        parts = math.gcd(rows, self.passes)
+        parts = _count_parts(rows, self.passes)
         return f"{rows} samples whole and in {parts} parts" if parts > 1 else ""
 
     def applies(self, plain: Report) -> bool:
@@ -80,7 +75,7 @@ class BatchAccumulated(BatchDivided):
         if apart > near and not _are_shares(weights):
             return Contrast(void="the loss is no mean over samples or places, and no sum of them")
         told = weights if apart > near else [1.0] * len(weights)
-        return Contrast(apart, float(len(weights)), (edited["by"], *told))
+        return Contrast(apart, float(self.passes), (edited["by"], *told))
 
 
 class _WindowsWitness(PartsWitness):
@@ -90,7 +85,7 @@ class _WindowsWitness(PartsWitness):
         self, recorder: "Recorder", way_out: Exit, module: nn.Module, rows: int, passes: int
     ) -> None:
         super().__init__(recorder, way_out, module, rows)
-        self._passes, self._count = passes, math.gcd(rows, passes)
+        self._passes, self._count = passes, _count_parts(rows, passes)
         self._windows: list[_Passes] = [_Passes()]  # that which was begun, the whole, the parts
         self._rewinds: Rewound | None = None  # where no loader serves the batch
         self._by = 1.0
@@ -156,7 +151,8 @@ class _WindowsWitness(PartsWitness):
         if np.linalg.norm(same - same[0], axis=1).max() > _NEAR * size:
             self.way_out.void("the same batch does not have the same gradient")
         rows = np.stack([sum(parts.added[i :: self._count]) for i in range(self._count)])
-        self.way_out.report(by=self._by, **_weigh(same.sum(0), rows))
+        by = math.nan if self.drawn == self._passes else self._by
+        self.way_out.report(by=by, **_weigh(same.sum(0), rows))
 
 
 @dataclass(slots=True)
@@ -177,6 +173,14 @@ class _Passes:
         """Take down the gradients after a pass."""
         self.added.append(held - self._held)
         self._held = held
+
+
+def _count_parts(rows: int, passes: int) -> int:
+    """Return how many parts a batch has that come as often as each other, of two rows or more."""
+    common = math.gcd(rows, passes)
+    return max(
+        (n for n in range(2, common + 1) if common % n == 0 and rows >= 2 * n), default=common
+    )
 
 
 def _weigh(whole: Numbers, parts: Numbers) -> Report:

@@ -59,7 +59,7 @@ class BatchDivided(BatchAgain):
     def fits(self, call: ModuleCall) -> str:
         """Ask where one optimizer learns from samples that a loader or an order draws."""
         rows = count_drawn(call)
-        able = rows >= _LEAST_ROWS and rows % 4 == 0 and super().fits(call)
+        able = rows >= _LEAST_ROWS and rows % 4 == 0 and self.is_alone(call)
         return f"{rows} samples whole, in halves, in quarters" if able else ""
 
     def applies(self, plain: Report) -> bool:

@@ -26,7 +26,7 @@ from trainguard.observe.loop.counterfactual.witness import Witness, total
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.samples.batches import Batches
-from trainguard.observe.loop.window import Forward
+from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.fingerprint import fingerprint
 from trainguard.observe.tools.isolation import read_streams, write_streams
 from trainguard.observe.tools.user_line import foreign, user_frames, variables_of
@@ -52,16 +52,23 @@ class BatchAgain(Question):
     name = "the same batch again"
     makes = _PAIRS + 2
     settled_by: tuple[str, ...] = ("one batch learned",)
+    passes = 1  # of backward in the step before
+
+    def prepare(self, window: Window) -> None:
+        """Count the passes of the step that was just made."""
+        self.passes = len(window.losses)
 
     def fits(self, call: ModuleCall) -> str:
-        """Ask where one optimizer alone makes steps."""
+        """Ask where one optimizer alone makes steps, with one backward pass each."""
+        return f"one batch, {_PAIRS} steps" if self.passes <= 1 and self.is_alone(call) else ""
+
+    def is_alone(self, call: ModuleCall) -> bool:
+        """Say whether one optimizer alone makes steps, and none that is to raise its loss."""
         stepping = [window for window in call.recorder.windows if window.index]
         if len(stepping) != 1 or call.recorder.hand.window is not None:
-            return ""
+            return False
         optimizer = stepping[0].optimizer() if stepping[0].optimizer is not None else None
-        if optimizer is None or any(g.get("maximize") for g in optimizer.param_groups):
-            return ""
-        return f"one batch, {_PAIRS} steps"
+        return optimizer is not None and not any(g.get("maximize") for g in optimizer.param_groups)
 
     def edit(self, call: ModuleCall, way_out: Exit) -> None:
         """Let the loader serve its next batch from now on, or this one come again without it."""

@@ -146,11 +146,12 @@ def last_factor(loss: torch.Tensor) -> float:
     """Return the product of the constants that a loss was multiplied by last."""
     node, factor = loss.grad_fn, 1.0
     for _ in range(_CONSTANTS):
-        live = [place for place, (before, _) in enumerate(node.next_functions) if before]
-        by = _constant(node, live[0]) if len(live) == 1 else None
+        before = node.next_functions if node is not None else ()
+        live = [place for place, (made, _) in enumerate(before) if made]
+        by = _constant(node, live[0]) if node is not None and len(live) == 1 else None
         if by is None:
             break
-        node, factor = node.next_functions[live[0]][0], factor * float(by)
+        node, factor = before[live[0]][0], factor * float(by)
     return factor
 
 
