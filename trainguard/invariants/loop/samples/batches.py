@@ -12,7 +12,6 @@ from trainguard.events.counterfactual import WhatIf
 from trainguard.events.loop import Step, Term
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import ACCUMULATION, BATCHES
-from trainguard.invariants.loop.models.counterfactuals import answers_to
 from trainguard.invariants.loop.wording import (
     Course,
     count,
@@ -84,7 +83,8 @@ def accumulation_equals_full_batch(trace: Trace[Event]) -> Iterator[Finding]:
                 " for it",
                 event=heavy[0],
             )
-    for answer in answers_to(trace, "batch accumulated")[:1]:
+    asked = (event for event in events(trace, WhatIf) if event.question == "batch accumulated")
+    for answer in [event for event in asked if event.outcome == "answered"][:1]:
         yield from _weighed_otherwise(trace, answer, near)
 
 

@@ -86,7 +86,9 @@ class _WindowsWitness(PartsWitness):
     ) -> None:
         super().__init__(recorder, way_out, module, rows)
         self._passes, self._count = passes, _count_parts(rows, passes)
-        self._windows: list[_Passes] = [_Passes()]  # that which was begun, the whole, the parts
+        self._windows: list[_StepGradients] = [
+            _StepGradients()
+        ]  # that which was begun, the whole, the parts
         self._rewinds: Rewound | None = None  # where no loader serves the batch
         self._by = 1.0
         register_optimizer_step_pre_hook(lambda *_: self._on_step())
@@ -136,11 +138,11 @@ class _WindowsWitness(PartsWitness):
             self._report(*self._windows[1:])
         if self._rewinds is not None:
             self._rewinds.put_back()
-        self._windows.append(_Passes())
+        self._windows.append(_StepGradients())
         self.recorder.patches.watching = True
         self._before = read_streams_at()
 
-    def _report(self, whole: "_Passes", parts: "_Passes") -> None:
+    def _report(self, whole: "_StepGradients", parts: "_StepGradients") -> None:
         """Hold both windows against each other."""
         same = np.stack(whole.added or [np.zeros(1)])
         size = float(np.linalg.norm(same[0]))
@@ -156,7 +158,7 @@ class _WindowsWitness(PartsWitness):
 
 
 @dataclass(slots=True)
-class _Passes:
+class _StepGradients:
     """
     The passes of one step.
 
