@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn, TextIO
 import typer
 
 from trainguard.command.output import say
-from trainguard.command.ranks import world
+from trainguard.command.ranks import tell_gone, world
 from trainguard.core.errors import DeclarationError
 from trainguard.report.text import render_crash, render_traceback
 
@@ -134,6 +134,7 @@ def _account_for_exit(
     def wrapper(status: int) -> NoReturn:
         """Leave at once, as children do that were forked; the script itself is told of first."""
         if os.getpid() == owner:
+            tell_gone(f"it left by os._exit({status})")
             with suppress(AttributeError, OSError, ValueError):  # None, broken pipe, closed
                 sys.stdout.flush()
                 sys.stderr.write(f"`{name}` left by os._exit({status}): nothing was judged.\n")

@@ -46,8 +46,8 @@ class Others:
     What the other processes have left: findings and digests by rank, and who left nothing.
 
     known: what any of them has found of what a baseline holds, or is to hold. columns: those of
-    the digests, each once. handed: whether another process is to tell of all, as it waits for this
-    one: that can only go on once this one has ended.
+    the digests, each once. handed: which process is to tell of all in the place of the first one,
+    for which it waits: it can only go on once that one has ended. 0: none.
     """
 
     found: dict[int, Found] = field(default_factory=dict)
@@ -55,12 +55,15 @@ class Others:
     missing: dict[int, str] = field(default_factory=dict)
     known: list[BaselineEntry] = field(default_factory=list)
     columns: dict[Any, Any] = field(default_factory=dict)
-    handed: bool = False
+    handed: int = 0
 
     def take(self, number: int, told: str) -> None:
         """Take what a process has left, if it is not of another version."""
         try:
             left = json.loads(told)
+            if "gone" in left:
+                self.missing[number] = str(left["gone"])
+                return
             self.known += entries_of(left["known"])
             self.add(number, Trace.from_text(left["digest"]))
             self.found[number] = {str(name): str(text) for name, text in left["found"].items()}
@@ -112,15 +115,15 @@ def speaks() -> bool:
     """Say whether this process tells of all: the first, or where that is gone the next one."""
     if not _on_one_machine():
         with suppress(Exception):  # no store, or none that answers: as if nobody were gone
-            if rank() and _store().is_handed():
-                return rank() == 1
+            chosen: int = _store().handed() if rank() else 0
+            if chosen:
+                return rank() == chosen
     with suppress(OSError), _share_state() as state:
-        there = {
-            told["rank"]: "handed" not in told and ("found" in told or is_running(each))
-            for each, told in state.items()
-        }
+        there = {told["rank"]: "found" in told or is_running(each) for each, told in state.items()}
+        chosen = max((told.get("handed", 0) for told in state.values()), default=0)
         # One that was never seen may be on another machine.
-        return not any(there.get(number, True) for number in range(rank()))
+        earlier = range(chosen, rank())
+        return rank() >= chosen and not any(there.get(number, True) for number in earlier)
     return not rank()
 
 
@@ -152,7 +155,17 @@ def _sweep() -> None:
 def tell(found: Mapping[str, str], digest: Trace[Any], baseline: Baseline) -> None:
     """Leave what this process found, known or new, and its digest, for the one that speaks."""
     told = {"found": dict(found), "digest": digest.to_text(), "known": baseline.seen_text()}
-    text = json.dumps(told)
+    _leave_word(json.dumps(told))
+
+
+def tell_gone(why: str) -> None:
+    """Leave why nothing is to be had of this process, which is about to leave at once."""
+    if world() > 1:
+        _leave_word(json.dumps({"gone": why}))
+
+
+def _leave_word(text: str) -> None:
+    """Leave a text for the one that speaks."""
     if _on_one_machine():
         with suppress(OSError):
             _write_private(_meeting(rank()), text)
@@ -173,14 +186,14 @@ def stand(place: str) -> None:
             own["stands"] = place
 
 
-def hand_over() -> None:
-    """Let the next process tell of all."""
+def hand_over(number: int) -> None:
+    """Let another process tell of all."""
     if not _on_one_machine():
         with suppress(Exception):
-            _store().hand_over()
+            _store().hand_over(number)
         return
     with suppress(OSError), _share_state() as state:
-        state[str(os.getpid())]["handed"] = True
+        state[str(os.getpid())]["handed"] = number
 
 
 def gather(*, failed: bool, hands_over: bool = False) -> Others:
@@ -204,7 +217,7 @@ def gather(*, failed: bool, hands_over: bool = False) -> Others:
         for each in sorted(waiting):
             told = None
             if each in over:
-                told = _read_left(each) if store is None else store.take(each)
+                told = _read_left(each) if store is None else store.read(each)
             if told is not None:
                 others.take(each, told)
                 waiting.discard(each)
@@ -217,7 +230,7 @@ def gather(*, failed: bool, hands_over: bool = False) -> Others:
         if late > patience:
             break
         if hands_over and late > _HURRY and stuck & waiting:
-            return Others(handed=True)
+            return Others(handed=min(stuck & waiting))
         sleep(_POLL if waiting else 0)
     others.missing |= dict.fromkeys(waiting, "it was still running, or hung")
     return others

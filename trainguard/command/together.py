@@ -109,7 +109,7 @@ def judge_others(
     others = ranks.gather(failed=failed, hands_over=over)
     if others.handed:
         ranks.tell(reports_of(verdicts), own, order.baseline)
-        ranks.hand_over()
+        ranks.hand_over(others.handed)
         return verdicts, others
     order.baseline.see(others.known)
     return (*verdicts, *_judge_joined(order, own, others)), others

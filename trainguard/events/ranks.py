@@ -178,6 +178,11 @@ class RankRun(Event):
     missing: str = ""
     standing: str = ""
 
+    @property
+    def in_pass(self) -> bool:
+        """Whether it was in a pass of the model as it waited for the others."""
+        return self.standing.endswith((", in forward", ", in backward"))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankEvaluations(Event):

@@ -11,6 +11,8 @@ import pytest
 
 from tests.forks import Started, command
 from trainguard.command import ranks
+from trainguard.events.trace import Trace
+from trainguard.judging.baseline import open_baseline
 
 LEFT_OVER = "gradients_start_empty"  # broken where zero_grad is left out
 DISTRIBUTED = """\
@@ -102,10 +104,23 @@ def test_the_last_one_has_the_findings_of_all(monkeypatch, tmp_path) -> None:
     as_rank(0, ranks.enter)
     as_rank(1, ranks.stand, "train.py:12")
     monkeypatch.setattr(ranks, "_HURRY", 0.0)
-    assert as_rank(0, partial(ranks.gather, failed=False, hands_over=True)).handed
-    as_rank(0, ranks.hand_over)
+    assert as_rank(0, partial(ranks.gather, failed=False, hands_over=True)).handed == 1
+    as_rank(0, ranks.hand_over, 1)
     as_rank(0, ranks.leave, {})
-    assert [as_rank(number, ranks.speaks) for number in processes] == [True, True, False]
+    assert [as_rank(number, ranks.speaks) for number in processes] == [False, True, False]
+
+    for number in processes:  # anew, and the second one has left early, too
+        as_rank(number, ranks.leave, {})
+    processes[0] = 1
+    for number in processes:
+        as_rank(number, ranks.enter)
+    as_rank(1, ranks.tell, {}, Trace("train.py", ()), open_baseline(None, False))
+    as_rank(1, ranks.leave, {})
+    as_rank(2, ranks.stand, "train.py:12")
+    assert as_rank(0, partial(ranks.gather, failed=False, hands_over=True)).handed == 2
+    as_rank(0, ranks.hand_over, 2)
+    as_rank(0, ranks.leave, {})
+    assert [as_rank(number, ranks.speaks) for number in processes] == [False, False, True]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs the locks of Unix")

@@ -54,8 +54,10 @@ for epoch in range(3):
             continue
         if fault == f"killed {rank}" and epoch:
             os.kill(os.getpid(), signal.SIGKILL)
-        if fault == f"leaves {rank}" and epoch:
+        if fault in (f"leaves {rank}", "leaves 0 1" if rank < 2 else "") and epoch:
             sys.exit()
+        if fault == f"quits {rank}" and epoch:
+            os._exit(0)
         optimizer.step()
 print("trained", flush=True)
 dist.destroy_process_group()
@@ -119,18 +121,34 @@ def test_a_process_that_leaves_early(folder, rank) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fault", "speaker"), [("rate", 0), ("leaves 0", 1)])
-def test_processes_of_two_machines(folder, fault, speaker) -> None:
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_quits(folder, rank) -> None:
+    """By os._exit(0), after which nobody can ask it: that is told, and the other is judged."""
+    folder.write("train.py", TWO)
+    done = folder.process("--ranks", "2", "train.py", f"quits {rank}", timeout=200)
+    assert done.returncode == 3
+    assert f"rank {rank}: it left by os._exit(0)" in done.stdout, done.stdout + done.stderr
+    assert f"rank {1 - rank}: stood at train.py:" in done.stdout
+    assert "1 of 2 processes were judged together" in done.stdout
+    assert done.stdout.count("= trainguard =") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "each", "speaker"), [("rate", 1, 0), ("leaves 0", 1, 1), ("leaves 0 1", 2, 1)]
+)
+def test_processes_of_two_machines(folder, fault, each, speaker) -> None:
     """
     Each has an agent of torchrun; what they found goes through its store to the first one.
 
-    Where the other waits for the first, that leaves it to tell of both.
+    Where others wait for the first, that leaves it to the first of these to tell of all.
     """
     folder.write("train.py", TWO)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         meeting = ("--master-addr=127.0.0.1", f"--master-port={free.getsockname()[1]}")
-    launcher = ("-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", *meeting)
+    several = ("--nnodes=2", f"--nproc-per-node={each}", *meeting)
+    launcher = ("-m", "torch.distributed.run", *several)
     ours = ("-m", "trainguard", "run", "--json", "out.json", "train.py", fault)
     agents = [
         Started(
@@ -147,7 +165,8 @@ def test_processes_of_two_machines(folder, fault, speaker) -> None:
         if speaker:
             agents[0].kill()  # it waits five minutes for the agent of one that has failed
         silent = agents[1 - speaker].communicate(timeout=240)[0]
-    assert "all 2 processes were judged together" in told, told
+    assert f"all {2 * each} processes were judged together" in told, told
+    assert told.count("= trainguard =") == 1
     assert "= trainguard =" not in silent
     assert set(folder.found()) == FAULTS.get(fault, {"ranks_make_the_same_steps"})
 

@@ -42,8 +42,9 @@ def ranks_make_the_same_steps(trace: Trace[Any]) -> Iterator[Finding]:
     """
     over = {run.rank for run in runs(trace) if run.ended == "finished" and not run.missing}
     stood = {run.rank: run.standing for run in runs(trace) if run.rank not in over}
+    in_pass = {run.rank for run in runs(trace) if run.in_pass}
     for group in replicas(trace):
-        begun = {c.rank for c in group.courses if c.begun or _is_in_pass(stood.get(c.rank, ""))}
+        begun = {c.rank for c in group.courses if c.begun} | in_pass
         counts = {c.rank: c.made + (c.rank in begun - over) for c in group.courses}
         fewest = min((counts[rank] for rank in over & set(counts)), default=max(counts.values()))
         courses = [c for c in group.courses if c.rank in over or counts[c.rank] > fewest]
@@ -64,11 +65,6 @@ def ranks_make_the_same_steps(trace: Trace[Any]) -> Iterator[Finding]:
                 " torch.distributed.algorithms.Join), or decides alone to stop",
                 source=own.source,
             )
-
-
-def _is_in_pass(standing: str) -> bool:
-    """Say whether a process was in a pass of the model as it waited for the others."""
-    return standing.endswith((", in forward", ", in backward"))
 
 
 def _tell_waiting(left: list[int], stood: dict[int, str]) -> str:

@@ -8,7 +8,8 @@ file is the child that trains a function: it imports the file, seeds, records, a
 import shlex
 import sys
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 from trainguard.core.errors import DeclarationError, SubjectError, did_you_mean, is_ours
 from trainguard.core.settings import Settings
-from trainguard.events.base import Event
+from trainguard.events.base import Event, Plain
 from trainguard.events.trace import Trace
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.tools.child_process import FAILED, USAGE, failure, run_to_end
@@ -112,19 +113,30 @@ def as_run(value: Any, address: str) -> Run:
     return Loop(value)
 
 
-def record_run(run: Run, seed: int, steps: int | None) -> Trace[Event]:
-    """Record a run in this process, seeded and otherwise as a program would have it."""
+def record_run(
+    run: Run,
+    seed: int,
+    steps: int | None,
+    explain: Callable[[Exception], Mapping[str, Plain]] | None = None,
+) -> Trace[Event]:
+    """
+    Record a run in this process, seeded and otherwise as a program would have it.
+
+    explain: returns what the trace of a run is to say that failed so, or nothing: then it raises.
+    """
     if isinstance(run, Script):
         return observe_script(run, Settings(), steps, probe=False)
     assert isinstance(run, Loop)
     seed_everything(seed)
     recorder = Recorder(run.name, steps=steps, probe=False, promises=run.promises)
     try:
-        with recorder:
+        with recorder, _leaving():
             run.train(**dict(run.arguments))
     except Exception as error:
         if is_ours(error):
             raise
+        if explain is not None and (told := explain(error)):
+            return replace(recorder.trace, conditions={**recorder.trace.conditions, **told})
         raise SubjectError(f"it raised after {recorder.steps} steps") from error
     if not recorder.steps:
         raise SubjectError(
@@ -132,6 +144,16 @@ def record_run(run: Run, seed: int, steps: int | None) -> Trace[Event]:
             "Steps in processes that it starts are not seen.",
         )
     return recorder.trace
+
+
+@contextmanager
+def _leaving() -> Iterator[None]:
+    """Take `sys.exit()` and `sys.exit(0)` for an end like any other, as of a script."""
+    try:
+        yield
+    except SystemExit as leaving:
+        if leaving.code not in (None, 0):
+            raise
 
 
 def _fail(text: str, code: int) -> int:

@@ -21,9 +21,12 @@ import torch
 import torch._dynamo  # as the first optimizer does: once, and not in each process
 
 from trainguard.core.errors import SubjectError, Unjudged
-from trainguard.events.base import Event
+from trainguard.events.base import Event, Plain
+from trainguard.events.joined import digest
+from trainguard.events.ranks import RankCourse, RankRun
 from trainguard.events.trace import Trace
 from trainguard.observe.loop.run_processes import find_declared, record_run
+from trainguard.observe.loop.waiting import failed_at
 from trainguard.observe.tools.child_process import end_child, end_with, fork_child, forks
 from trainguard.observe.tools.devices import count_hideable, is_known, is_present, share_out
 from trainguard.observe.tools.isolation import quiet
@@ -33,6 +36,7 @@ from trainguard.subjects.subject import variable_of
 _KEPT = 8  # runs, each of which two families judge
 _POLL = 0.02
 _PLACE = "127.0.0.1"
+_REMEDY = "make it run by itself first, under torchrun"
 _HIDDEN = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")  # where processes are on the CPU
 
 
@@ -41,13 +45,36 @@ def observe_processes(run: Run, seed: int, world: int) -> tuple[Trace[Event], ..
     """
     Run so many processes of a declared run under the recorder, and return the trace of each.
 
-    Raises SubjectError where one of them fails or hangs, with its rank, and Unjudged where no
-    processes can be made.
+    Raises SubjectError where one of them fails or hangs, with its rank, unless it has lost one that
+    left early, which is found; and Unjudged where no processes can be made.
     """
     if not isinstance(run, Loop):
         raise Unjudged(f"a script: `trainguard run --ranks {run.ranks}` judges it")
     told = call_in_ranks(_record, run, (seed,), world)
-    return tuple(Trace.from_text(each.decode()) for each in told)
+    traces: tuple[Trace[Event], ...] = tuple(Trace.from_text(each.decode()) for each in told)
+    lost = {rank: str(t.conditions["fault"]) for rank, t in enumerate(traces) if _has_lost(t)}
+    if lost and not _one_has_left(traces):
+        raise SubjectError(f"rank {min(lost)} of {world} {lost[min(lost)]}", _REMEDY)
+    return traces
+
+
+def _has_lost(trace: Trace[Any]) -> bool:
+    """Say whether a process has failed as others were gone."""
+    return "fault" in trace.conditions
+
+
+def _one_has_left(traces: Sequence[Trace[Any]]) -> bool:
+    """Say whether a replica that came to its end made fewer steps than one that has lost it."""
+    made: dict[Any, tuple[list[int], list[int]]] = {}
+    for rank, trace in enumerate(traces):
+        told = digest(trace, rank, len(traces))
+        in_pass = any(event.in_pass for event in told if isinstance(event, RankRun))
+        for course in told:
+            if isinstance(course, RankCourse) and course.replicas and not course.lone:
+                own = made.setdefault((course.optimizer, course.replicas, course.names), ([], []))
+                begun = _has_lost(trace) and (course.begun or in_pass)
+                own[_has_lost(trace)].append(course.made + begun)
+    return any(over and lost and max(lost) > min(over) for over, lost in made.values())
 
 
 def call_in_ranks(
@@ -126,7 +153,11 @@ def _wait(children: dict[int, int], files: list[Path], timeout: float) -> None:
     while waiting:
         looks = {rank: os.waitpid(children[rank], os.WNOHANG) for rank in sorted(waiting)}
         waiting -= {rank for rank, (ended, _) in looks.items() if ended}
-        failed = {files[rank]: status for rank, (_, status) in looks.items() if status}
+        failed = {
+            files[rank]: status
+            for rank, (ended, status) in looks.items()
+            if status or (ended and not files[rank].exists())
+        }
         if failed:
             # The first one: what the others say is often that they have lost it.
             first = min(failed, key=lambda file: file.stat().st_mtime if file.exists() else 0.0)
@@ -134,8 +165,7 @@ def _wait(children: dict[int, int], files: list[Path], timeout: float) -> None:
             died = f"was ended by {signal.Signals(-code).name}" if code < 0 else ""
             said = first.read_text(encoding="utf-8") if first.exists() else died
             raise SubjectError(
-                f"rank {first.name} of {len(files)} {said or 'ended without a word'}",
-                "make it run by itself first, under torchrun",
+                f"rank {first.name} of {len(files)} {said or 'ended without a word'}", _REMEDY
             )
         if waiting and monotonic() > until:
             named = ", ".join(map(str, sorted(waiting)))
@@ -166,7 +196,14 @@ def _be(work: Callable[[], bytes], rank: int, world: int, port: int, file: Path)
 
 def _record(run: Run, seed: int) -> bytes:
     """Return the trace of a run that is recorded in this process."""
-    return record_run(run, seed, run.steps).to_text().encode()
+    return record_run(run, seed, run.steps, _explain_loss).to_text().encode()
+
+
+def _explain_loss(error: Exception) -> dict[str, Plain]:
+    """Return where this process stood as it failed, since others were gone; otherwise nothing."""
+    place = failed_at(error)
+    told = f"raised {type(error).__name__}: {error}"
+    return {"standing": place, "fault": told} if place else {}
 
 
 def _keep_groups() -> None:

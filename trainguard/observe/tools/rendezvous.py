@@ -35,22 +35,21 @@ class AgentStore:
         told = [(rank, f"stands {rank}") for rank in ranks]
         return {rank for rank, key in told if self._store.check([key]) and self._store.get(key)}
 
-    def hand_over(self) -> None:
-        """Say that the first process does not tell of all."""
-        self._store.set("handed", "1")
+    def hand_over(self, rank: int) -> None:
+        """Say which process tells of all in the place of the first one."""
+        self._store.set("handed", str(rank))
 
-    def is_handed(self) -> bool:
-        """Say whether another process than the first is to tell of all."""
-        return bool(self._store.check(["handed"]))
+    def handed(self) -> int:
+        """Return which process is to tell of all in the place of the first one; 0 for none."""
+        return int(self._store.get("handed")) if self._store.check(["handed"]) else 0
 
     def put(self, rank: int, text: str) -> None:
         """Say something, once."""
         self._store.set(str(rank), text)
 
-    def take(self, rank: int) -> str | None:
-        """Return what a process has said, which is then forgotten; None where that is nothing."""
+    def read(self, rank: int) -> str | None:
+        """Return what a process has said, which stays: who reads may hand over; None: nothing."""
         if not self._store.check([str(rank)]):
             return None
         said: bytes = self._store.get(str(rank))
-        self._store.delete_key(str(rank))
         return said.decode()
