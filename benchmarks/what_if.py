@@ -1,10 +1,10 @@
 """
 What questions to training steps cost, and what becomes of them.
 
-Ten healthy trainings of `fixtures/`, made again until there are 200 steps, and 80 steps of a
-language model of two million parameters. Lost is what the run waits for: forks, and its deputy at
-its end. Beside is what deputies and their children take of the processor meanwhile:
-`python -m benchmarks.what_if`.
+Ten healthy trainings of `fixtures/`, made again until there are 200 steps, and as many of a
+language model of two million parameters. Lost is what the run waits for, by the clock: forks, and
+its deputy at its end. Beside is what deputies and their children take of the processor meanwhile;
+pressing is what of it had the usual priority: `python -m benchmarks.what_if [NAME ...]`.
 """
 
 import sys

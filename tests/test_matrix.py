@@ -106,6 +106,7 @@ def _enough_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setattr(asking, "_CREDIT", 10.0)
     monkeypatch.setattr(asking, "_PATIENCE", 10.0)
+    monkeypatch.setattr(asking, "_SHORT", 10**6)
     left = {t.name for t in threading.enumerate() if t is not threading.main_thread()}
     monkeypatch.setattr(forking, "_IDLE", forking._IDLE | left)
     monkeypatch.setitem(counters, "frames", Counter())  # what other fixtures have compiled

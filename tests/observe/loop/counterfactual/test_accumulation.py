@@ -24,14 +24,16 @@ def _nothing_else_is_asked(monkeypatch) -> None:
     monkeypatch.setattr(asking, "_questions", lambda _: [BatchAccumulated()])
 
 
-def ask(measure, passes: int = PASSES, rows: int = 8, ahead: bool = False) -> WhatIf | None:
+def ask(
+    measure, passes: int = PASSES, ahead: bool = False, in_order: bool = False
+) -> WhatIf | None:
     """Record steps of several passes with a loss, and return what they say of a batch."""
     torch.manual_seed(0)
     points = torch.randn(256, 6)
     with Recorder("x") as recorder:
         net = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.2), nn.Linear(16, 1))
         optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
-        batches = iter(DataLoader(TensorDataset(points, points.sum(1)), rows, shuffle=True))
+        batches = iter(DataLoader(TensorDataset(points, points.sum(1)), 8, shuffle=not in_order))
         batch = next(batches)
         for place in range(6 * passes):
             inputs, target = batch
@@ -95,9 +97,10 @@ def test_what_cannot_be_told(measure, why) -> None:
 
 
 def test_what_is_not_asked() -> None:
-    """Steps of one pass, and batches that have no parts for so many passes."""
+    """Steps of one pass, batches that have no parts for so many passes, and those in order."""
     assert ask(F.mse_loss, passes=1) is None
     assert ask(F.mse_loss, passes=3) is None
+    assert ask(F.mse_loss, in_order=True) is None
 
 
 def test_parts_and_weights() -> None:

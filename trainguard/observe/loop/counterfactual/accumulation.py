@@ -52,7 +52,7 @@ class BatchAccumulated(BatchDivided):
         if not 1 < self.passes <= _MOST_PASSES or not self.is_alone(call):
             return ""
         rows, self.makes = count_drawn(call), 3 * self.passes
-        parts = _count_parts(rows, self.passes)
+        parts = _count_parts(rows, self.passes) if rows else 0
         return f"{rows} samples whole and in {parts} parts" if parts > 1 else ""
 
     def applies(self, plain: Report) -> bool:

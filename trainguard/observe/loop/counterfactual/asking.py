@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Iterable
 from functools import partial
-from time import process_time
+from time import monotonic, process_time
 from typing import Any, NoReturn
 
 import torch
@@ -58,6 +58,7 @@ _EARLY = 5  # steps up to which a deputy goes on by itself, so that one fork is 
 # Seconds of the processor that the run may lose at first, and a share of what it takes.
 _CREDIT, _SHARE = 0.05, 0.03
 _PATIENCE = 0.75  # seconds that deputies may have taken beside that share when it ends
+_SHORT = 200  # steps: a run of fewer waits so long for answers, others that share by the clock
 _BEHIND, _BEHIND_SHARE = 3.0, 0.1  # seconds that deputies may take beside it; a share
 _MOST = 30.0  # seconds of each at most
 _PAUSE = 5  # steps to wait where time is spent, or a deputy is still asking
@@ -88,8 +89,10 @@ class Counterfactuals(Watcher):
         self._heard: int | None = None  # the step whose loss comes next
         self._steps = list(STEPS)
         self._lost, self._began = 0.0, process_time()
+        self._away, self._clock = 0.0, monotonic()  # the same by the clock
         self._credit = _MOST if recorder.relations else _CREDIT  # what is declared is asked
         self._is_late = False  # whether a question had to wait for time
+        self._threads = 1  # of the run's own operations
         if recorder.probe:
             recorder.asks = self.ask
 
@@ -150,14 +153,16 @@ class Counterfactuals(Watcher):
             self._told.append(self._event("given up", trouble))
         elif fits and not trouble:
             began, inquiry.rounds, self._is_late = process_time(), [], False
+            clock = monotonic()
             most = max(_BEHIND, self._credit) + _BEHIND_SHARE * (began - self._began)
             inquiry.most = min(_MOST, most)
-            self._until = max(_EARLY, recorder.steps)
+            self._until, self._threads = max(_EARLY, recorder.steps), torch.get_num_threads()
             deputy = Deputy.send(_MOST, partial(self._stand_in, call), self._until)
             if deputy is None:
                 return
             self._deputy, self._sent = deputy, self._sent + 1
             self._lost += process_time() - began
+            self._away += monotonic() - clock
         if learns and (trouble or not self._steps or not inquiry.open):
             recorder.asks = None
 
@@ -165,7 +170,7 @@ class Counterfactuals(Watcher):
         """Be a deputy: ask, have a child go on to the next steps, and end."""
         try:
             self._deputy, self._heard = None, None
-            self._inquiry.begin(mailbox)
+            self._inquiry.begin(mailbox, self._may_press)
             if not self._ask_here(call):
                 return
             if self._asks_more() and not self._inquiry.go_on(self._go_on):
@@ -198,7 +203,8 @@ class Counterfactuals(Watcher):
         if learns:
             self._steps = [step for step in self._steps if step > steps]
         fitting = inquiry.fitting(call, _able(inquiry.open, learns))
-        if fitting and inquiry.has_time() and not inquiry.ask(call, fitting):
+        later = bool(self._steps) and self._steps[0] <= self._until
+        if fitting and inquiry.has_time() and not inquiry.ask(call, fitting, asks_on=later):
             return False
         inquiry.reached = steps if learns else inquiry.reached
         inquiry.put()
@@ -209,13 +215,13 @@ class Counterfactuals(Watcher):
         able = not self._inquiry.rounds or self._inquiry.rounds[-1].loss is not None
         return bool(able and self._inquiry.open and self._steps[0] <= self._until)
 
-    def _gather(self, patience: float = 0.0) -> None:
+    def _gather(self, patience: float = 0.0, wait: float = math.inf) -> None:
         """Take what the deputy has found, once deputies took so much processor time in all."""
         deputy, self._deputy = self._deputy, None
         if deputy is None:
             return
         began = process_time()
-        words = deputy.end(patience)
+        words = deputy.end(patience, wait)
         self._lost += process_time() - began
         if "fault" in words:
             self.recorder.faults.switch_off(self, words["fault"])
@@ -282,7 +288,7 @@ class Counterfactuals(Watcher):
 
     def finish(self) -> Iterable[Event]:
         """Return what was asked, and what was answered."""
-        self._gather(self._patience())
+        self._gather(self._patience(), self._wait())
         yield from self._told
         if self._is_late and self._inquiry.open:
             yield self._event("given up", "its share of the run's time was spent")
@@ -299,6 +305,25 @@ class Counterfactuals(Watcher):
     def _patience(self) -> float:
         """Return what deputies may take in all of the processor once the run waits for one."""
         return self._earned(max(self._credit, _PATIENCE))
+
+    def _wait(self) -> float:
+        """Return how many seconds by the clock the run may wait for a deputy once it is over."""
+        if self._credit == _MOST or self.recorder.steps < _SHORT:
+            return math.inf
+        return max(0.0, self._spared(0.0) - self._inquiry.pressing / self._cores_each())
+
+    def _may_press(self) -> float:
+        """Return how many seconds children may have taken by now with the usual priority."""
+        return self._spared(self._credit) * self._cores_each()
+
+    def _spared(self, credit: float) -> float:
+        """Return how many seconds by the clock the run may lose yet, but for pressing children."""
+        return credit + min(_MOST, _SHARE * (monotonic() - self._clock)) - self._away
+
+    def _cores_each(self) -> float:
+        """Return over how many cores a thread of the run spreads what it loses: others run too."""
+        cores = len(os.sched_getaffinity(0))
+        return cores / min(self._threads, cores)
 
     def _earned(self, credit: float) -> float:
         """Return how many seconds the run may have lost by now."""

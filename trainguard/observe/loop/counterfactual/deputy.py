@@ -85,14 +85,19 @@ class Deputy:
                 self.spent = used.ru_utime + used.ru_stime if used is not None else 0.0
         return self._status is not None
 
-    def end(self, patience: float = 0.0) -> Report:
-        """End it, after deputies took so much processor time in all; return what it has left."""
+    def end(self, patience: float = 0.0, wait: float = inf) -> Report:
+        """
+        End it, after deputies took so much processor time in all; return what it has left.
+
+        wait: seconds by the clock that it is waited for at most.
+        """
         if os.getpid() != self._owner:
             return {}
         if not self.has_ended():
             self._mailbox.hurry(patience)
             self._is_cut = True
-            self._status, self.spent = forking.end(self._pid, _REAL * patience + 2 * (patience > 0))
+            wait = min(wait, _REAL * patience + 2 * (patience > 0))
+            self._status, self.spent = forking.end(self._pid, wait)
         words = self._mailbox.read()
         os.close(self._mailbox.file)
         return words

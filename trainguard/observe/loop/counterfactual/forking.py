@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from mmap import PAGESIZE
 from pathlib import Path
 from time import monotonic, process_time
@@ -31,6 +32,7 @@ _HURRIED = 2.0  # the same, where a lock of another thread may keep it from ever
 _REAL = 5.0  # seconds by the clock that are waited for each of the child's processor time
 _LOOK = 0.05  # seconds after which it is looked whether a child is to be cut short
 _NICE = 19  # the least priority that there is
+_STARVED = 0.15  # seconds by the clock after which a child should have run for half of the time
 _SIGNAL_OF_PARENTS_END = 1  # of prctl
 _LARGEST = 4 * 2**30  # bytes of memory in use: the child may come to write to all of them
 _OWNERS = 4  # a deputy, what goes on for it, and the child of each may come to own all memory
@@ -120,14 +122,14 @@ def fork(
     seconds: float,
     become: Callable[[Exit], None],
     keep: tuple[int, ...] = (),
-    cut: Callable[[], bool] | None = None,
+    cut: Callable[[int], bool] | None = None,
 ) -> Answer | None:
     """
     Fork, and return the child's answer; in the child, return nothing.
 
     seconds: of processor time for the child. become: makes the child what it is to be. keep:
-    descriptors that it keeps. cut: says when the child, which then has what processor time nobody
-    else wants, is not to be waited for any longer.
+    descriptors that it keeps. cut: says when the child (a number), which then has what processor
+    time nobody else wants, is not to be waited for any longer.
     """
     began = process_time()
     reader, writer = os.pipe()
@@ -140,7 +142,7 @@ def fork(
         try:
             signal.pthread_sigmask(signal.SIG_SETMASK, signals)  # Ctrl-C raises from here on
             os.close(writer)
-            data = _read_all(reader, _REAL * seconds + 2, cut)
+            data = _read_all(reader, _REAL * seconds + 2, cut and partial(cut, child))
         finally:
             os.close(reader)
             status, used = end(child, patience=0.0 if data is None else 1.0)
@@ -257,6 +259,18 @@ def end(child: int, patience: float) -> tuple[int, float]:
     except (ChildProcessError, ProcessLookupError):
         return 0, 0.0
     return status, used.ru_utime + used.ru_stime
+
+
+def starves(child: int, began: float) -> bool:
+    """Say whether a child could have run since then (by the clock), and others have run instead."""
+    passed = monotonic() - began
+    try:
+        words = Path(f"/proc/{child}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    state, *numbers = words.rpartition(")")[2].split()
+    ran = sum(map(int, numbers[10:12])) / os.sysconf("SC_CLK_TCK")  # utime and stime
+    return state == "R" and passed > _STARVED and ran < passed / 2
 
 
 def tell_ending(status: int, *, cut: bool) -> str:

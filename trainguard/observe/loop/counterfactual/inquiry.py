@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
+from time import monotonic
 from typing import Any, NamedTuple
 
 from trainguard.events.counterfactual import WhatIf
@@ -16,6 +17,7 @@ from trainguard.observe.tools.user_line import caller
 PLAIN = "nothing edited"
 _LEAST = 0.15  # seconds of processor time that must be left for a step to be asked
 _LONGEST = 10.0  # seconds that a child is given at most
+_ASKED_ON = 3  # times the price of a step: those up to the last one that is asked on
 _TURNS = 5  # steps after which optimizers that take turns have all stepped once
 _OVER = "the run was over before it had answered"
 _REFUSALS = 3  # times that a step could not be asked for as it is, before nothing is asked
@@ -40,6 +42,8 @@ class Inquiry:
     spent: seconds of processor time, of at most so many. price: those of the latest step that was
     asked for as it is. reached: the latest step of which all was asked. is_late: whether a
     question had to wait for time. refusals: steps that could not be asked for as they are.
+    starves: whether children of the least priority got no time; pressing: seconds of those that
+    then had the usual one, and may have by now.
     """
 
     def __init__(self, questions: Sequence[Question]) -> None:
@@ -48,18 +52,29 @@ class Inquiry:
         self.rounds: list[Round] = []
         self.spent, self.price, self.most = 0.0, 0.0, inf
         self.reached, self.refusals, self.is_late = 0, 0, False
+        self.starves, self.pressing = False, 0.0
+        self._may_press: Callable[[], float] = float
         self._mailbox: Mailbox | None = None
-        self._hurries = False
+        self._hurries = self._is_cut = False
 
-    def begin(self, mailbox: Mailbox) -> None:
-        """Begin to ask, in a deputy."""
-        self._mailbox, self.rounds = mailbox, []
+    def begin(self, mailbox: Mailbox, may_press: Callable[[], float]) -> None:
+        """Begin to ask, in a deputy; it is told how many seconds may be pressing."""
+        self._mailbox, self.rounds, self._may_press = mailbox, [], may_press
 
     def put(self, **more: Any) -> None:
         """Leave word of how far it has come."""
         assert self._mailbox is not None
         kept = {self._questions.index(question): question.state() for question in self.open}
-        names = ("rounds", "spent", "price", "reached", "refusals", "is_late")
+        names = (
+            "rounds",
+            "spent",
+            "price",
+            "reached",
+            "refusals",
+            "is_late",
+            "starves",
+            "pressing",
+        )
         self._mailbox.put(open=kept, **{name: getattr(self, name) for name in names}, **more)
 
     def take(self, words: Report) -> None:
@@ -79,9 +94,14 @@ class Inquiry:
         self.is_late = self.left() < max(_LEAST, 2 * self.price)
         return not self.is_late
 
-    def ask(self, call: ModuleCall, fitting: list[tuple[Question, str]]) -> bool:
-        """Ask for the step as it is, then each question; a child returns from here at once."""
-        plain = self._fork(call, AsItIs())
+    def ask(self, call: ModuleCall, fitting: list[tuple[Question, str]], *, asks_on: bool) -> bool:
+        """
+        Ask for the step as it is, then each question; a child returns from here at once.
+
+        Where it asks on in a later step, what takes several steps is put off until what needs a
+        second answer has it: on a busy machine that would come too late.
+        """
+        plain = self._fork(call, AsItIs(), self.price)
         if plain is None:
             return False
         event = partial(_event, call)
@@ -95,12 +115,21 @@ class Inquiry:
         told = event(PLAIN, "answered", measured=loss, seconds=plain.seconds)
         self.rounds.append(Round(call.recorder.steps, loss, (told,)))
         known: dict[str, Report] = {}  # what the children of this step have reported
-        return all(self._ask(call, q, label, plain, known) for q, label in fitting)
+        return all(
+            self._ask(call, q, label, plain, known)
+            for q, label in sorted(fitting, key=lambda each: each[0].makes > 1)
+            if not (asks_on and q.makes > 1 and self._waits_for_another())
+        )
 
     def go_on(self, become: Callable[[Exit], None]) -> bool:
         """Let a child ask on, of later steps; return whether this is not the child."""
         assert self._mailbox is not None
-        return self._try(become, (self._mailbox.file,)) is not None
+        return self._try(become, _ASKED_ON * self.price, (self._mailbox.file,)) is not None
+
+    def _waits_for_another(self) -> bool:
+        """Say whether something was answered in this step that needs a second answer."""
+        told = {event.question for event in self.rounds[-1].told if event.outcome == "answered"}
+        return any(question.makes == 1 and question.name in told for question in self.open)
 
     def left(self) -> float:
         """Return how many seconds of processor time may still be spent."""
@@ -128,10 +157,11 @@ class Inquiry:
         if shared is not None:
             self._judge(call, question, label, shared, Answer())
             return True
-        if self.left() < plain.seconds + (question.makes - 1) * plain.report["work"]:
+        price = plain.seconds + (question.makes - 1) * plain.report["work"]
+        if self.left() < price:
             self.is_late = True
             return True
-        answer = self._fork(call, question)
+        answer = self._fork(call, question, price)
         if answer is None:
             return False
         contrast = self._refine(call, question, plain.report, answer)
@@ -150,7 +180,7 @@ class Inquiry:
         contrast = question.compare(plain, answer.report)
         for more in question.follow_ups(contrast):
             edit = more.fits(call)
-            reply = self._fork(call, more)
+            reply = self._fork(call, more, answer.seconds)
             if reply is None:
                 return None
             usable = reply.report and "void" not in reply.report
@@ -185,28 +215,43 @@ class Inquiry:
         latest = self.rounds.pop()
         self.rounds.append(latest._replace(told=(*latest.told, told)))
 
-    def _fork(self, call: ModuleCall, question: Question) -> Answer | None:
+    def _fork(self, call: ModuleCall, question: Question, price: float) -> Answer | None:
         """Fork for a question; in the child, return None."""
-        return self._try(partial(_become, call, question))
+        return self._try(partial(_become, call, question), price)
 
-    def _try(self, become: Callable[[Exit], None], keep: tuple[int, ...] = ()) -> Answer | None:
-        """Fork, in haste once the training waits: a child with the least priority is then ended."""
+    def _try(
+        self, become: Callable[[Exit], None], price: float, keep: tuple[int, ...] = ()
+    ) -> Answer | None:
+        """
+        Fork, for what takes some seconds; in haste where the training waits, or others run instead.
+
+        A child with the least priority is then ended, and another one has the usual priority.
+        """
         seconds = min(_LONGEST, max(_LEAST, self.left()))
-        cut = None if self._hurries else self._is_hurried
+        presses = self.starves and self._can_press(price)
+        cut = None if self._hurries or presses else partial(self._cuts, monotonic(), price)
+        self._is_cut = False
         answer = forking.fork(seconds, become, keep, cut)
         if answer is None:
             return None
         self.spent += answer.seconds
-        if cut is None or not (answer.trouble and cut()):
+        self.pressing += answer.seconds if presses else 0.0
+        if not (answer.trouble and self._is_cut):
             return answer
         if self.left() < _LEAST:
             return Answer(trouble=_OVER, seconds=answer.seconds)
-        return self._try(become, keep)
+        return self._try(become, price, keep)
 
-    def _is_hurried(self) -> bool:
-        """Say whether the training waits by now."""
+    def _cuts(self, began: float, price: float, child: int) -> bool:
+        """Say whether to end a child for another one, with more priority."""
         assert self._mailbox is not None
-        return self._mailbox.patience() < inf
+        self.starves |= forking.starves(child, began)
+        self._is_cut = self._mailbox.patience() < inf or (self.starves and self._can_press(price))
+        return self._is_cut
+
+    def _can_press(self, price: float) -> bool:
+        """Say whether what takes some seconds may have the usual priority."""
+        return self.pressing + price <= self._may_press()
 
 
 def _event(call: ModuleCall, question: str, outcome: str, **columns: Any) -> WhatIf:
