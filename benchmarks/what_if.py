@@ -7,6 +7,7 @@ its deputy at its end. Beside is what deputies and their children take of the pr
 pressing is what of it had the usual priority: `python -m benchmarks.what_if [NAME ...]`.
 """
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -38,14 +39,14 @@ PROGRAMS = (
     "policy_gradient",
 )
 STEPS = 200
-_FEW = 80  # steps of the large model
+_CORES = len(os.sched_getaffinity(0))  # what is pressing costs the run its part of one of these
 
 
 def large() -> None:
     """Train a language model of two million parameters, a little."""
     model = Transformer(width=160, layers=6)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    data = torch.randint(0, 512, (4 * _FEW, 65))
+    data = torch.randint(0, 512, (4 * STEPS, 65))
     for batch in torch.utils.data.DataLoader(data, 4, shuffle=True):
         optimizer.zero_grad()
         logits = model(batch[:, :-1])
@@ -54,7 +55,7 @@ def large() -> None:
 
 
 def ask(train: Callable[[], object], steps: int) -> tuple[list[float], list[WhatIf]]:
-    """Make steps of a training; return its seconds, lost and beside too, and what was asked."""
+    """Make steps of a training; return seconds (its own, lost, beside, pressing), and answers."""
     seed_everything(0)
     with Recorder("x", steps=steps) as recorder, redirect_stdout(StringIO()):
         asked = recorder.watcher(Counterfactuals)
@@ -65,7 +66,8 @@ def ask(train: Callable[[], object], steps: int) -> tuple[list[float], list[What
                 train()
         finally:
             own = perf_counter() - began
-    seconds = [own, sum(map(sum, lost)), asked._inquiry.spent]  # noqa: SLF001 events do not tell
+    inquiry = asked._inquiry  # noqa: SLF001 events do not tell
+    seconds = [own, sum(map(sum, lost)), inquiry.spent, inquiry.pressing]
     return seconds, [event for event in recorder.trace if isinstance(event, WhatIf)]
 
 
@@ -87,23 +89,25 @@ def tell(name: str, seconds: list[float], events: list[WhatIf]) -> None:
     """Print the row of a program."""
     became = Counter(e.outcome for e in events if e.question != "nothing edited")
     told = [str(became[word]) for word in ("answered", "void", "given up")]
-    own, lost, beside = seconds
-    times = [f"{own:.2f} s", f"{1000 * lost:.0f} ms", f"{lost / own:.1%}", f"{beside:.2f} s"]
+    own, lost, beside, pressing = seconds
+    share = (lost + pressing / _CORES) / own
+    times = [f"{own:.2f} s", f"{1000 * lost:.0f} ms", f"{1000 * pressing:.0f} ms", f"{share:.1%}"]
+    times += [f"{beside:.2f} s"]
     row(name, " | ".join([*times, *told]))
 
 
 def main(words: list[str]) -> None:
     """Print the table."""
-    row("program", "steps | lost | share | beside | answered | void | given up")
-    row("---", "--: | --: | --: | --: | --: | --: | --:")
+    row("program", "run | lost | pressing | share | beside | answered | void | given up")
+    row("---", "--: | --: | --: | --: | --: | --: | --: | --:")
     for name in PROGRAMS:
         if not words or name in words:
             tell(name, *ask(import_module(f"fixtures.healthy.loop.guard_{name}").train, STEPS))
     if not words or "large" in words:
-        tell("a larger model", *ask(large, _FEW))
+        tell("a larger model", *ask(large, STEPS))
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print(conditions())
+    print(conditions(), f"load {os.getloadavg()[0]:.1f} on {_CORES} cores", sep=", ")
     main(sys.argv[1:])
