@@ -5,17 +5,19 @@ import signal
 import subprocess
 import sys
 import time
+from math import inf
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.forks import Started, ends
 from tests.observe.loop.counterfactual.test_asking import ask, told, train
 from tests.observe.loop.counterfactual.test_forking import children
 from trainguard.events.counterfactual import WhatIf
 from trainguard.observe.loop import live_looks
-from trainguard.observe.loop.counterfactual import asking
-from trainguard.observe.loop.counterfactual.deputy import Mailbox
+from trainguard.observe.loop.counterfactual import asking, forking
+from trainguard.observe.loop.counterfactual.deputy import Deputy, Mailbox
 from trainguard.observe.loop.live_looks import LiveLooks
 from trainguard.observe.loop.recorder import Recorder
 
@@ -56,9 +58,53 @@ def test_the_training_goes_on(monkeypatch) -> None:
 def test_a_deputy_goes_on_to_the_next_steps(monkeypatch) -> None:
     """What one answer does not settle is asked again at the same steps in every run."""
     monkeypatch.setattr(asking, "_PATIENCE", 10.0)
+    monkeypatch.setattr(forking, "starves", lambda child, began: False)
     events = ask(between=lambda loss: 2 * loss.detach() - loss)  # climbs
     rises = [(step, word) for step, word, _ in told(events) if word == "the same batch again"]
     assert rises == [(step, "the same batch again") for step in (1, 2, 5)]
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_what_needs_a_second_answer(is_busy, monkeypatch) -> None:
+    """On a busy machine it has that before anything that takes many steps is asked."""
+    monkeypatch.setattr(asking, "_PATIENCE", 10.0)
+    monkeypatch.setattr(asking, "_CREDIT", 10.0)
+    monkeypatch.setattr(forking, "starves", lambda child, began: is_busy)
+    events = ask(middle=lambda hidden: hidden + hidden.mean(0))
+    asked = [(step, word) for step, word, _ in told(events)]
+    assert (2, "a sample edited") in asked
+    assert is_busy == ((1, "one batch learned") not in asked)
+
+
+@pytest.mark.parametrize("credit", [10.0, 0.05])
+def test_a_machine_that_has_no_time(credit, monkeypatch) -> None:
+    """Children that get none have the usual priority then, within a share of the run's time."""
+    monkeypatch.setattr(asking, "_PATIENCE", 10.0)
+    monkeypatch.setattr(asking, "_CREDIT", credit)
+    monkeypatch.setattr(forking, "starves", lambda child, began: True)
+    with Recorder("x") as recorder:
+        watcher = recorder.watcher(asking.Counterfactuals)
+        train(between=slowly)
+    cores = len(os.sched_getaffinity(0)) / min(torch.get_num_threads(), 2)
+    assert 0 < watcher._inquiry.pressing < 2.0 * credit * max(1.0, cores) + 0.2
+    assert any(event.outcome == "answered" for event in asked(recorder.trace))
+
+
+@pytest.mark.parametrize("short", [4, 200])
+def test_how_long_a_run_waits(short, monkeypatch) -> None:
+    """One of many steps waits for a share of what it took, a short one for answers."""
+    monkeypatch.setattr(asking, "_SHORT", short)
+    end, waits = Deputy.end, []
+
+    def note(deputy, patience, wait):
+        """Take down how long it is waited for at most, and wait."""
+        waits.append(wait)
+        return end(deputy, patience, wait)
+
+    monkeypatch.setattr(Deputy, "end", note)
+    began = time.monotonic()
+    ask()
+    assert waits[-1] <= 0.03 * (time.monotonic() - began) or (short == 200 and waits[-1] == inf)
 
 
 def test_a_script_that_waits_for_any_child_meets_its_own() -> None:

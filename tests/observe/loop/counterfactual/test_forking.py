@@ -112,6 +112,34 @@ def test_a_child_that_goes_astray_is_given_up(act, trouble: str) -> None:
     assert children() <= before
 
 
+def beside_another(nice: int) -> int:
+    """Fork a process that works for ever on one of our cores, and return it."""
+    child = os.fork()
+    if not child:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        os.nice(nice)
+        spin()
+    return child
+
+
+def test_a_child_that_gets_no_time() -> None:
+    """Others run instead of it, where it would; one that sleeps, or is gone, lacks nothing."""
+    began = time.monotonic()
+    busy, starved = beside_another(0), beside_another(19)
+    sleeper = subprocess.Popen(["sleep", "60"])
+    try:
+        time.sleep(1.0)
+        assert forking.starves(starved, began)
+        assert not forking.starves(starved, time.monotonic())
+        assert not forking.starves(sleeper.pid, began)
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+        for child in (busy, starved):
+            forking.end(child, 0.0)
+    assert not forking.starves(starved, began)
+
+
 @pytest.mark.parametrize(
     "act",
     [

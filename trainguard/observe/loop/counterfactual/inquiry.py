@@ -98,8 +98,8 @@ class Inquiry:
         """
         Ask for the step as it is, then each question; a child returns from here at once.
 
-        Where it asks on in a later step, what takes several steps is put off until what needs a
-        second answer has it: on a busy machine that would come too late.
+        On a busy machine, and where it asks on in a later step, what takes several steps is put off
+        until what needs a second answer has it: that would come too late.
         """
         plain = self._fork(call, AsItIs(), self.price)
         if plain is None:
@@ -118,7 +118,7 @@ class Inquiry:
         return all(
             self._ask(call, q, label, plain, known)
             for q, label in sorted(fitting, key=lambda each: each[0].makes > 1)
-            if not (asks_on and q.makes > 1 and self._waits_for_another())
+            if not (asks_on and self.starves and q.makes > 1 and self._waits_for_another())
         )
 
     def go_on(self, become: Callable[[Exit], None]) -> bool:
