@@ -122,7 +122,9 @@ class _ModeWitness(Witness):
 
     def __init__(self, call: ModuleCall, way_out: Exit) -> None:
         super().__init__(call.recorder, way_out, call.module)
-        self._names = {part: _describe(part, name) for name, part in call.module.named_modules()}
+        self._names = {
+            part: describe_part(part, name) for name, part in call.module.named_modules()
+        }
         self._own = [part for part in self._names if not _is_torchs(part)]
         self._before = {part: _numbers_of(part) for part in self._own}
         self._shown = [*tensors_in((call.args, call.kwargs))]
@@ -157,7 +159,7 @@ def is_gross(measured: float, reference: float) -> bool:
     return measured - reference > _GROSS * abs(reference)
 
 
-def _describe(module: nn.Module, name: str) -> str:
+def describe_part(module: nn.Module, name: str) -> str:
     """Return how a part of a model is told of."""
     return f"`{name}` ({type(module).__name__})" if name else f"`{type(module).__name__}`"
 

@@ -5,7 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
+from trainguard.observe.loop.counterfactual.evaluation_mode import describe_part
 from trainguard.observe.loop.counterfactual.forking import Exit, Report
 from trainguard.observe.loop.counterfactual.question import (
     Contrast,
@@ -19,9 +22,11 @@ from trainguard.observe.loop.counterfactual.sample_axis import (
     with_rows,
 )
 from trainguard.observe.loop.counterfactual.witness import GivenRows, Numbers, Witness
+from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.models.future_probe import NEXT, token_shares
 from trainguard.observe.loop.window import gradient_of
+from trainguard.observe.tools.fingerprint import fingerprint
 from trainguard.observe.tools.patches import tell_before
 
 Flags = np.ndarray[Any, np.dtype[Any]]
@@ -30,6 +35,8 @@ PERVASIVE = 0.9  # of the others: experts that are full, or a partner that is mi
 _LEAST_RUN = 5  # samples in a row that change ever less: what looks at neighbours moves fewer
 _FADED = 0.01  # of the change of the next sample: that of the last one, which a recurrence forgets
 _FALLING = 0.75  # of its steps: what a sample forgets depends on the sample
+_MOST_CALLS = 256  # of modules that are told apart
+_Rest = tuple[str, int]  # a module, and what stands for what it returned for the other samples
 _NEAR = 2  # columns that a table of all pairs may have more or fewer than samples
 
 
@@ -107,6 +114,26 @@ class SampleEdited(Question):
         numbers = (float(inside), float(most.fades), float(is_sure))
         return Contrast(float(most.others), float(rows - 1), numbers, smallest=most.first)
 
+    def follow_ups(self, contrast: Contrast) -> "list[Question]":
+        """Look for the module where a change comes to the others, where it does."""
+        if contrast.void or self.is_settled(contrast):
+            return []
+        self._rests: list[_Rest] = []
+        return [_SampleTraced(edits=False), _SampleTraced(edits=True)]
+
+    def refine(
+        self, contrast: Contrast, edit: str, plain: Report, edited: Report
+    ) -> Contrast | None:
+        """Name the first module that returns something else for the others."""
+        if not self._rests:
+            self._rests = edited["rests"]
+            return None
+        pairs = zip(self._rests, edited["rests"], strict=False)
+        first = next((a for a, b in pairs if a != b), None)
+        if first is None or not contrast.smallest:
+            return None
+        return contrast._replace(smallest=f"{contrast.smallest}; it comes in with {first[0]}")
+
     def is_settled(self, contrast: Contrast) -> bool:
         """Where the rest stays as it is, one answer is enough."""
         return contrast.measured < PERVASIVE * contrast.reference and not contrast.numbers[1]
@@ -115,6 +142,22 @@ class SampleEdited(Question):
         """Return what the question about their order asks of it, too."""
         own = {"keeps_others": self.keeps_others, "moves_few": self.moves_few}
         return {**super().state(), **own}
+
+
+class _SampleTraced(SampleEdited):
+    """A follow-up: what modules return for the other samples, with the edit or without it."""
+
+    def __init__(self, *, edits: bool) -> None:
+        self._edits = edits
+
+    def edit(self, call: ModuleCall, way_out: Exit) -> None:
+        """Edit the first sample, or nothing."""
+        if self._edits:
+            super().edit(call, way_out)
+
+    def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
+        """Return one that follows the calls of modules."""
+        return _RestWitness(call, way_out)
 
 
 class RowsWitness(Witness):
@@ -170,6 +213,33 @@ class RowsWitness(Witness):
                 if buffer.is_floating_point():
                     yield id(buffer), buffer._version  # noqa: SLF001
             yield from ((id(part), value) for value in vars(part).values() if type(value) is float)
+
+
+class _RestWitness(RowsWitness):
+    """Reports what modules return for all samples but the first, where they have an axis."""
+
+    def __init__(self, call: ModuleCall, way_out: Exit) -> None:
+        super().__init__(call, way_out)
+        self._names = {
+            part: describe_part(part, name) for name, part in call.module.named_modules()
+        }
+        self._rests = list[_Rest]()
+        register_module_forward_hook(self._on_call)
+
+    def _on_call(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        """Take down a call, in the order in which calls end: what is inside comes first."""
+        first = next(iter(tensors_in(output)), None)
+        if first is None or len(self._rests) >= _MOST_CALLS:
+            return
+        if list(first.shape).count(self.samples) == 1:
+            axis = first.shape.index(self.samples)
+            rest = first.detach().narrow(axis, 1, self.samples - 1)
+            name = self._names.get(module) or describe_part(module, "")
+            self._rests.append((name, fingerprint([rest.contiguous()])))
+
+    def more(self) -> Report:
+        """Return them."""
+        return {"rests": self._rests}
 
 
 def _is_followed(tokens: torch.Tensor, target: torch.Tensor) -> bool:
