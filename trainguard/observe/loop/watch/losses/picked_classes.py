@@ -25,6 +25,8 @@ _BETWEEN = {"AddBackward", "ClampBackward", "ClampMinBackward", "CloneBackward",
     *("MulBackward", "NegBackward", "ToCopyBackward")
 }
 
+_PLACES = {*autograd_graph.SAME, "SliceBackward"}  # where they stand, or which of them
+
 # Numbers of one dimension, still where the training is, and which axis they say; None for none.
 _Reading = tuple[torch.Tensor, Callable[[list[float]], int | None]]
 
@@ -50,12 +52,14 @@ class PickedClasses(Watcher):
     The Probe events "picked" and "twice".
 
     Losses that pick classes along another axis than the softmax's, and a log_softmax of a softmax.
+    listeners: are told of the classes that are picked, and of the node that they are picked from.
     """
 
     makes = ("Probe:picked", "Probe:twice")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
+        self.listeners: list[Callable[[torch.Tensor, Node], None]] = []
         self._twice = self._looked = 0
         self._source_of_twice = ""
         self._steps: list[tuple[list[_Pick], str]] = []  # each with the line that goes backward
@@ -76,6 +80,10 @@ class PickedClasses(Watcher):
         with suppress(RuntimeError):  # what was changed since cannot be read
             if picks := [pick for node in nodes for pick in _picks_in(node)]:
                 self._steps.append((picks, caller()))
+            for node in nodes if self.listeners else ():
+                for target in _targets_in(node):
+                    told = tuple(self.listeners), target, node.next_functions[0][0]
+                    self.recorder.faults.tell(*told)
 
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
@@ -127,11 +135,27 @@ def _picks_in(node: Node) -> Iterator[_Pick]:
         yield _Pick(axis, tuple(made.shape), reading)
 
 
-def _softmax_before(node: Node) -> Node | None:
+def _targets_in(node: Node) -> Iterator[torch.Tensor]:
+    """Yield what a node may pick of a softmax, one for each place, or of some of its places."""
+    kind = autograd_graph.kind_of(node)
+    if kind not in ("GatherBackward", "IndexBackward"):
+        return
+    if _softmax_before(node.next_functions[0][0], _BETWEEN | _PLACES) is None:
+        return
+    if kind == "GatherBackward":
+        index = autograd_graph.saved(node, "index")
+        if index is not None and index.shape[signed(node._saved_dim)] == 1:  # noqa: SLF001
+            yield index.detach()
+    else:
+        given = [i for i in autograd_graph.saved(node, "indices") or () if i is not None]
+        yield from (index.detach() for index in given if index.dtype == torch.int64)
+
+
+def _softmax_before(node: Node, between: set[str] = _BETWEEN) -> Node | None:
     """Return the softmax whose numbers a node has, one for one; None where there is none."""
     while node is not None and not _is_softmax(node):
         live = [before for before, _ in node.next_functions if before is not None]
-        if autograd_graph.kind_of(node) not in _BETWEEN or len(live) != 1:
+        if autograd_graph.kind_of(node) not in between or len(live) != 1:
             return None
         node = live[0]
     return node

@@ -1,13 +1,17 @@
 """Watches what tokens are predicted from: the next one, the token itself, the one after next."""
 
 import inspect
+from collections.abc import Iterator
 from itertools import permutations
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from trainguard.observe.loop.watch.gradients import autograd_graph
+from trainguard.observe.loop.watch.gradients.autograd_graph import Node
 from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
+from trainguard.observe.loop.watch.losses.picked_classes import PickedClasses
 from trainguard.observe.loop.watch.models.module_copy import CopyableCall, Inputs, Run, difference
 from trainguard.observe.loop.watch.models.probe import ModuleProbe, Seen, steady
 from trainguard.observe.tools.patches import Patches
@@ -16,8 +20,26 @@ _LEAST_LENGTH = 4
 NEXT = 0.99  # of the targets that are the next token
 _COPIED = 0.9  # of the targets that are the token itself: then nothing is predicted
 _MOST_TARGETS = 8  # of a step that are remembered
+_LEAST_TIMES = 3  # tries in which all is two places ahead: heads may be trained in turns
+_FEWEST_ROWS = 4  # that begin anew at their ends: fewer may do so by chance
 _TARGETS = {"label", "labels", "target", "targets", "y"}
 _WHOLE = (torch.int64, torch.int32)
+_CUT = {*autograd_graph.SAME, "LogSoftmaxBackward", "SliceBackward", "SoftmaxBackward"}
+
+
+class _Cut(NamedTuple):
+    """How many places were cut off of an axis of some size, at its beginning and its end."""
+
+    size: int
+    first: int
+    last: int
+
+
+class _Target(NamedTuple):
+    """What a loss is to predict, and how its scores were cut for that."""
+
+    values: torch.Tensor
+    cuts: list[_Cut]
 
 
 class FutureProbe(ModuleProbe):
@@ -29,7 +51,7 @@ class FutureProbe(ModuleProbe):
     """
 
     makes = ("Probe:future",)
-    relies_on = ("Forwards", "LossFunctions")
+    relies_on = ("Forwards", "LossFunctions", "PickedClasses")
 
     probe = "future"
     rounding = 1e-4
@@ -43,6 +65,7 @@ class FutureProbe(ModuleProbe):
         """Be told of losses."""
         if self.is_wanted:
             self.recorder.watcher(LossFunctions).listeners.append(self._on_loss)
+            self.recorder.watcher(PickedClasses).listeners.append(self._on_pick)
 
     def fits(self, call: CopyableCall) -> bool:
         """Say whether exactly one input holds the tokens that are to be predicted."""
@@ -93,12 +116,21 @@ class FutureProbe(ModuleProbe):
         """Return inputs with other tokens in their place."""
         return (*inputs[: self._place], tokens, *inputs[self._place + 1 :])
 
-    def _on_loss(self, tally: LossCalls, _scores: Any, target: Any, _value: Any) -> None:
+    def _on_loss(self, tally: LossCalls, scores: Any, target: Any, _value: Any) -> None:
         """Remember what a loss function was to predict, while something is to be tried."""
         if self.is_wanted and tally.function in CROSS_ENTROPIES and not tally.evaluation:
-            self._target = target.detach()
+            self.note_target(target.detach(), scores.grad_fn)
         elif not self.is_wanted:
             self.recorder.watcher(LossFunctions).listeners.remove(self._on_loss)
+
+    def _on_pick(self, target: torch.Tensor, scores: Node) -> None:
+        """Remember what a loss by hand picks of a softmax."""
+        if self.is_wanted:
+            self.note_target(target, scores)
+
+    def note_target(self, target: torch.Tensor, node: Node) -> None:
+        """Remember what is to be predicted."""
+        self._target = target
 
 
 class PresentProbe(FutureProbe):
@@ -131,10 +163,12 @@ class PresentProbe(FutureProbe):
 
 class ShiftProbe(FutureProbe):
     """
-    The Probe event "shifted": the loss shifts labels that are the next tokens already.
+    The Probe event "shifted": targets stand two places after the tokens that they are told from.
 
-    Only where the model is given the tokens and their labels, so that the one who made the labels
-    and the one who shifts them cannot both be right, and no loss of the step is of the next tokens.
+    Only where two have shifted them, who cannot both be right: the model is given labels that are
+    the next tokens, and the targets follow these; or the scores lose their last place to targets
+    that have lost their first one, or that begin anew at their end, of a model that reads forwards.
+    No loss may be of the next tokens, in any try of the second kind.
     """
 
     makes = ("Probe:shifted",)
@@ -143,32 +177,55 @@ class ShiftProbe(FutureProbe):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._targets: list[torch.Tensor] = []
+        self._targets: list[_Target] = []
+        self._times = 0
+        self._is_given = self._is_next = False
 
     def fits(self, call: CopyableCall) -> bool:
-        """Say whether a loss is of what follows the labels, which follow the tokens."""
+        """Say whether labels that were given are shifted again; or, at last, whether others are."""
         targets, self._targets, self._target = self._targets, [], None
         entries = [each for each in call.inputs if torch.is_tensor(each)]
-        return any(
-            token_shares(tokens, labels)[0] >= NEXT
-            and any(token_shares(labels, target)[0] >= NEXT for target in targets)
-            and not any(token_shares(tokens, target)[0] >= _COPIED for target in targets)
-            for tokens, labels in permutations(entries, 2)
+        follows = [any(_share(e, t.values, 1) >= _COPIED for t in targets) for e in entries]
+        self._is_given = any(
+            not is_next and _share(tokens, labels, 1) >= NEXT and _are_shifted(labels, targets)
+            for (tokens, is_next), (labels, _) in permutations(
+                zip(entries, follows, strict=True), 2
+            )
         )
+        self._is_next |= any(follows)
+        return self._is_given or self._is_shifted_twice(call, targets)
 
     def look(self, call: CopyableCall, run: Run) -> Seen | None:
-        """Nothing is to be tried: the values say it."""
-        return Seen(2.0, 1.0)
+        """See that the model reads forwards; of labels that it was given the values say it."""
+        return Seen(2.0, 1.0) if self._is_given else super().look(call, run)
+
+    def judge(self, changes: list[float], reference: float) -> Seen | None:
+        """Tell it of a model whose output for a token depends on it, and on none after it."""
+        return Seen(2.0, 1.0) if changes[0] <= reference < changes[1] else None
 
     def label(self, module: str) -> str:
         """Return what tells the probe apart."""
         return module
 
-    def _on_loss(self, tally: LossCalls, scores: Any, target: Any, value: Any) -> None:
-        """Remember all that is to be predicted."""
-        super()._on_loss(tally, scores, target, value)
-        if self._target is not None and len(self._targets) < _MOST_TARGETS:
-            self._targets.append(self._target)
+    def note_target(self, target: torch.Tensor, node: Node) -> None:
+        """Remember all that is to be predicted, and how the scores were cut for it."""
+        if len(self._targets) < _MOST_TARGETS:
+            self._targets.append(_Target(target, list(_cuts(node))))
+
+    def _is_shifted_twice(self, call: CopyableCall, targets: list[_Target]) -> bool:
+        """Say in the last try whether all that is predicted was shifted twice, of one input."""
+        places = [
+            place
+            for place, tokens in enumerate(call.inputs)
+            if any(
+                _share(tokens, t.values, 2) >= NEXT and _is_cut_twice(tokens, t) for t in targets
+            )
+        ]
+        self._times += len(places) == 1
+        if self._left or self._is_next or len(places) != 1 or self._times < _LEAST_TIMES:
+            return False
+        self._place = places[0]
+        return all(p.requires_grad for p in call.module.parameters())  # no head beside frozen ones
 
 
 def _names_of(call: CopyableCall) -> tuple[str, ...]:
@@ -181,19 +238,55 @@ def _names_of(call: CopyableCall) -> tuple[str, ...]:
 
 def token_shares(tokens: Any, target: torch.Tensor) -> tuple[float, float]:
     """Return of how many targets the next token of an input is one, and the token itself."""
+    return _share(tokens, target, 1), _share(tokens, target, 0)
+
+
+def _share(tokens: Any, target: torch.Tensor, ahead: int) -> float:
+    """Return of how many targets the token so many places ahead is one."""
     if not isinstance(tokens, torch.Tensor) or tokens.dim() != 2 or tokens.dtype not in _WHOLE:
-        return 0.0, 0.0
+        return 0.0
     count, length = tokens.shape
     each = target.numel() // max(1, count)
     if length < _LEAST_LENGTH or each not in (length, length - 1) or target.numel() != count * each:
-        return 0.0, 0.0
-    rows = target.reshape(count, each).to(tokens.device)[:, : length - 1]
+        return 0.0
+    kept = length - max(ahead, 1)
+    rows = target.reshape(count, each).to(tokens.device)[:, :kept]
     valid = rows >= 0
-    following, same = rows == tokens[:, 1:], rows == tokens[:, :-1]
+    if ahead > 1:  # what ends a row that is padded stands in no input
+        valid[:, :-1] &= valid[:, 1:].clone()
     known = int(valid.sum())
     if known < _LEAST_LENGTH:
-        return 0.0, 0.0
-    return int((following & valid).sum()) / known, int((same & valid).sum()) / known
+        return 0.0
+    return int(((rows == tokens[:, ahead : ahead + kept]) & valid).sum()) / known
+
+
+def _cuts(node: Node) -> Iterator[_Cut]:
+    """Yield what was cut off of scores before a loss took them."""
+    while node is not None and autograd_graph.kind_of(node) in _CUT:
+        if autograd_graph.kind_of(node) == "SliceBackward":
+            size = autograd_graph.sizes(node)[node._saved_dim]  # noqa: SLF001 torch names it so
+            first, end = map(autograd_graph.signed, (node._saved_start, node._saved_end))  # noqa: SLF001
+            yield _Cut(size, first, max(0, -end if end < 0 else size - end))
+        node = node.next_functions[0][0]
+
+
+def _are_shifted(labels: torch.Tensor, targets: list[_Target]) -> bool:
+    """Say whether some targets follow labels, and do not only begin at the second place."""
+    return any(
+        _share(labels, target.values, 1) >= NEXT
+        and not any(cut.size == labels.shape[1] and cut.first for cut in target.cuts)
+        for target in targets
+    )
+
+
+def _is_cut_twice(tokens: torch.Tensor, target: _Target) -> bool:
+    """Say whether scores lost their last place to a shift, or targets begin anew at their end."""
+    count, length = tokens.shape
+    if target.values.numel() == count * (length - 1):
+        return [cut for cut in target.cuts if cut.size == length] == [_Cut(length, 0, 1)]
+    last, second = target.values.reshape(count, length)[:, -1], tokens[:, 1]
+    apart = count >= _FEWEST_ROWS and bool((second != second[0]).any())
+    return apart and torch.equal(last.to(second), second)
 
 
 def _edit(tokens: torch.Tensor, place: int) -> torch.Tensor:
