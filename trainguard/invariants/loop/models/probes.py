@@ -96,18 +96,27 @@ def target_is_not_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop", evidence=has_probe("shifted", "no model was given tokens with their labels"))
+@invariant(
+    "loop",
+    evidence=has_probe("shifted", "no labels of a language model may have been shifted twice"),
+)
 def targets_are_shifted_once(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A language model that is given tokens and labels predicts the next token, not the one after it.
+    A language model predicts the next token, not the one after it.
 
     Judges: models that are called with tokens and with labels that are the next tokens already:
-        whether the targets of the loss are what follows those labels.
-    Allows: several heads, one of which predicts the next token.
-    Misses: labels that the model is not given; runs with several optimizers.
-    Why: many models shift labels by themselves; where the data are shifted too, each token is
-        predicted from all but the one before it, and what is generated leaves every other one out.
-    Source: huggingface/transformers, GPT2LMHeadModel ("the labels are shifted inside the model").
+        whether the targets of the loss are what follows those labels. Models that are called with
+        tokens, and whose output for each depends on no later one, in the first 9 steps: whether
+        all targets are two places ahead, where the scores are cut by one at their end, as a shift
+        does it, or the targets begin anew at their end; of losses by hand too, that pick them.
+    Allows: several heads, one of which predicts the next token, or that learn beside what is
+        frozen; first places that are not counted; windows of tokens and of those two places ahead.
+    Misses: models whose embedding or head is called by itself; runs with several optimizers.
+    Why: many models and loops shift labels by themselves; where the data are shifted too, each
+        token is predicted from all but the one before it, and what is generated leaves every other
+        one out.
+    Source: huggingface/transformers, GPT2LMHeadModel ("the labels are shifted inside the model");
+        InternLM/InternLM issue 318.
     """
     for probe in _of(trace, "shifted"):
         yield Finding(
@@ -115,7 +124,7 @@ def targets_are_shifted_once(trace: Trace[Event]) -> Iterator[Finding]:
             _at(probe),
             "targets " + integer(probe.measured, "places") + " after their token",
             integer(probe.reference, "place"),
-            why="the labels are shifted where they are made, and again by the model",
+            why="the labels are shifted where they are made, and again by the model or the loop",
             event=probe,
         )
 

@@ -245,6 +245,94 @@ def test_labels_that_are_shifted_once_are_not(loss) -> None:
     assert probes(Model, loss, kind="shifted") == []
 
 
+def cut(model: nn.Module, tokens: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+    """Shift labels in the loop that are shifted already."""
+    scores = model(tokens)[:, :-1].reshape(-1, WORDS)
+    return F.cross_entropy(scores, following[:, 1:].reshape(-1))
+
+
+def picked(model: nn.Module, tokens: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+    """Do so in a loss by hand."""
+    scores = model(tokens).log_softmax(-1)[:, :-1].reshape(-1, WORDS)
+    return -scores[torch.arange(len(scores)), following[:, 1:].reshape(-1)].mean()
+
+
+def rolled(model: nn.Module, tokens: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+    """Roll labels that are shifted already, so that each row begins anew at its end."""
+    return F.cross_entropy(model(tokens).mT, following.roll(-1, 1))
+
+
+def padded(model: nn.Module, tokens: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+    """Shift labels of rows that end early, one of them after two tokens."""
+    places, ends = torch.arange(LENGTH), torch.randint(2, LENGTH, (len(tokens), 1))
+    tokens = tokens.masked_fill(places >= ends, 0)
+    return cut(model, tokens, following.masked_fill(places >= ends, -100))
+
+
+def late(model: nn.Module, tokens: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+    """Leave the first place out."""
+    scores = model(tokens)[:, 1:].reshape(-1, WORDS)
+    return F.cross_entropy(scores, following[:, 1:].reshape(-1))
+
+
+class Late(Model):
+    """A model that is given its labels, and does not count the first place."""
+
+    def forward(self, tokens: torch.Tensor, labels: torch.Tensor):
+        """Return the loss with the scores."""
+        scores = self.scores(tokens)
+        loss = F.cross_entropy(scores[:, 1:].reshape(-1, WORDS), labels[:, 1:].reshape(-1))
+        return {"loss": loss, "logits": scores}
+
+
+def further(model: nn.Module, tokens: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+    """Predict on purpose what comes after the next one."""
+    return F.cross_entropy(model(tokens[:, :-1]).mT, following[:, 1:])
+
+
+class InTurns:
+    """A loss that is of the next token in one step, and of the one after it in all others."""
+
+    def __init__(self, turn: int) -> None:
+        self.step, self.turn = -1, turn
+
+    def __call__(self, model: nn.Module, tokens: torch.Tensor, following: torch.Tensor):
+        """Return the loss whose turn it is."""
+        self.step += 1
+        return (outside if self.step == self.turn else cut)(model, tokens, following)
+
+
+def frozen() -> Model:
+    """Return a model of which only the head learns."""
+    model = Model().requires_grad_(False)
+    model.head.requires_grad_(True)
+    return model
+
+
+@pytest.mark.parametrize("loss", [cut, picked, rolled, padded])
+def test_labels_that_the_loop_shifts_again_are_told(loss) -> None:
+    """By cutting, by rolling, in a loss by hand and of padded rows."""
+    (probe,) = probes(Model, loss, kind="shifted", steps=10)
+    assert (probe.measured, probe.reference, probe.label, probe.step) == (2.0, 1.0, "Model", 8)
+
+
+@pytest.mark.parametrize(
+    ("make", "loss"),
+    [
+        (Model, late),
+        (Late, shifted),
+        (Model, further),
+        (Model, InTurns(2)),
+        (Model, InTurns(8)),
+        (frozen, cut),
+        (Tagger, cut),
+    ],
+)
+def test_what_begins_later_or_is_meant_is_not(make, loss) -> None:
+    """First places that do not count, heads in turns or on what is frozen, models that see all."""
+    assert probes(make, loss, kind="shifted", steps=10) == []
+
+
 def test_one_token_all_along_says_nothing() -> None:
     """Where a token is followed by itself, it cannot be said which of them is predicted."""
     assert probes(lambda: Model(None), constant=True) == []
