@@ -1,9 +1,9 @@
 """
 Whether a planted mistake does harm: a model that is no worse than one of another seed shows none.
 
-The losses that a mutant logs say it where it leaves the model and its loss as they are meant to be.
-Where it changes what is measured (another loss, other labels, a mask that is gone), the parameters
-that it ends with are put into the training as it is, which then makes its steps without learning.
+The losses that a mutant logs say it where they can (`trainguard/command/mutate/seeds.py`). Where it
+changes what is measured (another loss, other labels, a mask that is gone), the parameters that it
+ends with are put into the training as it is, which then makes its steps without learning.
 """
 
 import os
@@ -11,9 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -21,30 +19,14 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from trainguard.command.mutate.command import Work
 from trainguard.command.mutate.mistakes.operator import Mutant
-from trainguard.command.mutate.mistakes.source import SourceFile
-from trainguard.command.mutate.trial import Trial, try_training
-
-REPEATS = 4  # seeds besides the program's own; the worst of five is beaten by chance in one of six
-SHARE = 10  # the last tenth of the losses says what a training came to
-_APART = 1000  # added to the seeds of a program, so that no other one of its seeds comes again
-_SEEDING = ("manual_seed", "seed", "default_rng", "RandomState", "seed_everything", "set_seed")
-# Mistakes that leave alone what is measured, or make a model that no other version can take over.
-_LOGGED = (
-    "rates.",
-    "gradients.clip",
-    "gradients.step_before_backward",
-    "gradients.zero_grad",
-    "gradients.layer_detached",
-    "gradients.loss_rewrapped",
-    "loading.shuffle_off",
-    "models.activation_dropped",
-    "models.group_left_out",
-    "models.layer_",
-    "models.layers_shared",
-    "models.parameters_left_out",
+from trainguard.command.mutate.seeds import (
+    Outcome,
+    came_to,
+    is_told_by_losses,
+    is_worse,
+    reseeded,
 )
-
-Outcome = dict[str, float]  # what the training of each optimizer came to
+from trainguard.command.mutate.trial import Trial, try_training
 
 
 @dataclass
@@ -59,7 +41,7 @@ class Yardstick:
         """Say whether a mutant is worse than all seeds; what cannot be measured is."""
         if trial.numbers == self.work.whole.numbers:
             return True  # the model is the same, and something else that is said of it is not
-        if mutant.operator.key.startswith(_LOGGED):
+        if is_told_by_losses(mutant):
             self.logged = self.logged or [came_to(self._run(c)) for c in self._seeds()]
             return is_worse(came_to(trial), self.logged)
         found = self._put({mutant.path: mutant.text}, {})
@@ -70,7 +52,7 @@ class Yardstick:
         """Return the training with its own seed, and with others."""
         script = self.work.order.project.script
         text = (self.work.order.project.root / script).read_bytes()
-        return [{}, *({script: reseed(text, _APART * n)} for n in range(1, REPEATS + 1))]
+        return [{}, *({script: other} for other in reseeded(text))]
 
     def _put(self, learned: dict[str, bytes], judged: dict[str, bytes]) -> Outcome:
         """Train one version, and measure its parameters in another."""
@@ -84,48 +66,6 @@ class Yardstick:
         """Run a version of the training."""
         order, limit = self.work.order, max(20.0, 5 * self.work.whole.seconds)
         return try_training(order.project, changes, order.steps, limit)
-
-
-def reseed(text: bytes, offset: int) -> bytes:
-    """Return a script that draws other random numbers, whether it seeds them or not."""
-    source = SourceFile(text, "train.py")
-    edits = [
-        source.replace(call.args[0], f"({source.segment(call.args[0])}) + {offset}")
-        for call in source.calls(*_SEEDING)
-        if call.args
-    ]
-    for edit in sorted(edits, key=lambda e: -e.start):
-        text = text[: edit.start] + edit.text.encode() + text[edit.end :]
-    body = SourceFile(text, "train.py")
-    first = next((s for s in body.tree.body if not is_heading(body.segment(s))), None)
-    at = len(text) if first is None else body.span(first)[0]
-    return text[:at] + f"import torch; torch.manual_seed({offset}); ".encode() + text[at:]
-
-
-def is_heading(text: str) -> bool:
-    """Say whether a statement must stand before all others."""
-    return text.startswith(('"', "'", "r'", 'r"', "from __future__"))
-
-
-def came_to(trial: Trial, *, whole: bool = False) -> Outcome:
-    """Return the mean of the last losses of each optimizer: of all but its first, if wanted."""
-    losses: dict[str, list[float]] = {}
-    for step in trial.steps:
-        losses.setdefault(step.optimizer, []).append(step.loss)
-    last = {name: some[1:] if whole else some[-max(1, len(some) // SHARE) :]
-            for name, some in losses.items()}  # fmt: skip
-    return {name: fmean(some) for name, some in last.items() if some}
-
-
-def is_worse(found: Outcome, seeds: list[Outcome]) -> bool:
-    """Say whether a mutant is above the worst of all seeds, for one of the optimizers at least."""
-    names = {name for outcome in seeds for name in outcome}
-    for name in names:
-        known = [outcome[name] for outcome in seeds if isfinite(outcome.get(name, float("nan")))]
-        value = found.get(name, float("nan"))
-        if known and not value <= max(known):
-            return True
-    return not names
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from trainguard.command.mutate.mistakes.operator import mutants, operators
 from trainguard.command.mutate.project import find_project
 from trainguard.command.mutate.report import render_survey, survey_as_json, survey_as_page
 from trainguard.command.mutate.result import Ledger, Survey, by_turns, result_of
+from trainguard.command.mutate.seeds import came_to, end_of, is_worse, reseeded
 from trainguard.command.mutate.trial import (
     HUNG,
     Trial,
@@ -165,7 +166,13 @@ def test_the_report() -> None:
         result_of(made[3], "left"),
     )
     survey = Survey(script="train.py", results=results, seconds=1.0, guards=4, applied=3, of=64)
+    keys = (results[1].key,)
+    survey = replace(survey, compared=keys, harmless=keys)
     text = render_survey(replace(survey, broken=("batch_is_right",)))
+    assert "harm      ends no worse than from other seeds" in text
+    told = "1 of 1 that were not noticed end no worse than from other seeds; of 0 more"
+    assert f"harm      {told}" in text
+    assert "harm      ends worse" in render_survey(replace(survey, harmless=()))
     assert "    -o.zero_grad()\n    +pass" in text
     assert "notices   tg.Script(\"train.py\")" in text  # fmt: skip
     assert "noted     loss_falls: a note, which fails with --strict" in text
@@ -182,6 +189,30 @@ def test_the_report() -> None:
     assert page.index("What nothing notices") < page.index("tg.Script(&#34;train.py&#34;)")
     assert page.index("tg.Script") < page.index("What is noticed") < page.rindex("tests/g.py::x")
     assert '<span class="in">+pass</span>' in re.sub(r"\s*pass", "pass", page)
+
+
+def test_harm_is_what_no_seed_explains() -> None:
+    """A mutant is worse than all seeds, or no loss; what measures something else is not told."""
+    text = b"o = torch.optim.SGD(p, lr=0.1)\nloss = cross_entropy(z, y)\n"
+    (slow,) = mutants(text, "train.py", operators(["rates.rate_over_100"]))
+    (summed,) = mutants(text, "train.py", operators(["losses.sum_for_mean"]))
+    whole, found = trial(*[1.0] * 20), trial(*[1.0] * 18, 2.0, 4.0)
+    assert end_of(slow, whole, found) == {"": 3.0}
+    assert end_of(slow, whole, whole) is None
+    assert end_of(summed, whole, found) is None
+    seeds = [{"": 1.0}, {"": 2.5}]
+    ends = [{"": 2.5}, {"": 3.0}, came_to(trial(float("nan")))]
+    assert [is_worse(end, seeds) for end in ends] == [False, True, True]
+
+
+def test_other_seeds() -> None:
+    """Each seed of a script becomes another one, and one is set where there is none."""
+    first, *_, last = reseeded(b'"""Train."""\nimport torch\ntorch.manual_seed(3)\n')
+    assert first.splitlines()[1:] == [
+        b"import torch; torch.manual_seed(1000); import torch",
+        b"torch.manual_seed((3) + 1000)",
+    ]
+    assert b"(3) + 4000" in last
 
 
 def test_a_project_is_where_the_script_is(tmp_path, monkeypatch) -> None:

@@ -22,6 +22,7 @@ from trainguard.command.mutate.project import Project, find_project
 from trainguard.command.mutate.proposal import propose
 from trainguard.command.mutate.report import render_survey, survey_as_json, survey_as_page
 from trainguard.command.mutate.result import Ledger, Result, Survey, by_turns, result_of
+from trainguard.command.mutate.seeds import REPEATS, Outcome, came_to, end_of, is_worse, reseeded
 from trainguard.command.mutate.trial import (
     Trial,
     check_judged,
@@ -265,15 +266,34 @@ def judge_trial(work: Work, mutant: Mutant, found: Trial) -> Result:
     told = {"run": tuple(run), "noted": tuple(noted), "guards": tuple(failed)}
     if run or failed:
         return result_of(mutant, "killed", **told)
+    proposal = propose(order.project, mutant, whole, found)
     return result_of(
-        mutant, "survived", **told, proposal=propose(order.project, mutant, whole, found)
+        mutant, "survived", **told, proposal=proposal, end=end_of(mutant, whole, found)
     )
+
+
+def try_seeds(work: Work) -> list[Outcome]:
+    """Return what the training comes to from several seeds; nothing without time, or with none."""
+    order, whole = work.order, work.whole
+    if monotonic() + REPEATS * whole.seconds > work.until:
+        return []
+    text = (order.project.root / order.project.script).read_bytes()
+    limit = max(_LEAST, _TIMES * whole.seconds)
+    with showing(lambda seconds: f"the training from other seeds, {seconds:.0f} s"):
+        others = [
+            try_training(order.project, {order.project.script: other}, order.steps, limit)
+            for other in reseeded(text)
+        ]
+    ends = [came_to(trial) for trial in (whole, *others) if trial.is_judged]
+    return ends if len(ends) > REPEATS and any(end != ends[0] for end in ends) else []
 
 
 def summarize(work: Work) -> Survey:
     """Return what became of all mutants."""
     kept = work.ledger.results
     results = tuple(kept.get(mutant.key) or result_of(mutant, "left") for mutant in work.mutants)
+    ended = {r.key: r.end for r in results if r.outcome == "survived" and r.end is not None}
+    seeds = try_seeds(work) if ended else []
     return Survey(
         script=work.order.project.script,
         results=results,
@@ -284,6 +304,8 @@ def summarize(work: Work) -> Survey:
         applied=len({result.operator for result in results}),
         of=len(operators(work.order.globs)),
         unread=tuple(work.unread),
+        compared=tuple(ended) if seeds else (),
+        harmless=tuple(key for key, end in ended.items() if seeds and not is_worse(end, seeds)),
     )
 
 

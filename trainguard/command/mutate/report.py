@@ -12,6 +12,7 @@ from trainguard.report.text import WIDTH, render_rows
 
 VERSION: Final = 1
 _NAMED: Final = 4  # operators of which a row tells by name
+_HARM: Final = ("ends worse than from other seeds", "ends no worse than from other seeds")
 _DIFF: Final = 12  # lines of a diff that are shown
 
 
@@ -19,7 +20,7 @@ def render_survey(survey: Survey) -> str:
     """Return all that is printed: the survivors with their diffs, then the table."""
     head, rows = _summarize(survey)
     parts = [" trainguard ".center(WIDTH, "=")]
-    parts += [f"{_survivor(result)}\n" for result in survey.of_outcome("survived")]
+    parts += [f"{_survivor(survey, result)}\n" for result in survey.of_outcome("survived")]
     return "\n".join([*parts, render_rows(head, rows)])
 
 
@@ -32,6 +33,7 @@ def survey_as_page(survey: Survey) -> str:
         headline=head[-1],
         rows=rows,
         survivors=survey.of_outcome("survived"),
+        harm=_harm(survey),
         killed=survey.of_outcome("killed"),
     )
 
@@ -54,6 +56,12 @@ def _summarize(survey: Survey) -> tuple[list[str], list[tuple[str, str]]]:
             ("guards", f"{guards} of {planted} noticed by {survey.guards} guards, {alone} alone")
         ]
     rows += _noticed(survey)
+    if survey.compared:
+        told = (
+            f"{len(survey.harmless)} of {len(survey.compared)} that were not noticed end no worse"
+        )
+        left = counts["survived"] - len(survey.compared)
+        rows += [("harm", told + f" than from other seeds; of {left} more it is not known")]
     if counts["equivalent"] or counts["crashed"]:
         told = f"{counts['equivalent']} that change nothing that is recorded, printed or written, "
         rows += [("dropped", f"{told}{counts['crashed']} that fail or hang by themselves")]
@@ -84,6 +92,11 @@ def _noticed(survey: Survey) -> list[tuple[str, str]]:
     return [("noticed", f"{len(by[n])} by {n}: {_few(by[n])}") for n in busiest]
 
 
+def _harm(survey: Survey) -> dict[str, str]:
+    """Say of the survivors of which it is known whether they do harm."""
+    return {key: _HARM[key in survey.harmless] for key in survey.compared}
+
+
 def _few(names: Sequence[str]) -> str:
     """Name the first few, each once, and count the others."""
     once = list(dict.fromkeys(names))
@@ -91,7 +104,7 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(once[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _survivor(result: Result) -> str:
+def _survivor(survey: Survey, result: Result) -> str:
     """Lay out a mistake that nothing noticed: what it is, where, and what would notice it."""
     lines = [line for line in result.diff.splitlines()[3:] if line[:1] in ("+", "-")]
     more = len(lines) - _DIFF
@@ -101,6 +114,8 @@ def _survivor(result: Result) -> str:
     rows += [("noted", f"{', '.join(result.noted)}: a note, which fails with --strict")] * bool(
         result.noted
     )
+    harm = _harm(survey)
+    rows += [("harm", harm[result.key])] if result.key in harm else []
     rows += [("notices", result.proposal)] * bool(result.proposal)
     first, *rest = render_rows([head], rows).splitlines()
     return "\n".join([first, *(f"    {line}" for line in shown), *rest])

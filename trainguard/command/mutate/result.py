@@ -19,7 +19,8 @@ class Result:
     outcome: killed, survived, equivalent (nothing differs), crashed (by itself, or it hangs), or
         left, where there was no time.
     run: the invariants of `trainguard run` that notice it; noted: those that only make a note.
-    guards: the team's guards that notice it. proposal: what would notice a survivor.
+    guards: the team's guards that notice it. proposal: what would notice a survivor. end: what the
+        losses of each optimizer come to, where that says whether a survivor does harm.
     """
 
     key: str
@@ -33,6 +34,7 @@ class Result:
     noted: tuple[str, ...] = ()
     guards: tuple[str, ...] = ()
     proposal: str = ""
+    end: dict[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,8 @@ class Survey:
 
     seconds: how long the training takes as it is. broken: what `trainguard run` finds in it as it
     is, which can notice no mutant; failing: the guards that fail as it is. applied, of: how many
-    operators apply. unread: what could not be read.
+    operators apply. unread: what could not be read. compared: the keys of the survivors
+    whose losses were held against those from other seeds; harmless: of those that end no worse.
     """
 
     script: str
@@ -54,6 +57,8 @@ class Survey:
     applied: int = 0
     of: int = 0
     unread: tuple[str, ...] = ()
+    compared: tuple[str, ...] = ()
+    harmless: tuple[str, ...] = ()
 
     def of_outcome(self, outcome: str) -> list[Result]:
         """Return the mutants of which this became."""
