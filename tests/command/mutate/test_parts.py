@@ -197,11 +197,11 @@ def test_harm_is_what_no_seed_explains() -> None:
     (slow,) = mutants(text, "train.py", operators(["rates.rate_over_100"]))
     (summed,) = mutants(text, "train.py", operators(["losses.sum_for_mean"]))
     whole, found = trial(*[1.0] * 20), trial(*[1.0] * 18, 2.0, 4.0)
-    assert end_of(slow, whole, found) == {"": 3.0}
+    assert end_of(slow, whole, found) == {"SGD": 3.0}
     assert end_of(slow, whole, whole) is None
     assert end_of(summed, whole, found) is None
-    seeds = [{"": 1.0}, {"": 2.5}]
-    ends = [{"": 2.5}, {"": 3.0}, came_to(trial(float("nan")))]
+    seeds = [{"SGD": 1.0}, {"SGD": 2.5}]
+    ends = [{"SGD": 2.5}, {"SGD": 3.0}, came_to(trial(float("nan")))]
     assert [is_worse(end, seeds) for end in ends] == [False, True, True]
 
 
