@@ -57,11 +57,10 @@ def _summarize(survey: Survey) -> tuple[list[str], list[tuple[str, str]]]:
         ]
     rows += _noticed(survey)
     if survey.compared:
-        told = (
-            f"{len(survey.harmless)} of {len(survey.compared)} that were not noticed end no worse"
-        )
+        worse = len(survey.compared) - len(survey.harmless)
+        told = f"{worse} of {len(survey.compared)} unnoticed end worse than from other seeds"
         left = counts["survived"] - len(survey.compared)
-        rows += [("harm", told + f" than from other seeds; of {left} more it is not known")]
+        rows += [("harm", told + f", {left} more cannot be compared" * bool(left))]
     if counts["equivalent"] or counts["crashed"]:
         told = f"{counts['equivalent']} that change nothing that is recorded, printed or written, "
         rows += [("dropped", f"{told}{counts['crashed']} that fail or hang by themselves")]
