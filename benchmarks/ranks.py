@@ -8,12 +8,16 @@ anything, in a loss and a gradient of each one's own.
 
 And what is added to a recorded step of 2 processes, a transformer of 10 M parameters under
 DistributedDataParallel that also adds up its loss: the share of a step's time that the watchers of
-ranks take; and to a run of 4 processes at its end. `python -m benchmarks.ranks`.
+ranks take, and the thread that sees whether a process stands still; and to a run of 4 processes at
+its end. `python -m benchmarks.ranks`.
 """
 
 import json
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing import get_context
 from resource import RUSAGE_SELF, getrusage
@@ -110,8 +114,12 @@ def measure(world: int, state: str) -> tuple[float, float, float, int]:
     return taking, judging, getrusage(RUSAGE_SELF).ru_maxrss / 1024, found
 
 
-def time_watchers() -> bytes:
-    """Train in one of two processes; return the share of its time that watchers of ranks take."""
+def time_watchers(_subject: Any) -> bytes:
+    """
+    Train in one of two processes; return the shares of its time that go to watching ranks.
+
+    Those of the watchers, and of the thread that sees whether this process stands still.
+    """
     import torch
     import torch.distributed as dist
     from torch.nn.functional import cross_entropy
@@ -147,32 +155,48 @@ def time_watchers() -> bytes:
     model = torch.nn.parallel.DistributedDataParallel(Transformer())
     optimizer = torch.optim.AdamW(model.parameters())
     words = torch.randint(0, 512, (4, 65))
-    with Recorder("benchmark", probe=False):
+    with Recorder("benchmark", probe=False), watch_timed() as thread:
         for made in range(MADE + 1):
             if made == 1:
                 began, spent[0] = process_time(), 0.0  # the first step makes what stays
+                looked = thread()
             optimizer.zero_grad()
             logits = model(words[:, :-1])
             loss = cross_entropy(logits.reshape(-1, 512), words[:, 1:].reshape(-1))
             loss.backward()
             optimizer.step()
             dist.all_reduce(loss.detach())
-    share = spent[0] / (process_time() - began)
+        took, looked = process_time() - began, thread() - looked
     dist.barrier()
-    return str(share).encode()
+    return json.dumps((spent[0] / took, looked / took)).encode()
+
+
+@contextmanager
+def watch_timed() -> Iterator[Callable[[], float]]:
+    """Watch whether this process stands still, as the command does; yield what that has taken."""
+    from trainguard.observe.loop.waiting import watch_waiting
+
+    with watch_waiting(None, print, str):
+        watch = next(each for each in threading.enumerate() if each.name == "trainguard")
+        clock = time.pthread_getcpuclockid(watch.ident or 0)
+        yield lambda: time.clock_gettime(clock)
 
 
 def print_costs() -> None:
     """Print what is added to a step of two processes, and to the end of four."""
     from trainguard.observe.ranks.processes import call_in_ranks
+    from trainguard.subjects.loop import Loop
 
-    share = max(float(each) for each in call_in_ranks(time_watchers, 2, 600.0))
+    two = Loop(main, ranks=2)  # says on which devices, and for how long
+    told = [json.loads(each) for each in call_in_ranks(time_watchers, two, (), 2)]
+    share, looks = map(max, zip(*told, strict=True))
     row("watchers of ranks, of a step of 2 processes", f"{100 * share:.2f} %")
+    row("the thread that sees a process stand still", f"{100 * looks:.2f} %")
     began = process_time()
     measure(4, STATES[0])
     end = process_time() - began
     row("4 processes of 10,000 steps: written, taken in, judged", f"{end:.2f} s")
-    assert share < STEP_SHARE
+    assert share + looks < STEP_SHARE
     assert end < END
 
 
