@@ -26,6 +26,9 @@ from trainguard.observe.tools.child_process import FAILED, USAGE, failure, run_t
 from trainguard.observe.tools.isolation import seed_everything
 from trainguard.subjects.loop import Loop, Run, Script
 
+_RECORD = ("-m", "trainguard", "run", "--record-only", "--trace")
+_LAUNCHER = ("-m", "trainguard.observe.tools.launcher")
+
 
 def observe_apart(
     address: str, seed: int = 0, steps: int | None = None, seconds: float = 600.0
@@ -178,23 +181,62 @@ def observe_script(
     """
     wanted = script.steps if steps is None else steps
     probed = script.probe if probe is None else probe
-    folder = script_folder(script)
-    words = ["-m", str(script.path)] if script.module else [str(script_path(script))]
+    options = _record_options(script, wanted, probed) + (["--components"] if components else [])
     with TemporaryDirectory(prefix="trainguard-") as scratch:
         file, errors = Path(scratch, "trace"), Path(scratch, "stderr")
-        command = [
-            *(sys.executable, "-m", "trainguard", "run", "--record-only", "--trace", str(file)),
-            *(["--steps", str(wanted)] if wanted is not None else []),
-            *([] if probed else ["--no-probes"]),
-            *(["--components"] if components else []),
-            *_promise_options(script),
-            *(*words[:-1], "--", words[-1], *script.args),
-        ]
-        code = run_to_end(command, folder, errors, script.timeout)
+        command = [sys.executable, *_RECORD, str(file), *options, *_script_words(script)]
+        code = run_to_end(command, script_folder(script), errors, script.timeout)
         if code:
-            call = shlex.join(["python", *words[:-1], str(script.path), *script.args])
-            raise failure(code, call, errors)
-        trace: Trace[Event] = Trace.from_text(file.read_text(encoding="utf-8"))
+            raise failure(code, _script_call(script), errors)
+        return _read_trace(script, file)
+
+
+def observe_in_ranks(script: Script, world: int) -> tuple[list[Trace[Event]], SubjectError | None]:
+    """
+    Run a script under the recorder in several processes of torchrun; return the traces they left.
+
+    And what went wrong where they failed. Raises SubjectError where there is no such script, or
+    where it takes too long.
+    """
+    options = _record_options(script, script.steps, probe=False)
+    with TemporaryDirectory(prefix="trainguard-") as scratch:
+        file, errors = Path(scratch, "trace"), Path(scratch, "stderr")
+        # Where none is named, the launcher makes a folder for logs that it does not take away.
+        launcher = [*_LAUNCHER, str(world), "--standalone", f"--log-dir={scratch}/logs"]
+        command = [sys.executable, *launcher, *_RECORD, str(file), *options]
+        command += _script_words(script)
+        code = run_to_end(command, script_folder(script), errors, script.timeout)
+        files = [file, *(Path(f"{file}.rank{rank}") for rank in range(1, world))]
+        traces = [_read_trace(script, each) for each in files if each.exists()]
+        fault = failure(code, _script_call(script), errors) if code else None
+        return traces, fault
+
+
+def _record_options(script: Script, steps: int | None, probe: bool) -> list[str]:
+    """Return the options of a recording of a script."""
+    return [
+        *(["--steps", str(steps)] if steps is not None else []),
+        *([] if probe else ["--no-probes"]),
+        *_promise_options(script),
+    ]
+
+
+def _script_words(script: Script) -> list[str]:
+    """Return how a command line names a script and its arguments."""
+    words = ["-m", str(script.path)] if script.module else [str(script_path(script))]
+    return [*words[:-1], "--", words[-1], *script.args]
+
+
+def _script_call(script: Script) -> str:
+    """Return how a script is called by hand."""
+    return shlex.join(
+        ["python", *(["-m"] if script.module else []), str(script.path), *script.args]
+    )
+
+
+def _read_trace(script: Script, file: Path) -> Trace[Event]:
+    """Read the trace of a script under its name."""
+    trace: Trace[Event] = Trace.from_text(file.read_text(encoding="utf-8"))
     return replace(trace, subject=script.name, promises=script.promises)
 
 

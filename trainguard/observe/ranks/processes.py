@@ -25,12 +25,12 @@ from trainguard.events.base import Event, Plain
 from trainguard.events.joined import digest
 from trainguard.events.ranks import RankCourse, RankRun
 from trainguard.events.trace import Trace
-from trainguard.observe.loop.run_processes import find_declared, record_run
+from trainguard.observe.loop.run_processes import find_declared, observe_in_ranks, record_run
 from trainguard.observe.loop.waiting import failed_at
 from trainguard.observe.tools.child_process import end_child, end_with, fork_child, forks
 from trainguard.observe.tools.devices import count_hideable, is_known, is_present, share_out
 from trainguard.observe.tools.isolation import quiet
-from trainguard.subjects.loop import Loop, Run
+from trainguard.subjects.loop import Run, Script
 from trainguard.subjects.subject import variable_of
 
 _KEPT = 8  # runs, each of which two families judge
@@ -48,19 +48,29 @@ def observe_processes(run: Run, seed: int, world: int) -> tuple[Trace[Event], ..
     Raises SubjectError where one of them fails or hangs, with its rank, unless it has lost one that
     left early, which is found; and Unjudged where no processes can be made.
     """
-    if not isinstance(run, Loop):
-        raise Unjudged(f"a script: `trainguard run --ranks {run.ranks}` judges it")
-    told = call_in_ranks(_record, run, (seed,), world)
-    traces: tuple[Trace[Event], ...] = tuple(Trace.from_text(each.decode()) for each in told)
-    lost = {rank: str(t.conditions["fault"]) for rank, t in enumerate(traces) if _has_lost(t)}
-    if lost and not _one_has_left(traces):
-        raise SubjectError(f"rank {min(lost)} of {world} {lost[min(lost)]}", _REMEDY)
-    return traces
+    if isinstance(run, Script):
+        traces, fault = observe_in_ranks(run, world)
+    else:
+        told = call_in_ranks(_record, run, (seed,), world)
+        traces = [Trace.from_text(each.decode()) for each in told]
+        fault = _find_fault(traces)
+    if fault is not None and not (len(traces) == world and _one_has_left(traces)):
+        raise fault
+    return tuple(traces)
+
+
+def _find_fault(traces: Sequence[Trace[Any]]) -> SubjectError | None:
+    """Return what the first process has raised that failed as others were gone, if one did."""
+    for rank, trace in enumerate(traces):
+        if _has_lost(trace):
+            told = f"rank {rank} of {len(traces)} {trace.conditions['fault']}"
+            return SubjectError(told, _REMEDY)
+    return None
 
 
 def _has_lost(trace: Trace[Any]) -> bool:
     """Say whether a process has failed as others were gone."""
-    return "fault" in trace.conditions
+    return trace.conditions["ended"] == "failed" and bool(trace.conditions.get("standing"))
 
 
 def _one_has_left(traces: Sequence[Trace[Any]]) -> bool:
