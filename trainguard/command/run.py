@@ -65,6 +65,8 @@ def launch(order: RunRequest) -> int:
     if order.judging:
         _check_judgeable(order)
         ranks.enter()
+    elif ranks.world() > 1:
+        _end_with_launcher()
     with keep_stream(sys.stdout) as out, keep_stream(sys.stderr) as err:
         try:
             program = _find_program(order)
@@ -91,6 +93,13 @@ def check_script(order: RunRequest) -> None:
     """Raise DeclarationError for a script that is none, before processes are made for it."""
     if not order.subject.module:
         _find_program(order)
+
+
+def _end_with_launcher() -> None:
+    """End when the launcher does: who has declared this run ends that where it takes too long."""
+    from trainguard.observe.tools.child_process import end_with  # late: torch
+
+    end_with(os.getppid())
 
 
 @contextmanager

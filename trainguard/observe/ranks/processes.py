@@ -76,6 +76,8 @@ def _has_lost(trace: Trace[Any]) -> bool:
 def _one_has_left(traces: Sequence[Trace[Any]]) -> bool:
     """Say whether a replica that came to its end made fewer steps than one that has lost it."""
     made: dict[Any, tuple[list[int], list[int]]] = {}
+    if not all(trace.conditions["ended"] == "finished" or _has_lost(trace) for trace in traces):
+        return False
     for rank, trace in enumerate(traces):
         told = digest(trace, rank, len(traces))
         in_pass = any(event.in_pass for event in told if isinstance(event, RankRun))
