@@ -310,7 +310,10 @@ class Counterfactuals(Watcher):
         """Return how many seconds by the clock the run may wait for a deputy once it is over."""
         if self._credit == _MOST or self.recorder.steps < _SHORT:
             return math.inf
-        return max(0.0, self._spared(0.0) - self._inquiry.pressing / self._cores_each())
+        pressing = self._inquiry.pressing
+        if self._deputy is not None:
+            pressing = self._deputy.peek().get("pressing", pressing)
+        return max(0.0, self._spared(0.0) - pressing / self._cores_each())
 
     def _may_press(self) -> float:
         """Return how many seconds children may have taken by now with the usual priority."""

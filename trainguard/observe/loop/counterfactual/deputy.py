@@ -102,6 +102,10 @@ class Deputy:
         os.close(self._mailbox.file)
         return words
 
+    def peek(self) -> Report:
+        """Return what it has left so far."""
+        return self._mailbox.read()
+
     def ending(self) -> str:
         """Say how it ended, where it has left nothing."""
         return forking.tell_ending(self._status or 0, cut=self._is_cut)
