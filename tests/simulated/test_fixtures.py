@@ -59,11 +59,6 @@ UNLIKE = {  # what the CPU finds in them is not there, or the other way round
     "loop/guard_data_sets_that_write",  # six models of 15 steps each: other numbers, no luck
     "loop/guard_best_kept_by_reference",  # there: `.cpu()` of what is on a device is a copy
 }
-UNTRIED = {  # not judged there yet
-    *("checkpoint/guard_best_link_left_dangling", "checkpoint/guard_epoch_begun_again"),
-    *("checkpoint/guard_rotated_by_name", "checkpoint/guard_scheduler_forgotten"),
-    "checkpoint/guard_states_that_do_not_load",
-}
 FEW = {"model/guard_spectrum_of_one_frame"}  # seen where more is explored than `quick` does
 
 
@@ -71,7 +66,7 @@ def chosen(side: str, families: dict[str, int], times: int = 1) -> list[tuple[st
     """Return fixtures, each with one of the devices."""
     found = []
     for family, apart in families.items():
-        left_out = UNLIKE | NOT_THERE | UNTRIED
+        left_out = UNLIKE | NOT_THERE
         own = [n for n in names(side) if n.startswith(f"{family}/") and n not in left_out]
         own = [n for n in own if family != "memory" or trains(side, n) == (families is TRAINED)]
         able = [name for name in own if not _ELSEWHERE.search(text(side, name))]
