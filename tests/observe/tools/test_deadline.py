@@ -1,5 +1,6 @@
 """The time limit around the team's code."""
 
+import gc
 import importlib
 import signal
 import sys
@@ -76,6 +77,21 @@ def delete() -> None:
     spin()
 
 
+def collect() -> None:
+    """Collect garbage, of which somebody is told who takes long, then never return."""
+
+    def listen(phase: str, info: dict[str, int]) -> None:
+        """Take longer than the limit."""
+        time.sleep(2 * SOON)
+
+    gc.callbacks.append(listen)
+    try:
+        gc.collect()
+    finally:
+        gc.callbacks.remove(listen)
+    spin()
+
+
 def swallow_once() -> None:
     """Swallow whatever is raised, the alarm too, then never return."""
     try:
@@ -84,10 +100,10 @@ def swallow_once() -> None:
         spin()
 
 
-@pytest.mark.parametrize("hang", [delete, swallow_once])
+@pytest.mark.parametrize("hang", [delete, collect, swallow_once])
 @pytest.mark.filterwarnings("error")
 def test_an_alarm_that_is_lost_comes_again(hang) -> None:
-    """Where Python is deleting an object, or someone catches all, a later alarm interrupts."""
+    """Where Python is deleting something, or someone catches all, a later alarm interrupts."""
     with pytest.raises(SubjectError, match="still running"), deadline(SOON):
         hang()
 

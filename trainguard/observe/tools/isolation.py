@@ -1,6 +1,7 @@
 """Keep the team's global state as it was: RNG streams, default dtype, grad mode, flags, threads."""
 
 import contextlib
+import gc
 import inspect
 import io
 import random
@@ -273,12 +274,15 @@ def _must_wait(frame: FrameType | None, owner: FrameType | None) -> bool:
     """
     Say whether Python, inside the owner's block, is deleting an object or importing a module.
 
-    What is raised in a deletion is only printed. An import that is cut short leaves a module that
-    can never be imported again, and torch imports much of itself at the first use.
+    What is raised in a deletion, or by who is told of garbage that is collected, is only printed.
+    An import that is cut short leaves a module that can never be imported again, and torch imports
+    much of itself at the first use.
     """
+    told = [getattr(callback, "__code__", None) for callback in gc.callbacks]
     while frame is not None and frame is not owner:
         code = frame.f_code
-        if code.co_name in _DELETING or code.co_filename.startswith("<frozen importlib"):
+        is_lost = code.co_name in _DELETING or code in told  # what is raised there
+        if is_lost or code.co_filename.startswith("<frozen importlib"):
             return True
         frame = frame.f_back
     return False

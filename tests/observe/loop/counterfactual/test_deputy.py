@@ -159,7 +159,7 @@ def test_who_looks_while_it_runs_sees_what_was_answered(monkeypatch) -> None:
     def wait(loss):
         """Wait for the deputy, in the middle of the run."""
         if os.getpid() == OWNER and recorder.steps == 36:
-            assert all(ends(int(child)) for child in children() - before)
+            assert all(ends(int(child), 60) for child in children() - before)
             recorder.live.ask_soon()
         return loss
 
