@@ -41,9 +41,6 @@ SNAPSHOT = "curve_matches_snapshot"  # each type of device has its own, and this
 _TRAINS = re.compile(r"^\w+ = tg\.(Loop|Script|Checkpoint|Schedule)\(", re.MULTILINE)
 _ELSEWHERE = re.compile(r"num_workers|multiprocessing")  # a device does not live in a worker
 NOT_THERE = {  # no accelerator could run them as they are, or the simulated one has no kernel
-    *("loop/guard_packed_and_masked", "loop/guard_padding_of_many_kinds"),  # lengths of the host
-    *("loop/guard_read_at_the_last_token", "loop/guard_last_place_of_packed_rows"),  # as above
-    *("loop/guard_tags_beyond_the_ends", "model/guard_packed_lengths"),  # as above
     *("loop/guard_graph_convolution", "loop/guard_sparse_and_dense"),  # no sparse tensors
     *("loop/guard_arrays_shuffled_apart", "loop/guard_noise_added_to_what_is_stored"),  # of NumPy
     # The step is made, and takes 8 to 22 GiB of the host.
