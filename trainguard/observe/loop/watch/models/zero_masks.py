@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,20 +41,26 @@ class ZeroMasks(Watcher):
     @now_and_then
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look at the products that a loss is made of."""
-        if self.recorder.steps not in _STEPS or loss.grad_fn is None or not loss.is_cpu:
-            return  # elsewhere each mask would be waited for
+        if self.recorder.steps not in _STEPS or loss.grad_fn is None:
+            return
         if self._looks and not self._shapes:
             self.recorder.dismiss(self)
             return
-        nodes = [*autograd_graph.below(loss.grad_fn, _MOST_NODES)]
+        nodes = autograd_graph.below(loss.grad_fn, _MOST_NODES)
         with torch.no_grad():
-            shut = {mask.shape for node in nodes for mask in _masks_of(node, full=False)}
-            # Where all is sent past one of two parts, the other one's mask is full.
-            sent = {mask.shape for node in nodes for mask in _masks_of(node, full=True) if shut}
-        found = {tuple(shape[1:]) or (1,) for shape in shut - sent}  # batches differ in their rows
+            masks = [mask for node in nodes for mask in _masks_of(node)]
+        shapes = [tuple(shape[1:]) or (1,) for shape, *_ in masks]  # batches differ in their rows
+        flags = [flag for _, *both in masks for flag in both]
+        self.recorder.reads.ask(self, flags, partial(self._take, shapes, caller()))
+
+    def _take(self, shapes: list[tuple[int, ...]], source: str, flags: list[torch.Tensor]) -> None:
+        """Keep the shapes of which a mask was shut, and no other one was full."""
+        shut = {shape for shape, flag in zip(shapes, flags[::2], strict=True) if flag}
+        # Where all is sent past one of two parts, the other one's mask is full.
+        found = shut - {shape for shape, flag in zip(shapes, flags[1::2], strict=True) if flag}
         self._shapes = found & self._shapes if self._looks else found
         self._looks += 1
-        self._source = caller()
+        self._source = source
 
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
@@ -67,8 +74,13 @@ class ZeroMasks(Watcher):
             )
 
 
-def _masks_of(node: Node, *, full: bool) -> Iterator[torch.Tensor]:
-    """Yield the constants of a product that are one everywhere, or leave nothing of the rest."""
+def _masks_of(node: Node) -> Iterator[tuple[torch.Size, torch.Tensor, torch.Tensor]]:
+    """
+    Yield the constants of a product: their shape, whether one is shut, and whether it is full.
+
+    A mask that is shut leaves nothing of the rest; one that is full leaves all of it. Each is a
+    tensor where the mask is: elsewhere than on the host it is not waited for.
+    """
     kind = autograd_graph.kind_of(node)
     with suppress(RuntimeError):  # what was changed since cannot be read
         for name in _KEPT.get(kind, ()):
@@ -78,8 +90,6 @@ def _masks_of(node: Node, *, full: bool) -> Iterator[torch.Tensor]:
             if not _LEAST <= mask.numel() <= _LARGEST:
                 continue
             if kind == "MaskedFillBackward":
-                is_meant = bool(mask.all()) and not full
+                yield mask.shape, mask.all(), mask.new_zeros((), dtype=torch.bool)
             else:
-                is_meant = bool((mask == 1).all()) if full else not bool(mask.any())
-            if is_meant:
-                yield mask
+                yield mask.shape, ~mask.any(), (mask == 1).all()
