@@ -233,7 +233,7 @@ def main() -> None:
     """Print all figures."""
     torch.set_num_threads(1)
     print(conditions(), flush=True)
-    dense = window.DENSE  # a third of their later half is watched: all of them are timed
+    dense = window.DENSE  # a third of their later part is watched: all of them are timed
     overhead(f"perceptron, first {dense} steps", small, count=dense - 12, turns=5)
     runs("perceptron, 4000 steps", small, count=4000, turns=3)
     runs("recurrent, 4000 short steps by hand", recurrent, count=4000, turns=3)

@@ -244,7 +244,7 @@ def adapted_weights_are_copies(trace: Trace[Event]) -> Iterator[Finding]:
         between two of its steps; else a note, since a layer may be solved for so on purpose.
     Allows: copies; what is put back; optimizers that go on for the whole run; those that hold the
         parameters themselves; steps without an evaluation.
-    Misses: steps by hand; most steps after the 128th of the optimizer that trains.
+    Misses: steps by hand; most steps after the 96th of the optimizer that trains.
     Why: `detach()` and `data` return the live memory: what is adapted to tasks of validation trains
         the model on them, at a rate of its own, and each task begins where the last one ended.
     Source: documentation of torch.Tensor.detach ("shares the same storage").

@@ -15,7 +15,7 @@ from trainguard.observe.loop.alike_samples import Number, mean_of
 from trainguard.observe.loop.deferred import Deferred
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
-from trainguard.observe.loop.window import DENSE, Forward, Window
+from trainguard.observe.loop.window import DENSE, EVERY, Forward, Window
 from trainguard.observe.tools.local_values import has_memory
 from trainguard.observe.tools.user_line import caller
 
@@ -168,7 +168,7 @@ class Forwards(Watcher):
 
     def so_far(self) -> Iterable[Event]:
         """Return the evaluations that are over; those that every step has are a routine."""
-        steps = min(max(1, self.recorder.steps), DENSE // 2)  # those that are all watched
+        steps = min(max(1, self.recorder.steps), int(EVERY * DENSE))  # those that are all watched
         often = sum(1 for at in self._windows_with if at <= steps) > 0.5 * steps and steps > 2
         for at, columns in enumerate(self._found):
             fetched = self._found[at] = self.recorder.faults.fetch(columns)
