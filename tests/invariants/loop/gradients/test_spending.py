@@ -47,6 +47,19 @@ def test_what_is_left_of_an_epoch(thrown, expected: list, ranks, steps) -> None:
 
 
 @pytest.mark.parametrize(
+    ("left", "expected"),
+    [(lambda i: i % 2 == 1, ["note"]), (lambda i: i % 4 == 3 and i != 131, [])],
+    ids=["ends of epochs", "not each of them"],
+)
+def test_what_is_left_of_epochs_in_a_long_run(left, expected: list, ranks, steps) -> None:
+    """Of steps that are watched at other distances, those must be due that are in vain."""
+    watched = [i for i in range(256) if i < 128 or i % 32 % 3 == 0]
+    more = {"step": lambda k: watched[k], "span": lambda k: 1 if k < 128 else 3, "losses": (1,) * 4}
+    run = steps(len(watched), thrown=lambda k: 2 * left(watched[k]) * (k > 99), **more)
+    assert ranks("gradients_are_spent", run) == expected
+
+
+@pytest.mark.parametrize(
     ("lost", "used", "expected"), [(8, 0, ["broken"]), (7, 0, []), (30, 1, [])]
 )
 def test_a_term_in_vain(lost: float, used: float, expected: list, ranks, steps) -> None:

@@ -83,6 +83,20 @@ def test_modes_that_are_left_alone(more: dict, ranks, steps) -> None:
     assert ranks(TRAINS, [*steps(20, **more), measure()]) == []
 
 
+@pytest.mark.parametrize("length", [1, 11], ids=["one at a time", "several of those watched"])
+def test_modes_that_come_in_turns_in_a_long_run(length: int, ranks, steps) -> None:
+    """Of a run of which one step stands for three, an evaluation now and then explains nothing."""
+
+    def sleeps(i: int) -> bool:
+        """Say whether a step is one of those without dropout."""
+        return i // length % 2 == 1
+
+    more = {"step": lambda i: i if i < 60 else 60 + 3 * (i - 60), "span": lambda i: 1 + 2 * (i > 59)}
+    modes = {"training": lambda i: not sleeps(i), "asleep": lambda i: DROPOUT * sleeps(i)}
+    run = steps(99, **more, **modes)
+    assert ranks(TRAINS, [*run, *(measure(i) for i in range(66, 97, 11))]) == []
+
+
 def test_an_evaluation_in_the_middle_of_each_epoch(judged, steps) -> None:
     """Training mode comes back at the next epoch only: found where it happens more than once."""
     run = steps(20, training=lambda i: i % 10 < 5, asleep=lambda i: DROPOUT * (i % 10 >= 5))

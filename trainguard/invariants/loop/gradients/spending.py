@@ -1,7 +1,7 @@
 """Judgements of what gradients are for: what is computed is used, and by whom it is for."""
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from math import gcd
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, note
@@ -63,8 +63,7 @@ def _left_over(
     """Yield a note where each epoch ends with passes that are cleared before a step is made."""
     full = middle(len(step.losses) for step in made)
     short = [step for step in vain if 0 < step.thrown <= full > 1]
-    gaps = {after.step - before.step for before, after in pairwise(short)}
-    if len(short) == len(vain) >= _LEAST_STEPS and len(gaps) == 1:
+    if len(short) == len(vain) >= _LEAST_STEPS and _come_at_equal_distances(short, made):
         yield note(
             f"`{trace.subject}` clears the gradients of the last passes of each epoch unused",
             course.at(short[0]),
@@ -76,6 +75,13 @@ def _left_over(
             event=short[0],
             source=short[0].thrown_source or short[0].source,
         )
+
+
+def _come_at_equal_distances(some: Sequence[Step], made: Sequence[Step]) -> bool:
+    """Say whether steps come at equal distances, as far as those between them were watched."""
+    first = some[0].step
+    distance = gcd(*(step.step - first for step in some))
+    return len(some) == sum(s.step >= first and (s.step - first) % distance == 0 for s in made)
 
 
 def _describe_term(trace: Trace[Event], probe: Probe) -> Finding:

@@ -42,9 +42,10 @@ def training_mode_is_on(trace: Trace[Event]) -> Iterator[Finding]:
         asleep in it: 2 or more in a row after an evaluation, to the end of the run or more than
         once, where it was in training mode before; all steps of the run (a note).
     Allows: single modules that are put to sleep in a model that is in training mode; models that
-        do not move; batch statistics whose weights are frozen. A last phase that begins without an
+        do not move; batch statistics whose weights are frozen; modes that come in turns, as often
+        without an evaluation between them as with one. A last phase that begins without an
         evaluation is a note.
-    Misses: other modes in turns; dropout that is called as a function.
+    Misses: dropout that is called as a function.
     Why: an evaluation that does not switch back leaves the rest of the run without dropout, and
         with batch statistics that never change again.
     Source: fartashf/vsepp issue 4; facebookresearch/clevr-iep pull request 22.
@@ -63,6 +64,8 @@ def training_mode_is_on(trace: Trace[Event]) -> Iterator[Finding]:
         ]
         left = [switch for switch in pairs if switch.evaluation(trace) is not None]
         lasts = bool(pairs) and pairs[-1].row is rows[-1]
+        if _come_in_turns(trace, rows, left):
+            continue
         if left and (len(left) > 1 or left[-1].row is rows[-1]):
             yield _left_asleep(trace, course, left)
         elif lasts and len(own) == 1:
@@ -96,6 +99,18 @@ class _Switch:
             and _root(e.module) == _root(self.row[0].asleep[0])
         ]
         return between[-1] if between else None
+
+
+def _come_in_turns(
+    trace: Trace[Event], rows: Sequence[tuple[Step, ...]], left: Sequence[_Switch]
+) -> bool:
+    """Say whether a model falls asleep as often with no evaluation before it as with one."""
+    # One step that stands for several, in a long run, does not say that those were alike.
+    if not any(len(switch.row) >= _FEW for switch in left):
+        return bool(left)
+    pairs = [_Switch(before[-1], row) for before, row in pairwise(rows) if _sleeps(row[0])]
+    alone = [pair for pair in pairs if pair.evaluation(trace) is None]
+    return len(pairs) > _FEW and len(alone) >= len(left)
 
 
 def _never_awake(trace: Trace[Event], course: Course) -> Finding:

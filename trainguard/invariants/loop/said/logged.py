@@ -42,7 +42,7 @@ def logged_values_are_true(trace: Trace[Event]) -> Iterator[Finding]:
     Allows: 2e-3 (limit) of the value and what was rounded off; the values of the steps before and
         after; losses of single micro-batches, their sums and means, before or after a division.
     Misses: values that match nothing, as smoothed ones and norms of another order do; names of
-        their own; steps that are thinned out of a long run.
+        their own; what is said after steps of a long run that are not recorded.
     Why: the one number that should warn of an explosion is nothing, and nobody knows.
     Source: Lightning-AI/pytorch-lightning issue 272; pytorch/examples issue 64.
     """
@@ -95,14 +95,21 @@ def find_kind(name: str) -> str:
     return next((kind for kind, names in _NAMES.items() if core in names), "")
 
 
-def _around(course: Course, clock: int) -> list[Step]:
-    """Return the step before a moment, the one after it and the one before both, if all is kept."""
-    index = bisect_left(course.every, clock, key=lambda step: step.clock)
+def _around(course: Course, said: Logged) -> list[Step]:
+    """
+    Return the step before something was said, the one after it and the one before both.
+
+    Of a long run, that before it alone, where it is kept; nothing where that is not known.
+    """
+    index = bisect_left(course.every, said.clock, key=lambda step: step.clock)
     near = course.every[max(0, index - 2) : index + 1]
-    gaps = any(b.step != a.step + 1 for a, b in pairwise(near))
-    if index == 0 or gaps or any(step.span > 1 for step in near):
+    if index == 0:
         return []
     last = course.every[index - 1]
+    if any(b.step != a.step + 1 or b.span > 1 for a, b in pairwise(near)) or last.span > 1:
+        # All steps are counted together, those that were skipped are not.
+        sure = course.alone and not course.by_hand and not any(s.skipped for s in course.every)
+        return [last] if sure and said.step == last.step + 1 else []
     return [last, *(step for step in near if step is not last)]
 
 
@@ -111,7 +118,7 @@ def _look(kind: str, every: Sequence[Course], said: Logged, near: float) -> _Loo
     looks = [
         _compare(kind, steps, said, near)
         for course in every
-        if (steps := [s for s in _around(course, said.clock) if not s.skipped])
+        if (steps := [s for s in _around(course, said) if not s.skipped])
     ]
     true = [look for look in looks if look.fault == "true"]
     alike = len(looks) == len(every) and len({look.fault for look in looks}) == 1

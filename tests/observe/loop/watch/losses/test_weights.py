@@ -134,6 +134,26 @@ def test_a_mean_over_several_values_is_no_multiple() -> None:
         assert (autograd_graph.multiple(values.mean() / 2) == ("values", 0.5)) == found
 
 
+@pytest.mark.parametrize(
+    ("reduce", "found"),
+    [
+        (lambda values: values.sum() / values.numel(), True),
+        (lambda values: values.mean(1).mean(), True),
+        (lambda values: values.sum(1).mean() / 3, True),
+        (lambda values: values.sum(1).mean(), False),
+        (lambda values: values.mean() / 2, False),
+        (lambda values: (values * torch.ones(2, 3)).mean(), False),
+        (lambda values: values.mean() + values.sqrt().mean(), False),
+    ],
+    ids=["sum", "means", "scaled", "over samples", "half", "weighted", "two"],
+)
+def test_a_mean_by_hand_is_known(reduce, found: bool) -> None:
+    """What is a plain mean of the numbers that a loss function returned is one, however made."""
+    values = torch.ones(2, 3, requires_grad=True).exp()
+    autograd_graph.mark(values, "values")
+    assert (autograd_graph.mean_of_several(reduce(values)) == "values") == found
+
+
 def test_the_graph_tells_its_shapes() -> None:
     """What a reduction was given, and what an operation returned, is read from the graph."""
     leaf = torch.ones(5, 1, requires_grad=True)

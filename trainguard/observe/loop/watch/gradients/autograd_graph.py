@@ -15,6 +15,7 @@ Node = Any  # of the graph; torch has no public name that fits all its versions
 _MARK = "trainguard"
 _DIGITS = "0123456789"
 _LOOKED_THROUGH = 3
+_EXACT = 1e-6  # of a mean: what dividing by a count rounds off
 _CONSTANTS = 32  # operations between a loss function and what is handed to backward
 
 # What changes the shape, the dtype or the place of numbers, and not the numbers.
@@ -153,6 +154,31 @@ def last_factor(loss: torch.Tensor) -> float:
             break
         node, factor = before[live[0]][0], factor * float(by)
     return factor
+
+
+def mean_of_several(loss: torch.Tensor) -> Any:
+    """Return the marked value of several numbers that a loss is the plain mean of, or None."""
+    node, factor = loss.grad_fn, 1.0
+    for _ in range(_CONSTANTS):
+        if node is None or token_at(node) is not None:
+            break
+        live = [place for place, (before, _) in enumerate(node.next_functions) if before]
+        by = _times_mean(node, live[0]) if len(live) == 1 else None
+        if by is None:
+            return None
+        node, factor = node.next_functions[live[0]][0], factor * by
+    return token_at(node) if node is not None and abs(factor - 1) <= _EXACT else None
+
+
+def _times_mean(node: Node, place: int) -> float | None:
+    """Return by what an operation multiplies the mean of its input at a place."""
+    kind, count = kind_of(node), elements(node)
+    if kind == "MeanBackward" and count:
+        return 1.0
+    if kind == "SumBackward" and count:
+        return count / max(1, torch.Size(shape_made(node)).numel())
+    by = _constant(node, place)
+    return by if isinstance(by, float) else None
 
 
 def _constant(node: Node, place: int) -> Any:

@@ -134,6 +134,8 @@ class LossFunctions(Watcher):
         self.only = None if found is None or upward else found[0][0]
         if found is not None and found[0][0].reduction in _MEANS:
             self._weight = found[0], found[1] / self.recorder.scaling.of(loss)
+        elif found is None:
+            self._weight = _mean_by_hand(loss)
 
     def after_backward(self, loss: torch.Tensor) -> None:
         """Give the multiple to the optimizers that the loss was given to."""
@@ -256,6 +258,15 @@ class LossFunctions(Watcher):
         surveyed = windows[-1].is_surveyed if windows else True
         if tally.wants(self.recorder.steps, surveyed) and not _capturing(scores):
             tally.check(scores, target)
+
+
+def _mean_by_hand(loss: torch.Tensor) -> tuple[Token, float] | None:
+    """Return which call returned a number for each sample, where a loss is their plain mean."""
+    try:
+        token: Token | None = autograd_graph.mean_of_several(loss)
+    except Exception:  # noqa: BLE001 a constant that was changed since cannot be read
+        return None
+    return (token, 1.0) if token is not None and token[0].reduction == "none" else None
 
 
 def _describe(name: str, original: Callable[..., Any]) -> _Function:
