@@ -91,7 +91,10 @@ def test_modes_that_come_in_turns_in_a_long_run(length: int, ranks, steps) -> No
         """Say whether a step is one of those without dropout."""
         return i // length % 2 == 1
 
-    more = {"step": lambda i: i if i < 60 else 60 + 3 * (i - 60), "span": lambda i: 1 + 2 * (i > 59)}
+    more = {
+        "step": lambda i: i if i < 60 else 60 + 3 * (i - 60),
+        "span": lambda i: 1 + 2 * (i > 59),
+    }
     modes = {"training": lambda i: not sleeps(i), "asleep": lambda i: DROPOUT * sleeps(i)}
     run = steps(99, **more, **modes)
     assert ranks(TRAINS, [*run, *(measure(i) for i in range(66, 97, 11))]) == []

@@ -310,9 +310,9 @@ def loss_inputs_do_not_broadcast(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: loss functions whose input and target have as many elements and different dimensions, so
         that both are expanded in every call; losses by hand that reduce more pairs than there are
-        outputs.
+        outputs, or the terms of N samples times a table of N x N that is made of two vectors.
     Allows: one side expanded to the other; tables of pairs made on purpose from shapes with as many
-        dimensions, such as (N, 1) and (1, N).
+        dimensions, such as (N, 1) and (1, N); weights that are symmetric, or of few values.
     Misses: batches of one sample; losses by hand where nothing was probed.
     Why: (N, 1) against (N,) is a table of all pairs: the model learns to predict the mean.
     Source: pytorch/pytorch issue 16045 and pull request 18349.
@@ -336,6 +336,16 @@ def loss_inputs_do_not_broadcast(trace: Trace[Event]) -> Iterator[Finding]:
                 integer(probe.measured, "elements") + " in the mean",
                 integer(probe.reference, "elements") + ", as many as outputs",
                 why="perhaps (N, 1) against (N,); squeeze the one, or unsqueeze the other",
+                event=probe,
+            )
+        elif probe.probe == "weighed crosswise":
+            yield Finding(
+                f"the loss of `{trace.subject}` weighs the term of each sample by those of all",
+                probe.label,
+                integer(probe.measured, "elements") + " in the mean",
+                integer(probe.reference, "elements") + ", as many as samples",
+                why="weights of (N, 1) against terms of (N,), or an advantage made of both:"
+                " squeeze the one",
                 event=probe,
             )
 

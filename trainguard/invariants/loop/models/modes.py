@@ -267,7 +267,8 @@ def references_are_in_evaluation_mode(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: modules, and parts of those that learn, that most steps call without a graph, on the
         CPU, with dropout or batch statistics awake in them, and of which no number moves from there
         to the end: over 50 steps or more. A note of batch normalisation in a frozen part of a model
-        that learns, whose statistics followed the batches in 16 passes or more.
+        that learns, whose statistics followed the batches in 16 passes or more: one that never
+        learned, or that learned before an optimizer began and stayed as it was from there on.
     Allows: averages of the model, target networks that are updated, and rollouts of a policy, since
         they move; modules that are kept awake in a model in evaluation mode; parts that are thawed.
     Misses: dropout in frozen parts that are called with a graph; parameters that move elsewhere
@@ -298,9 +299,11 @@ def _find_frozen_statistics(trace: Trace[Event]) -> Iterator[Finding]:
     found = [
         probe
         for probe in events(trace, Probe)
-        if probe.probe == "frozen statistics" and _is_in_frozen_part(probe.label, own)
+        if probe.probe == "frozen statistics"
+        and (probe.reference or _is_in_frozen_part(probe.label, own))
     ]
-    if found and any(p.moved and _root(p.name) == _root(found[0].label) for p in own):
+    moved = found and any(p.moved and _root(p.name) == _root(found[0].label) for p in own)
+    if found and (moved or any(probe.reference for probe in found)):
         yield note(
             f"batch statistics of a frozen part of `{trace.subject}` follow the training",
             and_more(probe.label for probe in found),

@@ -95,3 +95,50 @@ def test_only_the_first_steps_are_looked_at() -> None:
 def test_probes_can_be_switched_off() -> None:
     """Without probes nothing is told."""
     assert probes(TABLES["squares"], probe=False) == []
+
+
+def weighed(loss, size: int = 16) -> list[Probe]:
+    """Record a training on terms (size,) of outputs, and return its probes of crossed weights."""
+    torch.manual_seed(0)
+    with Recorder("x") as recorder:
+        train(lambda out, y: loss(out.squeeze(1), y), size=size)
+    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "weighed crosswise"]
+
+
+CROSSED = {
+    "column": lambda out, y: ((out - y) ** 2 * y[:, None].abs()).mean(),
+    "advantage": lambda out, y: -((y - y[:, None].exp()) * out.tanh()).mean(),
+    "sum": lambda out, y: ((y - y[:, None].exp()) * out.tanh()).sum() / 16 + out.square().mean(),
+    "ended": lambda out, y: ((y + (0.9 * (y > 0) - 1) * y[:, None].cos()) * out.sin()).mean(),
+    "clipped": lambda out, y: (
+        -torch.min(out.exp() * y[:, None], out.exp().clamp(0.8, 1.2) * y[:, None]).mean()
+    ),
+}
+WEIGHED = {
+    "own": lambda out, y: ((out - y) ** 2 * y.abs()).mean(),
+    "on purpose": lambda out, y: ((out - y)[None] * y[:, None]).mean(),
+    "one weight": lambda out, y: ((out - y) ** 2 * torch.ones(16, 1)).mean(),
+    "distances": lambda out, y: (out.exp() * (y[:, None] - y).abs()).mean(),
+    "differences": lambda out, y: (out.exp() * (y[:, None] - y)).mean(),
+    "alike": lambda out, y: (out.square() * ((y[:, None] > 0) == (y > 0)).float()).mean(),
+    "mask": lambda out, y: (out.square() * torch.ones(16, 16).tril() * y.abs()).mean(),
+    "kernel": lambda out, y: (out.square() * (y - 3 * y[:, None]).cos().softmax(1)).sum(),
+}
+
+
+@pytest.mark.parametrize("name", CROSSED)
+def test_weights_of_all_samples_are_told(name: str) -> None:
+    """The weights of a sample are its own: a column of them crosses each with all."""
+    (probe,) = weighed(CROSSED[name])
+    assert (probe.measured, probe.reference, probe.label) == (256.0, 16.0, "Sequential")
+
+
+@pytest.mark.parametrize("name", WEIGHED)
+def test_weights_of_pairs_on_purpose_are_not(name: str) -> None:
+    """Distances, masks and kernels weigh pairs, and one weight for all crosses nothing."""
+    assert weighed(WEIGHED[name]) == []
+
+
+def test_few_samples_are_not_crossed() -> None:
+    """A table of four by four is of few vectors by chance."""
+    assert weighed(CROSSED["advantage"], size=4) == []

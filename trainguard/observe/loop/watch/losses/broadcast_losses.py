@@ -1,4 +1,4 @@
-"""Watches for losses, written by hand, that compare every output with every target."""
+"""Watches for losses, written by hand, that compare or weigh every output with every sample's."""
 
 from collections.abc import Iterable
 from math import prod
@@ -30,6 +30,19 @@ _ELEMENTWISE = {
 }
 _JOINTS = {"AddBackward", "DivBackward", "MulBackward"}  # of two parts
 _DIFFERENCES = {"SubBackward", "RsubBackward"}
+_WEIGHED = 48  # nodes from the loss: a policy's has the terms of values and entropies beside it
+_BETWEEN = {  # a product and its mean
+    *_ELEMENTWISE,
+    "AddBackward",
+    "ClampBackward",
+    "MaximumBackward",
+    "MinimumBackward",
+    "SubBackward",
+}
+_LEAST_ROWS, _READ = 8, 64  # of a table: fewer are of few vectors by chance; rows that are read
+_VECTORS = (
+    2  # that a table of pairs is made of: a difference, or one value for now and one for then
+)
 _ON_PURPOSE = {"UnsqueezeBackward", "ExpandBackward", "IndexBackward", "RepeatBackward"}
 
 
@@ -40,13 +53,17 @@ class BroadcastLosses(Watcher):
     A mean or sum over N x N elements is one of pairs where a difference below it has N elements of
     the model's output on one side, nothing that learns on the other, and nobody asked for a table
     by adding a dimension. Differences in which both sides learn are rankings.
+
+    And "weighed crosswise": such a mean of the term of each sample (N) times constants of (N, 1),
+    or times a table of N x N that is made of one or two vectors, as `rewards - values` is.
     """
 
-    makes = ("Probe:broadcast",)
+    makes = ("Probe:broadcast", "Probe:weighed crosswise")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._outputs: dict[int, str] = {}  # sizes of outputs in this window: the module's name
+        self._batches: dict[int, str] = {}  # of how many samples: the same
         self._found: dict[str, Probe] = {}
 
     @now_and_then
@@ -55,8 +72,9 @@ class BroadcastLosses(Watcher):
     ) -> None:
         """Remember how many elements an outermost module returned."""
         if self.recorder.probe and self.recorder.age < _STEPS and forward.gradients:
-            sizes = [t.numel() for t in tensors_in(output) if t.requires_grad and 0 < t.dim() < 3]
-            self._outputs |= {size: forward.module for size in sizes[:8] if size > 1}
+            made = [t for t in tensors_in(output) if t.requires_grad and 0 < t.dim() < 3][:8]
+            self._outputs |= {t.numel(): forward.module for t in made if t.numel() > 1}
+            self._batches |= {len(t): forward.module for t in made if len(t) >= _LEAST_ROWS}
 
     @now_and_then
     def before_backward(self, loss: torch.Tensor) -> None:
@@ -64,21 +82,23 @@ class BroadcastLosses(Watcher):
         if not self._outputs or self._found or loss.grad_fn is None:
             return
         try:
-            count = _pairs(loss, set(self._outputs))
+            count, weighed = _pairs(loss, set(self._outputs)), _weighed(loss, set(self._batches))
             self.looked.add("broadcast")
         except Exception:  # noqa: BLE001 not every version of torch tells the same of its graph
             return
-        if count:
-            step, name = self.recorder.steps, self._outputs[count]
-            source = caller()
+        if count or weighed:
+            name, size = ("weighed crosswise", weighed) if weighed else ("broadcast", count)
+            label = (self._batches if weighed else self._outputs)[size]
+            step, source = self.recorder.steps, caller()
             self._found[source] = make_probe(
-                "broadcast", count * count, count, step=step, label=name, source=source
+                name, size * size, size, step=step, label=label, source=source
             )
 
     @now_and_then
     def after_step(self, window: Window) -> Columns:
         """Forget the outputs of the window."""
         self._outputs.clear()
+        self._batches.clear()
         return {}
 
     def finish(self) -> Iterable[Event]:
@@ -124,6 +144,52 @@ def _compares(loss: torch.Tensor, node: autograd_graph.Node, count: int, depth: 
     if kind not in _ELEMENTWISE or not live or not depth:
         return False
     return all(_compares(loss, before, count, depth - 1) for before, _ in live)
+
+
+def _weighed(loss: torch.Tensor, counts: set[int]) -> int:
+    """Return of how many samples each term is weighed by what belongs to all others; 0 of none."""
+    for node in autograd_graph.below(loss.grad_fn, _WEIGHED) if counts else ():
+        shape = autograd_graph.sizes(node) if autograd_graph.kind_of(node) in _REDUCTIONS else ()
+        square = len(shape) == 2 and shape[0] == shape[1] and shape[0] in counts
+        if square and _weighs_crosswise(loss, node, shape[0], _NEAR):
+            return shape[0]
+    return 0
+
+
+def _weighs_crosswise(
+    loss: torch.Tensor, node: autograd_graph.Node, count: int, depth: int
+) -> bool:
+    """Say whether a table is made of one term for each sample and constants of all of them."""
+    live = _learning(node)
+    for before, output in live if depth else ():
+        size = prod(autograd_graph.shape_after(loss, before, output))
+        own = size == count and autograd_graph.kind_of(before) not in _ON_PURPOSE
+        if own and len(live) == 1 and autograd_graph.kind_of(node) == "MulBackward":
+            first = node.next_functions[0][0] is before
+            weights = autograd_graph.saved(node, "other" if first else "self")
+            return weights is not None and _is_crosswise(weights, count)
+        between = size == count * count and autograd_graph.kind_of(before) in _BETWEEN | {
+            "MulBackward"
+        }
+        if between and _weighs_crosswise(loss, before, count, depth - 1):
+            return True
+    return False
+
+
+def _is_crosswise(weights: torch.Tensor, count: int) -> bool:
+    """Say whether constants are a vector, or a table that was made of few of them, not one mask."""
+    if weights.numel() == count:
+        return bool((weights != weights.reshape(-1)[0]).any())
+    if tuple(weights.shape) != (count, count) or not weights.is_floating_point():
+        return False
+    table = weights.detach()[:_READ, :_READ].double()
+    # Distances, and what is alike in two samples, are of pairs on purpose.
+    paired = torch.equal(table, table.T) or torch.equal(table, -table.T)
+    varies = bool((table != table[:1]).any()) and bool((table != table[:, :1]).any())
+    several = len(table.unique()) > 2 * len(table)
+    rounded = len(table) * torch.finfo(weights.dtype).eps
+    rank = int(torch.linalg.matrix_rank(table, rtol=rounded)) if table.isfinite().all() else count
+    return varies and several and not paired and rank <= _VECTORS
 
 
 def _learning(node: autograd_graph.Node) -> list[tuple[autograd_graph.Node, int]]:

@@ -41,6 +41,38 @@ class _StatisticsLook:
     whole: bool
 
 
+@dataclass(slots=True)
+class _FrozenLayer:
+    """
+    A layer whose scale requires no gradient, with the batches that it has seen and its scale.
+
+    around: the weights of the part that it is in, with their versions; none where that learns.
+    taken: the batches that it has taken in since; stays: whether nothing around it has moved.
+    """
+
+    ref: "weakref.ref[Any]"
+    batches: torch.Tensor
+    scale: torch.Tensor
+    around: "list[tuple[weakref.ref[torch.Tensor], int]]"
+    taken: int = 0
+    stays: bool = False
+
+    def look(self, layer: Any) -> list[torch.Tensor]:
+        """See whether what is around has moved, or may learn again, and return what to read."""
+        weights = [(ref(), version) for ref, version in self.around]
+        self.stays = bool(weights) and all(
+            p is not None and not p.requires_grad and p._version == version  # noqa: SLF001
+            for p, version in weights
+        )
+        # An average that is written to `.data` has the same version.
+        moved = (layer.weight.detach() != self.scale).any()
+        return [layer.num_batches_tracked - self.batches, moved]
+
+    def take(self, numbers: list[torch.Tensor]) -> None:
+        """Take down how many batches there were, and whether the scale has moved."""
+        self.taken, self.stays = int(numbers[0]), self.stays and not bool(numbers[1])
+
+
 class BatchStatistics(Watcher):
     """
     The Probe event "statistics": a mean of 0 and a variance of 1 in an evaluation, as at first.
@@ -50,7 +82,8 @@ class BatchStatistics(Watcher):
 
     And the Probe event "alone": how many passes learn from one sample by its own statistics,
     against the samples of the others. And "frozen statistics": batches that a layer has taken in
-    whose scale requires no gradient.
+    whose scale requires no gradient; reference is 1 where the part that it is in has not moved
+    since either.
     """
 
     makes = ("Probe:statistics", "Probe:alone", "Probe:frozen statistics")
@@ -65,7 +98,8 @@ class BatchStatistics(Watcher):
         self._found: dict[str, Probe] = {}
         self._samples: dict[str, list[int]] = {}  # passes, those with one sample, and the most
         self._alone: dict[str, str] = {}  # where one sample was learned from first
-        self._frozen: list[tuple[weakref.ref[Any], torch.Tensor, str]] = []  # with batches at first
+        self._frozen: dict[str, _FrozenLayer] = {}
+        self._passes: dict[str, tuple[int, int]] = {}  # of each module since an optimizer began
 
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
@@ -76,16 +110,7 @@ class BatchStatistics(Watcher):
         known = self._samples.setdefault(forward.module, [0, 0, 0])
         known[0] += 1
         known[2] = max(known[2], forward.samples)
-        if known[0] == _FROZEN_AT:
-            self._frozen += [
-                (
-                    weakref.ref(layer),
-                    layer.num_batches_tracked.clone(),
-                    self.recorder.names.module(layer),
-                )
-                for layer in _batch_norms(module)
-                if layer.training and layer.affine and not layer.weight.requires_grad
-            ][:_LOOKS]
+        self._follow_frozen(forward.module, module)
         if forward.samples == 1 < known[2] and any(p.training for p in _batch_norms(module)):
             known[1] += 1
             self._alone.setdefault(forward.module, caller(4))
@@ -114,10 +139,34 @@ class BatchStatistics(Watcher):
             if _OFTEN * alone <= passes:
                 yield make_probe("alone", alone, most, label=name, source=source)
         self.looked |= {"alone"} if self._samples else set()
-        for ref, before, name in self._frozen:
-            passes = int(layer.num_batches_tracked - before) if (layer := ref()) else 0
-            if passes >= _FROZEN_PASSES:
-                yield make_probe("frozen statistics", passes, label=name)
+        for name, frozen in self._frozen.items():
+            if frozen.taken >= _FROZEN_PASSES:
+                yield make_probe("frozen statistics", frozen.taken, frozen.stays, label=name)
+
+    def _follow_frozen(self, name: str, module: nn.Module) -> None:
+        """Look at frozen layers ever more rarely, anew where another optimizer has begun."""
+        # What learned with one optimizer may be frozen before the next one begins.
+        stage, (began, passes) = self.recorder.stages[-1], self._passes.get(name, (0, 0))
+        passes = passes + 1 if began == stage else 1
+        self._passes[name] = stage, passes
+        since = passes - _FROZEN_AT
+        if not since:
+            self._look_for_frozen(module)
+        elif since >= _FROZEN_PASSES and not since & (since - 1) and self._frozen:
+            for layer in _batch_norms(module):
+                frozen = self._frozen.get(self.recorder.names.module(layer))
+                if frozen is not None and frozen.ref() is layer:
+                    self.recorder.reads.ask(self, frozen.look(layer), frozen.take)
+
+    def _look_for_frozen(self, module: nn.Module) -> None:
+        """Take down the layers that are awake in a part of a module whose weights are frozen."""
+        for layer in _batch_norms(module):
+            name = self.recorder.names.module(layer)
+            awake = layer.training and layer.affine and not layer.weight.requires_grad
+            if awake and (len(self._frozen) < _LOOKS or name in self._frozen):
+                around = _part_around(module, layer)
+                scale, batches = layer.weight.detach().clone(), layer.num_batches_tracked.clone()
+                self._frozen[name] = _FrozenLayer(weakref.ref(layer), batches, scale, around)
 
     def _look(self, forward: Forward, module: nn.Module, layers: list[nn.Module]) -> None:
         """Tell of a layer whose statistics are still those that it was made with."""
@@ -170,6 +219,21 @@ def _batch_norms(module: nn.Module) -> list[Any]:
     """Return the layers of a module that keep batch statistics."""
     kept = [m for m in module.modules() if isinstance(m, _BATCH_NORM) and m.track_running_stats]
     return [m for m in kept if m.running_mean is not None and m.num_batches_tracked is not None]
+
+
+def _part_around(
+    module: nn.Module, layer: nn.Module
+) -> "list[tuple[weakref.ref[torch.Tensor], int]]":
+    """Return the weights of the innermost part that has some around a layer, if all are frozen."""
+    names = [name for name, inner in module.named_modules() if inner is layer]
+    part = names[0] if names else ""
+    while part:
+        part = part.rpartition(".")[0]
+        weights = [p for p in module.get_submodule(part).parameters() if p.dim() > 1]
+        if weights or not part:
+            learns = any(p.requires_grad for p in weights)
+            return [] if learns else [(weakref.ref(p), p._version) for p in weights]  # noqa: SLF001
+    return []
 
 
 def _numbers_of(layers: list[Any]) -> torch.Tensor:
