@@ -3,7 +3,7 @@
 import pytest
 
 from trainguard.core.finding import Rank
-from trainguard.events.loop import Evaluation, Parameter
+from trainguard.events.loop import Evaluation, Parameter, Probe
 
 TRAINS = "training_mode_is_on"
 EVALUATES = "evaluation_mode_is_on"
@@ -223,3 +223,11 @@ def test_edges(name: str, judged, steps) -> None:
     """No run, one step, and healthy evaluations say nothing."""
     for run in ([], steps(1), sleeping(steps, since=0, count=1), [measure(), *steps(20)]):
         assert judged(name, run) == []
+
+
+@pytest.mark.parametrize(("stays", "expected"), [(1.0, ["note"]), (0.0, [])])
+def test_statistics_of_what_learned_before_it_was_frozen(stays, expected, ranks, steps) -> None:
+    """A note where the part has not moved since, nor learns again."""
+    moved = Parameter(name="Net.body.fc.weight", trainable=True, learns=False, moved=True)
+    probe = Probe(probe="frozen statistics", measured=32, reference=stays, label="Net.body.norm")
+    assert ranks("references_are_in_evaluation_mode", [*steps(20), moved, probe]) == expected

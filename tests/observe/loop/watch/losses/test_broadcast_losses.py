@@ -108,6 +108,7 @@ def weighed(loss, size: int = 16) -> list[Probe]:
 CROSSED = {
     "column": lambda out, y: ((out - y) ** 2 * y[:, None].abs()).mean(),
     "advantage": lambda out, y: -((y - y[:, None].exp()) * out.tanh()).mean(),
+    "hits": lambda out, y: -(((y > 0).float() - y[:, None].exp()) * out.tanh()).mean(),
     "sum": lambda out, y: ((y - y[:, None].exp()) * out.tanh()).sum() / 16 + out.square().mean(),
     "ended": lambda out, y: ((y + (0.9 * (y > 0) - 1) * y[:, None].cos()) * out.sin()).mean(),
     "clipped": lambda out, y: (

@@ -186,7 +186,7 @@ def _is_crosswise(weights: torch.Tensor, count: int) -> bool:
     # Distances, and what is alike in two samples, are of pairs on purpose.
     paired = torch.equal(table, table.T) or torch.equal(table, -table.T)
     varies = bool((table != table[:1]).any()) and bool((table != table[:, :1]).any())
-    several = len(table.unique()) > 2 * len(table)
+    several = len(set(table.flatten().tolist())) > len(table)
     rounded = len(table) * torch.finfo(weights.dtype).eps
     rank = int(torch.linalg.matrix_rank(table, rtol=rounded)) if table.isfinite().all() else count
     return varies and several and not paired and rank <= _VECTORS

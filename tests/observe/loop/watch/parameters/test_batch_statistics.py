@@ -1,0 +1,81 @@
+"""Batch statistics of what was frozen after it had learned."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.recorder import Recorder
+
+
+def fit(learns: nn.Module, call: Callable[[torch.Tensor], torch.Tensor], steps: int = 40) -> None:
+    """Train some parameters with an optimizer of their own."""
+    optimizer = torch.optim.Adam(learns.parameters(), lr=1e-3)
+    for _ in range(steps):
+        F.cross_entropy(call(torch.randn(16, 6)), torch.randint(0, 3, (16,))).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def build() -> tuple[nn.Module, nn.Module]:
+    """Return a backbone with batch statistics that has learned and is frozen, and a new head."""
+    backbone = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    fit(backbone, backbone, 20)
+    return backbone.requires_grad_(requires_grad=False), nn.Linear(3, 3)
+
+
+def within_the_model() -> None:
+    """Train the head of one model."""
+    backbone, head = build()
+    fit(head, nn.Sequential(backbone, head))
+
+
+def apart() -> None:
+    """Train a head that is called by itself."""
+    backbone, head = build()
+    fit(head, lambda inputs: head(backbone(inputs)))
+
+
+def asleep() -> None:
+    """Train a head on a backbone in evaluation mode."""
+    backbone, head = build()
+    fit(head, nn.Sequential(backbone.eval(), head))
+
+
+def thawed() -> None:
+    """Train all once the head has warmed up."""
+    backbone, head = build()
+    model = nn.Sequential(backbone, head)
+    fit(head, model)
+    fit(model.requires_grad_(requires_grad=True), model)
+
+
+def averaged() -> None:
+    """Let the frozen part follow another one, by its data."""
+    teacher, head = build()
+    student, _ = build()
+
+    def follow(inputs: torch.Tensor) -> torch.Tensor:
+        """Move the teacher, and learn from it."""
+        for kept, own in zip(teacher.parameters(), student.parameters(), strict=True):
+            kept.data.add_(0.1 * torch.ones_like(own.data))
+        return head(teacher(inputs))
+
+    fit(head, follow)
+
+
+@pytest.mark.parametrize(
+    ("train", "stays"),
+    [(within_the_model, [1.0]), (apart, [1.0]), (asleep, []), (thawed, [0.0]), (averaged, [0.0])],
+)
+def test_statistics_of_what_was_frozen_later(train: Callable[[], None], stays: list[float]) -> None:
+    """They are told with whether what is around them stays as it was, too."""
+    torch.manual_seed(0)
+    with Recorder("x") as recorder:
+        train()
+    found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "frozen statistics"]
+    assert [probe.reference for probe in found] == stays
+    assert all(probe.measured >= 16 for probe in found)
