@@ -302,7 +302,10 @@ class Probe(Event):
         which any did), "left behind" (steps up to the end in which only what is in no optimizer got
         gradients), "epsilon" (the least share of a group's elements whose averaged gradients are
         below the epsilon, of all looks; reference is the epsilon, step how many looks), "stacked"
-        (the width between two linear layers in a row, against the larger one around them).
+        (the width between two linear layers in a row, against the larger one around them),
+        "weighed crosswise" (a mean of N x N terms, in which each sample's is weighed by what is of
+        all others; reference is N), "one target" (the steps looked at in which all losses that
+        train an output had one target; reference is how many losses, the label the target).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

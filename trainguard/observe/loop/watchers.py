@@ -22,6 +22,7 @@ from trainguard.observe.loop.watch.losses.averaged_weights import AveragedWeight
 from trainguard.observe.loop.watch.losses.blended_classes import BlendedClasses
 from trainguard.observe.loop.watch.losses.broadcast_losses import BroadcastLosses
 from trainguard.observe.loop.watch.losses.constant_predictions import ConstantPredictions
+from trainguard.observe.loop.watch.losses.constant_targets import ConstantTargets
 from trainguard.observe.loop.watch.losses.cosines import Cosines
 from trainguard.observe.loop.watch.losses.crossed_columns import CrossedColumns
 from trainguard.observe.loop.watch.losses.ignored_classes import IgnoredClasses
@@ -133,6 +134,7 @@ _ALL: tuple[type[Watcher], ...] = (
     PaddingRows,
     AttendedPadding,
     AttentionAxes,
+    ConstantTargets,
     Cosines,
     CrossedColumns,
     PairTables,

@@ -8,12 +8,13 @@ from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import portion
 from trainguard.events.base import Event
 from trainguard.events.fit import BaselineFit, Skill
-from trainguard.events.loop import Evaluation, Step
+from trainguard.events.loop import Evaluation, Probe, Step
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import FITS, SKILLS
-from trainguard.invariants.loop.wording import events, percent, rates_rise
+from trainguard.invariants.loop.evidence import FITS, SKILLS, either, has_probe
+from trainguard.invariants.loop.wording import courses, events, percent, rates_rise
 from trainguard.invariants.wording import number
 
+_LEAST_LOOKS, _LEAST_STEPS = 8, 32  # looks, and the step of the last: buffers may fill up first
 _LEAST_CALLS = 48  # as many steps as the shortest runs that were seen to learn took to do so
 _BEATEN = 0.98  # of the constant's loss: nothing that has learned ended above it in the corpus
 _WORSE = 2.0  # times the constant's loss: no noise of a rate or of a batch explains that
@@ -134,22 +135,31 @@ def _is_conclusive(fit: BaselineFit) -> bool:
     return fit.calls >= _LEAST_CALLS and _mean(fit.constants, 0.75, 1) > least
 
 
-@invariant("loop", evidence=FITS)
+@invariant("loop", evidence=either(FITS, has_probe("one target", "-")))
 def targets_vary(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A model that tells classes apart is shown more than one of them.
 
     Judges: losses of three classes or more that were called 48 times or more, where a parameter of
         the model has a row for each class: whether all targets that count, at all places with as
-        many classes, were of one class.
+        many classes, were of one class. Of cross entropies, also of two classes or of single
+        probabilities: two losses or more that train the bias of an output, which nothing else
+        trains, and of which all had one target in 8 steps that were looked at, or more. A note
+        where there is one optimizer.
     Allows: places of a batch as targets, as contrastive losses have them; two classes, of which one
-        may be what is left out elsewhere.
-    Misses: targets of one class that are joined by a few others.
+        may be what is left out elsewhere; an output with a single loss, such as that of ends which
+        have not come yet; what a part of a loss that is written by hand trains too.
+    Misses: targets of one class that are joined by a few others; outputs without a bias.
     Why: labels that were taken after their tokens were masked, or read from the wrong column, are
-        learned at once, with an accuracy of 1.
+        learned at once, with an accuracy of 1. A critic that is told that what was made is real
+        says so of everything.
     Source: huggingface/transformers' data collator for masked language models, which clones the
-        labels before it masks the inputs.
+        labels before it masks the inputs; SerezD/vqvae-vqgan-pytorch-lightning issue 3.
     """
+    for probe in events(trace, Probe):
+        enough = probe.measured >= _LEAST_LOOKS and probe.step >= _LEAST_STEPS
+        if probe.probe == "one target" and enough:
+            yield _describe_one_target(trace, probe)
     fits = [f for f in events(trace, BaselineFit) if f.classes >= _SEVERAL]
     for fit in fits:
         others = {other.single for other in fits if other.classes == fit.classes}
@@ -163,6 +173,21 @@ def targets_vary(trace: Trace[Event]) -> Iterator[Finding]:
                 " changed in place, or another column was read",
                 event=fit,
             )
+
+
+def _describe_one_target(trace: Trace[Event], probe: Probe) -> Finding:
+    """Return the finding about an output that all losses pull to one number."""
+    several = len(courses(trace)) > 1
+    return Finding(
+        f"all losses that train an output of `{trace.subject}` have one and the same target",
+        f"{probe.reference:g} losses, of which this is the last",
+        number(float(probe.label)) + f" in all of {probe.measured:g} steps that were looked at",
+        "another one for some samples",
+        why="the output learns to say that of everything: what was made, or drawn, may"
+        " be meant to have another target, such as zeros_like",
+        rank=Rank.BROKEN if several else Rank.NOTE,
+        event=probe,
+    )
 
 
 @invariant("loop", evidence=FITS)
