@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from trainguard.events.fit import BaselineFit, Skill
-from trainguard.events.loop import Evaluation
+from trainguard.events.loop import Evaluation, Probe
 
 BEATS = "loss_beats_constant_prediction"
 FOLLOWS = "outputs_follow_inputs"
@@ -136,3 +136,20 @@ def skill(right: int, **more) -> Skill:
 def test_evaluations_at_chance(others: list, more: dict, expected: list, ranks, steps) -> None:
     """Where the model has learned what can be generalised, some evaluation must show it."""
     assert ranks("evaluation_beats_chance", [*steps(60), *others, fit(**more)]) == expected
+
+
+@pytest.mark.parametrize(
+    ("looks", "last", "others", "expected"),
+    [
+        (9, 40, ["SGD", "Adam"], ["broken"]),
+        (9, 40, ["SGD"], ["note"]),
+        (7, 40, ["SGD"], []),
+        (9, 8, ["SGD"], []),
+    ],
+    ids=["several optimizers", "one", "few looks", "a beginning"],
+)
+def test_an_output_with_one_target(looks, last, others, expected, ranks, steps) -> None:
+    """Where a model is trained against another one, all of its targets are hardly one."""
+    run = [step for name in others for step in steps(60, optimizer=name)]
+    probe = Probe(probe="one target", measured=looks, reference=2, step=last, label="1")
+    assert ranks("targets_vary", [*run, probe]) == expected

@@ -164,6 +164,14 @@ def test_a_table_in_a_loss_by_hand(judged) -> None:
         assert judged(PAIRS, [fine]) == []
 
 
+def test_weights_of_all_samples(judged) -> None:
+    """An advantage of all pairs weighs each log-probability by what is of other samples."""
+    probe = Probe(probe="weighed crosswise", measured=1024, reference=32, label="Net")
+    (finding,) = judged(PAIRS, [probe])
+    assert finding.summary == "the loss of `train` weighs the term of each sample by those of all"
+    assert (finding.measured, finding.rank) == ("1024 elements in the mean", Rank.BROKEN)
+
+
 @pytest.mark.parametrize("name", [BALANCED, TWICE, PAIRS])
 def test_edges(name: str, judged, steps) -> None:
     """No run, steps alone, and a term of which nothing is known."""

@@ -1,6 +1,7 @@
 """The judge of logged values."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import inf, nan
 
 import pytest
@@ -261,6 +262,16 @@ def test_what_was_thinned_out_is_not_judged(judged, steps) -> None:
     assert judged(TRUE, [*run, *say(run, lambda _: 0.0)]) == []
     gaps = steps(20, step=lambda i: 4 * i)
     assert judged(TRUE, [*gaps, *say(gaps, lambda _: 0.0)]) == []
+
+
+def test_what_is_said_right_after_a_step_that_was_kept(ranks, steps) -> None:
+    """It is known which step it belongs to, though those around it are not."""
+    run = steps(20, span=4, step=lambda i: 4 * i)
+    after = [replace(said, step=1 + 4 * i) for i, said in enumerate(say(run, lambda _: 0.0))]
+    assert ranks(TRUE, [*run, *after]) == ["broken"]
+    assert ranks(TRUE, [*run, *(replace(said, step=said.step + 1) for said in after)]) == []
+    hand = [replace(step, optimizer="by hand") for step in run]
+    assert ranks(TRUE, [*hand, *after]) == []
 
 
 @pytest.mark.parametrize(
