@@ -305,7 +305,8 @@ class Probe(Event):
         (the width between two linear layers in a row, against the larger one around them),
         "weighed crosswise" (a mean of N x N terms, in which each sample's is weighed by what is of
         all others; reference is N), "one target" (the steps looked at in which all losses that
-        train an output had one target; reference is how many losses, the label the target).
+        train an output had one target; reference is how many losses, the label the target),
+        "itself" (calls of a loss function that compare what has no graph with itself).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

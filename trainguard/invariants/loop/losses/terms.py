@@ -60,8 +60,12 @@ def components_are_balanced(trace: Trace[Event]) -> Iterator[Finding]:
 
 @invariant(
     "loop",
-    evidence=has_answer(
-        "terms without a graph", "nothing without a graph was added to a loss that was asked about"
+    evidence=either(
+        has_answer(
+            "terms without a graph",
+            "nothing without a graph was added to a loss that was asked about",
+        ),
+        has_probe("itself", "-"),
     ),
 )
 def terms_have_a_graph(trace: Trace[Event]) -> Iterator[Finding]:
@@ -70,7 +74,9 @@ def terms_have_a_graph(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: steps that a forked child made again up to the backward pass, as they are and with other
         parameters: numbers without a graph, or one for each sample, that are added to what is
-        handed to backward, and are then other numbers. What is found is a note.
+        handed to backward, and are then other numbers. What is found is a note. Broken is a loss
+        function of torch that compares what has no graph with itself, in each of its first 8 calls
+        where graphs are built, if something without a graph is added to a loss; else a note.
     Allows: constants, and what is made of targets, of a teacher, or of parameters that are frozen;
         numbers that were detached as such, to be reported; what is made of weights that multiply
         what learns, such as the entropy of responsibilities.
@@ -81,6 +87,9 @@ def terms_have_a_graph(trace: Trace[Event]) -> Iterator[Finding]:
     Source: Shazeer et al., Outrageously Large Neural Networks (arXiv 1701.06538), appendix A: the
         number of samples of an expert is a discrete quantity, and needs a smooth estimator.
     """
+    for probe in events(trace, Probe):
+        if probe.probe == "itself":
+            yield _describe_itself(trace, probe)
     for answer in answers_to(trace, "terms without a graph"):
         if answer.measured > 0:
             plain, other = answer.numbers
@@ -95,6 +104,20 @@ def terms_have_a_graph(trace: Trace[Event]) -> Iterator[Finding]:
                 source=answer.smallest or answer.source,
             )
             return
+
+
+def _describe_itself(trace: Trace[Event], probe: Probe) -> Finding:
+    """Return the finding about a term that compares something with itself."""
+    return Finding(
+        f"a loss of `{trace.subject}` compares what does not learn with itself",
+        "both sides of one call",
+        "the same, and without a graph, " + portion(probe.measured, probe.measured, "times"),
+        "one side of what learns",
+        why="perhaps both sides were made from a teacher's output, and one was to be made from that"
+        " of its student",
+        rank=Rank.BROKEN if probe.reference else Rank.NOTE,
+        event=probe,
+    )
 
 
 @invariant(
