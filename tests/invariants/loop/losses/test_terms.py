@@ -236,3 +236,10 @@ def test_noise_of_another_scale(judged) -> None:
     assert (finding.at, finding.rank, finding.source) == ("step 1", Rank.BROKEN, LINE)
     assert str(finding.measured).endswith("takes for a variance")
     assert judged("noise_has_the_scale_of_its_divergence", [WhatIf(**asked, measured=0.0)]) == []
+
+
+@pytest.mark.parametrize(("added", "expected"), [(1, ["broken"]), (0, ["note"])])
+def test_a_target_that_is_compared_with_itself(added: float, expected: list, ranks, steps) -> None:
+    """A term of a loss that is nothing is a fault, what is measured so may be a mistake."""
+    probe = Probe(probe="itself", measured=8, reference=added, source=LINE)
+    assert ranks("terms_have_a_graph", [*steps(20), probe]) == expected
