@@ -143,13 +143,13 @@ def targets_vary(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: losses of three classes or more that were called 48 times or more, where a parameter of
         the model has a row for each class: whether all targets that count, at all places with as
         many classes, were of one class. Of cross entropies, also of two classes or of single
-        probabilities: two losses or more that train the bias of an output, which nothing else
+        probabilities: two losses or more that train the layer of an output, which nothing else
         trains, and of which all had one target in 8 steps that were looked at, or more. A note
         where there is one optimizer.
     Allows: places of a batch as targets, as contrastive losses have them; two classes, of which one
         may be what is left out elsewhere; an output with a single loss, such as that of ends which
         have not come yet; what a part of a loss that is written by hand trains too.
-    Misses: targets of one class that are joined by a few others; outputs without a bias.
+    Misses: targets of one class that are joined by a few others; products as scores of pairs.
     Why: labels that were taken after their tokens were masked, or read from the wrong column, are
         learned at once, with an accuracy of 1. A critic that is told that what was made is real
         says so of everything.

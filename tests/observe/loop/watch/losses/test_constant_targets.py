@@ -72,6 +72,19 @@ def test_what_is_pulled_elsewhere_too_is_not(name: str) -> None:
     assert probes(SOUND[name]) == []
 
 
-def test_outputs_without_a_bias_are_left_alone() -> None:
-    """They are scores of pairs, say, that no constant fits."""
-    assert probes(of_lines, bias=False) == []
+def test_outputs_without_a_bias_are_told_too() -> None:
+    """The weight of their layer is known instead."""
+    assert len(probes(of_lines, bias=False)) == 1
+
+
+def test_scores_of_pairs_are_left_alone() -> None:
+    """They are made by no layer of their own."""
+
+    def of_pairs(critic, real, made, step):
+        """Return the losses of products."""
+        codes = critic(real)
+        return 2 * BCE(codes @ codes.T, torch.ones(16, 16)) + BCE(
+            codes @ codes.T, torch.ones(16, 16)
+        )
+
+    assert probes(of_pairs, width=4) == []

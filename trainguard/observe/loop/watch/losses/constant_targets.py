@@ -21,14 +21,14 @@ _PLACES = 16  # outputs that are followed
 _LOOKS = 64  # steps in which the targets of one are looked at: what is one in all of them stays so
 _NODES = 2**12  # of what is beside the loss functions: in more, anything may be learned
 _NEAR = 8  # operations between a loss function and the layer that made its input
-_LAYERS = {"AddmmBackward", "ConvolutionBackward", "AddBackward", "LinearBackward"}
+_LAYERS = {"AddBackward", "AddmmBackward", "ConvolutionBackward", "LinearBackward", "MmBackward"}
 _BETWEEN = autograd_graph.SAME | {"SigmoidBackward", "SelectBackward", "SliceBackward"}
 
 
 @dataclass(slots=True)
 class _Output:
     """
-    The bias of the layer that makes an output, and the targets of all losses that it is given to.
+    The bias, or the weight, of the layer that makes an output, and the targets of all its losses.
 
     value: the one that all of them were; nan where they differ. lines: of the calls. together: the
     most calls between two passes backward. steps: those that were looked at. held: by an optimizer.
@@ -124,19 +124,27 @@ class ConstantTargets(Watcher):
 
 
 def _bias_of(scores: torch.Tensor) -> torch.Tensor | None:
-    """Return the bias of the layer that made the input of a loss; None where there is none."""
+    """Return the bias, or else the weight, of the layer that made a loss's input; None of none."""
     node = scores.grad_fn
     for _ in range(_NEAR):
         if node is None:
             return None
         kind = autograd_graph.kind_of(node)
         if kind in _LAYERS:
-            leaves = [getattr(before, "variable", None) for before, _ in node.next_functions]
-            return next((leaf for leaf in leaves if leaf is not None and leaf.dim() == 1), None)
+            leaves = [_leaf_at(before) for before, _ in node.next_functions]
+            return min((p for p in leaves if p is not None), key=torch.Tensor.dim, default=None)
         if kind not in _BETWEEN:
             return None
         node = node.next_functions[0][0]
     return None
+
+
+def _leaf_at(node: autograd_graph.Node) -> torch.Tensor | None:
+    """Return the leaf that a node stands for, or turns around."""
+    if node is not None and autograd_graph.kind_of(node) == "TBackward":
+        node = node.next_functions[0][0]
+    leaf: torch.Tensor | None = getattr(node, "variable", None)
+    return leaf
 
 
 def _single(target: torch.Tensor) -> float:
