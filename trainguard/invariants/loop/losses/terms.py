@@ -373,35 +373,6 @@ def loss_inputs_do_not_broadcast(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop", evidence=has_probe("weight", "no log-probability of a choice was in a loss"))
-def advantages_are_constants(trace: Trace[Event]) -> Iterator[Finding]:
-    """
-    The weight of a log-probability does not learn from being its weight.
-
-    Judges: losses in which the log-probability of a given choice is multiplied by something that
-        gets a gradient, and that a squared or absolute error in the same loss fits to its targets:
-        in all of the steps looked at in which there was such a log-probability, 3 or more. Only in
-        runs that draw samples of torch.distributions.
-    Allows: weights without gradients; weights that nothing else fits, such as learned ones.
-    Misses: terms that go backward one after the other; actions that something else draws.
-    Why: the policy is to follow the critic's values, and these are to follow the returns. Without
-        detach() the policy's term moves the values to where likely actions seem better.
-    Source: Farama-Foundation/Gymnasium issue 1494; astariul/encode-attend-navigate-pytorch issue 2.
-    """
-    for probe in events(trace, Probe):
-        if probe.probe == "weight" and _FEW <= probe.measured == probe.reference:
-            name = f"`{probe.label}`" if probe.label else "the weight of a log-probability"
-            yield Finding(
-                f"the policy's loss of `{trace.subject}` trains the values that it is weighted by",
-                f"{name}, by which log-probabilities are multiplied",
-                "gets a gradient from that, besides that of the error that fits it, in "
-                + portion(probe.measured, probe.reference, "losses"),
-                "a constant",
-                why=f"detach {name} in the policy's term; the error of the values keeps its graph",
-                event=probe,
-            )
-
-
 @invariant("loop", evidence=has_probe("ignored", "no loss was told of a class to ignore"))
 def classes_are_not_ignored(trace: Trace[Event]) -> Iterator[Finding]:
     """

@@ -1,10 +1,10 @@
-"""Judgements of the weights that a loss gives to classes, and to samples."""
+"""Judgements of the weights that a loss gives to classes, to samples and to choices."""
 
 from collections.abc import Iterator, Sequence
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
-from trainguard.core.measure import integer
+from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.fit import BaselineFit
 from trainguard.events.loop import Probe
@@ -17,6 +17,7 @@ _POWERS = (1.0, 0.5)  # of how often a class comes, by which weights are made
 _EXACT, _CLOSE = 1.02, 1.2  # times: what counts of a part of the data are off, of 2 classes or more
 _UNLIKE = 1.5  # times that weights of another order are off, at least
 _LEAST = 8  # samples of the rarest class
+_LEAST_LOSSES = 3  # with a log-probability that is weighed
 
 WEIGHTS = some(BaselineFit, "no loss was given weights of classes", lambda fit: fit.weights)
 
@@ -136,5 +137,34 @@ def sample_weights_weigh_samples(trace: Trace[Event]) -> Iterator[Finding]:
                 why='reduction="none" is missing: easy samples are told apart from hard ones before'
                 " the mean",
                 rank=Rank.NOTE,
+                event=probe,
+            )
+
+
+@invariant("loop", evidence=has_probe("weight", "no log-probability of a choice was in a loss"))
+def advantages_are_constants(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The weight of a log-probability does not learn from being its weight.
+
+    Judges: losses in which the log-probability of a given choice is multiplied by something that
+        gets a gradient, and that a squared or absolute error in the same loss fits to its targets:
+        in all of the steps looked at in which there was such a log-probability, 3 or more. Only in
+        runs that draw samples of torch.distributions.
+    Allows: weights without gradients; weights that nothing else fits, such as learned ones.
+    Misses: terms that go backward one after the other; actions that something else draws.
+    Why: the policy is to follow the critic's values, and these are to follow the returns. Without
+        detach() the policy's term moves the values to where likely actions seem better.
+    Source: Farama-Foundation/Gymnasium issue 1494; astariul/encode-attend-navigate-pytorch issue 2.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "weight" and _LEAST_LOSSES <= probe.measured == probe.reference:
+            name = f"`{probe.label}`" if probe.label else "the weight of a log-probability"
+            yield Finding(
+                f"the policy's loss of `{trace.subject}` trains the values that it is weighted by",
+                f"{name}, by which log-probabilities are multiplied",
+                "gets a gradient from that, besides that of the error that fits it, in "
+                + portion(probe.measured, probe.reference, "losses"),
+                "a constant",
+                why=f"detach {name} in the policy's term; the error of the values keeps its graph",
                 event=probe,
             )
