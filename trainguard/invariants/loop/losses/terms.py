@@ -113,8 +113,7 @@ def _describe_itself(trace: Trace[Event], probe: Probe) -> Finding:
         "both sides of one call",
         "the same, and without a graph, " + portion(probe.measured, probe.measured, "times"),
         "one side of what learns",
-        why="perhaps both sides were made from a teacher's output, and one was to be made from that"
-        " of its student",
+        why="perhaps both are of a teacher, and one was to be of its student",
         rank=Rank.BROKEN if probe.reference else Rank.NOTE,
         event=probe,
     )
@@ -367,8 +366,7 @@ def loss_inputs_do_not_broadcast(trace: Trace[Event]) -> Iterator[Finding]:
                 probe.label,
                 integer(probe.measured, "elements") + " in the mean",
                 integer(probe.reference, "elements") + ", as many as samples",
-                why="weights of (N, 1) against terms of (N,), or an advantage made of both:"
-                " squeeze the one",
+                why="weights of (N, 1) against terms of (N,), or made of both: squeeze the one",
                 event=probe,
             )
 
