@@ -34,6 +34,7 @@ _SHARED = (
     "draws",
     "begun",
     "buffers",
+    "states",
     "shares",
     "sizes",
     "tensor",

@@ -31,6 +31,7 @@ class ReplicaSums(Event):
     draws: a number for what each generator has drawn between two of the first steps; 0 for nothing.
     steps, sums: after which steps (-1: before the first one), and the sums there.
     buffers: likewise one sum of all buffers, where nobody keeps those alike; empty elsewhere.
+    states: likewise one sum of what the optimizer keeps (momenta, steps), 0 where that is nothing.
     shares: of what is sharded only that is summed of which several processes hold the same: who
         holds each ("0:2:1"), with "plain" behind it where nothing but the mesh of others says so.
     sizes: their norms at the last look. tensor: the group of tensor parallelism; "" elsewhere.
@@ -47,6 +48,7 @@ class ReplicaSums(Event):
     steps: tuple[int, ...] = ()
     sums: tuple[tuple[int, ...], ...] = ()
     buffers: tuple[int, ...] = ()
+    states: tuple[int, ...] = ()
     shares: tuple[str, ...] = ()
     sizes: tuple[float, ...] = ()
     tensor: str = ""
@@ -236,6 +238,7 @@ class RankCourse(Event):
     looks: tuple[int, ...] = ()
     sums: tuple[str, ...] = ()
     buffers: tuple[int, ...] = ()
+    states: tuple[int, ...] = ()
     shares: tuple[str, ...] = ()
     sizes: tuple[float, ...] = ()
     tensor: str = ""

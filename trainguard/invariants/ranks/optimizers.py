@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding
-from trainguard.core.measure import number, portion
+from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import number, portion, ranks_text
 from trainguard.events.ranks import RankCourse
 from trainguard.events.trace import Trace
 from trainguard.invariants.ranks.wording import (
@@ -28,13 +28,16 @@ def _lacks_scales(trace: Trace[Any]) -> str:
 @invariant("ranks", evidence=evidence)
 def optimizers_agree(trace: Trace[Any]) -> Iterator[Finding]:
     """
-    Replicas are stepped with the same learning rates, in the same groups.
+    Replicas are stepped with the same learning rates, in the same groups, and from the same state.
 
-    Judges: the rates of all parameter groups in each step, in processes that are replicas and made
-        equally many steps.
-    Allows: nothing.
-    Misses: momentum and other settings of groups; an optimizer's state, except by the parameters.
-    Why: a scheduler that is advanced by one process's loss, length or clock lets replicas part.
+    Judges: the rates of all parameter groups in each step, and checksums of what the optimizer
+        keeps (momenta, steps) where parameters are looked at, in processes that are replicas and
+        made equally many steps. A note where the parameters stay the same all the same.
+    Allows: nothing. A state that each process has a part of (ZeroRedundancyOptimizer).
+    Misses: momentum and other settings of groups; a state lost on the way, which is judged by the
+        parameters.
+    Why: a scheduler that is advanced by one process's loss, length or clock lets replicas part, and
+        so does an optimizer that one process alone has loaded.
     Source: post-mortems, row D8; pytorch#104336.
     """
     for group in replicas(trace):
@@ -47,6 +50,7 @@ def optimizers_agree(trace: Trace[Any]) -> Iterator[Finding]:
                 _rates_text,
                 "perhaps a scheduler is told what only one process knows, or advanced more often",
             )
+            yield from _compare_states(trace, group)
 
 
 @invariant("ranks", evidence=_lacks_scales)
@@ -71,6 +75,27 @@ def scale_is_shared(trace: Trace[Any]) -> Iterator[Finding]:
                 number,
                 "perhaps an overflow is looked for before the gradients are averaged",
             )
+
+
+def _compare_states(trace: Trace[Any], group: ReplicaGroup) -> Iterator[Finding]:
+    """Yield a finding where optimizers keep something else, at the first look or in all of them."""
+    apart, length = partings(group.courses, lambda course: course.states)
+    looks = group.courses[0].looks
+    known = [i for i in apart if looks[i] < 0 or all(c.states[i] for c in group.courses)]
+    if not known:
+        return
+    odd = odd_ones([course.states[known[0]] for course in group.courses], ranks_of(group.courses))
+    step, begins = looks[known[0]], looks[known[0]] < 0
+    part, _ = partings(group.courses, lambda course: course.sums)
+    yield Finding(
+        f"the optimizers of `{trace.subject}` keep different states",
+        f"before the first step, {ranks_text(odd)}" if begins else group.at(step, odd),
+        portion(len(known), length, "looks") + " found different bits",
+        "the same bits in all processes",
+        why="perhaps one process alone has loaded a checkpoint" if begins else "",
+        rank=Rank.BROKEN if part else Rank.NOTE,
+        source=group.courses[0].source,
+    )
 
 
 def _compare(

@@ -16,7 +16,7 @@ from trainguard.events.ranks import GENERATORS, ReplicaSums
 from trainguard.observe.loop.watch.runs.random_numbers import RandomNumbers, state_of
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
-from trainguard.observe.loop.window import Window
+from trainguard.observe.loop.window import Window, gradient_of
 from trainguard.observe.tools.fingerprint import sum_bits
 from trainguard.observe.tools.groups import find_groups, find_shares, group_text
 from trainguard.observe.tools.heap import living
@@ -47,6 +47,7 @@ class _Summed:
     steps: list[int] = field(default_factory=list)
     sums: list[torch.Tensor] = field(default_factory=list)
     buffers: list[torch.Tensor] = field(default_factory=list)
+    states: list[torch.Tensor] = field(default_factory=list)
     shares: dict[int, str] = field(default_factory=dict)  # by places among the parameters
     sizes: list[torch.Tensor] = field(default_factory=list)
     tensor: str = ""
@@ -57,13 +58,16 @@ class _Summed:
             return parameters
         return [parameters[i] for i in self.shares if i < len(parameters)]
 
-    def keep(self, step: int, sums: torch.Tensor, buffers: torch.Tensor | None) -> None:
+    def keep(
+        self, step: int, sums: torch.Tensor, buffers: torch.Tensor | None, state: torch.Tensor
+    ) -> None:
         """Keep the sums of a step, and ever fewer of a long run: the same ones in each process."""
         self.steps.append(step)
         self.sums.append(sums)
+        self.states.append(state)
         self.buffers += [buffers] if buffers is not None else []
         if len(self.steps) > _LOOKS:
-            for column in (self.steps, self.sums, self.buffers):
+            for column in (self.steps, self.sums, self.states, self.buffers):
                 del column[_FIRST::2]
 
 
@@ -120,6 +124,7 @@ class Replicas(Watcher):
                     steps=tuple(summed.steps),
                     sums=tuple(tuple(row) for row in _numbers(summed.sums)),
                     buffers=tuple(_numbers(summed.buffers)),
+                    states=tuple(_numbers(summed.states)),
                     shares=tuple(summed.shares.values()),
                     sizes=tuple(map(float, summed.sizes)),
                     tensor=summed.tensor,
@@ -170,7 +175,26 @@ class Replicas(Watcher):
         sums = _fold([sum_bits(p) for p in held], _SUMS)
         if sums is not None:
             summed.sizes = _measure(held) if summed.sharded else []
-            summed.keep(step, sums, buffers[0] if buffers is not None else None)
+            state = _sum_state(window, held)
+            summed.keep(step, sums, buffers[0] if buffers is not None else None, state)
+
+
+def _sum_state(window: Window, held: list[torch.Tensor]) -> torch.Tensor:
+    """
+    Return one sum of what an optimizer keeps of its parameters; 0 where it keeps nothing.
+
+    Nothing either where it keeps something of some that have a gradient, and not of others: each
+    process of ZeroRedundancyOptimizer has the state of its own part.
+    """
+    optimizer = window.optimizer() if window.optimizer is not None else None
+    of_each = getattr(optimizer, "state", {})
+    stepped = [parameter for parameter in held if gradient_of(parameter) is not None]
+    tensors: list[torch.Tensor] = []
+    if all(parameter in of_each for parameter in stepped):
+        slots = [value for parameter in stepped for value in of_each[parameter].values()]
+        tensors = [value for value in slots if isinstance(value, torch.Tensor)]
+    total = _fold([sum_bits(tensor) for tensor in tensors], 1)
+    return torch.zeros((), dtype=torch.int64) if total is None else total[0]
 
 
 def _find_wrapper(window: Window) -> DistributedDataParallel | None:
