@@ -357,6 +357,8 @@ class Scheduler(Event):
     length, setting: after how many advances its schedule is over, 0 where that is unknown or where
         another scheduler has it for a part, and the setting that says so ("T_max").
     base: the rates that it multiplies with what a function returns (LambdaLR); empty elsewhere.
+    settings: a checksum of what it was made with; 0 where that is a function, or it is a part.
+    turns: the first and the last of its advances, among those of all schedulers from 1 on.
     mode: "min" or "max" where it is told a metric (ReduceLROnPlateau); expression: what the line
         that advances it tells it ("val_loss"), as far as that is a plain name.
     metrics: what it was told, each with the clock; the first 256.
@@ -371,6 +373,8 @@ class Scheduler(Event):
     length: int = 0
     setting: str = ""
     base: tuple[float, ...] = ()
+    settings: int = 0
+    turns: tuple[int, int] = (0, 0)
     mode: str = ""
     expression: str = ""
     metrics: tuple[tuple[int, float], ...] = ()

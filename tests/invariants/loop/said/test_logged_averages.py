@@ -69,6 +69,7 @@ def test_terms_of_samples_divided_by_batches_are_found(judged, steps) -> None:
     [
         ([total / 10 for total in totals()], ["broken"]),
         ([total / 3 for total in totals()], ["broken"]),
+        ([total / 5 for total in totals()], ["broken"]),
         ([sum(totals()[: n + 1]) / 4 for n in range(4)], ["broken"]),
         ([sum(totals()[: n + 1]) / 4 / (n + 1) for n in range(4)], ["broken"]),
         (totals(), ["note"]),

@@ -1,6 +1,7 @@
 """Judgements of when a scheduler is advanced, and of what its function returns."""
 
 from collections.abc import Iterator
+from itertools import combinations
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
@@ -13,6 +14,8 @@ from trainguard.invariants.loop.wording import Course, count, courses, events, l
 from trainguard.invariants.wording import number
 
 _FEW_CALLS = 5
+_FEW_TURNS = 2  # advances of two schedulers, from which on it is seen that they come in turns
+_ALIKE = ("name", "settings", "optimizer", "calls")
 _TOO_OFTEN = 1.5  # calls for each step, from which on it is no matter of order
 _ROUNDING = 1e-6
 _TINY_FACTOR = 0.02  # no warmup or decay is at its highest so far below its base rate
@@ -45,6 +48,44 @@ def scheduler_follows_optimizer(trace: Trace[Event]) -> Iterator[Finding]:
         if mostly(course.steps, _before_step) or (finished and _leads(scheduler, course)):
             often = scheduler.calls > _TOO_OFTEN * count(course.every)
             yield (_advanced_often if often else _advanced_early)(trace, course, scheduler)
+
+
+def _lacks_optimizers(trace: Trace[Event]) -> str:
+    """Return why no optimizer could go without a scheduler, or nothing."""
+    missing = SCHEDULERS(trace)
+    return missing or ("" if len(courses(trace)) > 1 else "one optimizer alone made steps")
+
+
+@invariant("loop", evidence=_lacks_optimizers)
+def schedulers_drive_their_own_optimizers(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Two schedulers that are alike do not drive one optimizer, while another one has none.
+
+    Judges: schedulers of one class with the same settings and optimizer, which are advanced in
+        turns and equally often, twice at least, where another optimizer that steps has none.
+    Allows: schedulers that are chained (other classes or settings), or made one after the other; a
+        run of one optimizer; optimizers that each keep their rate.
+    Misses: functions (LambdaLR); schedulers whose settings differ as well; rates set by hand.
+    Why: the rate of one falls twice as fast as is planned, and that of the other one never.
+    Source: Lornatang/ESRGAN-PyTorch issue 39.
+    """
+    made = [s for s in events(trace, Scheduler) if s.settings and s.calls >= _FEW_TURNS]
+    driven = {s.optimizer for s in events(trace, Scheduler)}
+    idle = [c for c in courses(trace) if c.optimizer not in driven and not c.by_hand]
+    for one, other in combinations(made, 2):
+        alike = all(getattr(one, key) == getattr(other, key) for key in _ALIKE)
+        in_turns = max(one.turns[0], other.turns[0]) < min(one.turns[1], other.turns[1])
+        if idle and one.optimizer and alike and in_turns:
+            yield Finding(
+                f"two schedulers of `{trace.subject}` drive one optimizer, and another has none",
+                f"{one.optimizer}, {one.name}",
+                integer(2, "schedulers") + f" of the same settings, none of {idle[0].optimizer}",
+                integer(1, "scheduler") + " of each",
+                why=f"perhaps one of them was to be made with {idle[0].optimizer}",
+                event=other,
+                source=other.source,
+            )
+            return
 
 
 def _advanced_early(trace: Trace[Event], course: Course, scheduler: Scheduler) -> Finding:

@@ -33,9 +33,9 @@ def logged_averages_are_true(trace: Trace[Event]) -> Iterator[Finding]:
         training losses ("train", "mean_loss") by the steps since they were said before, where one
         loss function was called for each batch: most of 3 values or more match a known mistake,
         and none the truth. The mistakes: the sum of means divided by the number of samples, by the
-        number of training batches, or by one batch too few; sums over samples divided by the number
-        of batches; a sum or a mean that goes on from one to the next; sums divided by the batch
-        size of training. The sum itself and the loss of the last batch are notes.
+        number of training batches, or by one batch too few or too many; sums over samples divided
+        by the number of batches; a sum or a mean that goes on from one to the next; sums divided by
+        the batch size of training. The sum itself and the loss of the last batch are notes.
     Allows: 2e-3 (limit) of the value and what was rounded off; means over batches or samples, the
         best so far, and, in training, the loss of any step.
     Misses: losses of several terms, what is said once for each batch, evaluations with gradients,
@@ -215,6 +215,7 @@ def _mistakes(
         if not now.each:
             yield "training", now.total / divisors["training"]
             yield "short", now.total / (now.count - 1)
+            yield "long", now.total / (now.count + 1)
             yield "sum", now.total
             yield "last", now.last
 
@@ -241,6 +242,10 @@ _FAULTS = {
     "short": (
         "is divided by one batch less than there were",
         "an index that begins at zero may be taken for the number of batches",
+    ),
+    "long": (
+        "is divided by one batch more than there were",
+        "a counter may begin at one, or be advanced once more than batches are seen",
     ),
     "sum": ("is the sum over its batches", "divide by their number: it grows with the data"),
     "last": ("is that of the last batch only", "add up the losses of all batches"),

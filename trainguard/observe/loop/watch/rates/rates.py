@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import wraps
 from types import FrameType
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch.optim import Optimizer
@@ -38,7 +39,8 @@ class _SchedulerHistory:
     full: whether the rates are those of the optimizer when it was made, as before any warmup.
     plan: after how many advances its schedule is over, and the setting that says so.
     base: the rates that it multiplies. placed: whether it was told at which epoch it is.
-    part: whether another scheduler is made of it. mode, expression, metrics: as in a Scheduler.
+    part: whether another scheduler is made of it. settings, turns, mode, expression, metrics: as
+        in a Scheduler.
     """
 
     name: str
@@ -48,8 +50,10 @@ class _SchedulerHistory:
     full: bool = False
     plan: tuple[int, str] = (0, "")
     base: tuple[float, ...] = ()
+    settings: int = 0
     calls: int = 0
     early: int = 0
+    turns: tuple[int, int] = (0, 0)
     placed: bool = False
     part: bool = False
     mode: str = ""
@@ -69,6 +73,7 @@ class Rates(Watcher):
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._seen: dict[int, _SchedulerHistory] = {}
+        self._advances = 0  # of all schedulers
         self._depth = 0  # above zero inside a constructor or another scheduler
         self._last: dict[int, tuple[Window, float, float]] = {}  # the rate in force, and the base
 
@@ -108,6 +113,8 @@ class Rates(Watcher):
                 length=0 if seen.part or seen.placed else seen.plan[0],
                 setting=seen.plan[1],
                 base=seen.base,
+                settings=0 if seen.part else seen.settings,
+                turns=seen.turns,
                 mode=seen.mode,
                 expression=seen.expression,
                 metrics=tuple(seen.metrics),
@@ -186,6 +193,7 @@ class Rates(Watcher):
                 _begins_full(scheduler),
                 plan_length(scheduler),
                 _base_rates(scheduler),
+                _sum_settings(scheduler),
             )
         return seen
 
@@ -223,6 +231,8 @@ class Rates(Watcher):
             part = self._know(inner)
             part.calls, part.part = part.calls + 1, True
         seen.calls += 1
+        self._advances += 1
+        seen.turns = seen.turns[0] or self._advances, self._advances
         self._seen[id(scheduler)] = self._seen.pop(id(scheduler))  # the latest stands last
         return seen
 
@@ -239,6 +249,18 @@ def _base_rates(scheduler: Any) -> tuple[float, ...]:
         return ()
     rates = [number_of(rate) for rate in scheduler.base_lrs]
     return tuple(rate for rate in rates if isinstance(rate, float))
+
+
+def _sum_settings(scheduler: Any) -> int:
+    """Return a checksum of what a scheduler was made with; 0 of a function, or an unknown kind."""
+    try:
+        made = scheduler.state_dict()
+    except Exception:  # noqa: BLE001 whatever somebody's scheduler keeps
+        return 0
+    if any("lambda" in name for name in made):
+        return 0
+    own = {name: made[name] for name in sorted(made) if not name.startswith("_")}
+    return crc32(f"{type(scheduler).__name__} {own}".encode())
 
 
 def _base_rate(optimizer: Optimizer) -> float:
