@@ -174,3 +174,24 @@ def test_of_a_long_run_some_steps_are_recorded(train, monkeypatch: pytest.Monkey
     for column in ("trained", "order", "received"):
         assert {getattr(s, column, 0) for s in late} == {getattr(s, column, 0) for s in early}
     assert all(s.losses and len(s.losses) == len(early[0].losses) for s in late)
+
+
+@pytest.mark.parametrize("cleared", [True, False])
+def test_what_is_not_finite_is_named(cleared: bool) -> None:
+    """By the last parameter of the model, also where gradients are cleared before the step ends."""
+    weight, bias = parameters = leaves()
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+
+    def train() -> None:
+        """Climb, faster and faster."""
+        for inputs, target in batches(40):
+            (1e18 * F.mse_loss(inputs @ weight + bias, target)).backward()
+            descend(parameters, [p.grad for p in parameters], rate=-1.0)
+            if cleared:
+                optimizer.zero_grad()
+
+    with Recorder("x") as recorder:
+        train()
+    steps = [event for event in recorder.trace if isinstance(event, Step)]
+    assert not recorder.trace.conditions.get("faults")
+    assert any("gradient of" in step.culprit or "output" in step.culprit for step in steps)

@@ -74,17 +74,25 @@ class Gradients(Watcher):
         name_of, count = self.recorder.names.parameter, window.norms.shape[0]
         # Those on the CPU are read before the step is over, so that nothing is kept by a reference.
         here = window.norms.is_cpu
-        name_at = None if here else _namer(window.gradients(), name_of)
+        name_at = None if here else _namer(_stepped(window, count), name_of)
 
         def culprit(each: list[float]) -> str:
             """Return the last of the model whose gradient is not finite: it had it first."""
             if isfinite(sum(each)):
                 return ""
             bad = [i for i, norm in zip(range(count), each, strict=False) if norm - norm != 0]
-            named = name_at or _namer(window.gradients(), name_of)
+            named = name_at or _namer(_stepped(window, count), name_of)
             return f"gradient of `{named(bad[-1])}`" if bad else ""
 
         return {"culprit": Deferred(window.norms, culprit)}
+
+
+def _stepped(window: Window, count: int) -> list[torch.Tensor]:
+    """Return the parameters that so many gradients were of, also where a step by hand has ended."""
+    stepped = [parameter for parameter, _ in window.gradients()]
+    if len(stepped) == count:
+        return stepped
+    return window.parameters if len(window.parameters) == count else []
 
 
 def norms(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
@@ -139,7 +147,7 @@ def global_norm(each: Iterable[float]) -> float:
 
 def _largest_among(pairs: list[_Pair], name_of: Namer) -> Callable[[list[float]], str]:
     """Return what names the parameter with the largest norm, or nothing where all are zero."""
-    name_at = _namer(pairs, name_of)
+    name_at = _namer([parameter for parameter, _ in pairs], name_of)
 
     def named(each: list[float]) -> str:
         """Return the name."""
@@ -149,14 +157,14 @@ def _largest_among(pairs: list[_Pair], name_of: Namer) -> Callable[[list[float]]
     return named
 
 
-def _namer(pairs: list[_Pair], name_of: Namer) -> Callable[[int], str]:
+def _namer(parameters: list[torch.Tensor], name_of: Namer) -> Callable[[int], str]:
     """Return what names a parameter by its place, and keeps none of them alive."""
     # Numbers of an accelerator come a step later, when their model may be gone.
-    parameters = [weakref.ref(parameter) for parameter, _ in pairs]
+    refs = [weakref.ref(parameter) for parameter in parameters]
 
     def named(place: int) -> str:
         """Return the name."""
-        parameter = parameters[place]()
+        parameter = refs[place]() if place < len(refs) else None
         return "a parameter that is gone" if parameter is None else name_of(parameter)
 
     return named
