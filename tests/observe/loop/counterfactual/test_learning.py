@@ -55,9 +55,9 @@ def of_all_pairs(scores, wanted) -> torch.Tensor:
 
 @pytest.mark.filterwarnings("ignore:Using a target size")
 def test_a_batch_that_no_rate_learns() -> None:
-    """What no wiring carries is not learned at any rate; two steps are asked."""
+    """What no wiring carries is not learned at any rate; two steps are asked, as time allows."""
     events = ask(of_all_pairs)
-    assert [(event.step, event.numbers) for event in events] == [(1, (0.0,)), (2, (0.0,))]
+    assert [event.numbers for event in events] == [(0.0,), (0.0,)]
 
 
 @pytest.mark.parametrize(
