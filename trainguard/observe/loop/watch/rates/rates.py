@@ -252,15 +252,22 @@ def _base_rates(scheduler: Any) -> tuple[float, ...]:
 
 
 def _sum_settings(scheduler: Any) -> int:
-    """Return a checksum of what a scheduler was made with; 0 of a function, or an unknown kind."""
-    try:
-        made = scheduler.state_dict()
-    except Exception:  # noqa: BLE001 whatever somebody's scheduler keeps
+    """
+    Return a checksum of the plain values that a scheduler was made with; 0 where one is a function.
+
+    Its own `state_dict` is not called, and no tensor is read: rates on an accelerator may be some.
+    """
+    own = {name: vars(scheduler)[name] for name in sorted(vars(scheduler)) if name[:1] != "_"}
+    if any("lambda" in name or callable(value) for name, value in own.items()):
         return 0
-    if any("lambda" in name for name in made):
-        return 0
-    own = {name: made[name] for name in sorted(made) if not name.startswith("_")}
-    return crc32(f"{type(scheduler).__name__} {own}".encode())
+    plain = {name: value for name, value in own.items() if _is_plain(value)}
+    return crc32(f"{type(scheduler).__name__} {plain}".encode())
+
+
+def _is_plain(value: Any) -> bool:
+    """Say whether a value is a number or a word, or a few of them (milestones)."""
+    entries = value if isinstance(value, list | tuple | dict) else [value]
+    return all(isinstance(entry, int | float | str) for entry in entries)
 
 
 def _base_rate(optimizer: Optimizer) -> float:
