@@ -17,6 +17,7 @@ from tests.test_how_to import change
 from trainguard.command.memory.target import load_file
 from trainguard.core.catalogue import catalogue
 from trainguard.core.settings import Settings
+from trainguard.events.counterfactual import WhatIf
 from trainguard.judging.judge import Observations, applicable, devices_present, verdict
 from trainguard.judging.verdict import Verdict
 from trainguard.observe.loop.counterfactual import asking, forking
@@ -97,6 +98,14 @@ def faults(verdicts: list[Verdict], observations: Observations) -> set[str]:
     return {str(fault) for trace in traces for fault in trace.conditions.get("faults", ())}
 
 
+def given_up(verdicts: list[Verdict], observations: Observations) -> list[str]:
+    """Return which questions had no answer, and why: what they would have shown is not found."""
+    runs = {id(v.subject): v for v in verdicts if v.invariant.family == "loop"}
+    traces = [observations.trace(v.subject, v.config, v.invariant) for v in runs.values()]
+    asked = [event for trace in traces for event in trace if isinstance(event, WhatIf)]
+    return [f"{e.question}: {e.reason}" for e in asked if e.outcome == "given up"]
+
+
 @pytest.fixture(autouse=True)
 def _enough_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """
@@ -104,9 +113,7 @@ def _enough_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Neither are threads that other tests have left in this process, with which no child is made.
     """
-    monkeypatch.setattr(asking, "_CREDIT", 10.0)
-    monkeypatch.setattr(asking, "_PATIENCE", 10.0)
-    monkeypatch.setattr(asking, "_SHORT", 10**6)
+    monkeypatch.setattr(asking, "_CREDIT", asking._MOST)
     left = {t.name for t in threading.enumerate() if t is not threading.main_thread()}
     monkeypatch.setattr(forking, "_IDLE", forking._IDLE | left)
     monkeypatch.setitem(counters, "frames", Counter())  # what other fixtures have compiled
@@ -121,9 +128,8 @@ def test_a_broken_fixture_breaks_what_it_says(name: str) -> None:
     breaks = {v.invariant.name for v in verdicts if v.outcome == "broken"}
     notes = {v.invariant.name for v in verdicts if v.notes} - breaks
     assert faults(verdicts, observations) == set()
-    texts = "\n\n".join(
-        render_verdict(v) for v in verdicts if v.invariant.name not in module.BREAKS
-    )
+    said = [render_verdict(v) for v in verdicts if v.invariant.name not in module.BREAKS]
+    texts = "\n\n".join([*filter(None, said), *given_up(verdicts, observations)])
     assert (breaks, notes) == (module.BREAKS, getattr(module, "NOTES", set())), texts
     assert [words for verdict in verdicts for words in unread_numbers(verdict)] == []
     found = [v for v in verdicts if v.findings]

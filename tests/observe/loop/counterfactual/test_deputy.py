@@ -39,9 +39,8 @@ def slowly(loss):
 OWNER = os.getpid()
 
 
-def test_the_training_goes_on(monkeypatch) -> None:
+def test_the_training_goes_on() -> None:
     """It makes steps while a deputy asks; what that has asked by the end is told."""
-    monkeypatch.setattr(asking, "_PATIENCE", 10.0)
     before, beside = children(), []
 
     def note(loss):
@@ -57,7 +56,6 @@ def test_the_training_goes_on(monkeypatch) -> None:
 
 def test_a_deputy_goes_on_to_the_next_steps(monkeypatch) -> None:
     """What one answer does not settle is asked again at the same steps in every run."""
-    monkeypatch.setattr(asking, "_PATIENCE", 10.0)
     monkeypatch.setattr(forking, "starves", lambda child, began: False)
     events = ask(between=lambda loss: 2 * loss.detach() - loss)  # climbs
     rises = [(step, word) for step, word, _ in told(events) if word == "the same batch again"]
@@ -67,7 +65,6 @@ def test_a_deputy_goes_on_to_the_next_steps(monkeypatch) -> None:
 @pytest.mark.parametrize("is_busy", [False, True])
 def test_what_needs_a_second_answer(is_busy, monkeypatch) -> None:
     """On a busy machine it has that before anything that takes many steps is asked."""
-    monkeypatch.setattr(asking, "_PATIENCE", 10.0)
     monkeypatch.setattr(asking, "_CREDIT", 10.0)
     monkeypatch.setattr(forking, "starves", lambda child, began: is_busy)
     events = ask(middle=lambda hidden: hidden + hidden.mean(0))
@@ -79,7 +76,6 @@ def test_what_needs_a_second_answer(is_busy, monkeypatch) -> None:
 @pytest.mark.parametrize("credit", [10.0, 0.05])
 def test_a_machine_that_has_no_time(credit, monkeypatch) -> None:
     """Children that get none have the usual priority then, within a share of the run's time."""
-    monkeypatch.setattr(asking, "_PATIENCE", 10.0)
     monkeypatch.setattr(asking, "_CREDIT", credit)
     monkeypatch.setattr(forking, "starves", lambda child, began: True)
     with Recorder("x") as recorder:
@@ -94,6 +90,7 @@ def test_a_machine_that_has_no_time(credit, monkeypatch) -> None:
 def test_how_long_a_run_waits(short, monkeypatch) -> None:
     """One of many steps waits for a share of what it took, a short one for answers."""
     monkeypatch.setattr(asking, "_SHORT", short)
+    monkeypatch.setattr(asking, "_CREDIT", 0.05)
     end, waits = Deputy.end, []
 
     def note(deputy, patience, wait):

@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainguard.events.counterfactual import WhatIf
-from trainguard.observe.loop.counterfactual import asking
 from trainguard.observe.loop.recorder import Recorder
 
 TURNS = itertools.count()
@@ -32,12 +31,6 @@ def ask(loss_of=F.mse_loss, rate=0.05, *, width=32, targets=None, make=torch.opt
             optimizer.step()
     asked = (event for event in recorder.trace if isinstance(event, WhatIf))
     return [event for event in asked if event.question == "one batch learned"]
-
-
-@pytest.fixture(autouse=True)
-def _enough_time(monkeypatch) -> None:
-    """Let all questions be asked."""
-    monkeypatch.setattr(asking, "_CREDIT", 10.0)
 
 
 @pytest.mark.parametrize(("rate", "learns"), [(0.05, 1.0), (1e-4, 100.0), (1e-12, math.inf)])

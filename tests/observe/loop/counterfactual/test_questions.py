@@ -9,7 +9,6 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainguard.events.counterfactual import WhatIf
-from trainguard.observe.loop.counterfactual import asking
 from trainguard.observe.loop.counterfactual.question import Contrast, Shrinking
 from trainguard.observe.loop.recorder import Recorder
 
@@ -164,9 +163,8 @@ def test_steps_that_help() -> None:
     assert list(event.numbers) == sorted(event.numbers, reverse=True)
 
 
-def test_steps_that_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_that_harm() -> None:
     """Asked three times, early and later, where there is time for it."""
-    monkeypatch.setattr(asking, "_CREDIT", 10.0)
     events = repeat(negate)
     assert [event.step for event in events] == [1, 2, 5]
     assert {(event.measured, event.reference) for event in events} == {(8.0, 8.0)}
