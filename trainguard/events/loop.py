@@ -306,7 +306,9 @@ class Probe(Event):
         "weighed crosswise" (a mean of N x N terms, in which each sample's is weighed by what is of
         all others; reference is N), "one target" (the steps looked at in which all losses that
         train an output had one target; reference is how many losses, the label the target),
-        "itself" (calls of a loss function that compare what has no graph with itself).
+        "itself" (calls of a loss function that compare what has no graph with itself), "leaf loss"
+        (passes backward at a line that begin at a leaf, all of them; reference is how many passes
+        reached an optimizer).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

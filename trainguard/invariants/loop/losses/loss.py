@@ -6,9 +6,9 @@ from math import isfinite, isinf
 
 from trainguard.core.catalogue import SOON, invariant
 from trainguard.core.finding import Finding, Rank, note
-from trainguard.core.measure import Measure, integer, portion
+from trainguard.core.measure import Measure, at_step, integer, portion
 from trainguard.events.base import Event
-from trainguard.events.loop import Evaluation, Step
+from trainguard.events.loop import Evaluation, Probe, Step
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import LOSSES
 from trainguard.invariants.loop.wording import (
@@ -92,20 +92,24 @@ def loss_depends_on_parameters(trace: Trace[Event]) -> Iterator[Finding]:
     The loss depends on the parameters that the optimizer holds.
 
     Judges: each optimizer that no backward pass of the whole run gave a gradient, though backward
-        ran before each of its steps.
+        ran before each of its steps. Where others reach an optimizer: lines at which all passes
+        backward, 8 or more, begin at a number that has no graph and was made to require a gradient.
     Allows: steps whose backward passes belong to another optimizer, as long as one step of the
-        run has a gradient; where other optimizers learn, fewer than 10 steps are a note.
+        run has a gradient; where other optimizers learn, fewer than 10 steps are a note. Numbers
+        that stay the same, as stand-ins do for a batch without targets; those that are learned, or
+        have a hook.
     Misses: a loss of which only a part is cut off: every_trainable_parameter_moves names that.
     Why: a loss that is wrapped in a new tensor, detached or computed without gradients can be
         made to require one: backward runs, nothing moves, and nothing complains.
     Source: PyTorch, torch.tensor (it warns where it copies a tensor, which has no graph then).
     """
-    every = courses(trace)
+    every, found = courses(trace), False
     for course in every:
         steps = course.steps
         if course.by_hand or not steps or not all(_reaches_nothing(s) for s in steps):
             continue
         others = any(step.received for other in every for step in other.every)
+        found = True
         yield Finding(
             f"the loss of `{trace.subject}` reaches no parameter of its optimizer",
             course.at(steps[0]) + " and all after it",
@@ -115,6 +119,22 @@ def loss_depends_on_parameters(trace: Trace[Event]) -> Iterator[Finding]:
             rank=Rank.NOTE if others and count(steps) < FOR_GOOD else Rank.BROKEN,
             event=steps[0],
         )
+    for probe in () if found else events(trace, Probe):
+        if probe.probe == "leaf loss" and probe.reference:
+            yield _describe_leaf(trace, probe)
+
+
+def _describe_leaf(trace: Trace[Event], probe: Probe) -> Finding:
+    """Return the finding about a loss that goes backward, and has no graph."""
+    return Finding(
+        f"a loss of `{trace.subject}` goes backward and has no graph",
+        at_step(probe.step) + " and all after it",
+        integer(int(probe.measured), "passes") + " backward, which reach no parameter",
+        "a graph of what it was computed from",
+        why="it is wrapped in a new tensor, or detached, and then made to require a gradient: what"
+        " it was computed from gets none",
+        event=probe,
+    )
 
 
 def _reaches_nothing(step: Step) -> bool:
