@@ -23,6 +23,7 @@ class WhatIf(Event):
     measured, reference: the number that the answer is about, and what it is held against.
     numbers: all of them, where the answer is a row (the losses of one batch, again and again).
     smallest: the smallest edit that shows it, in words, and what changes.
+    enters: the first module or function in whose result an influence is seen, and the line.
     step: optimizer steps that had been made; label: what was edited; source: the line of the call.
     reason: why a question was void or given up; seconds: of processor time that it took.
     """
@@ -33,6 +34,7 @@ class WhatIf(Event):
     reference: float = nan
     numbers: tuple[float, ...] = ()
     smallest: str = ""
+    enters: str = ""
     step: int = 0
     label: str = ""
     source: str = ""

@@ -189,6 +189,7 @@ def questions_as_rows(trace: Trace[Any]) -> list[tuple[str, str]]:
             if asked.outcome == "answered":
                 said = _ANSWERS.get(asked.question, "").format(asked)
                 said = said or asked.smallest or "it holds"
+                said += f", first seen in {asked.enters}" if asked.enters else ""
             rows.append(("what if", f"step {asked.step}, {edit}: {said}"))
     return rows
 

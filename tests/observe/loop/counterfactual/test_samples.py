@@ -97,7 +97,9 @@ def test_samples_that_mix(options, inside) -> None:
     assert [event.step for event in events] == [1, 2]
     assert {(e.measured, e.reference, e.numbers) for e in events} == {(15.0, 15.0, (*inside, 1.0))}
     assert events[0].smallest.startswith("with another sample 0, [1, 0] of what cross_entropy is")
-    assert ("it comes in with `" in events[0].smallest) == bool(inside[0])
+    place, _, line = events[0].enters.partition(" at ")
+    assert place == ("`recurrent` (LSTM)" if inside[0] else "`sub`")
+    assert "test_samples.py:" in line
 
 
 def test_a_batch_that_is_taken_for_time() -> None:

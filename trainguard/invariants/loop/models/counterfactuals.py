@@ -28,6 +28,12 @@ def answers_to(trace: Trace[Event], question: str) -> list[WhatIf]:
     return [event for event in asked if event.outcome == "answered"]
 
 
+def with_entry(answer: WhatIf, shown: str = "") -> str:
+    """Return what shows an influence, and where that is seen first, as far as it is known."""
+    entry = f"first seen in {answer.enters}" if answer.enters else ""
+    return "; ".join(part for part in (shown, entry) if part)
+
+
 @invariant(
     "loop", evidence=has_answer("inputs edited", "no step called a module with editable inputs")
 )
@@ -89,7 +95,7 @@ def padding_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
                 at_step(answer.step) + f", {answer.label}",
                 "changed by " + number(answer.measured),
                 "at most " + number(answer.reference),
-                smallest=answer.smallest,
+                smallest=with_entry(answer, answer.smallest),
                 why="perhaps the mask has the wrong polarity (key_padding_mask: True is ignored),"
                 " or a mean runs over padding too",
                 event=answer,
@@ -139,7 +145,7 @@ def documents_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
         at_step(first.step) + f", {first.label}",
         portion(first.measured, first.reference, "places") + " of other documents change",
         Measure(f"at most {percent(_LEAK)} of them", _LEAK * first.reference, "places"),
-        smallest=f"with another token there, {first.smallest} changes",
+        smallest=with_entry(first, f"with another token there, {first.smallest} changes"),
         why="perhaps the mask is not used, or its samples and heads are in another order: (batch *"
         " heads, T, T) is mask.repeat_interleave(heads, 0)"
         if masked
@@ -215,7 +221,7 @@ def ignored_labels_do_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
                 Measure("the step changes with other labels there", answer.measured, "steps")
                 + ("" if kept else ", and not with other labels elsewhere"),
                 "the same loss and gradients",
-                smallest=answer.smallest,
+                smallest=with_entry(answer, answer.smallest),
                 why="perhaps the mask is not applied to the loss"
                 if kept
                 else "perhaps the mask has the wrong polarity",

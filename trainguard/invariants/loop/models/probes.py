@@ -10,7 +10,7 @@ from trainguard.events.counterfactual import WhatIf
 from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import MIXING, TARGETS, either, has_probe
-from trainguard.invariants.loop.models.counterfactuals import answers_to
+from trainguard.invariants.loop.models.counterfactuals import answers_to, with_entry
 from trainguard.invariants.loop.wording import events, percent
 from trainguard.invariants.wording import number
 
@@ -170,7 +170,7 @@ def samples_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
             portion(first.measured, first.reference, "other samples")
             + (" changed, ever less from one to the next" if fading else " changed"),
             "none of them" if fading else "less than " + percent(_PERVASIVE) + " of them",
-            smallest=first.smallest,
+            smallest=with_entry(first, first.smallest),
             why=_OVER_THE_BATCH
             if fading
             else "perhaps a softmax, a maximum, a mean or a view over the batch"

@@ -10,7 +10,7 @@ from trainguard.events.counterfactual import WhatIf
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import either, has_answer
-from trainguard.invariants.loop.models.counterfactuals import answers_to
+from trainguard.invariants.loop.models.counterfactuals import answers_to, with_entry
 from trainguard.invariants.loop.wording import events, percent
 from trainguard.invariants.wording import number
 
@@ -72,6 +72,7 @@ def order_of_samples_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
         at_step(first.step) + f", {first.label}",
         portion(first.measured, first.reference, "samples") + f" change in {first.smallest}",
         "less than " + percent(_PERVASIVE) + " of them",
+        smallest=with_entry(first),
         why="perhaps what was sorted by its lengths is not put back in its order: what is"
         " computed for a sample has to go to its own row (or enforce_sorted=False)"
         if few
@@ -89,6 +90,7 @@ def _make_note(trace: Trace[Event], first: WhatIf) -> Finding:
         at_step(first.step) + f", {first.label}",
         number(other),
         number(plain) + ", as in the order that they had",
+        smallest=with_entry(first),
         why="perhaps what belongs to a sample is sorted without the rest of it: put outputs, times"
         " and labels in one order. What pairs a sample with the next one on purpose does so too",
         event=first,

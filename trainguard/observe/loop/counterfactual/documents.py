@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from trainguard.observe.loop.counterfactual.forking import Exit, Report
+from trainguard.observe.loop.counterfactual.influence import Kept, keep_places
 from trainguard.observe.loop.counterfactual.padding import looks_around
 from trainguard.observe.loop.counterfactual.question import (
     Contrast,
@@ -15,8 +16,12 @@ from trainguard.observe.loop.counterfactual.question import (
     Question,
     is_editable,
 )
-from trainguard.observe.loop.counterfactual.samples import find_changes
-from trainguard.observe.loop.counterfactual.witness import MOST_GIVEN, GivenRows, Witness
+from trainguard.observe.loop.counterfactual.witness import (
+    MOST_GIVEN,
+    GivenRows,
+    Witness,
+    find_changes,
+)
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.window import Forward
 
@@ -68,7 +73,7 @@ class DocumentEdited(Question):
     needs_follow_ups = True
 
     def __init__(self, edits: bool = True) -> None:
-        self._edits, self._edited = edits, Report()
+        self.edits, self._edited = edits, Report()
 
     def fits(self, call: ModuleCall) -> str:
         """Ask where an attention mask has blocks, or positions begin anew within rows."""
@@ -80,7 +85,7 @@ class DocumentEdited(Question):
     def edit(self, call: ModuleCall, way_out: Exit) -> None:
         """Put a token that occurs elsewhere in its place."""
         found = find_documents(call)
-        if found is not None and self._edits:
+        if found is not None and self.edits:
             inside = found.ids[:, 1:-1].clone()
             with torch.no_grad():
                 for place in found.edits():
@@ -117,6 +122,16 @@ class DocumentEdited(Question):
         places = np.argwhere(changed & others).tolist()
         first = f"the output for token {places[0]}, of another one," if places else ""
         return Contrast(float(len(places)), float(others.sum()), (float(masked),), smallest=first)
+
+    def is_traced(self, contrast: Contrast) -> bool:
+        """Say whether the output changes for others."""
+        return contrast.measured > 0
+
+    def kept(self, call: ModuleCall) -> Kept:
+        """Leave out all but the other documents."""
+        found = find_documents(call)
+        assert found is not None
+        return keep_places(~found.others())
 
     def is_settled(self, contrast: Contrast) -> bool:
         """One answer is for all: many rows were edited at once."""

@@ -7,6 +7,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from trainguard.observe.loop.counterfactual.forking import Exit, Report
+from trainguard.observe.loop.counterfactual.influence import Kept, keep_places
 from trainguard.observe.loop.counterfactual.labels import LabelWitness, differ, labels_of
 from trainguard.observe.loop.counterfactual.question import (
     Contrast,
@@ -66,6 +67,8 @@ class IgnoredLabelsEdited(Shrinking):
         """Put labels that occur in the place of those that are left out, or mix up the others."""
         found = _masked(call)
         assert found is not None
+        if not self.edits:
+            return
         labels, ignored = found
         occurring, constant = labels[~ignored], float(labels[ignored][0])
         with torch.no_grad():
@@ -116,6 +119,16 @@ class IgnoredLabelsEdited(Shrinking):
     def conclude(self, contrast: Contrast) -> Contrast:
         """Tell of both."""
         return super().conclude(contrast)._replace(numbers=self._numbers)
+
+    def is_traced(self, contrast: Contrast) -> bool:
+        """Say whether the step changes."""
+        return contrast.measured > 0
+
+    def kept(self, call: ModuleCall) -> Kept:
+        """Leave out what the mask does, and what nothing is learned from."""
+        found = _masked(call)
+        assert found is not None
+        return keep_places(found[1], learned=True)
 
     def is_settled(self, contrast: Contrast) -> bool:
         """Believe one step in which they are no matter."""

@@ -10,6 +10,7 @@ from trainguard.events.counterfactual import WhatIf
 from trainguard.observe.loop.counterfactual import forking
 from trainguard.observe.loop.counterfactual.deputy import Mailbox
 from trainguard.observe.loop.counterfactual.forking import Answer, Exit, Report
+from trainguard.observe.loop.counterfactual.influence import SeenResult, Traced, find_entry
 from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall, Question
 from trainguard.observe.loop.counterfactual.variants import AsItIs
 from trainguard.observe.tools.user_line import caller
@@ -165,6 +166,7 @@ class Inquiry:
         if answer is None:
             return False
         contrast = self._refine(call, question, plain.report, answer)
+        contrast = contrast and self._trace(call, question, contrast, plain.report, answer)
         if contrast is None:
             return False
         known[question.name] = answer.report
@@ -191,6 +193,25 @@ class Inquiry:
                 return refined
         return question.conclude(contrast)
 
+    def _trace(
+        self,
+        call: ModuleCall,
+        question: Question,
+        contrast: Contrast,
+        plain: Report,
+        answer: Answer,
+    ) -> Contrast | None:
+        """Add where the influence that an answer tells of enters; in a child, return nothing."""
+        if contrast.void or answer.trouble or not question.is_traced(contrast):
+            return contrast
+        seen: list[Sequence[SeenResult]] = []
+        for edits in (False, True):
+            reply = self._fork(call, Traced(question, edits=edits), answer.seconds)
+            if reply is None:
+                return None
+            seen.append(reply.report.get("results", ()))
+        return contrast._replace(enters=find_entry(seen[0], seen[1], plain["rounding"]))
+
     def _judge(
         self, call: ModuleCall, question: Question, label: str, contrast: Contrast, answer: Answer
     ) -> None:
@@ -208,6 +229,7 @@ class Inquiry:
                 reference=contrast.reference,
                 numbers=contrast.numbers,
                 smallest=contrast.smallest,
+                enters=contrast.enters,
                 reason=contrast.void,
             )
         if settled or question.asks <= 0:

@@ -13,6 +13,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 from trainguard.observe.loop.counterfactual.forking import Exit, Report
+from trainguard.observe.loop.counterfactual.influence import Kept, keep_in_order
 from trainguard.observe.loop.counterfactual.labels import ROUNDING
 from trainguard.observe.loop.counterfactual.question import (
     Contrast,
@@ -23,14 +24,17 @@ from trainguard.observe.loop.counterfactual.question import (
 from trainguard.observe.loop.counterfactual.sample_axis import count_rows
 from trainguard.observe.loop.counterfactual.samples import (
     PERVASIVE,
-    Flags,
     RowsWitness,
     SampleEdited,
-    find_changes,
     is_of_pairs,
     refuse_statistics,
 )
-from trainguard.observe.loop.counterfactual.witness import GivenRows, Witness
+from trainguard.observe.loop.counterfactual.witness import (
+    Flags,
+    GivenRows,
+    Witness,
+    find_changes,
+)
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.window import Window
@@ -64,7 +68,7 @@ class BatchPermuted(Question):
 
     def __init__(self, sample: SampleEdited, permutes: bool = True) -> None:
         self._sample = sample  # what became of the others when one was edited
-        self._permutes = permutes  # else only dropout is left out
+        self.edits = permutes  # else only dropout is left out
         self._before: list[weakref.ref[torch.Tensor]] = []
         self._edited: Report = {}
         self._drawn = self._has_lengths = False
@@ -93,7 +97,7 @@ class BatchPermuted(Question):
         """Put the rows of all variables in another order, and leave dropout out."""
         rows, _ = count_rows(call)
         found, order = self._find(call, rows), reorder(rows)
-        if self._permutes:
+        if self.edits:
             wanted = [tensor[order] for tensor in found]
             with torch.no_grad():
                 for tensor, new in zip(found, wanted, strict=True):
@@ -126,6 +130,16 @@ class BatchPermuted(Question):
     ) -> Contrast | None:
         """Compare the two steps without dropout."""
         return judge_order(edited, self._edited)
+
+    def is_traced(self, contrast: Contrast) -> bool:
+        """Say whether places matter."""
+        return not self.is_settled(contrast)
+
+    def kept(self, call: ModuleCall) -> Kept:
+        """Put samples back to their places."""
+        rows, _ = count_rows(call)
+        order = reorder(rows).argsort() if self.edits else torch.arange(rows)
+        return keep_in_order(order)
 
     def is_settled(self, contrast: Contrast) -> bool:
         """Where the order is no matter, one answer is enough."""

@@ -8,6 +8,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from trainguard.observe.loop.counterfactual.forking import Exit, Report
+from trainguard.observe.loop.counterfactual.influence import Kept, keep_places
 from trainguard.observe.loop.counterfactual.question import (
     Contrast,
     ModuleCall,
@@ -73,6 +74,8 @@ class PaddingEdited(Shrinking):
         """Put tokens that occur elsewhere in the batch in the place of padding."""
         found = _padded(call)
         assert found is not None
+        if not self.edits:
+            return
         ids, where = found
         chosen = slice(None) if self.places is None else list(self.places)
         with torch.no_grad():
@@ -96,18 +99,27 @@ class PaddingEdited(Shrinking):
 
     def follow_ups(self, contrast: Contrast) -> "Iterable[Question]":
         """Look for few tokens that are enough, for a single one."""
-        broken = not contrast.void and contrast.measured > contrast.reference
-        return self.shrink(self._count, PaddingEdited) if broken else ()
+        return self.shrink(self._count, PaddingEdited) if self.is_traced(contrast) else ()
 
     def refine(
         self, contrast: Contrast, edit: str, plain: Report, edited: Report
     ) -> Contrast | None:
         """Tell of fewer tokens that change the loss."""
         found = self.compare(plain, edited)
-        if not found.void and found.measured > found.reference:
+        if self.is_traced(found):
             losses = f"the loss is {edited['loss']:.6g} instead of {plain['loss']:.6g}"
             self.shows(f"with {edit}, {losses}")
         return None
+
+    def is_traced(self, contrast: Contrast) -> bool:
+        """Say whether the loss changes."""
+        return not contrast.void and contrast.measured > contrast.reference
+
+    def kept(self, call: ModuleCall) -> Kept:
+        """Leave out what is marked."""
+        found = _padded(call)
+        assert found is not None
+        return keep_places(found[1])
 
     def is_settled(self, contrast: Contrast) -> bool:
         """Either answer is one for all."""

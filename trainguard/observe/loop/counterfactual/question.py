@@ -12,6 +12,7 @@ from trainguard.observe.loop.counterfactual.witness import Witness
 from trainguard.observe.loop.window import Window
 
 if TYPE_CHECKING:
+    from trainguard.observe.loop.counterfactual.influence import Kept
     from trainguard.observe.loop.recorder import Recorder
 
 MOST_ELEMENTS = 2**24  # of a tensor that is edited
@@ -22,8 +23,8 @@ class Contrast(NamedTuple):
     """
     What the two reports of a step say to a question.
 
-    measured, reference, numbers, smallest: as a WhatIf has them. void: why the edit says nothing
-    here.
+    measured, reference, numbers, smallest, enters: as a WhatIf has them. void: why the edit says
+    nothing here.
     """
 
     measured: float = 0.0
@@ -31,6 +32,7 @@ class Contrast(NamedTuple):
     numbers: tuple[float, ...] = ()
     void: str = ""
     smallest: str = ""
+    enters: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class Question:
     settled_by: tuple[str, ...] = ()  # questions whose child may tell enough: a fork is saved
     before_learning = False  # whether it may be asked at a call without a graph
     needs_follow_ups = False  # whether an answer means nothing where a follow-up has none
+    edits = True  # else the step is made as it is, to be held against
 
     def fits(self, call: ModuleCall) -> str:
         """Return what would be edited, or nothing where the question means nothing."""
@@ -95,6 +98,14 @@ class Question:
     def conclude(self, contrast: Contrast) -> Contrast:
         """Return what an answer says, once all was asked that it leads to."""
         return contrast
+
+    def is_traced(self, contrast: Contrast) -> bool:
+        """Say whether an answer tells of an influence: then it is looked where that enters."""
+        return False
+
+    def kept(self, call: ModuleCall) -> "Kept":
+        """Return what leaves of a tensor that comes up in the step what the edit may not change."""
+        raise NotImplementedError
 
     def is_settled(self, contrast: Contrast) -> bool:
         """Say whether an answer leaves nothing to be asked again."""

@@ -5,11 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
-from torch.nn.modules.module import register_module_forward_hook
 
-from trainguard.observe.loop.counterfactual.evaluation_mode import describe_part
 from trainguard.observe.loop.counterfactual.forking import Exit, Report
+from trainguard.observe.loop.counterfactual.influence import Kept, keep_rows_after_first
 from trainguard.observe.loop.counterfactual.question import (
     Contrast,
     ModuleCall,
@@ -21,22 +19,22 @@ from trainguard.observe.loop.counterfactual.sample_axis import (
     windows_of,
     with_rows,
 )
-from trainguard.observe.loop.counterfactual.witness import GivenRows, Numbers, Witness
-from trainguard.observe.loop.locate_nonfinite import tensors_in
+from trainguard.observe.loop.counterfactual.witness import (
+    Flags,
+    GivenRows,
+    Witness,
+    find_changes,
+)
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.models.future_probe import NEXT, token_shares
 from trainguard.observe.loop.window import gradient_of
-from trainguard.observe.tools.fingerprint import fingerprint
 from trainguard.observe.tools.patches import tell_before
 
-Flags = np.ndarray[Any, np.dtype[Any]]
 _UNKNOWN_AXIS = "it is not known which axis is that of the samples"
 PERVASIVE = 0.9  # of the others: experts that are full, or a partner that is mixed in, move few
 _LEAST_RUN = 5  # samples in a row that change ever less: what looks at neighbours moves fewer
 _FADED = 0.01  # of the change of the next sample: that of the last one, which a recurrence forgets
 _FALLING = 0.75  # of its steps: what a sample forgets depends on the sample
-_MOST_CALLS = 256  # of modules that are told apart
-_Rest = tuple[str, int]  # a module, and what stands for what it returned for the other samples
 _NEAR = 2  # columns that a table of all pairs may have more or fewer than samples
 
 
@@ -68,6 +66,8 @@ class SampleEdited(Question):
 
     def edit(self, call: ModuleCall, way_out: Exit) -> None:
         """Copy another sample to the place of the first one."""
+        if not self.edits:
+            return
         tensors = with_rows(call)
         other = _source_row(tensors)
         rest = [tensor[1:].clone() for tensor in tensors]
@@ -114,25 +114,13 @@ class SampleEdited(Question):
         numbers = (float(inside), float(most.fades), float(is_sure))
         return Contrast(float(most.others), float(rows - 1), numbers, smallest=most.first)
 
-    def follow_ups(self, contrast: Contrast) -> "list[Question]":
-        """Look for the module where a change comes to the others, where it does."""
-        if contrast.void or self.is_settled(contrast):
-            return []
-        self._rests: list[_Rest] = []
-        return [_SampleTraced(edits=False), _SampleTraced(edits=True)]
+    def is_traced(self, contrast: Contrast) -> bool:
+        """Say whether a change comes to the others."""
+        return not self.is_settled(contrast)
 
-    def refine(
-        self, contrast: Contrast, edit: str, plain: Report, edited: Report
-    ) -> Contrast | None:
-        """Name the first module that returns something else for the others."""
-        if not self._rests:
-            self._rests = edited["rests"]
-            return None
-        pairs = zip(self._rests, edited["rests"], strict=False)
-        first = next((a for a, b in pairs if a != b), None)
-        if first is None or not contrast.smallest:
-            return None
-        return contrast._replace(smallest=f"{contrast.smallest}; it comes in with {first[0]}")
+    def kept(self, call: ModuleCall) -> Kept:
+        """Leave out the first sample."""
+        return keep_rows_after_first(count_rows(call)[0] or count_unordered(call))
 
     def is_settled(self, contrast: Contrast) -> bool:
         """Where the rest stays as it is, one answer is enough."""
@@ -142,22 +130,6 @@ class SampleEdited(Question):
         """Return what the question about their order asks of it, too."""
         own = {"keeps_others": self.keeps_others, "moves_few": self.moves_few}
         return {**super().state(), **own}
-
-
-class _SampleTraced(SampleEdited):
-    """A follow-up: what modules return for the other samples, with the edit or without it."""
-
-    def __init__(self, *, edits: bool) -> None:
-        self._edits = edits
-
-    def edit(self, call: ModuleCall, way_out: Exit) -> None:
-        """Edit the first sample, or nothing."""
-        if self._edits:
-            super().edit(call, way_out)
-
-    def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
-        """Return one that follows the calls of modules."""
-        return _RestWitness(call, way_out)
 
 
 class RowsWitness(Witness):
@@ -213,33 +185,6 @@ class RowsWitness(Witness):
                 if buffer.is_floating_point():
                     yield id(buffer), buffer._version  # noqa: SLF001
             yield from ((id(part), value) for value in vars(part).values() if type(value) is float)
-
-
-class _RestWitness(RowsWitness):
-    """Reports what modules return for all samples but the first, where they have an axis."""
-
-    def __init__(self, call: ModuleCall, way_out: Exit) -> None:
-        super().__init__(call, way_out)
-        self._names = {
-            part: describe_part(part, name) for name, part in call.module.named_modules()
-        }
-        self._rests = list[_Rest]()
-        register_module_forward_hook(self._on_call)
-
-    def _on_call(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        """Take down a call, in the order in which calls end: what is inside comes first."""
-        first = next(iter(tensors_in(output)), None)
-        if first is None or len(self._rests) >= _MOST_CALLS:
-            return
-        if list(first.shape).count(self.samples) == 1:
-            axis = first.shape.index(self.samples)
-            rest = first.detach().narrow(axis, 1, self.samples - 1)
-            name = self._names.get(module) or describe_part(module, "")
-            self._rests.append((name, fingerprint([rest.contiguous()])))
-
-    def more(self) -> Report:
-        """Return them."""
-        return {"rests": self._rests}
 
 
 def _is_followed(tokens: torch.Tensor, target: torch.Tensor) -> bool:
@@ -332,14 +277,6 @@ def is_of_pairs(given: GivenRows, samples: int) -> bool:
         return False
     places = len(np.unique(given.targets))
     return places in (1, len(given.targets))
-
-
-def find_changes(plain: Numbers, edited: Numbers, rounding: float) -> Flags:
-    """Return which elements have changed by more than rounding."""
-    finite = np.abs(plain[np.isfinite(plain)])
-    with np.errstate(invalid="ignore"):
-        changed: Flags = np.abs(edited - plain) > rounding * finite.max(initial=0.0)
-    return changed
 
 
 def _first_change(plain: GivenRows, edited: GivenRows, changed: Flags, owner: Flags) -> str:

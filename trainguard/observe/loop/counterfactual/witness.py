@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from time import process_time
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from zlib import crc32
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trainguard.observe.loop.recorder import Recorder
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
+Flags = np.ndarray[Any, np.dtype[Any]]
 _MOST_CALLS = 64  # of losses that are compared
 _MOST_SKETCHED = 2**12  # numbers of a tensor
 MOST_GIVEN = 2**18  # numbers of what loss functions are given that are reported
@@ -75,6 +76,7 @@ class Witness(Watcher):
     # learns is multiplied by something like normal noise.
     sums = noise = False
     sketches = False  # whether the gradients themselves are reported
+    results: Sequence[Any] = ()  # of torch, where it is to be told in which an influence enters
 
     def __init__(self, recorder: "Recorder", way_out: Exit, module: nn.Module) -> None:
         super().__init__(recorder)
@@ -164,6 +166,7 @@ class Witness(Watcher):
             bare=getattr(self.noticed, "bare", 0),
             sums=self.sums,
             noise=self.noise,
+            results=self.results,
             follows=getattr(self, "follows", False),
             **self.more(),
         )
@@ -177,6 +180,14 @@ class Witness(Watcher):
         for parameter in (p for window in self.recorder.windows for p in window.parameters):
             gradient = gradient_of(parameter)
             yield torch.zeros(1).expand(parameter.numel()) if gradient is None else gradient
+
+
+def find_changes(plain: Numbers, edited: Numbers, rounding: float) -> Flags:
+    """Return which elements have changed by more than rounding."""
+    finite = np.abs(plain[np.isfinite(plain)])
+    with np.errstate(invalid="ignore"):
+        changed: Flags = np.abs(edited - plain) > rounding * finite.max(initial=0.0)
+    return changed
 
 
 def total(loss: torch.Tensor) -> float:
