@@ -293,13 +293,15 @@ def stored_samples_stay(trace: Trace[Event]) -> Iterator[Finding]:
         samples are served with the same random numbers twice, and with others between: in two of
         4 tries or more, 18 values or more of one array change, and so does what is served.
     Allows: what is filled or normalised the first time; buffers and statistics, which change
-        whichever sample is served; a change below 0.001 of the largest value; data sets whose
-        __getitem__ stores into `self.name[...]`, on purpose.
+        whichever sample is served; a change below 0.001 of the largest value, or below 0.00002
+        where the servings before have changed it by more; data sets whose __getitem__ stores into
+        `self.name[...]`, on purpose.
     Misses: data without a loader, or that workers load; more than 128 MiB; mapped files and shared
         memory; runs on an accelerator.
     Why: a row of an array is a view. An augmentation that works in place is then applied anew in
         each epoch to what is left by the last one, and the data degrade.
-    Source: facebookresearch/pycls pull request 21; sefibk/KernelGAN issue 35.
+    Source: facebookresearch/pycls pull request 21; sefibk/KernelGAN issue 35; pytorch/vision issue
+        680.
     """
     for probe in events(trace, Probe):
         if probe.probe == "stored":

@@ -32,6 +32,11 @@ class Stored(Dataset):
         return torch.as_tensor(self.serve(self, index))
 
 
+def random_bytes():
+    """Return rows of numbers as pictures have them."""
+    return np.random.randint(0, 256, (40, 16)).astype(np.float32)
+
+
 def add_noise(data, index):
     """Add to a view of what is stored."""
     row = data.rows[index]
@@ -49,6 +54,29 @@ def mask(data, index):
 def halve(data, index):
     """Scale a tensor in place, and serve a copy of it."""
     return torch.from_numpy(data.rows)[index].mul_(0.5).clone()
+
+
+def normalise_bytes(data, index):
+    """Centre and scale a view by fixed numbers, which soon comes to rest at one value."""
+    row = data.rows[index]
+    row -= 120
+    row /= 60
+    return row
+
+
+def standardise(data, index):
+    """Centre and scale a view by its own mean and spread."""
+    row = data.rows[index]
+    row -= row.mean()
+    row /= row.std() + 1e-5
+    return row
+
+
+def scale_once(data, index):
+    """Scale a view at the first time alone."""
+    row = data.rows[index]
+    row /= 60 if np.abs(row).max() > 10 else 1
+    return row + np.random.randn(16)
 
 
 def fill_buffer(data, index):
@@ -69,19 +97,21 @@ def copy(data, index):
     return data.rows[index] + np.random.randn(16)
 
 
-@pytest.mark.parametrize("serve", [add_noise, mask, halve])
+@pytest.mark.parametrize("serve", [add_noise, mask, halve, normalise_bytes])
 def test_a_row_that_is_changed_in_place_is_seen(serve) -> None:
     """Whether it is served itself, or a copy of what it was changed to."""
-    rows = np.random.randint(0, 100, (40, 64)) if serve is mask else None
+    rows = {mask: np.random.randint(0, 100, (40, 64)), normalise_bytes: random_bytes()}.get(serve)
     (places,) = _serve_again(DataLoader(Stored(serve, rows), 4), [*range(6)]).values()
     assert len(places) >= 18
     assert max(places) < 6 * (64 if serve is mask else 16)
 
 
-@pytest.mark.parametrize("serve", [fill_buffer, normalise, copy])
-def test_what_stays_as_it_is_served_is_fine(serve) -> None:
-    """The same random numbers serve the same values."""
-    assert _serve_again(DataLoader(Stored(serve), 4), [*range(6)]) == {}
+@pytest.mark.parametrize("serve", [fill_buffer, normalise, copy, standardise, scale_once])
+@pytest.mark.parametrize("rows", [None, "bytes"])
+def test_what_stays_as_it_is_served_is_fine(serve, rows) -> None:
+    """The same random numbers serve the same values, whatever was done at the first time."""
+    data = Stored(serve, random_bytes() if rows else None)
+    assert _serve_again(DataLoader(data, 4), [*range(6)]) == {}
 
 
 def test_memory_that_is_shared_is_left_alone() -> None:

@@ -37,6 +37,9 @@ _MOST = 32  # data sets that are looked at
 _BYTES = 2**27  # of arrays, each of which is copied in the child
 _VALUES = 18  # of one array in a try: fewer may be weights or counts of its samples
 _NEAR = 1e-3  # of the largest value: what is divided by its own norm again is almost the same
+# The same, of what the first serving here has changed by more: (x - mean) / std of bytes comes to
+# rest within a few servings, while rounding changes float32 by 1e-7 or so.
+_NEARLY_STILL = 2e-5
 # What a data set means to change: `self.weights[index] *= 0.9`.
 _STORES = re.compile(r"self\.\w+(?:\[[^\]\n]*\])+\s*(?:[-+*/%@|&^]|//|\*\*)?=(?!=)")
 
@@ -164,6 +167,7 @@ def _find_near(data: Any) -> list[int]:
 
 def _serve_again(loader: Any, samples: list[int]) -> Places:
     """Return what changes of what is stored, if the same random numbers serve other values too."""
+    first = _copy_arrays(loader.dataset)
     _serve_batch(loader, samples)  # what is filled or normalised at the first time is so now
     held = generators(loader.dataset)
     states = {name: state_of(generator) for name, generator in held.items()}
@@ -173,8 +177,9 @@ def _serve_again(loader: Any, samples: list[int]) -> Places:
     write_streams(streams)
     for name, state in states.items():
         put_back(held[name], state)
-    after = _serve_batch(loader, samples)
-    return _changes(stored, _copy_arrays(loader.dataset)) if _changes(before, after) else {}
+    after, last = _serve_batch(loader, samples), _copy_arrays(loader.dataset)
+    near = _NEARLY_STILL if _changes(first, stored, _NEAR) else _NEAR
+    return _changes(stored, last, near) if _changes(before, after, near) else {}
 
 
 def _serve_batch(loader: Any, samples: list[int]) -> Arrays:
@@ -207,14 +212,14 @@ def _is_everyones(array: Any) -> bool:
     return isinstance(array, np.memmap) or not isinstance(array, np.ndarray)
 
 
-def _changes(before: Arrays, after: Arrays) -> Places:
-    """Return which values of each array have changed, where those are more than a few."""
+def _changes(before: Arrays, after: Arrays, share: float) -> Places:
+    """Return which values of each array have changed by more than a share of the largest."""
     found: Places = {}
     for key in before.keys() & after.keys():
         one, other = before[key].reshape(-1), after[key].reshape(-1)
         if len(one) == len(other) and one.dtype.kind in "fiu":
-            near = _NEAR * np.abs(one).max(initial=0.0) if one.dtype.kind == "f" else 0
+            near = share * np.abs(one).max(initial=0.0) if one.dtype.kind == "f" else 0
             places = (np.abs(one.astype(float) - other) > near).nonzero()[0]
-            if len(places) >= _VALUES:
+            if len(places) >= _VALUES:  # fewer may be counts or weights of the samples
                 found[key] = frozenset(places.tolist())
     return found
