@@ -7,6 +7,7 @@ from trainguard.observe.loop.watch.evaluations.evaluation_metrics import Evaluat
 from trainguard.observe.loop.watch.evaluations.evaluation_skill import EvaluationSkill
 from trainguard.observe.loop.watch.evaluations.meters import Meters
 from trainguard.observe.loop.watch.evaluations.scores import Scores
+from trainguard.observe.loop.watch.evaluations.unjudged_rows import UnjudgedRows
 from trainguard.observe.loop.watch.gradients.clipping import Clipping
 from trainguard.observe.loop.watch.gradients.epsilons import Epsilons
 from trainguard.observe.loop.watch.gradients.gradient_reads import GradientReads
@@ -123,6 +124,7 @@ _ALL: tuple[type[Watcher], ...] = (
     Scores,
     EvaluationMetrics,
     AugmentedEvaluations,
+    UnjudgedRows,
     Labels,
     SamplePairs,
     EpochPairs,

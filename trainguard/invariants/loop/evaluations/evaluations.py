@@ -314,6 +314,39 @@ def evaluation_inputs_stay(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
+_SHARE = 0.05  # of a set: one batch of 20, about which means of evaluations differ anyway
+
+
+@invariant("loop", evidence=has_probe("unjudged", "no evaluation came to the end of a loader"))
+def evaluation_judges_the_whole_set(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    An evaluation judges all rows of its set.
+
+    Judges: sets that nothing is trained on, whose loaders go through them to the end once a step
+        has been made: a share of 0.05 (limit) or more of the rows that drop_last left out of each
+        pass. Broken where a loss of torch was made of the others by a model that takes batches of
+        other sizes, and a note otherwise.
+    Allows: tables of pairs, whose losses are among as many candidates as a batch has; rows that
+        another pass over the same set reaches, as one in another order does.
+    Misses: sets that were cut by hand; samplers of one's own, and those for several processes.
+    Why: what is left out is always the same: the newest of a series, or the last class.
+    Source: lss-1138/SparseTSF issue 3; Qiu et al. 2024 (TFB, on the trick to drop the last batch).
+    """
+    least = trace.limit("evaluation_judges_the_whole_set", _SHARE)
+    for probe in events(trace, Probe):
+        if probe.probe == "unjudged" and probe.measured >= least * probe.reference:
+            yield Finding(
+                f"evaluations of `{trace.subject}` leave out rows of their set",
+                f"in each of its {probe.step} passes" if probe.step > 1 else "in its one pass",
+                integer(probe.measured, "rows") + f" of {probe.reference:.0f} are never judged",
+                integer(0, "rows"),
+                why="drop_last=True is for training: without it the last batch is a short one",
+                rank=Rank.BROKEN if probe.label else Rank.NOTE,
+                event=probe,
+                source=probe.source,
+            )
+
+
 _LEAST = 2  # evaluations that agree
 
 

@@ -77,8 +77,11 @@ class Epochs:
         if len(self.first) < LEAST or _TAIL * (missing + extra) > len(self.first):
             return False
         was, now = Counter(self.first.values()), Counter(self.second.values())
-        # Positions in a batch, as contrastive losses have them, are the same in each batch.
-        if (now - was).total() > extra or len(self.batches) < 2:
+        # Positions in a batch, as contrastive losses have them, are the same in each batch, but for
+        # those that a short one lacks.
+        longest = max(self.batches, key=len, default=())
+        positions = all(own == longest[: len(own)] for own in self.batches)
+        if (now - was).total() > extra or positions:
             return False
         changed, chance = self.share()
         return changed > NOISE * chance > 0 and not self.is_renamed()
