@@ -55,6 +55,7 @@ class Recording:
     """
 
     silence = '.check(allow={"NAME": "<reason>"})'
+    _thorough = False  # whether edits of steps are drawn
 
     def __init__(
         self, kind: str, name: str = "", on_finding: OnFinding | None = None, **options: Any
@@ -95,6 +96,7 @@ class Recording:
             probe=run.probe,
             promises=run.promises,
             relations=run.relations,
+            thorough=self._thorough,
         )
         if self._on_finding is not None:
             self._live = LiveJudge(run, Settings(), "", self.silence)

@@ -169,7 +169,8 @@ def _record(
     run, owner = order.subject, os.getpid()
     raised: Any = None
     options: dict[str, Any] = {"steps": run.steps, "probe": run.probe, "promises": run.promises}
-    recorder = Recorder(run.name, components=order.components, **options)
+    thorough = order.settings.profile == "thorough"
+    recorder = Recorder(run.name, components=order.components, thorough=thorough, **options)
     recorder.thread.splits = True
     spawned = SpawnedProcesses(run.name, options)
     if live.is_wanted:

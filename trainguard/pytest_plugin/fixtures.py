@@ -114,6 +114,7 @@ class JudgedRecording(Recording):
         __tracebackhide__ = True
         super().__init__("guard.record", **options)
         self._item = item
+        self._thorough = _conditions(item)[0].profile == "thorough"
         self.run = self._declare_run(allow)
 
     def __exit__(self, *raised: Any) -> bool:

@@ -114,6 +114,7 @@ class RunObservation(SubjectObservation[Run, Event]):
             promises=promises,
             nudge=nudge,
             relations=run.relations,
+            thorough=self.settings.profile == "thorough",
         )
         with isolate(begin), deadline(run.timeout):
             _train(recorder, lambda: run.train(**arguments))

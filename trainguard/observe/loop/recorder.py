@@ -56,6 +56,7 @@ class Recorder:
     probe: whether watchers may copy live objects and try them out.
     nudge: what moves the parameters a little before the first step, for a run of curves alone.
     relations: what a team has declared of its steps.
+    thorough: whether edits of steps are drawn, until the smallest that matters is known.
     components: whether to see how the user's own losses, models and schedules are called.
     """
 
@@ -68,10 +69,11 @@ class Recorder:
         promises: Mapping[str, Plain] | None = None,
         nudge: UlpPerturbation | None = None,
         relations: Sequence[Relation] = (),
+        thorough: bool = False,
         components: bool = False,
     ) -> None:
         self.name, self.limit, self.probe, self.nudge = name, steps, probe, nudge
-        self.relations = relations
+        self.relations, self.thorough = relations, thorough
         self.promises = dict(promises or {})
         self.steps = 0  # of all optimizers; may be read from another thread
         self.stages = [0]  # the steps at which optimizers began that were not there before

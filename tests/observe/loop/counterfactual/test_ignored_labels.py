@@ -49,7 +49,7 @@ def test_labels_that_a_mask_leaves_out(loss_of, changes) -> None:
     event = ask(loss_of)[0]
     assert (event.outcome, event.measured, *event.numbers) == ("answered", *changes)
     assert event.label.endswith("of 48 labels, which a mask leaves out")
-    one = re.match(r"with another label \[\d+, \d\] the loss is \S+ instead of", event.smallest)
+    one = re.match(r"with another label \[\d+, \d\], the loss is \S+ instead of", event.smallest)
     assert (one is not None) == event.measured
 
 

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainguard.events.counterfactual import WhatIf
+from trainguard.observe.loop.counterfactual.drawn_edits import find_smallest
 from trainguard.observe.loop.counterfactual.question import Contrast, Shrinking
 from trainguard.observe.loop.recorder import Recorder
 
@@ -35,11 +36,11 @@ def texts(lengths, right=True):
     return ids, mask, ids.sum(1) % 2
 
 
-def read(make, *, lengths=None, flip=False, right=True, **options) -> list[WhatIf]:
+def read(make, *, lengths=None, flip=False, right=True, thorough=False, **options) -> list[WhatIf]:
     """Record the training of a reader, and return what it was asked about padding."""
     torch.manual_seed(0)
     lengths = torch.randint(3, 8, (64,)) if lengths is None else lengths
-    with Recorder("x") as recorder:
+    with Recorder("x", thorough=thorough) as recorder:
         model = make()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for ids, mask, classes in DataLoader(TensorDataset(*texts(lengths, right)), 16):
@@ -210,3 +211,30 @@ def test_ids_keep_to_their_columns() -> None:
     asked = [event for event in recorder.trace if isinstance(event, WhatIf)]
     (answer,) = (event for event in asked if event.question == "inputs edited")
     assert (answer.outcome, answer.measured > 0) == ("answered", True)
+
+
+def test_edits_that_are_drawn() -> None:
+    """Hypothesis finds the one place that matters, and the first value there that does."""
+    asked = []
+
+    def breaks(edit) -> bool:
+        """Say whether an edit breaks a relation that one place of 60 keeps, for half of values."""
+        asked.append(edit)
+        return edit.get(7, 0) > 3
+
+    assert find_smallest(60, 8, breaks) == {7: 4}
+    assert len(asked) <= 60
+    asked.clear()
+    assert find_smallest(60, 8, lambda edit: asked.append(edit) or False) is None
+    assert 10 <= len(asked) <= 24
+    assert len({str(edit) for edit in asked}) == len(asked)
+    assert find_smallest(1, 1, lambda edit: True) == {0: 0}
+
+
+def test_a_thorough_run_draws_edits() -> None:
+    """One token is told, by the smallest number that changes the loss; where none does, nothing."""
+    (event,) = read(lambda: Reader(lambda ids, mask: torch.ones_like(ids)), thorough=True)
+    assert re.match(r"with token \[0, \d\], marked as padding, 1 instead of 0, the", event.smallest)
+    assert event.enters.startswith("`Reader`")
+    (event,) = read(Reader, thorough=True)
+    assert (event.outcome, event.measured, event.smallest) == ("answered", 0.0, "")

@@ -78,7 +78,7 @@ class Counterfactuals(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._inquiry = Inquiry(_questions(recorder.relations))
+        self._inquiry = Inquiry(_questions(recorder.relations), recorder.thorough)
         self._deputy: Deputy | None = None
         self._sent = 0
         self._until = 0  # in a deputy and what goes on for it: the last step that it asks
@@ -90,7 +90,8 @@ class Counterfactuals(Watcher):
         self._steps = list(STEPS)
         self._lost, self._began = 0.0, process_time()
         self._away, self._clock = 0.0, monotonic()  # the same by the clock
-        self._credit = _MOST if recorder.relations else _CREDIT  # what is declared is asked
+        # What is declared is asked, and a thorough run may take as long as it takes.
+        self._credit = _MOST if recorder.relations or recorder.thorough else _CREDIT
         self._is_late = False  # whether a question had to wait for time
         self._threads = 1  # of the run's own operations
         if recorder.probe:

@@ -45,7 +45,6 @@ class IgnoredLabelsEdited(Shrinking):
     asks = 2
     edits_ignored = True  # else the labels that the mask leaves in
     _marks = False
-    _count = 0  # of labels that are left out
     _numbers: tuple[float, ...] = ()
 
     def fits(self, call: ModuleCall) -> str:
@@ -56,12 +55,11 @@ class IgnoredLabelsEdited(Shrinking):
         labels, ignored = found
         constant = labels[ignored][0]
         self._marks = bool(constant != 0) and not bool((labels[~ignored] == constant).any())
-        self._count = int(ignored.sum())
+        self.count, self.choices = int(ignored.sum()), len(labels[~ignored].unique())
         if self.places is None:
-            return f"{self._count} of {labels.numel()} labels, which a mask leaves out"
+            return f"{self.count} of {labels.numel()} labels, which a mask leaves out"
         place = ", ".join(map(str, ignored.nonzero()[self.places[0]].tolist()))
-        more = len(self.places) - 1
-        return f"label [{place}]" + (f" and the next {more} that are left out" if more else "")
+        return f"label [{place}]" + self.others("that are left out")
 
     def edit(self, call: ModuleCall, way_out: Exit) -> None:
         """Put labels that occur in the place of those that are left out, or mix up the others."""
@@ -73,9 +71,9 @@ class IgnoredLabelsEdited(Shrinking):
         occurring, constant = labels[~ignored], float(labels[ignored][0])
         with torch.no_grad():
             if self.edits_ignored:
-                others = occurring[torch.arange(int(ignored.sum())) % len(occurring)]
-                chosen = slice(None) if self.places is None else list(self.places)
-                labels[tuple(ignored.nonzero()[chosen].T)] = others[chosen]
+                self.count = int(ignored.sum())
+                pool = occurring if self.values is None else occurring.unique()
+                labels[tuple(ignored.nonzero()[self.chosen()].T)] = self.pick(pool)
             else:
                 labels[~ignored] = occurring.roll(1)
         _FollowLabels(labels, constant, way_out.void).__enter__()  # type: ignore[no-untyped-call]
@@ -100,7 +98,7 @@ class IgnoredLabelsEdited(Shrinking):
         if not contrast.void:
             yield _KeptLabelsEdited()
         if contrast.measured:
-            yield from self.shrink(self._count, IgnoredLabelsEdited)
+            yield from self.shrink(self.count, IgnoredLabelsEdited)
 
     def refine(
         self, contrast: Contrast, edit: str, plain: Report, edited: Report
@@ -109,7 +107,7 @@ class IgnoredLabelsEdited(Shrinking):
         changed = differ(plain, edited)
         if self._numbers:
             if changed:
-                self.shows(f"with another {edit} {_tell_losses(plain, edited)}")
+                self.shows(self.tell(f"another {edit}", plain, edited))
         elif not changed and not contrast.measured:
             return Contrast(void="the step depends on none of them")
         else:
@@ -120,9 +118,13 @@ class IgnoredLabelsEdited(Shrinking):
         """Tell of both."""
         return super().conclude(contrast)._replace(numbers=self._numbers)
 
+    def is_broken(self, contrast: Contrast) -> bool:
+        """Say whether the step changes: by as much as it may is measured already."""
+        return not contrast.void and contrast.measured > 0
+
     def is_traced(self, contrast: Contrast) -> bool:
         """Say whether the step changes."""
-        return contrast.measured > 0
+        return self.is_broken(contrast)
 
     def kept(self, call: ModuleCall) -> Kept:
         """Leave out what the mask does, and what nothing is learned from."""

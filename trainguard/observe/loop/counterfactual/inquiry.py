@@ -1,6 +1,6 @@
 """Asks all open questions of a step, each in a child, and keeps what is still open."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf
 from time import monotonic
@@ -11,7 +11,12 @@ from trainguard.observe.loop.counterfactual import forking
 from trainguard.observe.loop.counterfactual.deputy import Mailbox
 from trainguard.observe.loop.counterfactual.forking import Answer, Exit, Report
 from trainguard.observe.loop.counterfactual.influence import SeenResult, Traced, find_entry
-from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall, Question
+from trainguard.observe.loop.counterfactual.question import (
+    Contrast,
+    ModuleCall,
+    Question,
+    Shrinking,
+)
 from trainguard.observe.loop.counterfactual.variants import AsItIs
 from trainguard.observe.tools.user_line import caller
 
@@ -47,7 +52,7 @@ class Inquiry:
     then had the usual one, and may have by now.
     """
 
-    def __init__(self, questions: Sequence[Question]) -> None:
+    def __init__(self, questions: Sequence[Question], draws: bool = False) -> None:
         self._questions = list(questions)
         self.open = list(questions)
         self.rounds: list[Round] = []
@@ -57,6 +62,9 @@ class Inquiry:
         self._may_press: Callable[[], float] = float
         self._mailbox: Mailbox | None = None
         self._hurries = self._is_cut = False
+        self._drawing = [q for q in questions if isinstance(q, Shrinking)] if draws else []
+        for question in self._drawing:
+            question.is_drawn = True
 
     def begin(self, mailbox: Mailbox, may_press: Callable[[], float]) -> None:
         """Begin to ask, in a deputy; it is told how many seconds may be pressing."""
@@ -191,6 +199,40 @@ class Inquiry:
             refined = question.refine(contrast, edit, plain, reply.report) if usable else None
             if refined is not None:
                 return refined
+        if question in self._drawing and not contrast.void:
+            assert isinstance(question, Shrinking)
+            return self._draw(call, question, plain, contrast, answer.seconds)
+        return question.conclude(contrast)
+
+    def _draw(
+        self, call: ModuleCall, question: Shrinking, plain: Report, contrast: Contrast, price: float
+    ) -> Contrast | None:
+        """Let edits be drawn, and tell of the smallest that breaks; in a child, return nothing."""
+        with forking.unrefused():
+            from trainguard.observe.loop.counterfactual import drawn_edits  # late: Hypothesis
+        found: dict[str, tuple[Contrast, str]] = {}
+
+        def breaks(edit: Mapping[int, int]) -> bool:
+            """Ask about an edit."""
+            drawn = question.with_edit(edit)
+            label = drawn.fits(call)
+            reply = self._fork(call, drawn, price) if self.left() > price else Answer()
+            if reply is None:
+                raise drawn_edits.ForkedWithin
+            if not reply.report or "void" in reply.report:
+                return False
+            told = question.compare(plain, reply.report)
+            found[str(edit)] = told, question.tell(label, plain, reply.report)
+            return question.is_broken(told)
+
+        try:
+            edit = drawn_edits.find_smallest(question.count, question.choices, breaks)
+        except drawn_edits.ForkedWithin:
+            return None
+        if edit is not None:
+            told, words = found[str(edit)]
+            contrast = contrast if question.is_broken(contrast) else told
+            question.shows(words)
         return question.conclude(contrast)
 
     def _trace(

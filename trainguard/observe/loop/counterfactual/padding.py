@@ -53,22 +53,19 @@ class PaddingEdited(Shrinking):
 
     name = "padding edited"
 
-    _count = 0  # of tokens that are marked
-
     def fits(self, call: ModuleCall) -> str:
         """Ask where one constant token stands at one end of the rows, exactly where a mask says."""
         found = _padded(call)
         if found is None or looks_around(call.module):
             return ""
         ids, where = found
-        self._count = int(where.sum())
+        self.count, self.choices = int(where.sum()), len(self._pool(ids, where))
         if self.places is None:
-            return f"{self._count} of {ids.numel()} tokens, marked as padding"
+            return f"{self.count} of {ids.numel()} tokens, marked as padding"
         row, column = where.nonzero()[self.places[0]].tolist()
-        value = int(_others(ids, where)[self.places[0]])
+        value = int(self.pick(self._pool(ids, where))[0])
         first = f"[{row}, {column}], marked as padding, {value} instead of {ids[where][0]}"
-        more = len(self.places) - 1
-        return f"token {first}" + (f", and the next {more} that are marked" if more else "")
+        return f"token {first}" + self.others("that are marked")
 
     def edit(self, call: ModuleCall, way_out: Exit) -> None:
         """Put tokens that occur elsewhere in the batch in the place of padding."""
@@ -77,9 +74,9 @@ class PaddingEdited(Shrinking):
         if not self.edits:
             return
         ids, where = found
-        chosen = slice(None) if self.places is None else list(self.places)
+        self.count = int(where.sum())
         with torch.no_grad():
-            ids[tuple(where.nonzero()[chosen].T)] = _others(ids, where)[chosen]
+            ids[tuple(where.nonzero()[self.chosen()].T)] = self.pick(self._pool(ids, where))
         _FollowIds(ids, way_out.void).__enter__()  # type: ignore[no-untyped-call]
 
     def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
@@ -99,27 +96,30 @@ class PaddingEdited(Shrinking):
 
     def follow_ups(self, contrast: Contrast) -> "Iterable[Question]":
         """Look for few tokens that are enough, for a single one."""
-        return self.shrink(self._count, PaddingEdited) if self.is_traced(contrast) else ()
+        return self.shrink(self.count, PaddingEdited) if self.is_broken(contrast) else ()
 
     def refine(
         self, contrast: Contrast, edit: str, plain: Report, edited: Report
     ) -> Contrast | None:
         """Tell of fewer tokens that change the loss."""
         found = self.compare(plain, edited)
-        if self.is_traced(found):
-            losses = f"the loss is {edited['loss']:.6g} instead of {plain['loss']:.6g}"
-            self.shows(f"with {edit}, {losses}")
+        if self.is_broken(found):
+            self.shows(self.tell(edit, plain, edited))
         return None
 
     def is_traced(self, contrast: Contrast) -> bool:
         """Say whether the loss changes."""
-        return not contrast.void and contrast.measured > contrast.reference
+        return self.is_broken(contrast)
 
     def kept(self, call: ModuleCall) -> Kept:
         """Leave out what is marked."""
         found = _padded(call)
         assert found is not None
         return keep_places(found[1])
+
+    def _pool(self, ids: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
+        """Return tokens that occur elsewhere; those that are drawn from in their order."""
+        return ids[~where] if self.values is None else ids[~where].unique()
 
     def is_settled(self, contrast: Contrast) -> bool:
         """Either answer is one for all."""
@@ -193,12 +193,6 @@ def _padded(call: ModuleCall) -> tuple[torch.Tensor, torch.Tensor] | None:
                 if mask.shape == ids.shape and _is_padding(ids, where):
                     return ids, where
     return None
-
-
-def _others(ids: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
-    """Return tokens that occur elsewhere, one for each marked place."""
-    others = ids[~where]
-    return others[torch.arange(int(where.sum())) % len(others)]
 
 
 def _is_mask(tensor: torch.Tensor) -> bool:

@@ -1,6 +1,6 @@
 """What a question is: an edit, and a contrast between the step with it and the step without."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -121,17 +121,28 @@ class Shrinking(Question):
     A question whose edit is made smaller where it breaks its relation.
 
     places: the numbers of those that are edited, in a follow-up. The fewest that break the relation
-    are told.
+    are told. values: the number of what goes to each of them, where that was drawn.
     """
 
-    def __init__(self, places: Sequence[int] | None = None) -> None:
-        self.places = places
+    is_drawn = False  # whether others than this one look for the smallest edit
+    count = choices = 0  # places that can be edited, and values that can go there
+
+    def __init__(
+        self, places: Sequence[int] | None = None, values: Sequence[int] | None = None
+    ) -> None:
+        self.places, self.values = places, values
         self._shown, self._breaks = "", False
+
+    def with_edit(self, edit: Mapping[int, int]) -> "Shrinking":
+        """Return the same question about an edit that was drawn."""
+        return type(self)(list(edit), list(edit.values()))
 
     def shrink(self, count: int, make: Callable[[Sequence[int]], Question]) -> Iterator[Question]:
         """Yield questions about ever fewer of so many places: the first, or halves that break."""
         places, asked = range(count), 0
         self._shown = ""
+        if self.is_drawn:
+            return
         parts: list[Sequence[int]] = [places[:1]]
         while parts and asked < _FEWER:
             part, asked, self._breaks = parts.pop(0), asked + 1, False
@@ -145,6 +156,32 @@ class Shrinking(Question):
     def shows(self, words: str) -> None:
         """Take down that the relation is broken by fewer places too, in words."""
         self._shown, self._breaks = words, True
+
+    def tell(self, edit: str, plain: Report, edited: Report) -> str:
+        """Return what an edit does, in words."""
+        losses = f"the loss is {edited['loss']:.6g} instead of {plain['loss']:.6g}"
+        return f"with {edit}, {losses}"
+
+    def is_broken(self, contrast: Contrast) -> bool:
+        """Say whether an answer breaks the relation."""
+        return not contrast.void and contrast.measured > contrast.reference
+
+    def others(self, what: str) -> str:
+        """Return how many places are edited besides the first, in words, or nothing."""
+        more = len(self.places or ()) - 1
+        if self.values is not None:
+            return f", and {more} more {what}" if more > 0 else ""
+        return f" and the next {more} {what}" if more > 0 else ""
+
+    def pick(self, pool: torch.Tensor) -> torch.Tensor:
+        """Return what goes to each place: in turn, or as it was drawn."""
+        if self.values is None:
+            return pool[torch.arange(self.count) % len(pool)][self.chosen()]
+        return pool[torch.tensor(self.values) % len(pool)]
+
+    def chosen(self) -> Any:
+        """Return an index of the places that are edited."""
+        return slice(None) if self.places is None else list(self.places)
 
     def conclude(self, contrast: Contrast) -> Contrast:
         """Tell of the smallest edit that was found."""

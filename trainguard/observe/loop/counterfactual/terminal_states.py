@@ -39,19 +39,17 @@ class TerminalStatesEdited(Shrinking):
     name = "terminal states edited"
     asks = 3
     before_learning = True
-    _count = 0  # of states that are terminal
 
     def fits(self, call: ModuleCall) -> str:
         """Ask where a batch has its terminal states marked, and what follows each of its states."""
         found = _find(call)
         if found is None:
             return ""
-        self._count = int(found[0].sum())
+        self.count, self.choices = int(found[0].sum()), int((~found[0]).sum())
         if self.places is None:
-            return f"what follows {self._count} of {len(found[0])} states"
-        more = len(self.places) - 1
+            return f"what follows {self.count} of {len(found[0])} states"
         after = f"after state {int(found[0].nonzero()[self.places[0]])}, which is terminal"
-        return after + (f", and the next {more} that are" if more else "")
+        return after + self.others("that are")
 
     def edit(self, call: ModuleCall, way_out: Exit) -> None:
         """Copy what follows another state to the places of those that are terminal."""
@@ -59,9 +57,8 @@ class TerminalStatesEdited(Shrinking):
         if found is None:
             way_out.void("what follows is not there any more")
         ends, followers = found
-        source = int((~ends).nonzero()[0])
-        chosen = slice(None) if self.places is None else list(self.places)
-        edited = ends.nonzero()[chosen, 0]
+        edited, lasting = ends.nonzero()[self.chosen(), 0], (~ends).nonzero()[:, 0]
+        source = int(lasting[0]) if self.values is None else lasting[self.values]
         with torch.no_grad():
             for after in followers:
                 after[edited] = 2 * after[source] - after.mean(0)
@@ -81,17 +78,15 @@ class TerminalStatesEdited(Shrinking):
 
     def follow_ups(self, contrast: Contrast) -> "Iterable[Question]":
         """Look for a single state after which the next one matters."""
-        broken = not contrast.void and contrast.measured > contrast.reference
-        return self.shrink(self._count, TerminalStatesEdited) if broken else ()
+        return self.shrink(self.count, TerminalStatesEdited) if self.is_broken(contrast) else ()
 
     def refine(
         self, contrast: Contrast, edit: str, plain: Report, edited: Report
     ) -> Contrast | None:
         """Tell of fewer states that change the loss."""
         found = self.compare(plain, edited)
-        if not found.void and found.measured > found.reference:
-            losses = f"the loss is {edited['loss']:.6g} instead of {plain['loss']:.6g}"
-            self.shows(f"with another state {edit}, {losses}")
+        if self.is_broken(found):
+            self.shows(self.tell(f"another state {edit}", plain, edited))
         return None
 
 
