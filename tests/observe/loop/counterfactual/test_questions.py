@@ -223,7 +223,7 @@ def test_edits_that_are_drawn() -> None:
         return edit.get(7, 0) > 3
 
     assert find_smallest(60, 8, breaks) == {7: 4}
-    assert len(asked) <= 60
+    assert len(asked) <= 120
     asked.clear()
     assert find_smallest(60, 8, lambda edit: asked.append(edit) or False) is None
     assert 10 <= len(asked) <= 24

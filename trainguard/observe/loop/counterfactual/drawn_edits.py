@@ -9,9 +9,9 @@ from hypothesis.errors import NoSuchExample, Unsatisfiable
 
 from trainguard.observe.tools.structure import SHRINKING, settings
 
-_DRAWN = 24  # edits, while none breaks the relation: a second of children, as a step has them
-_ASKED = 60  # of all; to make one smaller takes 20 to 40 where a place and a value matter
-_TOGETHER = 8  # places that are edited at most: all of them are in the edit that is made by hand
+_DRAWN = 24  # edits, while none breaks the relation: a second or two of children
+_ASKED = 120  # of all; to make one smaller took 15 to 70 where one place of 60 mattered
+_DIFFERENT = 4  # values that go to places in turn
 Edit = Mapping[int, int]  # which value goes to which place, both as numbers
 
 
@@ -20,7 +20,7 @@ class ForkedWithin(BaseException):
 
 
 def find_smallest(places: int, values: int, breaks: Callable[[Edit], bool]) -> Edit | None:
-    """Return the edit of fewest places, and of the first values, that breaks a relation."""
+    """Return the edit of fewest places in a row, and of the first values, that breaks a relation."""
     known: dict[tuple[tuple[int, int], ...], bool] = {}
 
     def is_broken(edit: Edit) -> bool:
@@ -30,14 +30,23 @@ def find_smallest(places: int, values: int, breaks: Callable[[Edit], bool]) -> E
             known[key] = len(known) < _ASKED and breaks(edit)
         return known[key]
 
-    edits = st.dictionaries(
-        st.integers(0, places - 1),
-        st.integers(0, values - 1),
-        min_size=1,
-        max_size=min(places, _TOGETHER),
-    )
+    def in_a_row(length: int, start: int, drawn: list[int]) -> Edit:
+        """Return an edit of so many places, from one of them on and around the end."""
+        return {(start + i) % places: drawn[i % len(drawn)] for i in range(length)}
+
+    value = st.lists(st.integers(0, values - 1), min_size=1, max_size=_DIFFERENT)
+    rows = st.builds(in_a_row, st.integers(1, places), st.integers(0, places - 1), value)
     options = hypothesis.settings(settings(_DRAWN), phases=SHRINKING)
     try:
-        return hypothesis.find(edits, is_broken, settings=options, random=Random(0))
+        edit = hypothesis.find(rows, is_broken, settings=options, random=Random(0))
     except (NoSuchExample, Unsatisfiable):
         return None
+    return _one_of(edit, is_broken)
+
+
+def _one_of(edit: Edit, is_broken: Callable[[Edit], bool]) -> Edit:
+    """Return half of an edit, of that, and so on, as long as one of them breaks the relation."""
+    items = list(edit.items())
+    halves = (dict(items[: len(items) // 2]), dict(items[len(items) // 2 :]))
+    half = next((h for h in halves if len(items) > 1 and is_broken(h)), None)
+    return edit if half is None else _one_of(half, is_broken)

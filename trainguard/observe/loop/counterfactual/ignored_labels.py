@@ -55,7 +55,7 @@ class IgnoredLabelsEdited(Shrinking):
         labels, ignored = found
         constant = labels[ignored][0]
         self._marks = bool(constant != 0) and not bool((labels[~ignored] == constant).any())
-        self.count, self.choices = int(ignored.sum()), len(labels[~ignored].unique())
+        self.count, self.choices = int(ignored.sum()), len(torch.unique(labels[~ignored]))
         if self.places is None:
             return f"{self.count} of {labels.numel()} labels, which a mask leaves out"
         place = ", ".join(map(str, ignored.nonzero()[self.places[0]].tolist()))
@@ -72,7 +72,7 @@ class IgnoredLabelsEdited(Shrinking):
         with torch.no_grad():
             if self.edits_ignored:
                 self.count = int(ignored.sum())
-                pool = occurring if self.values is None else occurring.unique()
+                pool = occurring if self.values is None else torch.unique(occurring)
                 labels[tuple(ignored.nonzero()[self.chosen()].T)] = self.pick(pool)
             else:
                 labels[~ignored] = occurring.roll(1)

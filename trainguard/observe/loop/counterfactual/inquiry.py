@@ -17,6 +17,7 @@ from trainguard.observe.loop.counterfactual.question import (
     Question,
     Shrinking,
 )
+from trainguard.observe.loop.counterfactual.sealing import unrefused
 from trainguard.observe.loop.counterfactual.variants import AsItIs
 from trainguard.observe.tools.user_line import caller
 
@@ -208,7 +209,7 @@ class Inquiry:
         self, call: ModuleCall, question: Shrinking, plain: Report, contrast: Contrast, price: float
     ) -> Contrast | None:
         """Let edits be drawn, and tell of the smallest that breaks; in a child, return nothing."""
-        with forking.unrefused():
+        with unrefused():
             from trainguard.observe.loop.counterfactual import drawn_edits  # late: Hypothesis
         found: dict[str, tuple[Contrast, str]] = {}
 

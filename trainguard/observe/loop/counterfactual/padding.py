@@ -119,7 +119,7 @@ class PaddingEdited(Shrinking):
 
     def _pool(self, ids: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
         """Return tokens that occur elsewhere; those that are drawn from in their order."""
-        return ids[~where] if self.values is None else ids[~where].unique()
+        return ids[~where] if self.values is None else torch.unique(ids[~where])
 
     def is_settled(self, contrast: Contrast) -> bool:
         """Either answer is one for all."""

@@ -169,8 +169,6 @@ class Shrinking(Question):
     def others(self, what: str) -> str:
         """Return how many places are edited besides the first, in words, or nothing."""
         more = len(self.places or ()) - 1
-        if self.values is not None:
-            return f", and {more} more {what}" if more > 0 else ""
         return f" and the next {more} {what}" if more > 0 else ""
 
     def pick(self, pool: torch.Tensor) -> torch.Tensor:
