@@ -20,7 +20,7 @@ class ForkedWithin(BaseException):
 
 
 def find_smallest(places: int, values: int, breaks: Callable[[Edit], bool]) -> Edit | None:
-    """Return the edit of fewest places in a row, and of the first values, that breaks a relation."""
+    """Return the edit of fewest places in a row, and of first values, that breaks a relation."""
     known: dict[tuple[tuple[int, int], ...], bool] = {}
 
     def is_broken(edit: Edit) -> bool:
