@@ -53,6 +53,7 @@ SLOW = (
     "tests/command/run/test_timeout.py",
     "tests/command/run/test_torch.py::test_an_ensemble",
     "tests/command/run/test_what_if.py::test_what_is_given_up",
+    "tests/command/run/test_what_if.py::test_what_is_logged_is_logged_once[TensorBoard",
     "tests/command/test_init.py::test_what_cannot_be_guarded[failing",
     "tests/command/test_init.py::test_what_cannot_be_guarded[idle",
     "tests/faults/",

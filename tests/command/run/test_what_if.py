@@ -1,5 +1,9 @@
 """-v: what steps were asked, what they answered, and why they did not."""
 
+import socket
+import threading
+from functools import partial
+
 import pytest
 
 LOADER = """
@@ -110,3 +114,108 @@ def test_to_ask_and_not_to_ask(folder) -> None:
     run = folder.run("--what-if", "--no-probes", "train.py")
     assert run.returncode == 2
     assert "--what-if asks, and --no-probes asks nothing: leave one out." in run.stderr
+
+
+LOGGERS = '''
+import json, queue, socket, threading, time
+time.time = lambda: 1e9  # TensorBoard writes it to its files
+
+class Direct:
+    """Writes to a file and to a server at once."""
+
+    def __init__(self):
+        self.file, self.server = open("log.jsonl", "a"), socket.create_connection({address})
+
+    def write(self, line):
+        self.file.write(line)
+        self.server.sendall(line.encode())
+
+    def add_scalar(self, name, value, step):
+        self.write(json.dumps([name, value, step]) + "\\n")
+
+    def close(self):
+        self.file.close()
+        self.server.close()
+
+class Threaded(Direct):
+    """Has a thread that does so, as wandb has."""
+
+    def __init__(self):
+        super().__init__()
+        self.jobs = queue.Queue()
+        self.thread = threading.Thread(target=self.work)
+        self.thread.start()
+
+    def work(self):
+        while job := self.jobs.get():
+            super().add_scalar(*job)
+
+    def add_scalar(self, *job):
+        self.jobs.put(job)
+
+    def close(self):
+        self.jobs.put(None)
+        self.thread.join()
+        super().close()
+
+def TensorBoard():
+    from torch.utils.tensorboard import SummaryWriter
+    return SummaryWriter("events")
+
+writer = None
+
+def log(step, loss):
+    global writer
+    if step == {first}:
+        writer = {logger}()
+    if writer is not None:
+        writer.add_scalar("loss", float(loss), step)
+'''
+
+
+class Server:
+    """Takes whatever is sent to it, by the connection that it came with."""
+
+    def __init__(self) -> None:
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.taken: list[bytes] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        """Read one connection after another."""
+        while True:
+            connection, _ = self.socket.accept()
+            with connection:
+                self.taken.append(b"".join(iter(partial(connection.recv, 4096), b"")))
+
+
+@pytest.mark.parametrize("first", [0, 3])
+@pytest.mark.parametrize("logger", ["Direct", "Threaded", "TensorBoard"])
+def test_what_is_logged_is_logged_once(folder, logger, first) -> None:
+    """A file, a server and TensorBoard get the same bytes with and without questions."""
+    if logger == "TensorBoard":
+        pytest.importorskip("tensorboard")
+    server, written = Server(), []
+    address = server.socket.getsockname()
+    before = LOGGERS.replace("{address}", str(address)).replace("{logger}", logger)
+    folder.trains(
+        before=before.replace("{first}", str(first)),
+        inside="log(step, loss)",
+        after="writer.close()",
+        steps=40,
+    )
+    for option in ("-v", "--no-probes"):
+        run = folder.run(option, "train.py")
+        files = [*folder.path.glob("log.jsonl"), *folder.path.glob("events/*")]
+        written.append([file.read_bytes() for file in files])
+        for file in files:
+            file.unlink()
+        if option == "-v":
+            said = next(row for row in what_if(run.stdout) if "nothing edited" in row)
+    assert written[0] == written[1]
+    assert len(written[0]) == 1
+    assert written[0][0].count(b"loss") == 40 - first
+    if logger != "TensorBoard":
+        assert server.taken == [written[0][0], written[1][0]]
+    threads = first == 0 and logger != "Direct"
+    assert ("threads" if threads else "the same loss") in said
