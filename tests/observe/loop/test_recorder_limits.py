@@ -231,3 +231,29 @@ def test_a_model_of_an_earlier_fold_is_let_go() -> None:
     received = [event.received for event in recorder.trace if isinstance(event, Parameter)]
     assert received == [12] * len(received)
     assert received
+
+
+def test_what_no_optimizer_held_is_let_go() -> None:
+    """Nor does a layer stay that was left out, or learned by hand, with the gradients it has."""
+
+    def fold(place: int) -> weakref.ref:
+        """Train a part of one model, by an optimizer or by hand, and forget it."""
+        model = network()
+        head = [*model.parameters()][-1]
+        optimizer = torch.optim.Adam([*model.parameters()][:-1])
+        for inputs, target in batches(12):
+            optimizer.zero_grad()
+            F.mse_loss(model(inputs), target).backward()
+            optimizer.step()
+            if place % 2:
+                head.data -= 0.01 * head.grad
+        return weakref.ref(head)
+
+    with Recorder("folds") as recorder:
+        heads = [fold(place) for place in range(4)]
+        network()(torch.randn(2, 4))
+        gc.collect()
+        left = [head() for head in heads]
+    assert left == [None] * 4
+    last = [event for event in recorder.trace if isinstance(event, Parameter) and not event.held]
+    assert max(event.received for event in last) > 10  # it is told of nevertheless

@@ -47,6 +47,7 @@ class ManualSteps:
         self._higher = False
         self._key: tuple[int, ...] = ()
         self._free: list[weakref.ref[torch.Tensor]] = []
+        self._gone = 0  # models that were deleted, when it was last seen who is left
 
     def leave_to_optimizers(self) -> None:
         """Take down that an optimizer steps: what it holds is moved by nobody else."""
@@ -97,6 +98,13 @@ class ManualSteps:
 
     def look(self) -> None:
         """Before the next forward or backward, or at the end, see whether they have moved since."""
+        self._look()
+        if self.window is not None and self._gone != self.recorder.names.gone and not self._before:
+            self._gone = self.recorder.names.gone
+            self.recorder.faults.look(_let_go, self.window)
+
+    def _look(self) -> None:
+        """See whether parameters have moved since, and make a step of it."""
         if is_transforming():  # values cannot be compared there; it is seen later
             return
         behind = self._before and self.recorder.functional.is_behind
@@ -196,6 +204,17 @@ class ManualSteps:
         nodes = autograd_graph.below(loss.grad_fn, _NODES)
         leaves = {id(n.variable): n.variable for n in nodes if hasattr(n, "variable")}
         return [leaf for leaf in reversed(leaves.values()) if _has_gradient(leaf)]
+
+
+def _let_go(window: Window) -> None:
+    """Keep no parameter of a window alive that nobody else does: its model was deleted."""
+    each = [weakref.ref(parameter) for parameter in window.parameters]
+    window.parameters = []
+    alive = [p for ref in each if (p := ref()) is not None]
+    if len(alive) < len(each):
+        window.received = [1] * len(alive)
+    window.parameters = alive
+    window.mark()
 
 
 def _is_leaf(tensor: Any) -> bool:

@@ -30,6 +30,7 @@ class ModuleNames:
         self._own: dict[str, str] = {}  # modules whose class is none of torch's, with their lines
         self.hidden: set[int] = set()  # ids of parameters that no outermost module registers
         self._taken: dict[str, int] = {}
+        self.gone = 0  # outermost modules that were deleted
 
     def roots(self) -> Iterator[nn.Module]:
         """Yield the outermost modules that are still alive."""
@@ -46,10 +47,14 @@ class ModuleNames:
             if renames:
                 self._forget_parts(inner)
             name = self.unique(type(inner).__name__)
-            self._roots.append(weakref.ref(inner))
+            self._roots.append(weakref.ref(inner, self._note_gone))
             self.learn(inner, name)
         self._modules[id(module)] = (weakref.ref(module), name)
         return name
+
+    def _note_gone(self, _: object) -> None:
+        """Count an outermost module that was deleted."""
+        self.gone += 1
 
     def learn(self, root: nn.Module, name: str) -> None:
         """Learn the names below a module; those known already are kept."""
