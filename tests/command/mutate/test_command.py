@@ -95,7 +95,7 @@ def mutate(project, *words: str):
     """Run the command in an interpreter of its own, with the cache of this test."""
     line = [sys.executable, "-m", "trainguard", "mutate", *words]
     return subprocess.run(
-        line, cwd=project, capture_output=True, text=True, timeout=500, check=False
+        line, cwd=project, capture_output=True, text=True, timeout=1200, check=False
     )
 
 
@@ -156,7 +156,7 @@ def judged(project, *words: str) -> int:
     """Return the exit code of `pytest --trainguard`."""
     line = [sys.executable, "-m", "pytest", "--trainguard", "-q", "-p", "no:cacheprovider", *words]
     return subprocess.run(
-        line, cwd=project, capture_output=True, text=True, timeout=300, check=False
+        line, cwd=project, capture_output=True, text=True, timeout=1200, check=False
     ).returncode
 
 

@@ -38,7 +38,7 @@ from trainguard.core.files import check_installed
 from trainguard.report.progress import showing
 
 _TIMES: Final = 5  # what a mutant may take of what the training takes as it is, and
-_LEAST: Final = 20.0  # seconds, for what another load of the machine costs
+_LEAST: Final = 60.0  # seconds, for what another load of the machine costs
 _UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
