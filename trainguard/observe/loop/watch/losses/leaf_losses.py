@@ -17,12 +17,18 @@ _VALUES = 3  # different ones among the first: what is computed differs, a stand
 
 @dataclass(slots=True)
 class _LeafLine:
-    """The passes that begin at one line: how many, of them how many at a leaf, and its values."""
+    """
+    The passes that begin at one line: how many, of them how many at a leaf, and its values.
+
+    gradients: what the leaf got. It is 1 unless somebody has said what comes from above, who reads
+    what becomes of it.
+    """
 
     step: int
     passes: int = 0
     leaves: int = 0
     values: list[torch.Tensor] = field(default_factory=list)
+    gradients: list[torch.Tensor] = field(default_factory=list)
 
 
 class LeafLosses(Watcher):
@@ -61,15 +67,17 @@ class LeafLosses(Watcher):
         line, is_leaf = self._now
         line.passes += 1
         line.leaves += is_leaf and not reached
-        if is_leaf and len(line.values) < _FEWEST:
+        if is_leaf and len(line.values) < _FEWEST and loss.grad is not None:
             line.values.append(loss.detach().clone())
+            line.gradients.append(loss.grad.detach().clone())
 
     def finish(self) -> Iterable[Event]:
         """Return the lines of which no pass had a graph, whose values were computed."""
         self.looked |= {"leaf loss"} if self._reached else set()
         for source, line in self._lines.items():
             values = {float(value) for value in line.values}
-            if line.passes == line.leaves >= _FEWEST and len(values) >= _VALUES:
+            alone = all(float(gradient) == 1.0 for gradient in line.gradients)
+            if alone and line.passes == line.leaves >= _FEWEST and len(values) >= _VALUES:
                 yield make_probe(
                     "leaf loss", line.passes, self._reached, step=line.step, source=source
                 )
