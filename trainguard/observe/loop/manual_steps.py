@@ -96,11 +96,16 @@ class ManualSteps:
         self.recorder.meet_window(window)
         return window
 
-    def look(self) -> None:
-        """Before the next forward or backward, or at the end, see whether they have moved since."""
+    def look(self, *, ends: bool = False) -> None:
+        """
+        Before the next forward or backward, or at the end, see whether they have moved since.
+
+        At the end all that is still there is told of, and goes with the recorder.
+        """
         self._look()
-        if self.window is not None and self._gone != self.recorder.names.gone and not self._before:
-            self._gone = self.recorder.names.gone
+        gone = self.recorder.names.gone
+        if self.window is not None and not (ends or self._before) and gone != self._gone:
+            self._gone = gone
             self.recorder.faults.look(_let_go, self.window)
 
     def _look(self) -> None:

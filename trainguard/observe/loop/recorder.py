@@ -139,7 +139,7 @@ class Recorder:
         self._ended = "finished" if kind is None else "stopped" if stopped else "failed"
         try:
             self.limit = None  # the last step may turn out only now to have been one, by hand
-            self.hand.look()
+            self.hand.look(ends=True)
         finally:
             self.patches.undo()
         self._write(seconds)
