@@ -55,6 +55,12 @@ READ = {
     "best val loss: 0.5, at step 3": "best val loss=0.5 +-0.05, at step=3 +-0.5",
     "train: loss 0.5 | val: loss 0.6": "loss=0.5 +-0.05, val/loss=0.6 +-0.05",
     "[val] loss: 0.5": "val/loss=0.5 +-0.05",
+    "train 0.5 acc 0.7 | val 0.6 acc 0.8": (
+        "train=0.5 +-0.05, acc=0.7 +-0.05, val=0.6 +-0.05, val/acc=0.8 +-0.05"
+    ),
+    "val loss 0.6 lr 0.1, train loss 0.5": (
+        "val loss=0.6 +-0.05, lr=0.1 +-0.05, train loss=0.5 +-0.05"
+    ),
     "loss   1.234    lr  0.001": "loss=1.234 +-0.0005, lr=0.001 +-0.0005",
     "\x1b[32mloss\x1b[0m: 0.5": "loss=0.5 +-0.05",
     "loss: tensor(2.3026, grad_fn=<NllLossBackward0>)": "loss=2.3026 +-5e-05",

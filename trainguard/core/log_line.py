@@ -39,6 +39,9 @@ _MARK = re.compile(r"\s*\*+\s*$")  # of the best one so far
 _HEADING = re.compile(
     rf"(?<![\w/.-])(?:({_NOT_OF_TRAINING})|train|training)(?![\w/-])", re.IGNORECASE
 )
+_OF_A_SET = re.compile(  # `val 0.41 acc 0.8`, `Test loss 0.41 (acc 0.8)`
+    rf"(?:({_NOT_OF_TRAINING})|train|training)(?![a-z])", re.IGNORECASE
+)
 _COUNTERS = re.compile(
     r"(?:^|[\s._/-])(?:(?:step|epoch|iter|iteration|update|episode|frame|generation)s?"
     r"|(?:mini)?batch(?:es)?|ep|it|itr|round|gen|t|i|n)(?:$|[\s._/-])",
@@ -72,7 +75,8 @@ def numbers_in(line: str) -> Iterator[Number]:
     stamp = _STAMP.match(line)
     line = line[stamp.end() :] if stamp else line
     line = _MARK.sub("", _LEVEL.sub("", line, count=1) if _LEVEL.match(line) else line)
-    end, heading = 0, ""
+    end, heading, subject = 0, "", ""
+    said: set[str] = set()
     before: re.Match[str] | None = None  # the pair before this one
     is_sound = True  # whether it was taken
     pairs = [
@@ -91,9 +95,12 @@ def numbers_in(line: str) -> Iterator[Number]:
         is_sound = is_sound and (was_sound or not glued)
         if is_sound:
             name = prefix + pair["name"]
-            yield Number(
-                f"{heading}/{name}" if heading else name, *_value(pair["number"], pair["of"])
-            )
+            if own := _OF_A_SET.match(name):
+                subject = own[1] or ""
+            # `train 0.3 acc 0.9 | val 0.4 acc 0.8`: what is said again is of the set before it.
+            whose = heading or (subject if name in said else "")
+            said.add(name)
+            yield Number(f"{whose}/{name}" if whose else name, *_value(pair["number"], pair["of"]))
 
 
 def is_accuracy(name: str) -> bool:

@@ -248,10 +248,12 @@ def _look_at_modules(
 def _look_at_referrers(objects: Sequence[Any], by_id: dict[int, Holders]) -> None:
     """Add the entries of dicts, and the attributes of objects that have no dict yet."""
     dicts = 0
-    for referrer in gc.get_referrers(*objects):
+    referrers = gc.get_referrers(*objects)
+    owners = _owners([referrer for referrer in referrers if type(referrer) is dict])
+    for referrer in referrers:
         entries: Any
         if type(referrer) is dict:
-            entries, kind = referrer, ""
+            entries, kind = referrer, owners.get(id(referrer), "")
         elif type(referrer).__module__ != "builtins" and not isinstance(referrer, FrameType):
             entries, kind = getattr(referrer, "__dict__", None), type(referrer).__name__
         else:
@@ -260,6 +262,17 @@ def _look_at_referrers(objects: Sequence[Any], by_id: dict[int, Holders]) -> Non
         if dicts > _MOST or not isinstance(entries, dict):
             continue
         _add(entries, kind, by_id)
+
+
+def _owners(dicts: list[dict[Any, Any]]) -> dict[int, str]:
+    """Return of which class the objects are whose attributes some dicts are, by their ids."""
+    if not dicts:
+        return {}
+    found = {}
+    for owner in gc.get_referrers(*dicts):
+        if type(owner).__module__ != "builtins" and not isinstance(owner, FrameType):
+            found[id(getattr(owner, "__dict__", None))] = type(owner).__name__
+    return found
 
 
 def _look_at_frames(frame: FrameType | None, by_id: dict[int, Holders]) -> None:
