@@ -268,7 +268,9 @@ class Probe(Event):
         optimizer, against the one that it was made with), "held out" (pairs of an evaluation that
         were trained on; step is the number of all that were), "overlap" (rows of a set of
         evaluation that were trained on, of all; step as for "held out"), "windows" (those of an
-        evaluation that end inside of what was trained on, of all; step the same), "resumed"
+        evaluation that end inside of what was trained on, of all; step the same), "folds" (rows
+        that folds hold out, and that others learned from with the same weights, of all that they
+        hold out; step is how many folds), "resumed"
         (advances of a schedule beside an optimizer that was loaded, against those in the file),
         "detached" (what gets no gradient, edited), "saturated" (what gets no gradient but zero, of
         so many elements), "packed" (places beyond the ends of packed rows that a loss counts),

@@ -173,6 +173,7 @@ HELD_OUT = either(
     has_probe("held out", "no evaluation was seen whose samples could be told apart"),
     has_probe("overlap", "-"),
     has_probe("windows", "-"),
+    has_probe("folds", "-"),
     has_probe("rows", "-"),
 )
 SERVED = some(Probe, "no loader of several batches was seen", lambda p: p.probe == "batches")

@@ -80,6 +80,7 @@ from trainguard.observe.loop.watch.samples.batched_graphs import BatchedGraphs
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.samples.epoch_orders import EpochOrders
 from trainguard.observe.loop.watch.samples.epoch_pairs import EpochPairs
+from trainguard.observe.loop.watch.samples.fold_rows import FoldRows
 from trainguard.observe.loop.watch.samples.input_scales import InputScales
 from trainguard.observe.loop.watch.samples.label_order import LabelOrder
 from trainguard.observe.loop.watch.samples.labels import Labels
@@ -129,6 +130,7 @@ _ALL: tuple[type[Watcher], ...] = (
     SamplePairs,
     EpochPairs,
     SharedRows,
+    FoldRows,
     SplitRows,
     InputScales,
     OwnScales,

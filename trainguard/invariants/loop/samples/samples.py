@@ -39,12 +39,18 @@ _SHARED_BY = {  # what is counted, what is said of it, and what may be the cause
         " end inside of windows that were trained on",
         "perhaps windows that overlap were split at random: split the series, then cut windows",
     ),
+    "folds": (
+        "samples that folds hold out",
+        " were trained on in other folds, with the same weights",
+        "the model of one fold is trained on in the next: make a new one for each",
+    ),
     "rows": (
         "rows",
         " are in the loss of the training",
         "perhaps the mask of the training is left out of its loss",
     ),
 }
+_FOLDS = 2  # that know what they hold out: the second and the third of three
 _SAID = 3  # accuracies that are of the same rows
 _COVERED = 0.9  # of what was trained on: so much may be evaluated on purpose
 
@@ -170,14 +176,16 @@ def evaluation_is_held_out(trace: Trace[Event]) -> Iterator[Finding]:
     """
     What is called a validation is made on samples that were not trained on.
 
-    Judges: runs that log something by the name of a validation or a test. Pairs of an input and
-        its target in evaluations with a loss: whether all had been trained on before; a note where
-        they are just those that were trained on. Inputs, in evaluations of the same set again and
-        again, or of one at the end: whether a tenth (limit) or more had been trained on, among
-        others that had not in nearly each of the passes. Windows of a series: whether most of those
-        in each pass end inside of what was trained on. Accuracies that are those of a part of the
-        rows of a table which the model is given as a whole: whether a tenth of them or more are
-        in the loss of the training, with their labels.
+    Judges: runs that have folds, or log something by the name of a validation or a test. Pairs of
+        an input and its target in evaluations with a loss: whether all had been trained on before;
+        a note where they are just those that were trained on. Inputs, in evaluations of the same
+        set again and again, or of one at the end: whether a tenth (limit) or more had been trained
+        on, among others that had not in nearly each of the passes. Windows of a series: whether
+        most of those in each pass end inside of what was trained on. Folds: whether a model goes
+        on, with its weights, to learn from what was held out, while it holds out what it has
+        learned from; in two folds or more. Accuracies that are those of a part of the rows of a
+        table which the model is given as a whole: whether a tenth of them or more are in the loss
+        of the training, with their labels.
     Allows: one pair, in any evaluation with a loss, that was not trained on before, where sets are
         not mixed within passes; inputs of fewer than 16 different numbers (8, with a loss) that are
         no 40 bits together or come twice in an epoch; half the training or more; a share that grows
@@ -189,8 +197,13 @@ def evaluation_is_held_out(trace: Trace[Event]) -> Iterator[Finding]:
         balance the classes, or windows are cut first, and split after that.
     Source: UMLAUT (CHI 2021), whose study plants it; scikit-learn's guide to data leakage;
         imbalanced-learn's common pitfalls, of sampling before the split; Hammerla and Ploetz,
-        "Let's (not) stick together" (UbiComp 2015), of windows that overlap.
+        "Let's (not) stick together" (UbiComp 2015), of windows that overlap; question 75264251 of
+        Stack Overflow, of folds.
     """
+    for probe in events(trace, Probe):  # folds are known by themselves, whatever is said of them
+        if probe.probe == "folds" and probe.step >= _FOLDS:
+            yield _not_held_out(trace, f"{probe.step} folds", probe)
+            return
     said = [logged.name for logged in events(trace, Logged) if _is_held_out(logged.name)]
     if not said:
         return

@@ -158,7 +158,7 @@ class SharedRows(Watcher):
         rows: list[int] = []
         runs: Runs = []
         with suppress(Exception):  # tensors of foreign kinds refuse what they like
-            if _are_samples(given):
+            if are_samples(given):
                 rows = self._batches.rows_of(forward, given)
                 known = self._modules.get(forward.module)
                 is_series = given[0].is_floating_point()  # tokens are no measurements
@@ -217,7 +217,7 @@ class SharedRows(Watcher):
                 self._modules[module].blurred |= passes > most
 
 
-def _are_samples(given: list[torch.Tensor]) -> bool:
+def are_samples(given: list[torch.Tensor]) -> bool:
     """Say whether tensors have a row for each sample, and the first has long ones."""
     if not 0 < len(given) <= _INPUTS:
         return False

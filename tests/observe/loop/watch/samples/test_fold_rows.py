@@ -1,0 +1,67 @@
+"""Which folds are known to go on with what others have learned."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.recorder import Recorder
+
+
+def build() -> nn.Module:
+    """Return a model that begins alike each time."""
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 1))
+
+
+def cross_validate(begin, evaluations: int = 1) -> list[Probe]:
+    """Learn from three folds in turn, each with the model that is begun with."""
+    rows, targets = torch.randn(90, 20), torch.randn(90, 1)
+    parts, model = torch.randperm(90).chunk(3), build()
+    start = copy.deepcopy(model.state_dict())
+    with Recorder("x") as recorder:
+        for held in parts:
+            model = begin(model, start)
+            rest = torch.cat([part for part in parts if part is not held])
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+            for epoch in range(2 * evaluations):
+                for part in rest.split(20):
+                    optimizer.zero_grad()
+                    (model(rows[part]) - targets[part]).square().mean().backward()
+                    optimizer.step()
+                if epoch % 2:
+                    with torch.no_grad():
+                        model(rows[held])
+    assert recorder.trace.conditions.get("faults", ()) == ()
+    return [e for e in recorder.trace.events if isinstance(e, Probe) and e.probe == "folds"]
+
+
+def keep(model: nn.Module, _) -> nn.Module:
+    """Go on with a model."""
+    return model
+
+
+def make_anew(*_) -> nn.Module:
+    """Make another one."""
+    return build()
+
+
+def put_back(model: nn.Module, start) -> nn.Module:
+    """Put it back to where it began."""
+    model.load_state_dict(start)
+    return model
+
+
+@pytest.mark.parametrize("evaluations", [1, 3])
+def test_folds_that_go_on_are_counted(evaluations: int) -> None:
+    """All but the first, whether they are evaluated once or after each epoch."""
+    (probe,) = cross_validate(keep, evaluations)
+    assert (probe.measured, probe.reference, probe.step) == (60, 60, 2)
+
+
+@pytest.mark.parametrize("begin", [make_anew, put_back])
+def test_folds_that_begin_anew_are_fine(begin) -> None:
+    """The same weights at the start are not those of the end."""
+    assert cross_validate(begin) == []
