@@ -3,6 +3,7 @@
 # pytester forgets the modules that a run inside this process was the first to import. This one
 # registers operators, which can be done only once, and comes with the first optimizer.
 import gc
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch._dynamo  # noqa: F401
 from hypothesis import HealthCheck, settings
 
 from trainguard.core import notebook
+from trainguard.observe.loop.counterfactual import forking
 
 # How long an example takes is a matter of the machine, and of what else it does.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -206,6 +208,14 @@ def _outside_ci(monkeypatch) -> None:
     # In CI pytest repeats whole messages; in a worker syrupy reports nothing.
     for variable in ("CI", "BUILD_NUMBER", "GITHUB_ACTIONS", "PYTEST_XDIST_WORKER"):
         monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch) -> None:
+    """Take threads that other tests have left in this process for idle: no child is made beside."""
+    left = {t.name for t in threading.enumerate() if t is not threading.main_thread()}
+    if left:
+        monkeypatch.setattr(forking, "_IDLE", forking._IDLE | left)
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,6 @@
 """Every broken fixture breaks what it says and nothing else; a healthy one breaks nothing."""
 
 import re
-import threading
 from collections import Counter
 from functools import cache
 from importlib import import_module
@@ -20,7 +19,7 @@ from trainguard.core.settings import Settings
 from trainguard.events.counterfactual import WhatIf
 from trainguard.judging.judge import Observations, applicable, devices_present, verdict
 from trainguard.judging.verdict import Verdict
-from trainguard.observe.loop.counterfactual import asking, forking
+from trainguard.observe.loop.counterfactual import asking
 from trainguard.report.text import render_verdict
 from trainguard.subjects.subject import Subject
 
@@ -108,14 +107,8 @@ def given_up(verdicts: list[Verdict], observations: Observations) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _enough_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Have all questions asked: how many fit into the time of so short a run is not the matter.
-
-    Neither are threads that other tests have left in this process, with which no child is made.
-    """
+    """Have all questions asked: how many fit into the time of a short run is not the matter."""
     monkeypatch.setattr(asking, "_CREDIT", asking._MOST)
-    left = {t.name for t in threading.enumerate() if t is not threading.main_thread()}
-    monkeypatch.setattr(forking, "_IDLE", forking._IDLE | left)
     monkeypatch.setitem(counters, "frames", Counter())  # what other fixtures have compiled
 
 

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -179,23 +180,32 @@ class Server:
     def __init__(self) -> None:
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.taken: list[bytes] = []
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Leave no thread: no question is asked beside one, in no later test of this process."""
+        self.socket.shutdown(socket.SHUT_RDWR)  # which wakes the thread; to close it does not
+        self._thread.join()
+        self.socket.close()
 
     def _serve(self) -> None:
         """Read one connection after another."""
-        while True:
-            connection, _ = self.socket.accept()
-            with connection:
-                self.taken.append(b"".join(iter(partial(connection.recv, 4096), b"")))
+        with suppress(OSError):  # where it is ended
+            while True:
+                connection, _ = self.socket.accept()
+                with connection:
+                    self.taken.append(b"".join(iter(partial(connection.recv, 4096), b"")))
 
 
 @pytest.mark.parametrize("first", [0, 3])
 @pytest.mark.parametrize("logger", ["Direct", "Threaded", "TensorBoard"])
-def test_what_is_logged_is_logged_once(folder, logger, first) -> None:
+def test_what_is_logged_is_logged_once(folder, request, logger, first) -> None:
     """A file, a server and TensorBoard get the same bytes with and without questions."""
     if logger == "TensorBoard":
         pytest.importorskip("tensorboard")
     server, written = Server(), []
+    request.addfinalizer(server.end)
     address = server.socket.getsockname()
     before = LOGGERS.replace("{address}", str(address)).replace("{logger}", logger)
     folder.trains(
