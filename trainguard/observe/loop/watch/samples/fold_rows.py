@@ -1,6 +1,7 @@
 """Watches folds: whether rows that are held out now were learned from when others were."""
 
-from collections import defaultdict, deque
+import weakref
+from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,14 +34,16 @@ class _Folds:
     """
     What one module has learned from, fold by fold.
 
-    learned: the rows up to the last evaluation; recent: those since. held: what the evaluations of
-    this fold hold out. given: the rows of the evaluation that goes on. first: some of the weights
-    that the training began with; weights: those of the last evaluation, until the training after
-    it begins; carried: whether that went on with them.
+    module: which; another one of its name has learned nothing. learned: the rows up to the last
+    evaluation; recent: those since. held: what the evaluations of this fold hold out. given: the
+    rows of the evaluation that goes on. first: some of the weights that the training began with;
+    weights: those of the last evaluation, until the training after it begins; carried: whether that
+    went on with them.
     folds: how many there were. count, known, rows: those that went on with what others had learned,
     their rows that they had learned, and all that they hold out.
     """
 
+    module: "weakref.ref[nn.Module]"
     learned: set[int] = field(default_factory=set)
     recent: set[int] = field(default_factory=set)
     held: set[int] = field(default_factory=set)
@@ -55,7 +58,8 @@ class _Folds:
     source: str = ""
 
     def begin(self, module: nn.Module) -> None:
-        """See whether a training goes on with the weights of the evaluation before."""
+        """End the evaluation before, and see whether a training goes on with its weights."""
+        self.close()  # by how its own fold began, before this one is known to go on
         if self.first is None:
             self.first = _take_weights(module)
         elif self.weights is not None:
@@ -98,7 +102,8 @@ class FoldRows(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._modules: defaultdict[str, _Folds] = defaultdict(_Folds)
+        self._modules: dict[str, _Folds] = {}
+        self._done: list[_Folds] = []  # of modules that others of their name came after
         self._waiting: deque[tuple[Forward, list[int]]] = deque(maxlen=_WAITING)
         self._left = [_ROWS, _BYTES]
 
@@ -114,10 +119,10 @@ class FoldRows(Watcher):
         if not rows:
             return
         if forward.gradients:
-            self._modules[forward.module].begin(module)
+            self._folds_of(forward.module, module).begin(module)
             self._waiting.append((forward, rows))
         elif forward.module in self._modules:
-            own = self._modules[forward.module]
+            own = self._folds_of(forward.module, module)
             own.source = own.source or caller()
             own.given.update(rows)
             own.weights = _take_weights(module)
@@ -134,11 +139,19 @@ class FoldRows(Watcher):
 
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
-        for own in self._modules.values():
+        for own in (*self._done, *self._modules.values()):
             own.close()
             self.looked |= {"folds"} if own.folds > 1 else set()
             if own.count:
                 yield make_probe("folds", own.known, own.rows, step=own.count, source=own.source)
+
+    def _folds_of(self, name: str, module: nn.Module) -> _Folds:
+        """Return what is known of a module, of which another one may have had the name."""
+        own = self._modules.get(name)
+        if own is None or own.module() is not module:
+            self._done += [own] if own is not None and own.folds > 1 else []
+            own = self._modules[name] = _Folds(weakref.ref(module))
+        return own
 
     def _find_rows(self, forward: Forward) -> list[int]:
         """Return numbers of the rows of a pass, as long as there are not too many."""

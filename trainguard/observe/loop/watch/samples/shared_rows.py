@@ -111,6 +111,8 @@ class _Rows:
         """Return the last whole evaluation of a set that has both kinds of rows throughout."""
         # Of a long run some steps are not watched, and evaluations after them only in part.
         for place, last in reversed([*enumerate(self.done)]):
+            if any(each.rows == last.rows for each in self.done[place + 1 :]):
+                continue  # what is not so at the end was not so throughout
             alike = [each for each in self.done[:place] if each.rows == last.rows]
             if (alike or len(self.done) == 1) and self._is_shared([*alike[1:], last]):
                 return last
