@@ -95,6 +95,20 @@ def test_an_average_is_named_by_the_object_that_has_it() -> None:
     assert "ModelEma" in found.kinds
 
 
+def test_an_average_is_named_by_an_object_whose_dict_was_looked_at() -> None:
+    """No variable of a function has it: what refers to its dict tells the class."""
+
+    class ModelEma:
+        """An average that is not a module itself."""
+
+        def __init__(self) -> None:
+            self.model = network()
+
+    kept = {"one": ModelEma()}
+    kept["one"].__dict__.copy()
+    assert "ModelEma" in holders([kept["one"].model], [], set())[0].kinds
+
+
 def test_a_student_that_stands_still_is_told() -> None:
     """The average moves by rounding alone, which tells no decay."""
     seen = looks(teacher_and_student, 0.9, rate=0.0)

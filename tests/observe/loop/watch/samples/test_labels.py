@@ -1,5 +1,7 @@
 """What the recorder sees of labels that change, and of targets that stand in the input."""
 
+from random import Random
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.watch.samples.labels import hash_rows
+from trainguard.observe.loop.watch.samples.sample_pairs import Epochs
 
 
 def probes_of(train, *arguments, probe: str = "", **options) -> list[Probe]:
@@ -244,3 +247,20 @@ def test_nothing_is_tried_out_where_probes_are_off() -> None:
 def test_rows_of_round_numbers_have_hashes_of_their_own() -> None:
     """Rows that differ in one place of ones and zeros are not taken for one another."""
     assert len(set(hash_rows(torch.eye(2048)))) == 2048
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_positions_in_a_batch_are_no_labels(apart: bool) -> None:
+    """They differ for a row in each epoch, also where the last batch is a short one."""
+    draws = Random(0)
+    hashes = [draws.getrandbits(62) for _ in range(32)]
+    rows, epochs = list(range(500)), Epochs()
+    for _ in range(2):
+        draws.shuffle(rows)
+        labels = hashes[:5] * 100 if apart else hashes * 16
+        if apart:
+            draws.shuffle(labels)
+        for start in range(0, 500, 32):
+            part = rows[start : start + 32]
+            epochs.add(part, labels[start : start + len(part)])
+    assert epochs.is_shuffled_apart == apart

@@ -54,6 +54,23 @@ def test_another_set_beside_it_hides_nothing() -> None:
     assert (probe.measured, probe.reference) == (20, 40)
 
 
+def test_a_set_that_is_learned_little_by_little_is_known() -> None:
+    """Of its first evaluations few rows are known, as where the model labels them by itself."""
+    taken = torch.cat([TRAINED[:20], MIXED])
+    model = nn.Linear(20, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with Recorder("x") as recorder:
+        for known in (0, 20, 28, 36):
+            for _ in range(3):
+                for inputs in taken[: 20 + known].split(20):
+                    optimizer.zero_grad()
+                    model(inputs).square().mean().backward()
+                    optimizer.step()
+            with torch.no_grad():
+                model(MIXED)
+    assert not [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "overlap"]
+
+
 def test_steps_that_are_not_watched_are_not_mixed_with_others() -> None:
     """An evaluation is seen after any step, and what is learned behind it only where all is."""
     (probe,) = overlap_of(lambda model, _: model(MIXED), epochs=14, size=10)

@@ -9,6 +9,7 @@ import torch
 
 from trainguard.events.base import Event
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe
+from trainguard.observe.loop.window import gradient_of
 from trainguard.observe.tools.user_line import caller
 
 _FEWEST = 8  # passes at one line: a batch without targets gives a constant now and then
@@ -67,9 +68,10 @@ class LeafLosses(Watcher):
         line, is_leaf = self._now
         line.passes += 1
         line.leaves += is_leaf and not reached
-        if is_leaf and len(line.values) < _FEWEST and loss.grad is not None:
+        gradient = gradient_of(loss) if is_leaf and len(line.values) < _FEWEST else None
+        if gradient is not None:
             line.values.append(loss.detach().clone())
-            line.gradients.append(loss.grad.detach().clone())
+            line.gradients.append(gradient.detach().clone())
 
     def finish(self) -> Iterable[Event]:
         """Return the lines of which no pass had a graph, whose values were computed."""
@@ -87,4 +89,4 @@ class LeafLosses(Watcher):
         same = self._latest is not None and self._latest() is loss
         known = isinstance(loss, torch.nn.Parameter) or loss._backward_hooks  # noqa: SLF001
         held = any(loss is p for window in self.recorder.windows for p in window.parameters)
-        return loss.numel() == 1 and loss.grad is None and not (same or known or held)
+        return loss.numel() == 1 and gradient_of(loss) is None and not (same or known or held)

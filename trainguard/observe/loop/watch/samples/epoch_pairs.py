@@ -17,7 +17,7 @@ from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.samples.row_order import tells_an_order
-from trainguard.observe.loop.watch.samples.sample_pairs import LEAST, NOISE, Epochs
+from trainguard.observe.loop.watch.samples.sample_pairs import LEAST, NOISE, Epochs, are_positions
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.fingerprint import Hashes, hashes_of_rows
@@ -136,7 +136,7 @@ class EpochPairs(Watcher):
         self._left[0] = 0
         self.looked.add("labels")
         batches, self._batches = self._batches, []
-        if is_same or _are_positions([targets for _, targets in batches[half:]]):
+        if is_same or are_positions([targets.tolist() for _, targets in batches[half:]]):
             return
         first, second = (_targets_of(part) for part in (batches[:half], batches[half:]))
         epochs = Epochs(first, second)
@@ -149,14 +149,6 @@ class EpochPairs(Watcher):
                 label=f"{len(second)} rows that came again",
                 source=self._source,
             )
-
-
-def _are_positions(targets: list[Hashes]) -> bool:
-    """Say whether targets are the same in each batch, but for the rows that a short one lacks."""
-    longest = max(targets, key=len)
-    return len({int(_sum(own)) for own in targets}) < 2 or all(
-        np.array_equal(own, longest[: len(own)]) for own in targets
-    )
 
 
 def _is_plain(tensor: torch.Tensor, rows: int) -> bool:

@@ -156,9 +156,11 @@ class FoldRows(Watcher):
     def _find_rows(self, forward: Forward) -> list[int]:
         """Return numbers of the rows of a pass, as long as there are not too many."""
         rows: list[int] = []
+        if min(self._left) <= 0:
+            return rows
         with suppress(Exception):  # tensors of foreign kinds refuse what they like
             given = [self._batches.on_host(tensor) for tensor in self.recorder.given]
-            if min(self._left) > 0 and are_samples(given):
+            if are_samples(given):
                 rows = self._batches.rows_of(forward, given)
                 self._left[0] -= len(rows)
                 self._left[1] -= sum(t.numel() * t.element_size() for t in given)

@@ -2,7 +2,7 @@
 
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +33,17 @@ _MIXED = 8  # rows for each target at least, where renaming is looked for
 _INPUTS = 4  # tensors that a pass is given
 
 
+def are_positions(batches: Collection[Sequence[int]]) -> bool:
+    """
+    Say whether targets are the same in each batch, but for those that a short one lacks.
+
+    Positions in a batch are so, as contrastive losses have them.
+    """
+    longest = max(batches, key=len, default=())
+    alike = len({tuple(sorted(targets)) for targets in batches}) < 2
+    return alike or all(targets == longest[: len(targets)] for targets in batches)
+
+
 @dataclass(slots=True)
 class Epochs:
     """
@@ -58,7 +69,7 @@ class Epochs:
             return
         epoch.update(zip(rows, targets, strict=True))
         if begins:
-            self.batches.add(tuple(sorted(targets)))
+            self.batches.add(tuple(targets))
 
     def share(self) -> tuple[float, float]:
         """Return the share of rows that changed their target, and what chance would make of it."""
@@ -77,11 +88,7 @@ class Epochs:
         if len(self.first) < LEAST or _TAIL * (missing + extra) > len(self.first):
             return False
         was, now = Counter(self.first.values()), Counter(self.second.values())
-        # Positions in a batch, as contrastive losses have them, are the same in each batch, but for
-        # those that a short one lacks.
-        longest = max(self.batches, key=len, default=())
-        positions = all(own == longest[: len(own)] for own in self.batches)
-        if (now - was).total() > extra or positions:
+        if (now - was).total() > extra or are_positions(self.batches):
             return False
         changed, chance = self.share()
         return changed > NOISE * chance > 0 and not self.is_renamed()
