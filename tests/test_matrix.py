@@ -102,7 +102,7 @@ def given_up(verdicts: list[Verdict], observations: Observations) -> list[str]:
     runs = {id(v.subject): v for v in verdicts if v.invariant.family == "loop"}
     traces = [observations.trace(v.subject, v.config, v.invariant) for v in runs.values()]
     asked = [event for trace in traces for event in trace if isinstance(event, WhatIf)]
-    return [f"{e.question}: {e.reason}" for e in asked if e.outcome == "given up"]
+    return [f"{e.question} ({e.step}): {e.reason}" for e in asked if e.outcome != "answered"]
 
 
 @pytest.fixture(autouse=True)
