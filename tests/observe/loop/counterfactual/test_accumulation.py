@@ -65,6 +65,30 @@ def test_what_a_batch_weighs_its_parts_by() -> None:
     assert max(uneven.numbers[1:]) > 1.2
 
 
+@pytest.mark.parametrize("within", [False, True])
+def test_gradients_that_were_there_before(within) -> None:
+    """What is left in an optimizer of an earlier run, or waits in one of this, is of no window."""
+    kept = []
+
+    def add_left() -> None:
+        """Make an optimizer whose parameter has a gradient, large against that of the run."""
+        left = nn.Linear(1, 1)
+        left.weight.grad = torch.full((1, 1), 1e4)
+        kept.append(torch.optim.SGD(left.parameters(), lr=0.1))
+
+    def measure(outputs, target):
+        """Return a mean; begin with an optimizer that waits."""
+        if within and not kept:
+            add_left()
+        return F.mse_loss(outputs, target) / PASSES
+
+    if not within:
+        add_left()
+    even = ask(measure)
+    assert even is not None
+    assert (even.outcome, even.measured < 1e-4) == ("answered", True)
+
+
 def test_batches_that_are_fetched_ahead() -> None:
     """What was fetched before a step is no part of the window after it."""
     answer = ask(weigh_by_target, ahead=True)

@@ -122,8 +122,10 @@ class _WindowsWitness(PartsWitness):
             window.given.append(sum(tensor.numel() for tensor in tensors_in(inputs)))
 
     def before_backward(self, loss: torch.Tensor) -> None:
-        """Take down what the loss is multiplied by."""
+        """Take down what the loss is multiplied by, and what was there before a window's first."""
         self._by = last_factor(loss)
+        if len(self._windows) > 1 and not self._windows[-1].added:
+            self._windows[-1].begin(sketch(self._held()))
 
     def after_backward(self, loss: torch.Tensor) -> None:
         """Take down what has been added to the gradients."""
@@ -170,6 +172,10 @@ class _StepGradients:
     given: list[int] = field(default_factory=list)
     added: list[Numbers] = field(default_factory=list)
     _held: Numbers = field(default_factory=lambda: np.zeros(1))
+
+    def begin(self, held: Numbers) -> None:
+        """Take down the gradients before the first pass: of an optimizer that waits for its turn."""
+        self._held = held
 
     def add(self, held: Numbers) -> None:
         """Take down the gradients after a pass."""

@@ -176,8 +176,10 @@ class Witness(Watcher):
         return {}
 
     def _held(self) -> Iterator[torch.Tensor]:
-        """Yield the gradients that optimizers have, zeros where there is none."""
-        for parameter in (p for window in self.recorder.windows for p in window.parameters):
+        """Yield the gradients that optimizers of this run have, zeros where there is none."""
+        known = {id(parameter) for parameter in self.recorder.names.parameters()}
+        own = [window for window in self.recorder.windows if window.belongs_to(known)]
+        for parameter in (p for window in own for p in window.parameters):
             gradient = gradient_of(parameter)
             yield torch.zeros(1).expand(parameter.numel()) if gradient is None else gradient
 
