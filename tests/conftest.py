@@ -121,8 +121,6 @@ SLOW = (
     "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[loader/guard_workers_open_the_archive_each_epoch]",
     # Passes alone; what other tests leave in a worker hides its finding now and then.
     "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[loop/guard_encoder_detached]",
-    # Likewise: an optimizer that is left there is taken for its own, and no step is seen.
-    "tests/test_matrix.py::test_a_healthy_fixture_passes_everything[loop/guard_functional_training",
     "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[loss/guard_bin_width_halved]",
     "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[loss/guard_branches_do_not_meet]",
     "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[loss/guard_density_for_a_wide_bin]",

@@ -81,6 +81,23 @@ def test_gradients_of_something_else_are_no_steps() -> None:
     assert run.trace.conditions["steps"] == 0
 
 
+def test_an_optimizer_of_an_earlier_training() -> None:
+    """What is left in memory does not make the steps of this one."""
+    left = nn.Linear(9, 9)
+    optimizer = torch.optim.SGD(left.parameters(), 0.05)
+    model = net()
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    with tg.record(probe=False) as run:
+        for _ in range(4):
+            x, y = batch()
+            slopes = grad(lambda p, x, y: F.mse_loss(functional_call(model, p, (x,)), y))(
+                parameters, x, y
+            )
+            parameters = {name: p - 0.05 * slopes[name] for name, p in parameters.items()}
+    assert optimizer.param_groups
+    assert run.trace.conditions["steps"] == 3  # the last one is not asked for again
+
+
 def test_an_optimizer_makes_the_steps() -> None:
     """Where there is one, gradients by `torch.func` are not counted beside its steps."""
     model = net()

@@ -125,6 +125,8 @@ class FunctionalSteps:
     def _tell(self, params: Any, gradients: Any, value: Any, has_aux: bool) -> None:
         """Tell of gradients, once what was done along the ones before them is seen."""
         recorder = self.recorder
+        if recorder.hand.may_step(tree_leaves(params)):
+            return
         names, self._names = self._names or self._known, {}
         found = recorder.faults.look(self._pairs, params, gradients, names)
         loss = recorder.faults.look(_mean, value[0] if has_aux else value)

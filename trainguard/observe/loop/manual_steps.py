@@ -1,6 +1,7 @@
 """Steps made by hand: parameters that move after a backward though no optimizer holds them."""
 
 import weakref
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -175,8 +176,13 @@ class ManualSteps:
         self._due = max(1, _SURELY - self._moves) if self._moves else _SURELY * self._due
 
     def is_alone(self) -> bool:
-        """Say whether there is no optimizer, nor was one that has stepped."""
-        return not self._left and not self._optimizers()
+        """Say whether this run has no optimizer, nor had one that has stepped."""
+        return not self._left and not self._has_optimizer()
+
+    def may_step(self, given: Sequence[torch.Tensor]) -> bool:
+        """Say whether an optimizer may have made the steps of what has such shapes."""
+        wanted = Counter(tensor.shape for tensor in given)
+        return any(wanted <= Counter(p.shape for p in _held_by(o)) for o in self._optimizers())
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the optimizers that there are."""
@@ -184,8 +190,8 @@ class ManualSteps:
 
     def _has_optimizer(self) -> bool:
         """Say whether this run has an optimizer."""
-        known = {id(p) for p in self.recorder.names.parameters()}
         windows = [w for w in self.recorder.windows if w.optimizer and w.optimizer()]
+        known = {id(p) for p in self.recorder.names.parameters()} if windows else ()
         return any(window.belongs_to(known) for window in windows)
 
     def _loose(self) -> list[torch.Tensor]:

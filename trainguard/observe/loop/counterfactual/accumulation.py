@@ -174,7 +174,7 @@ class _StepGradients:
     _held: Numbers = field(default_factory=lambda: np.zeros(1))
 
     def begin(self, held: Numbers) -> None:
-        """Take down the gradients before the first pass: of an optimizer that waits for its turn."""
+        """Take down the gradients before the first pass: an optimizer may wait for its turn."""
         self._held = held
 
     def add(self, held: Numbers) -> None:
