@@ -1,6 +1,12 @@
 """--trainguard-profile."""
 
 import re
+from pathlib import Path
+
+# pytester forgets what a run inside this process was the first to import.
+import trainguard.observe.loop.observer  # noqa: F401
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
 def points(result) -> int:
@@ -25,3 +31,13 @@ def test_points_are_counted_once(project) -> None:
     one = points(project.run("--trainguard-select=value_is_finite"))
     two = points(project.run("--trainguard-select=value_is_finite,gradient_is_finite"))
     assert one == two
+
+
+def test_thorough_tells_the_smallest_edit(project) -> None:
+    """Edits of a step are drawn, until one token tells that padding matters."""
+    fixture = FIXTURES / "broken" / "loop" / "guard_mask_upside_down.py"
+    project.pytester.makepyfile(guard_x=fixture.read_text(encoding="utf-8"))
+    result = project.run("--trainguard-select=padding_does_not_matter", profile="thorough")
+    result.assert_outcomes(failed=1)
+    told = r"smallest  with token \[\d+, \d+\], marked as padding, 1 instead of 0, the loss is"
+    assert re.search(told, result.stdout.str())
