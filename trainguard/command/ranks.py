@@ -202,13 +202,27 @@ def gather(*, failed: bool, hands_over: bool = False) -> Others:
 
     hands_over: whether it is another one's turn as soon as one of them waits for this one.
     """
-    others, waiting, began = Others(), set(range(world())) - {rank()}, monotonic()
-    patience = _HURRY if failed else _PATIENCE
+    others, waiting = Others(), set(range(world())) - {rank()}
+    why = "it could {} be asked: {}. Give --trace, and `trainguard join`"
     try:
         store = None if _on_one_machine() else _store()
     except Exception as error:  # noqa: BLE001 whatever torch raises where nobody answers
-        why = f"it could not be asked: {type(error).__name__}. Give --trace, and `trainguard join`"
-        return Others(missing=dict.fromkeys(waiting, why))
+        told = why.format("not", type(error).__name__)
+        return Others(missing=dict.fromkeys(waiting, told))
+    try:
+        turn = _take_all(others, waiting, store, failed=failed, hands_over=hands_over)
+    except RuntimeError as error:  # of torch: the store goes with the machine that keeps it
+        told = why.format("no longer", type(error).__name__)
+        others.missing |= dict.fromkeys(waiting, told)
+        return others
+    return Others(handed=turn) if turn else others
+
+
+def _take_all(
+    others: Others, waiting: set[int], store: Any, *, failed: bool, hands_over: bool
+) -> int:
+    """Take what those leave that are waited for, until there are none; return whose turn it is."""
+    began, patience = monotonic(), _HURRY if failed else _PATIENCE
     while waiting:
         here, gone, over, stuck = (
             _processes() if store is None else (waiting, set(), waiting, store.standing(waiting))
@@ -230,10 +244,10 @@ def gather(*, failed: bool, hands_over: bool = False) -> Others:
         if late > patience:
             break
         if hands_over and late > _HURRY and stuck & waiting:
-            return Others(handed=min(stuck & waiting))
+            return min(stuck & waiting)
         sleep(_POLL if waiting else 0)
     others.missing |= dict.fromkeys(waiting, "it was still running, or hung")
-    return others
+    return 0
 
 
 def leave(found: Mapping[str, str]) -> dict[int, Found]:

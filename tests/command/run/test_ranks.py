@@ -231,6 +231,48 @@ def test_a_store_that_is_not_there(folder) -> None:
     assert "rank 1: it could not be asked: ConnectionError. Give --trace, and `train" in told
 
 
+KILLED = """\
+import os, signal
+import torch
+import torch.distributed as dist
+from torch import nn
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+net = nn.parallel.DistributedDataParallel(nn.Linear(8, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+inputs = torch.Generator().manual_seed(rank)
+for step in range(20):
+    loss = net(torch.randn(16, 8, generator=inputs)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step == 10 and rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_first_machine_that_is_gone(folder) -> None:
+    """Its launcher's store goes with it: the process on the other one is judged, and says so."""
+    folder.write("train.py", KILLED)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
+    launcher += ["--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", port]
+    words = ["-m", "trainguard", "run", "train.py"]
+    each = [[*launcher, "--node-rank", str(number), *words] for number in range(2)]
+    env = folder.environment({})
+    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    machines = [Started(every, cwd=folder.path, env=env, **pipe) for every in each]
+    with machines[0], machines[1]:
+        _, (printed, errors) = (machine.communicate(timeout=180) for machine in machines)
+    assert "trainguard itself failed" not in errors
+    told = " ".join(printed.split())
+    assert "1 of 2 processes were judged together" in told
+    assert "rank 0: it could no longer be asked: Dist" in told
+
+
 def test_a_rank_without_a_world(folder) -> None:
     """A variable that happens to be called RANK means nothing."""
     folder.trains(zero="")
