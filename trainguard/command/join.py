@@ -25,7 +25,8 @@ from trainguard.command.options import (
     split_formats,
 )
 from trainguard.command.output import Audience, write_baseline
-from trainguard.command.ranks import Others, as_rows
+from trainguard.command.ranks import Others
+from trainguard.command.together import ranks_as_rows
 from trainguard.core.errors import DeclarationError
 from trainguard.events.joined import digest, join, share_columns
 from trainguard.events.trace import Trace
@@ -83,7 +84,7 @@ def join_traces(
         command = shlex.join(["trainguard", *sys.argv[1:]])
         verdicts = judge_run(run, joined, settings, command, SILENCE, joined=True)
         verdicts = tuple(map(held.settle, [*map(held.hold, verdicts)]))
-        rows = [*as_rows(others, world), *baseline_as_rows(held)]
+        rows = [*ranks_as_rows(others, world), *baseline_as_rows(held)]
         rows += [("unread", name) for name in found.unread]
         number = len(found.files)
         head = f"{joined.subject}: {number} {'trace' if number == 1 else 'traces'} in {folder}"

@@ -203,17 +203,15 @@ def gather(*, failed: bool, hands_over: bool = False) -> Others:
     hands_over: whether it is another one's turn as soon as one of them waits for this one.
     """
     others, waiting = Others(), set(range(world())) - {rank()}
-    why = "it could {} be asked: {}. Give --trace, and `trainguard join`"
     try:
         store = None if _on_one_machine() else _store()
-    except Exception as error:  # noqa: BLE001 whatever torch raises where nobody answers
-        told = why.format("not", type(error).__name__)
-        return Others(missing=dict.fromkeys(waiting, told))
-    try:
         turn = _take_all(others, waiting, store, failed=failed, hands_over=hands_over)
-    except RuntimeError as error:  # of torch: the store goes with the machine that keeps it
-        told = why.format("no longer", type(error).__name__)
-        others.missing |= dict.fromkeys(waiting, told)
+    except Exception as error:
+        # Whatever torch raises where nobody answers, or no longer: a store goes with its machine.
+        if _on_one_machine():
+            raise
+        why = f"it could not be asked: {type(error).__name__}. Give --trace, and `trainguard join`"
+        others.missing |= dict.fromkeys(waiting, why)
         return others
     return Others(handed=turn) if turn else others
 
@@ -221,7 +219,7 @@ def gather(*, failed: bool, hands_over: bool = False) -> Others:
 def _take_all(
     others: Others, waiting: set[int], store: Any, *, failed: bool, hands_over: bool
 ) -> int:
-    """Take what those leave that are waited for, until there are none; return whose turn it is."""
+    """Take what others leave until there are none to wait for; return whose turn it is."""
     began, patience = monotonic(), _HURRY if failed else _PATIENCE
     while waiting:
         here, gone, over, stuck = (
@@ -292,22 +290,6 @@ def render_others(everything: Mapping[int, Found], speaker: int = 0) -> str:
     """Return these reports as they are printed."""
     others = found_by_others(everything, speaker)
     return "\n\n".join(f"rank {n}:\n{text}" for n, _, text in others)
-
-
-def as_rows(others: Others, size: int, own: Trace[Any] | None = None) -> list[tuple[str, str]]:
-    """Return how many of so many processes were judged together, and what became of others."""
-    if size == 1:
-        return []
-    every = f"{size - len(others.missing)} of {size}" if others.missing else f"all {size}"
-    traces = others.digests | ({rank(): own} if own is not None else {})
-    stood = {n: str(trace.conditions.get("standing", "")) for n, trace in traces.items()}
-    here = f"{Path.cwd()}{os.sep}"
-    told = {n: f"stood at {place.removeprefix(here)}" for n, place in stood.items() if place}
-    kinds: dict[str, list[int]] = {}
-    for number, why in sorted({**told, **others.missing}.items()):
-        kinds.setdefault(why, []).append(number)
-    more = [("ranks", f"{ranks_text(numbers)}: {why}") for why, numbers in kinds.items()]
-    return [("ranks", f"{every} processes were judged together"), *more]
 
 
 def _read_left(number: int) -> str | None:

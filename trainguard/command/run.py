@@ -31,6 +31,7 @@ from trainguard.command.together import (
     choose_trace,
     judge_others,
     judge_threads,
+    ranks_as_rows,
     reports_of,
     threads_as_rows,
 )
@@ -275,7 +276,7 @@ def _judge_and_report(
     if order.judging and speaks:
         size = spawned.count if spawned.traces else ranks.world()
         rows = run_summary.as_rows(told) + threads_as_rows(traces)
-        rows += ranks.as_rows(others, size, trace)
+        rows += ranks_as_rows(others, size, trace)
         rows += run_summary.questions_as_rows(trace) if order.verbose else []
         rows += live.as_rows() + (baseline_as_rows(held) if whole else [])
         head = run_summary.headline(told, order.subject.name)

@@ -1,13 +1,16 @@
 """Several processes of one run, judged together: those of a launcher, or those of the script."""
 
+import os
 from copy import copy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from trainguard.command import ranks
 from trainguard.command.options import SILENCE
 from trainguard.command.run_request import RunRequest
 from trainguard.core.errors import SubjectError
+from trainguard.core.measure import ranks_text
 from trainguard.events.joined import digest, join, share_columns
 from trainguard.events.loop import Step
 from trainguard.events.trace import Trace
@@ -79,6 +82,24 @@ def threads_as_rows(traces: list[Trace[Any]]) -> list[tuple[str, str]]:
     steps = sum(int(str(trace.conditions["steps"])) for trace in traces)
     told = f"{len(traces)} trained beside each other, and made {steps} steps; each was judged by"
     return [("threads", f"{told} itself, and the figures above are of the first"), *rows]
+
+
+def ranks_as_rows(
+    others: ranks.Others, size: int, own: Trace[Any] | None = None
+) -> list[tuple[str, str]]:
+    """Return how many of so many processes were judged together, and what became of others."""
+    if size == 1:
+        return []
+    every = f"{size - len(others.missing)} of {size}" if others.missing else f"all {size}"
+    traces = others.digests | ({ranks.rank(): own} if own is not None else {})
+    stood = {n: str(trace.conditions.get("standing", "")) for n, trace in traces.items()}
+    here = f"{Path.cwd()}{os.sep}"
+    told = {n: f"stood at {place.removeprefix(here)}" for n, place in stood.items() if place}
+    kinds: dict[str, list[int]] = {}
+    for number, why in sorted({**told, **others.missing}.items()):
+        kinds.setdefault(why, []).append(number)
+    more = [("ranks", f"{ranks_text(numbers)}: {why}") for why, numbers in kinds.items()]
+    return [("ranks", f"{every} processes were judged together"), *more]
 
 
 def reports_of(verdicts: tuple[Verdict, ...]) -> ranks.Found:

@@ -61,6 +61,7 @@ from trainguard.observe.loop.watch.parameters.left_behind import LeftBehind
 from trainguard.observe.loop.watch.parameters.loaded_states import LoadedStates
 from trainguard.observe.loop.watch.parameters.loaded_values import LoadedValues
 from trainguard.observe.loop.watch.parameters.parameters import Parameters
+from trainguard.observe.loop.watch.parameters.rounded_updates import RoundedUpdates
 from trainguard.observe.loop.watch.parameters.shared_layers import SharedLayers
 from trainguard.observe.loop.watch.parameters.ties import Ties
 from trainguard.observe.loop.watch.parameters.update_norms import UpdateNorms
@@ -102,6 +103,7 @@ _ALL: tuple[type[Watcher], ...] = (
     Clipping,
     Rates,
     UpdateNorms,
+    RoundedUpdates,
     Epsilons,
     Forwards,
     FrozenReferences,

@@ -59,7 +59,8 @@ class Window:
     forwards: the calls of outermost modules in this window, the first 64.
     returned: gradients that `torch.autograd.grad` returned and that are in no `.grad`.
     norms: the norm of each gradient at the step, in the order of `gradients()`.
-    leftover: the norms that were there before the first backward, and whose they were.
+    leftover: the norms that were there before the first backward, whose they were, and a mark of
+        the tensor that one of them was in.
     clip: what clipping has done in this window. unscaled: whether a scaler has unscaled it.
     culprit: what was not finite first.
     on_edit: told where torch has clipped or unscaled the gradients.
@@ -84,7 +85,7 @@ class Window:
     clip: Any = None
     unscaled: bool = False
     culprit: str = ""
-    leftover: tuple[torch.Tensor, Callable[[list[float]], str]] | None = None
+    leftover: tuple[torch.Tensor, Callable[[list[float]], str], tuple[int, int]] | None = None
     source: str = ""
     on_edit: "Callable[[Window], None] | None" = None
     started: float = field(default_factory=perf_counter)

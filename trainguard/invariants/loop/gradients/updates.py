@@ -27,6 +27,7 @@ _LARGE, _SMALL = 0.1, 1e-8
 _DROWNED = (
     0.75  # of the elements, in each look: 0.1 at most in 151 healthy scripts, 0.95 in mistakes
 )
+_LOST, _ALL_LOST = 0.5, 0.9  # of the elements, in each look: for a note; it fails
 _USUAL = 1e-6  # an epsilon up to here is no choice against a gradient's size
 
 
@@ -179,5 +180,42 @@ def epsilon_is_small(trace: Trace[Event]) -> Iterator[Finding]:
             if worst.reference <= _USUAL
             else "the optimizer hardly adapts: its steps are those of momentum with a rate of"
             " lr / epsilon. Perhaps an epsilon that was meant for something else",
+            event=worst,
+        )
+
+
+@invariant(
+    "loop", evidence=has_probe("rounding", "no optimizer of torch held parameters of 16 bits")
+)
+def updates_outlast_rounding(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What a step adds to parameters of 16 bits is still there once it is rounded.
+
+    Judges: optimizers of torch that hold parameters of bfloat16 or float16: of a sample of the
+        elements that have a gradient, in at least 5 steps that are looked at more closely, the
+        share that has the same value after the step as before.
+    Allows: less than 0.9 (limit) in one look at least, as where a rate is warmed up; above 0.5 in
+        each look it is a note. Autocast, and masters of float32 that an optimizer holds.
+    Misses: optimizers that are not torch's, which may round at random or keep what is lost; single
+        layers; updates that round to one that is far too large.
+    Why: bfloat16 tells numbers apart that differ by a 256th: what a step adds to a weight of 0.1
+        is lost where it is below 0.0002, as with Adam at the rates of fine-tuning, every time, so
+        that more steps do not help. The loss falls by what few small weights can do.
+    Source: Zamirai et al., Revisiting BFloat16 Training (arXiv 2010.06192); pytorch/ao pull
+        request 1124.
+    """
+    most = trace.limit("updates_outlast_rounding", _ALL_LOST)
+    seen = [p for p in events(trace, Probe) if p.probe == "rounding" and p.measured > _LOST]
+    if seen:
+        worst = max(seen, key=lambda probe: probe.measured)
+        yield Finding(
+            f"most of what the steps of `{trace.subject}` add to its parameters is rounded off",
+            f"{worst.label}, which tells apart what differs by {percent(worst.reference)}",
+            percent(worst.measured) + " of the elements at least are what they were, after each"
+            " step that was looked at",
+            "at most " + percent(most),
+            why="keep the parameters in float32 and compute under autocast, or let the optimizer"
+            " hold copies of float32",
+            rank=Rank.BROKEN if worst.measured > most else Rank.NOTE,
             event=worst,
         )

@@ -47,8 +47,8 @@ class Gradients(Watcher):
             "received": _count_received(window, pairs),
             "held": len(window.parameters),
         }
-        if window.leftover is not None:
-            each, name = window.leftover
+        if window.leftover is not None and not _was_overwritten(window, pairs):
+            each, name, _ = window.leftover
             columns["leftover"] = Deferred(each, global_norm)
             columns["leftover_name"] = Deferred(each, name)
         if not pairs:
@@ -123,14 +123,25 @@ def _look_for_leftovers(window: Window, name_of: Namer) -> None:
             window.order.insert(0, "zero")
         window.leftover = None
     elif window.fresh and "zero" not in window.order:  # else somebody has put them there since
-        window.leftover = norms(pairs), _largest_among(pairs, name_of)
+        window.leftover = norms(pairs), _largest_among(pairs, name_of), _mark(pairs)
     elif window.leftover is not None and gradient_of(pairs[0][0]) is pairs[0][1]:
         # One that was there is zero in the meantime: on an accelerator this is not waited for.
         cleared, before = pairs[0][1].any().logical_not(), window.leftover[0]
         if bool(cleared) if cleared.is_cpu else len(before) == len(pairs):
             found = norms(pairs)
             found = found if cleared.is_cpu else found.where(cleared, before)
-            window.leftover = found, _largest_among(pairs, name_of)
+            window.leftover = found, _largest_among(pairs, name_of), _mark(pairs)
+
+
+def _mark(pairs: list[_Pair]) -> tuple[int, int]:
+    """Return what tells whether the last of some gradients is the same tensor, not written to."""
+    return id(pairs[-1][1]), pairs[-1][1]._version  # noqa: SLF001
+
+
+def _was_overwritten(window: Window, pairs: list[_Pair]) -> bool:
+    """Say whether gradients were put in the place of others, as of masters, by no backward."""
+    _, _, mark = window.leftover or (None, None, None)
+    return bool(pairs) and not any(window.received) and mark != _mark(pairs)
 
 
 def _count_received(window: Window, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> int:
