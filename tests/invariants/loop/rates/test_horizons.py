@@ -123,6 +123,11 @@ def rule(mode: str, expression: str, values) -> Scheduler:
     ("mode", "expression", "values", "rank"),
     [
         ("min", "val_acc", (0.3, 0.4, 0.5), ["broken"]),
+        ("min", "r10", (0.3, 0.4, 0.5), ["broken"]),
+        ("min", "metrics['mAP50']", (0.3, 0.4, 0.5), ["broken"]),
+        ("min", "hits@3", (0.3, 0.4, 0.5), ["broken"]),
+        ("min", "p95", (0.3, 0.4, 0.5), []),
+        ("min", "err10", (0.3, 0.4, 0.5), []),
         ("max", "metrics['val/loss']", (0.5, 0.4, 0.3), ["broken"]),
         ("max", "val_acc", (0.3, 0.4, 0.5), []),
         ("min", "val_loss", (0.3, 0.4, 0.5), []),

@@ -25,6 +25,8 @@ _FALLING = {
     "loss", "losses", "err", "error", "mse", "mae", "rmse", "nll", "ppl", "perplexity", "wer",
     "cer", "fid", "bpd", "bpc", "cost",
 }  # fmt: skip
+# Recall and its like among the first so many: R@10, r10, hits@3, mAP50. But p95 is a time.
+_AMONG = re.compile(r"(?<![a-z])(?:(?:r|hits?|hr|map|recall)_?@?\d+|p@\d+)\b")
 _EVALUATIONS = 5  # with a number, at least
 _AGAIN = 3  # states that were kept, where none of them was loaded at the end
 _PASSED_BY = 2  # times that no state is kept: with one, the two may agree by chance
@@ -197,9 +199,15 @@ def _select_said(trace: Trace[Event], select: Callable[[set[str]], bool]) -> _Se
 
 def _ways_to_improve(name: str) -> tuple[float, ...]:
     """Return 1 where more is better, -1 where less is, by the name of a metric; both if unknown."""
-    words = set(re.findall(r"[a-z]+\d?", name.lower()))
+    words = _words_in(name)
     rises, falls = bool(words & _RISING), bool(words & _FALLING)
     return (1.0, -1.0) if rises == falls else (1.0,) if rises else (-1.0,)
+
+
+def _words_in(name: str) -> set[str]:
+    """Return the words of a name, and `recall` where it says how many are looked among."""
+    among = {"recall"} if _AMONG.search(name.lower()) else set()
+    return set(re.findall(r"[a-z]+\d?", name.lower())) | among
 
 
 def _keeps_records(kept: set[int], said: dict[int, Logged], way: float) -> bool:
@@ -217,7 +225,7 @@ def _keeps_records(kept: set[int], said: dict[int, Logged], way: float) -> bool:
 
 def _is_wrong(trace: Trace[Event], mode: str, name: str, values: list[float]) -> bool:
     """Say whether a metric of this name is one that improves against the mode."""
-    words = set(re.findall(r"[a-z]+\d?", name.lower()))
+    words = _words_in(name)
     rises, falls = bool(words & _RISING), bool(words & _FALLING)
     if rises == falls or mode != ("min" if rises else "max"):
         return False
@@ -235,7 +243,7 @@ def _falls_like_the_loss(trace: Trace[Event], values: list[float]) -> bool:
 
 def _name(trace: Trace[Event], scheduler: Scheduler) -> str:
     """Return what a metric is called: in the call, else where the script says those numbers."""
-    words = set(re.findall(r"[a-z]+\d?", scheduler.expression.lower()))
+    words = _words_in(scheduler.expression)
     if words & (_RISING | _FALLING):
         return scheduler.expression
     series: dict[str, list[Logged]] = {}
