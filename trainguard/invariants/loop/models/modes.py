@@ -170,8 +170,9 @@ def evaluation_mode_is_on(trace: Trace[Event]) -> Iterator[Finding]:
         or more, where the module is never called in evaluation mode; with several optimizers, of
         which one may train what is sampled from, that is a note.
     Allows: passes of every window (a rollout, a teacher); batch statistics that are gathered before
-        evaluations; modules that are kept awake in a model in evaluation mode, as for Monte Carlo
-        dropout; a single pass with a graph, which may be a batch that was skipped.
+        evaluations, or with no momentum, as torch's update_bn does; modules that are kept awake in
+        a model in evaluation mode, as for Monte Carlo dropout; a single pass with a graph, which
+        may be a batch that was skipped.
     Misses: dropout alone where no loss is one of torch's functions and no accuracy is said; dropout
         called as a function.
     Why: dropout makes the validation loss too high and noisy, and batch statistics take in the
@@ -250,7 +251,7 @@ def _moves_statistics(passes: Evaluation) -> bool:
     """Say whether passes in training mode, and without a loss, leave batch statistics behind."""
     idle = passes.passes >= _FEW and not (passes.gradients or passes.routine or passes.measures)
     moved = any(name.rpartition(".")[2] in _STATISTICS for name in passes.touched)
-    return idle and passes.training and moved
+    return idle and passes.training and moved and bool(passes.awake)
 
 
 @invariant(

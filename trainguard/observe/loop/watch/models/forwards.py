@@ -111,7 +111,7 @@ class Forwards(Watcher):
         forward.asleep = tuple(
             name for part, name in sensitive if not (part.training or _is_frozen(part))
         )
-        forward.awake = tuple(name for part, name in sensitive if part.training)
+        forward.awake = tuple(name for part, name in sensitive if _is_awake(part))
         forward.measured, self._early = self._early, None
         if not (forward.gradients or forward.training):
             self.evaluated.add(module)
@@ -282,6 +282,11 @@ class Forwards(Watcher):
             self._found.append(columns)
         if self.recorder.live is not None and segment.count:
             self.recorder.live.ask_soon()
+
+
+def _is_awake(part: nn.Module) -> bool:
+    """Say whether a part is in training mode, and not to gather statistics, as by `update_bn`."""
+    return part.training and not (isinstance(part, _BATCH_NORM) and part.momentum is None)
 
 
 def _is_frozen(part: nn.Module) -> bool:
