@@ -80,8 +80,8 @@ def _calls(recorder: "Recorder", call: Callable[..., Any]) -> Callable[..., Any]
         if is_abstract():
             return call(module, *args, **kwargs)
         _begin_call(recorder, module, args, kwargs)
-        if recorder.before_pass is not None:
-            recorder.faults.look(recorder.before_pass, module)
+        for told in tuple(recorder.before_pass):
+            recorder.faults.look(told, module)
         inside.builds = builds()
         inside.module, recorder.calling = module, not recorder.faults.look(bare, module)
         try:

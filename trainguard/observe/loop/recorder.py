@@ -92,7 +92,7 @@ class Recorder:
         self.recent: list[Forward] = []  # the latest calls of outermost modules
         self.given: list[torch.Tensor] = []  # to the call that is told of; none of numbers alone
         self.asks: Callable[..., None] | None = None  # told before a module is called
-        self.before_pass: Callable[[nn.Module], None] | None = None  # told so after a load
+        self.before_pass: list[Callable[[nn.Module], None]] = []  # told so as well
         self.live: LiveLooks | None = None  # what looks at the trace so far, now and then
         self.leave: Callable[[BaseException | None], NoReturn] | None = None  # ends a child
         self.at_unwatched: Callable[[], None] = lambda: None  # told of backwards nobody watches
@@ -148,7 +148,8 @@ class Recorder:
     def tell_only(self, *watchers: Watcher) -> None:
         """In a forked child: go on for a few watchers, one of which ends the child."""
         self._told = listeners(watchers)
-        self.limit = self.asks = self.before_pass = self.live = None
+        self.limit = self.asks = self.live = None
+        self.before_pass = []
         self.patches.active = self.patches.watching = True
 
     def dismiss(self, watcher: Watcher) -> None:

@@ -57,6 +57,9 @@ class Window:
     received: how often each of them got a gradient in this window.
     fresh: whether none of them got one yet. reached: whether the latest backward gave any.
     forwards: the calls of outermost modules in this window, the first 64.
+    arrived: what tells the gradients as the latest backward left them, or torch's own edit of them.
+    edited: whether somebody else has changed them since, where it is looked for.
+    accumulates: whether some step of its optimizer was made of several losses: there it is.
     returned: gradients that `torch.autograd.grad` returned and that are in no `.grad`.
     norms: the norm of each gradient at the step, in the order of `gradients()`.
     leftover: the norms that were there before the first backward, whose they were, and a mark of
@@ -80,6 +83,9 @@ class Window:
     losses: list[Any] = field(default_factory=list)
     forwards: list[Forward] = field(default_factory=list)
     marks: list[tuple[int, int]] = field(default_factory=list)
+    arrived: list[tuple[int, int]] = field(default_factory=list)
+    edited: bool = False
+    accumulates: bool = False
     returned: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     norms: torch.Tensor | None = None
     clip: Any = None
@@ -125,15 +131,17 @@ class Window:
         if (not self.order or self.order[-1] != word) and len(self.order) < _MOST_WORDS:
             self.order.append(word)
 
-    def edit(self, word: str) -> None:
-        """Note that torch itself has changed the gradients, and tell who waits for that."""
+    def edit(self, word: str, times: int = 1) -> None:
+        """Note that torch has changed the gradients so often, and tell who waits for that."""
         self.did(word)
+        self.see_edits(times)
         if self.on_edit is not None:
             self.on_edit(self)
 
     def add_loss(self, loss: Any) -> None:
         """Note a value that was handed to backward."""
         if len(self.losses) < _MOST_LOSSES:
+            self.accumulates = self.accumulates or bool(self.losses)
             self.losses.append(loss)
 
     def hold(self) -> None:
@@ -149,7 +157,18 @@ class Window:
 
     def mark(self) -> None:
         """Remember each gradient, so that it can be seen whether backward touched it."""
+        self.see_edits()
         self.marks = self._mark_gradients()
+
+    def see_edits(self, by_torch: int = 0) -> None:
+        """See whether somebody changed what has arrived, more often than torch did."""
+        if not self.accumulates or len(self.arrived) != len(self.parameters):
+            return
+        now = self._mark_gradients()
+        for (known, version), (known_before, before) in zip(now, self.arrived, strict=True):
+            is_same = known == known_before
+            self.edited |= not is_same or version > before + by_torch
+        self.arrived = now
 
     def _mark_gradients(self) -> list[tuple[int, int]]:
         """Return what tells the gradient of each parameter from another, and from what it was."""
@@ -160,7 +179,8 @@ class Window:
 
     def count(self) -> bool:
         """Count which parameters got a gradient since `mark`; say whether any did."""
-        pairs = zip(self._mark_gradients(), self.marks, strict=True)
+        self.arrived = self._mark_gradients()
+        pairs = zip(self.arrived, self.marks, strict=True)
         new = [now != was and now != (0, 0) for now, was in pairs]
         arrived = True in new
         if arrived:  # in the same list: another one is that of another step
@@ -184,8 +204,9 @@ class Window:
 
     def forget(self) -> None:
         """Drop what gradients came from that were cleared before a step could use them."""
-        self.received = [0] * len(self.parameters)
+        self.received, self.arrived = [0] * len(self.parameters), []
         self.fresh = True
+        self.edited = False
         self.losses = []
         self.did("zero")
 
@@ -193,7 +214,7 @@ class Window:
         """Let go of all tensors: the optimizer is gone, and its model may have to go too."""
         if any(self.received):
             return  # what has arrived since its last step is still to be counted
-        self.parameters, self.received, self.marks = [], [], []
+        self.parameters, self.received, self.marks, self.arrived = [], [], [], []
         self.order, self.losses, self.forwards = [], [], []
         self.norms = self.leftover = self.clip = None
 
@@ -204,11 +225,11 @@ class Window:
         self.latest = steps
         self.index += 1
         self.is_surveyed = is_looked_at_closer(self.index)
-        self.received = [0] * len(self.parameters)
+        self.received, self.arrived = [0] * len(self.parameters), []
         self.fresh = True
         self.order, self.losses, self.forwards = [], [], []
         self.norms = self.leftover = self.clip = None
-        self.unscaled = False
+        self.unscaled = self.edited = False
         self.culprit = ""
         self.started = perf_counter()
 

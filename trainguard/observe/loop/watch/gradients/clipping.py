@@ -18,6 +18,7 @@ from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
 _ROOM = 1.01  # what rounding and epsilon may leave above the limit
+_EDITS = 2  # of a gradient by clipping of values: from below and from above
 _MATRIX = 2  # dimensions: learned weights of losses and temperatures may stay as they are
 
 
@@ -122,7 +123,7 @@ class Clipping(Watcher):
         total = local_values(total) if isinstance(total, torch.Tensor) else total
         for window in concerned if parameters else windows[-1:]:
             clip = window.clip = window.clip or Clip(limit, caller(3))
-            window.edit("clip")
+            window.edit("clip", _EDITS if total is None else 1)
             clip.word = _word(window, ids, self.recorder.scaling.at(window))
             clip.by_norm = clip.by_norm and total is not None
             if total is not None and ids - clip.seen:

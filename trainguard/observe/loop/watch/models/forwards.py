@@ -17,6 +17,7 @@ from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.watcher import Columns, Watcher
 from trainguard.observe.loop.window import DENSE, EVERY, Forward, Window
 from trainguard.observe.tools.local_values import has_memory
+from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
 _PENDING = 256
@@ -48,6 +49,7 @@ class _Segment:
     known samples, each times these. reductions: by what they were reduced.
     idle: whether it has a graph that no backward reached.
     touched: what was changed, and of buffers on an accelerator whether they were.
+    settled: whether it is known what of that was still so when the next training pass began.
     """
 
     module: weakref.ref[nn.Module]
@@ -57,6 +59,7 @@ class _Segment:
     state: _State | None = None
     touched: set[str] = field(default_factory=set)
     touched_away: torch.Tensor | None = None
+    settled: bool = False
     count: int = 0
     total: Number = 0.0
     last: Number = nan
@@ -82,6 +85,22 @@ class _Segment:
             before = self.touched_away
             self.touched_away = changed if before is None else before | changed
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether the state after its next pass is of interest, so that the last one is known."""
+        few = self.state is not None and 0 < len(self.state.names) <= _COMPARED
+        return self.passes < _COMPARED or bool(self.touched) or few
+
+    def settle(self, state: _State) -> None:
+        """Keep of what was changed what is still as the last pass left it."""
+        if self.state is None or not self.goes_on or state.names != self.state.names:
+            return
+        own, away = self.state.numbers, self.touched_away
+        self.touched = {name for name in self.touched if state.numbers.get(name) == own.get(name)}
+        if away is not None and state.away is not None:
+            self.touched_away = away & (state.away == self.state.away)
+        self.settled = True
+
 
 class Forwards(Watcher):
     """
@@ -101,7 +120,20 @@ class Forwards(Watcher):
         self._early: Number = None
         self._pending: list[tuple[Forward, weakref.ref[nn.Module]]] = []
         self._found: list[Columns] = []
+        self._settled: list[bool] = []  # of those found
         self._windows_with: set[int] = set()
+
+    def install(self, patches: Patches) -> None:
+        """Be told before each pass of what it begins with."""
+        self.recorder.before_pass.append(self._before_pass)
+
+    def _before_pass(self, module: nn.Module) -> None:
+        """See what of an evaluation is left where the training goes on."""
+        segment = self._segment
+        if segment is None or segment.module() is not module or segment.first.gradients:
+            return
+        if torch.is_grad_enabled() and segment.first.step == self.recorder.steps:
+            segment.settle(self._state(module))
 
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
@@ -171,9 +203,15 @@ class Forwards(Watcher):
         steps = min(max(1, self.recorder.steps), int(EVERY * DENSE))  # those that are all watched
         often = sum(1 for at in self._windows_with if at <= steps) > 0.5 * steps and steps > 2
         for at, columns in enumerate(self._found):
-            fetched = self._found[at] = self.recorder.faults.fetch(columns)
-            event = Evaluation(**fetched)
-            yield replace(event, routine=often and not event.measures)
+            self._found[at] = self.recorder.faults.fetch(columns)
+        events = [Evaluation(**fetched) for fetched in self._found]
+        left = _left_behind([e for e, known in zip(events, self._settled, strict=True) if known])
+        for event, settled in zip(events, self._settled, strict=True):
+            # The last one is followed by no training: it leaves what those before it left.
+            kept = left.get(event.module, {*event.touched}) if not settled else {*event.touched}
+            touched = tuple(name for name in event.touched if name in kept)
+            routine = often and not event.measures
+            yield replace(event, routine=routine, touched=touched)
 
     def sensitive_parts(self, module: nn.Module) -> list[tuple[nn.Module, str]]:
         """Return the modules whose mode matters, with their names; looked up once."""
@@ -211,7 +249,7 @@ class Forwards(Watcher):
         ):
             self._close()
             segment = None
-        compared = segment is None or segment.passes < _COMPARED
+        compared = segment is None or segment.goes_on
         state = self._state(module) if compared else None
         was = segment.state if segment is not None else None
         if state is not None and was is not None and self._is_rewritten(module, was, state):
@@ -280,6 +318,7 @@ class Forwards(Watcher):
         }
         if len(self._found) < 2048:
             self._found.append(columns)
+            self._settled.append(segment.settled)
         if self.recorder.live is not None and segment.count:
             self.recorder.live.ask_soon()
 
@@ -287,6 +326,14 @@ class Forwards(Watcher):
 def _is_awake(part: nn.Module) -> bool:
     """Say whether a part is in training mode, and not to gather statistics, as by `update_bn`."""
     return part.training and not (isinstance(part, _BATCH_NORM) and part.momentum is None)
+
+
+def _left_behind(events: Iterable[Evaluation]) -> dict[str, set[str]]:
+    """Return for each module what its evaluations changed, all of them together."""
+    left: dict[str, set[str]] = {}
+    for event in events:
+        left.setdefault(event.module, set()).update(event.touched)
+    return left
 
 
 def _is_frozen(part: nn.Module) -> bool:

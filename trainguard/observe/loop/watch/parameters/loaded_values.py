@@ -100,7 +100,7 @@ class LoadedValues(Watcher):
         self._passes = 0
         if self._pending:
             recorder = self.recorder
-            recorder.before_pass = self._before_pass
+            self._listen(True)
             recorder.woken = recorder.woken or not recorder.patches.watching
             recorder.patches.watching = True  # the first pass is seen in a long run too
 
@@ -109,7 +109,7 @@ class LoadedValues(Watcher):
         self._passes += 1
         if self._passes > _PASSES or not self.recorder.is_looking():
             self._pending.clear()
-            self.recorder.before_pass = None
+            self._listen(False)
             return
         for p in module.parameters():
             loaded = self._pending.get(id(p))
@@ -136,7 +136,12 @@ class LoadedValues(Watcher):
                 loaded.name = f"{loaded.name} of {name}"
                 self._seen.append((loaded, forward.step, seen))
         if not self._pending:
-            self.recorder.before_pass = None
+            self._listen(False)
+
+    def _listen(self, wanted: bool) -> None:
+        """Be told before each pass, or no more."""
+        others = [told for told in self.recorder.before_pass if told != self._before_pass]
+        self.recorder.before_pass = [*others, self._before_pass] if wanted else others
 
     def finish(self) -> Iterable[Event]:
         """Return what was put into parameters instead of what had been loaded."""
