@@ -340,7 +340,8 @@ def evaluation_leaves_no_trace(trace: Trace[Event]) -> Iterator[Finding]:
         evaluations in evaluation mode that build a graph: a note if more than half do.
     Allows: passes of every window; models with modules awake, which evaluation_mode_is_on has;
         evaluations in which parameters change too, since averages and best states are put in for
-        some passes. A buffer that is changed once, as a cache that grows, is a note.
+        some passes. Buffers that are put back or zeroed before the next pass that learns. A buffer
+        that is changed once, as a cache that grows, is a note.
     Misses: parameters that a pass edits; what is changed outside of the model; evaluations without
         a loss.
     Why: what validation leaves behind is learned from the validation set, or added to the next

@@ -9,7 +9,7 @@ from trainguard.events.base import Event
 from trainguard.events.counterfactual import WhatIf
 from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import MIXING, TARGETS, either, has_probe
+from trainguard.invariants.loop.evidence import MIXING, TARGETS, has_probe
 from trainguard.invariants.loop.models.counterfactuals import answers_to, with_entry
 from trainguard.invariants.loop.wording import events, percent
 from trainguard.invariants.wording import number
@@ -177,49 +177,6 @@ def samples_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
             + ("" if inside else ", between the model and the loss"),
             rank=Rank.NOTE if first.numbers[2:] == (0.0,) and not fading else Rank.BROKEN,
             event=first,
-        )
-
-
-@invariant(
-    "loop",
-    evidence=either(
-        has_probe("labels", "no sample came again with its label"), has_probe("mirrored", "-")
-    ),
-)
-def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
-    """
-    The same input comes with the same label.
-
-    Judges: inputs that were seen again, the share of them whose label was another one: those of a
-        loader of classes, and those of any epochs that have the same inputs and the same targets.
-        Targets that lie over their images, as masks do: those that came mirrored with the same one,
-        and images that came mirrored with the same target, in whatever light.
-    Allows: three quarters of the share that labels drawn by chance would have: some data is noisy.
-        Classes that are named anew; targets that are the same in each batch, as positions are.
-    Misses: inputs that are seen once, or augmented otherwise; labels that are wrong from the
-        beginning.
-    Why: labels that are shuffled apart from their inputs can only be learned by heart.
-    Source: Borda/kaggle_image-classify pull request 12; albumentations' guide to masks.
-    """
-    for probe in _of(trace, "mirrored"):
-        yield Finding(
-            f"the targets of `{trace.subject}` are mirrored apart from their inputs",
-            "inputs and targets of which one came again",
-            portion(probe.measured, probe.reference, "pairs") + " were mirrored on the other side",
-            "none",
-            why="draw once whether a sample is flipped, and flip its input and its target by it",
-            event=probe,
-        )
-    # Three watchers look at labels: of a loader, of rows of epochs, and of sums over epochs.
-    for probe in [p for p in _of(trace, "labels") if p.measured > p.reference][:1]:
-        yield Finding(
-            f"the labels of `{trace.subject}` do not follow their inputs",
-            _at(probe),
-            "another label in " + percent(probe.measured) + " of the repeated inputs",
-            "at most " + percent(probe.reference),
-            why="perhaps inputs and labels are shuffled apart from each other: index both by the"
-            " same permutation, before what this line is given",
-            event=probe,
         )
 
 

@@ -49,8 +49,10 @@ def accumulation_equals_full_batch(trace: Trace[Event]) -> Iterator[Finding]:
         one batch, several times, and of its parts: a note where a sum over samples is divided by
         the number of micro-batches, and where one batch weighs its parts otherwise than
         accumulation does, so that a hundredth of the gradient is another.
-    Allows: 1e-2 (limit) of the sum. Weights by the number of samples. For the note, runs of one
-        optimizer and one loss function only, since the two losses of a discriminator look alike.
+    Allows: 1e-2 (limit) of the sum. Weights by the number of samples. Gradients that are changed
+        by hand between backward and the step, which are worth something else then. For the note,
+        runs of one optimizer and one loss function only, since the two losses of a discriminator
+        look alike.
     Misses: losses that are sums of several; more than 63 micro-batches, 16 for what a child makes;
         means over uneven numbers where neither a loader of torch nor an order draws the batches at
         random, where samples of a batch depend on each other, or random numbers are drawn; a

@@ -125,6 +125,30 @@ def test_clipping_scaled_gradients_is_seen(clip: str, word: str) -> None:
     assert {step.clip for step in steps_of(scaled, 4, clip=clip, scale=2.0**16)} == {word}
 
 
+def accumulated(clip: str, edits: bool) -> None:
+    """Train with three micro-batches to a step, and clip what they add up to."""
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        for _ in range(3):
+            (nn.functional.mse_loss(model(torch.randn(4, 3)), torch.randn(4, 1)) / 3).backward()
+        for parameter in model.parameters() if edits else ():
+            parameter.grad.mul_(2)
+        getattr(nn.utils, clip)(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("edits", [False, True])
+@pytest.mark.parametrize("clip", ["clip_grad_norm_", "clip_grad_value_"])
+def test_an_edit_by_hand_is_told_from_clipping(clip: str, edits: bool) -> None:
+    """Gradients that were scaled by hand are not worth what their losses weighed."""
+    with Recorder("x") as recorder:
+        accumulated(clip, edits)
+    steps = [event for event in recorder.trace if isinstance(event, Step)]
+    assert [len(step.weights) for step in steps] == [0 if edits else 3] * 2
+
+
 def test_clipping_by_value_is_seen() -> None:
     """It has no limit on the norm."""
     steps = steps_of(loop, lambda m: nn.utils.clip_grad_value_(m.parameters(), 0.01))

@@ -118,6 +118,33 @@ def test_what_a_pass_changes_is_named() -> None:
     assert [event.touched for event in events] == [("Net.seen",)] * 2
 
 
+def test_what_is_put_back_before_the_training_goes_on_is_not_named() -> None:
+    """A state that was zeroed once is so at the end too, which no training follows."""
+
+    def measure_and_reset(model: nn.Module) -> None:
+        """Forget how many passes there were."""
+        measure(model)
+        if model.seen > 7:  # not the first time
+            model.seen.zero_()
+
+    events = seen(Evaluation, evaluate=measure_and_reset, counts=True, steps=9)
+    assert [event.touched for event in events] == [("Net.seen",), (), ()]
+
+
+def test_what_was_put_back_each_time_is_so_at_the_end() -> None:
+    """No training follows the last evaluation, that could tell."""
+
+    def reset_and_measure(model: nn.Module) -> None:
+        """Count the passes of the evaluation alone."""
+        measure(model, passes=12)
+        model.seen.fill_(float(index := len(counted)))
+        counted.append(index)
+
+    counted: list[int] = []
+    events = seen(Evaluation, evaluate=reset_and_measure, counts=True)
+    assert [event.touched for event in events] == [(), ()]
+
+
 def test_an_evaluation_changes_nothing_by_itself() -> None:
     """A module in evaluation mode leaves its buffers alone."""
     assert [event.touched for event in seen(Evaluation, evaluate=measure)] == [(), ()]

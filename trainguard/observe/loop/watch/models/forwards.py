@@ -50,6 +50,7 @@ class _Segment:
     idle: whether it has a graph that no backward reached.
     touched: what was changed, and of buffers on an accelerator whether they were.
     settled: whether it is known what of that was still so when the next training pass began.
+    undone: what was not, by then.
     """
 
     module: weakref.ref[nn.Module]
@@ -60,6 +61,8 @@ class _Segment:
     touched: set[str] = field(default_factory=set)
     touched_away: torch.Tensor | None = None
     settled: bool = False
+    undone: set[str] = field(default_factory=set)
+    undone_away: torch.Tensor | None = None
     count: int = 0
     total: Number = 0.0
     last: Number = nan
@@ -96,9 +99,11 @@ class _Segment:
         if self.state is None or not self.goes_on or state.names != self.state.names:
             return
         own, away = self.state.numbers, self.touched_away
-        self.touched = {name for name in self.touched if state.numbers.get(name) == own.get(name)}
+        self.undone = {name for name in self.touched if state.numbers.get(name) != own.get(name)}
+        self.touched -= self.undone
         if away is not None and state.away is not None:
-            self.touched_away = away & (state.away == self.state.away)
+            same: Any = state.away == self.state.away
+            self.touched_away, self.undone_away = away & same, away & ~same
         self.settled = True
 
 
@@ -204,14 +209,13 @@ class Forwards(Watcher):
         often = sum(1 for at in self._windows_with if at <= steps) > 0.5 * steps and steps > 2
         for at, columns in enumerate(self._found):
             self._found[at] = self.recorder.faults.fetch(columns)
-        events = [Evaluation(**fetched) for fetched in self._found]
-        left = _left_behind([e for e, known in zip(events, self._settled, strict=True) if known])
-        for event, settled in zip(events, self._settled, strict=True):
-            # The last one is followed by no training: it leaves what those before it left.
-            kept = left.get(event.module, {*event.touched}) if not settled else {*event.touched}
-            touched = tuple(name for name in event.touched if name in kept)
-            routine = often and not event.measures
-            yield replace(event, routine=routine, touched=touched)
+        undone = {name for columns in self._found for name in columns["undone"]}
+        for columns, settled in zip(self._found, self._settled, strict=True):
+            event = Evaluation(**{key: columns[key] for key in columns if key != "undone"})
+            # The last one is followed by no training: what was put back before is taken for so.
+            put_back = set[str]() if settled else undone
+            touched = tuple(name for name in event.touched if name not in put_back)
+            yield replace(event, routine=often and not event.measures, touched=touched)
 
     def sensitive_parts(self, module: nn.Module) -> list[tuple[nn.Module, str]]:
         """Return the modules whose mode matters, with their names; looked up once."""
@@ -314,7 +318,8 @@ class Forwards(Watcher):
             "awake": first.awake[:4],
             "gradients": first.gradients,
             "idle": segment.idle,
-            "touched": _touched(segment),
+            "touched": _named(segment, segment.touched, segment.touched_away),
+            "undone": _named(segment, segment.undone, segment.undone_away),
         }
         if len(self._found) < 2048:
             self._found.append(columns)
@@ -328,29 +333,21 @@ def _is_awake(part: nn.Module) -> bool:
     return part.training and not (isinstance(part, _BATCH_NORM) and part.momentum is None)
 
 
-def _left_behind(events: Iterable[Evaluation]) -> dict[str, set[str]]:
-    """Return for each module what its evaluations changed, all of them together."""
-    left: dict[str, set[str]] = {}
-    for event in events:
-        left.setdefault(event.module, set()).update(event.touched)
-    return left
-
-
 def _is_frozen(part: nn.Module) -> bool:
     """Say whether batch statistics belong to weights that are frozen; they are to sleep as well."""
     scale = getattr(part, "weight", None)
     return isinstance(scale, torch.Tensor) and not scale.requires_grad
 
 
-def _touched(segment: _Segment) -> Any:
+def _named(segment: _Segment, here: set[str], away: torch.Tensor | None) -> Any:
     """Return the names of what an evaluation changed, which may not be known before the end."""
-    state, away = segment.state, segment.touched_away
+    state = segment.state
     if state is None or away is None:
-        return tuple(sorted(segment.touched))[:4]
+        return tuple(sorted(here))[:4]
 
     def named(changed: list[float]) -> tuple[str, ...]:
         """Return the names of all that was changed."""
         own = {name for name, was in zip(state.names, changed, strict=True) if was}
-        return tuple(sorted(segment.touched | own))[:4]
+        return tuple(sorted(here | own))[:4]
 
     return Deferred(away, named)

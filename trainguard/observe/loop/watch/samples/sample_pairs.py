@@ -11,9 +11,11 @@ import torch
 from torch import nn
 
 from trainguard.events.base import Event
+from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.samples.batches import Batches
+from trainguard.observe.loop.watch.samples.mirrored_places import MirroredPlaces
 from trainguard.observe.loop.watch.samples.mirrored_targets import MirroredTargets
 from trainguard.observe.loop.watch.samples.row_order import tells_an_order
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe
@@ -125,6 +127,8 @@ class SamplePairs(Watcher):
         self._given: tuple[Forward, list[weakref.ref[torch.Tensor]]] | None = None
         self._epochs: dict[str, Epochs] = {}
         self._mirrored: dict[str, MirroredTargets] = {}
+        self._places: dict[str, MirroredPlaces] = {}
+        self._outputs: list[tuple[int, int]] = []  # of the latest pass: their memory and version
         self._trained: set[tuple[int, int]] = set()
         self._evaluated: dict[str, _EvaluatedPairs] = {}
         self._unknown = False  # whether there was an evaluation of which the rows are not known
@@ -149,6 +153,8 @@ class SamplePairs(Watcher):
         elif all(left > 0 for left in self._left[forward.gradients]):
             given = self.recorder.given[: _INPUTS + 1]
             self._given = forward, [weakref.ref(tensor) for tensor in given]
+            with suppress(Exception):  # tensors of foreign kinds have no memory
+                self._outputs = [_memory_of(tensor) for tensor in tensors_in(output)]
         elif not forward.gradients:
             self._unknown = True
 
@@ -165,13 +171,19 @@ class SamplePairs(Watcher):
             self.looked |= {"mirrored"} if again else set()
             if mirrored.is_apart:
                 yield make_probe("mirrored", mirrors, again, source=source)
+        for source, places in self._places.items():
+            self.looked |= {"mirrored"} if places.kept else set()
+            if (found := places.find()) is not None:
+                turned, sides, column = found
+                label = f"{sides}, column {column} of the targets"
+                yield make_probe("mirrored", turned, places.kept, label=label, source=source)
         for source, own in ({} if self._unknown else self._evaluated).items():
             yield make_probe(
                 "held out", len(own.known), len(own.pairs), step=len(self._trained), source=source
             )
 
     def _on_loss(
-        self, tally: LossCalls, _scores: torch.Tensor, target: torch.Tensor, value: torch.Tensor
+        self, tally: LossCalls, scores: torch.Tensor, target: torch.Tensor, value: torch.Tensor
     ) -> None:
         """Take down the pairs that the first loss after a pass is made of."""
         given, self._given = self._given, None
@@ -188,6 +200,10 @@ class SamplePairs(Watcher):
                 if pairs is not None and learns:
                     mirrored = self._mirrored.setdefault(tally.source, MirroredTargets())
                     mirrored.add(tensors[0], target, pairs[0], alone=len(tensors) == 1)
+                    # What was made of the output since may have turned its places back.
+                    if len(tensors) == 1 and _memory_of(scores) in self._outputs:
+                        places = self._places.setdefault(tally.source, MirroredPlaces())
+                        places.add(tensors[0], target)
         if pairs is None:
             self._unknown |= not learns
         elif learns:
@@ -225,6 +241,11 @@ class SamplePairs(Watcher):
         if target.dim() == 1 and not target.is_floating_point():
             return rows, target.tolist()
         return rows, hash_rows(target.reshape(len(target), -1).double())
+
+
+def _memory_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return what a view of a tensor has in common with it until it is written to."""
+    return tensor.untyped_storage().data_ptr(), tensor._version  # noqa: SLF001 no public one
 
 
 def _are_rows(tensors: list[torch.Tensor], target: Any) -> bool:

@@ -1,0 +1,75 @@
+"""Judgements of pairs: whether inputs and their targets belong together."""
+
+from collections.abc import Iterator
+
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding
+from trainguard.core.measure import portion
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import either, has_probe
+from trainguard.invariants.loop.wording import events, percent
+
+
+@invariant(
+    "loop",
+    evidence=either(
+        has_probe("labels", "no sample came again with its label"), has_probe("mirrored", "-")
+    ),
+)
+def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The same input comes with the same label.
+
+    Judges: inputs that were seen again, the share of them whose label was another one: those of a
+        loader of classes, and those of any epochs that have the same inputs and the same targets.
+        Targets that lie over their images, as masks do: those that came mirrored with the same one,
+        and images that came mirrored with the same target, in whatever light. Pictures that came
+        mirrored, with targets of at most 16 numbers of which one goes with the place of what is
+        in the picture: how far both are off the middle correlates by 0.7 or more.
+    Allows: three quarters of the share that labels drawn by chance would have: some data is noisy.
+        Classes that are named anew; targets that are the same in each batch, as positions are.
+    Misses: inputs that are seen once, or augmented otherwise; labels that are wrong from the
+        beginning.
+    Why: labels that are shuffled apart from their inputs can only be learned by heart.
+    Source: Borda/kaggle_image-classify pull request 12; albumentations' guide to masks.
+    """
+    for probe in [p for p in events(trace, Probe) if p.probe == "mirrored"]:
+        yield _mirrored_apart(trace, probe)
+    # Three watchers look at labels: of a loader, of rows of epochs, and of sums over epochs.
+    found = [p for p in events(trace, Probe) if p.probe == "labels" and p.measured > p.reference]
+    for probe in found[:1]:
+        yield Finding(
+            f"the labels of `{trace.subject}` do not follow their inputs",
+            ", ".join(part for part in (f"step {probe.step}", probe.label) if part),
+            "another label in " + percent(probe.measured) + " of the repeated inputs",
+            "at most " + percent(probe.reference),
+            why="perhaps inputs and labels are shuffled apart from each other: index both by the"
+            " same permutation, before what this line is given",
+            event=probe,
+        )
+
+
+def _mirrored_apart(trace: Trace[Event], probe: Probe) -> Finding:
+    """Return the finding of inputs or targets that were mirrored without the others."""
+    if probe.label:
+        return Finding(
+            f"pictures of `{trace.subject}` are mirrored, and the places in their targets are not",
+            f"{probe.label}, which tell on which side something lies",
+            portion(probe.measured, probe.reference, "pictures that came again")
+            + " were mirrored, with the target that they had",
+            "none",
+            why="mirror the target too: x becomes the width less x, an angle or offset changes its"
+            " sign, and left and right change their names",
+            event=probe,
+            source=probe.source,
+        )
+    return Finding(
+        f"the targets of `{trace.subject}` are mirrored apart from their inputs",
+        "inputs and targets of which one came again",
+        portion(probe.measured, probe.reference, "pairs") + " were mirrored on the other side",
+        "none",
+        why="draw once whether a sample is flipped, and flip its input and its target by it",
+        event=probe,
+    )
