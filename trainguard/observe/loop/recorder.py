@@ -79,6 +79,7 @@ class Recorder:
         self.stages = [0]  # the steps at which optimizers began that were not there before
         self.names, self.patches = ModuleNames(), Patches()
         self.windows: list[Window] = []
+        self.going: list[Window] = []  # of those optimizers that still stepped at the latest step
         self.called: set[int] = set()  # ids of modules called, outermost or inside
         self.graphless: set[int] = set()  # of those called without a graph in a call with one
         self.calling = self.backward = False  # whether an outermost call or a backward is going on
@@ -277,7 +278,7 @@ class Recorder:
             self.stages.append(self.steps)
         window.close(self.steps)
         self.woken = self._evaluating = False
-        going = self._going()
+        going = self.going = self._going()
         self.patches.watching = any(w.is_listened_to for w in going)
         self.times = _count_alike(going) if self.patches.watching else 1
         if not skipped:
@@ -381,7 +382,7 @@ class Recorder:
         conditions |= self.faults.as_conditions()
         self.trace = Trace(self.name, (*self.store.in_order(), *added), conditions, self.promises)
         # The recorder may be kept for its trace: nothing of the training is kept with it.
-        self.windows, self.watchers, self.recent = [], [], []
+        self.windows, self.going, self.watchers, self.recent = [], [], [], []
         self._by_optimizer, self._told = {}, {}
         self.hand, self.functional = ManualSteps(self), FunctionalSteps(self)
         self.faults = Faults((), self.patches)

@@ -48,7 +48,7 @@ def hashes_of_rows(inputs: torch.Tensor) -> Hashes:
     if held.dtype is torch.bfloat16:  # which NumPy has not
         held = held.view(torch.int16)
     array = held.numpy()  # a call of torch takes as long as ten of NumPy
-    rows = array.reshape(len(array), -1)
+    rows = array if array.ndim == 2 and len(array) else array.reshape(len(array), -1)
     if rows.shape[1] > _ROW:
         rows = rows[:, :: rows.shape[1] // _ROW | 1]
     if rows.flags.c_contiguous and not rows.shape[1] * rows.itemsize % 8 and rows.shape[1]:
@@ -117,7 +117,8 @@ def sample_elements(tensor: torch.Tensor, elements: int) -> torch.Tensor:
     if values.layout != torch.strided or values.numel() <= elements:
         return values if values.layout != torch.strided else values.reshape(-1)
     # An odd stride, so that it does not stay in one column.
-    return values.reshape(-1)[:: values.numel() // elements | 1][:elements]
+    stride = values.numel() // elements | 1
+    return values.reshape(-1)[: elements * stride : stride]
 
 
 def sum_bits(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -108,3 +108,16 @@ def test_one_number_for_each_sample() -> None:
     """Its average is no table of classes."""
     (found,) = fits_of(lambda x, y: F.mse_loss(x.sum(1), y), torch.randn(320))
     assert (found.calls, found.classes, found.single) == (59, 0, -1)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-6])
+def test_one_output_for_all_at_times(scale: float) -> None:
+    """One batch whose outputs differ ends the count, and what comes after it begins another."""
+    calls = iter(range(60))
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Return the loss of the mean output, in the 41st call of each by itself."""
+        return F.mse_loss(x if next(calls) == 40 else x * 0 + x.mean(), y * scale)
+
+    (found,) = fits_of(loss, torch.randn(320, 1))
+    assert (found.alike, found.blank) == (19, 0)

@@ -89,17 +89,21 @@ class Epsilons(Watcher):
 
 def _roots(optimizer: Optimizer, group: dict[str, Any]) -> Iterator[torch.Tensor]:
     """Yield a sample of the roots that each parameter of a group is divided by, but for epsilon."""
-    held = group["params"]
+    held, known = group["params"], dict[float, torch.Tensor]()
     for parameter in held[:: -(-len(held) // _PARAMETERS) or 1]:
         state = optimizer.state.get(parameter, {})
         names = ("max_exp_avg_sq", "exp_avg_sq", "square_avg")
         squares = next((state[name] for name in names if name in state), None)
         if isinstance(squares, torch.Tensor) and squares.is_floating_point():
             root = sample_elements(squares, _ELEMENTS).float().sqrt()
-            yield root / _correction(state, group) if "betas" in group else root
+            yield root / _correction(state["step"], group, known) if "betas" in group else root
 
 
-def _correction(state: dict[str, Any], group: dict[str, Any]) -> torch.Tensor:
-    """Return by what the root of an average that begins at zero is divided."""
-    step = torch.as_tensor(state["step"], dtype=torch.float32)
-    return (1 - float(group["betas"][1]) ** step).sqrt()
+def _correction(step: Any, group: dict[str, Any], known: dict[float, torch.Tensor]) -> torch.Tensor:
+    """Return by what the root of an average that begins at zero is divided; mostly it is known."""
+    waits = isinstance(step, torch.Tensor) and not step.is_cpu
+    found = None if waits else known.get(float(step))
+    if found is None:
+        found = (1 - float(group["betas"][1]) ** torch.as_tensor(step, dtype=torch.float32)).sqrt()
+        known |= {} if waits else {float(step): found}
+    return found

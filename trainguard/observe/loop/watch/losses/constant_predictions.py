@@ -251,12 +251,12 @@ def are_classes(tally: LossCalls, target: torch.Tensor) -> bool:
 def count_classes(tally: LossCalls, count: int, target: torch.Tensor) -> torch.Tensor | None:
     """Return how often each class came, those left out that the loss ignores; None if none did."""
     ignored = tally.ignored
-    flat = target.reshape(-1)
-    if not 1 < count <= _WIDEST or not flat.shape[0]:
+    if not 1 < count <= _WIDEST or not target.numel():
         return None
-    if ignored < 0 and flat.is_cpu:
+    if ignored < 0 and target.is_cpu:
         with suppress(ValueError):  # some are ignored
-            return torch.from_numpy(np.bincount(flat.numpy(), minlength=count))
+            return torch.from_numpy(np.bincount(target.numpy().ravel(), minlength=count))
+    flat = target.reshape(-1)
     wanted = (flat >= 0) & (flat < count) & (flat != ignored)
     if flat.is_cpu:
         return torch.bincount(flat[wanted], minlength=count) if wanted.any() else None

@@ -70,7 +70,9 @@ class ConstantTargets(Watcher):
         """Look at the targets of an output in a step that is looked at more closely."""
         if tally.function not in _ENTROPIES or not value.requires_grad or self._unknown:
             return
-        if not any(window.is_surveyed for window in self.recorder.windows[-4:]):
+        # An optimizer that never steps, or no more, is always before a closer look.
+        windows = self.recorder.going or self.recorder.windows
+        if not any(window.is_surveyed for window in windows[-4:]):
             return
         bias = _bias_of(scores)
         if bias is None or not isinstance(target, torch.Tensor) or not target.numel():

@@ -257,7 +257,7 @@ class LossFunctions(Watcher):
             tally.broadcasts += is_broadcast(scores.shape, target.shape)
         told = tuple(self.listeners), tally, scores, target, value
         graphless(self.recorder.faults.tell, *told)
-        windows = self.recorder.windows
+        windows = self.recorder.going or self.recorder.windows
         surveyed = windows[-1].is_surveyed if windows else True
         if tally.wants(self.recorder.steps, surveyed) and not _capturing(scores):
             tally.check(scores, target)

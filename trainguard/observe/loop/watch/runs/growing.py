@@ -187,7 +187,8 @@ def _place_of(hook: Any) -> str:
 
 def _count_handlers() -> tuple[int, int, str, str]:
     """Return the most handlers of one logger, and which that is."""
-    known = list(logging.Logger.manager.loggerDict.values())
-    loggers = [logging.getLogger(), *(each for each in known if isinstance(each, logging.Logger))]
-    most = max(loggers, key=lambda logger: len(logger.handlers))
+    most = logging.getLogger()
+    for each in list(logging.Logger.manager.loggerDict.values()):  # there are hundreds
+        if isinstance(each, logging.Logger) and len(each.handlers) > len(most.handlers):
+            most = each
     return len(most.handlers), 0, most.name, ""

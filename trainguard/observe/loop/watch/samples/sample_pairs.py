@@ -130,6 +130,7 @@ class SamplePairs(Watcher):
         self._places: dict[str, MirroredPlaces] = {}
         self._outputs: list[tuple[int, int]] = []  # of the latest pass: their memory and version
         self._trained: set[tuple[int, int]] = set()
+        self._fresh: list[tuple[list[int], list[int]]] = []  # rows and targets trained on since
         self._evaluated: dict[str, _EvaluatedPairs] = {}
         self._unknown = False  # whether there was an evaluation of which the rows are not known
         self._windows = 1  # that have stepped
@@ -178,8 +179,9 @@ class SamplePairs(Watcher):
                 label = f"{sides}, column {column} of the targets"
                 yield make_probe("mirrored", turned, places.kept, label=label, source=source)
         for source, own in ({} if self._unknown else self._evaluated).items():
+            trained = len(self._settle())
             yield make_probe(
-                "held out", len(own.known), len(own.pairs), step=len(self._trained), source=source
+                "held out", len(own.known), len(own.pairs), step=trained, source=source
             )
 
     def _on_loss(
@@ -212,7 +214,7 @@ class SamplePairs(Watcher):
             own = self._evaluated.setdefault(tally.source, _EvaluatedPairs())
             both = set(zip(*pairs, strict=True))
             own.pairs |= both
-            own.known |= both & self._trained
+            own.known |= both & self._settle()
 
     def _train(self, source: str, rows: list[int], targets: list[int]) -> None:
         """Take down pairs that are trained on; another optimizer is another training."""
@@ -220,11 +222,19 @@ class SamplePairs(Watcher):
         if stepped > self._windows:
             self._windows = stepped
             self._trained.clear()
+            self._fresh.clear()
             self._epochs.clear()
-        self._trained.update(zip(rows, targets, strict=True))
+        self._fresh.append((rows, targets))  # there may be no evaluation that asks for it
         epochs = self._epochs.setdefault(source, Epochs())
         if not epochs.done:
             epochs.add(rows, targets)
+
+    def _settle(self) -> set[tuple[int, int]]:
+        """Return all pairs that were trained on."""
+        fresh, self._fresh = self._fresh, []
+        for rows, targets in fresh:
+            self._trained.update(zip(rows, targets, strict=True))
+        return self._trained
 
     def _hash(
         self, forward: Forward, tensors: list[torch.Tensor], target: torch.Tensor, *, learns: bool

@@ -29,6 +29,7 @@ _BITS = 40.0  # that a row of few different numbers tells: by chance 1 of 10^12 
 _TRIED = 4  # rows of a pass whose numbers are counted
 _INPUTS = 4  # tensors that a pass is given
 _WAITING = 64  # passes that may still learn
+_PENDING = 64  # passes that were learned from, and are taken down together
 _MIXED = 0.9  # of the passes: where sets are evaluated in turns, each is known or new as a whole
 _STEADY = 0.5  # of the largest share: that of a set whose rows are trained on one by one grows
 
@@ -62,6 +63,7 @@ class _Rows:
     repeats: whether some came twice before that.
     blurred: whether its rows are no samples by themselves, or not rich enough to tell.
     windows: what is known of its rows as windows of a series.
+    pending: the rows of the latest passes that it learned from, not yet among the others.
     """
 
     learned: set[int] = field(default_factory=set)
@@ -72,17 +74,27 @@ class _Rows:
     done: list[_EvaluatedRows] = field(default_factory=list)
     windows: OverlappingWindows = field(default_factory=OverlappingWindows)
     source: str = ""
+    pending: list[list[int]] = field(default_factory=list)
 
     def learn(self, rows: list[int], runs: Runs) -> None:
         """Take down rows that were learned from."""
-        self.again = self.again or self.learned.issuperset(rows)
-        before = len(self.learned)
-        self.learned.update(rows)
-        self.repeats |= not self.again and len(self.learned) < before + len(rows)
+        self.pending.append(rows)
+        if len(self.pending) >= _PENDING:
+            self.settle()
         self.windows.learn(len(rows), runs)
+
+    def settle(self) -> None:
+        """Put the rows of the latest passes to the others: mostly nobody asks for them."""
+        pending, self.pending = self.pending, []
+        for rows in pending:
+            self.again = self.again or self.learned.issuperset(rows)
+            before = len(self.learned)
+            self.learned.update(rows)
+            self.repeats |= not self.again and len(self.learned) < before + len(rows)
 
     def evaluate(self, tensor: torch.Tensor, rows: list[int], runs: Runs) -> None:
         """Take down rows of a pass that nothing is learned from, once an epoch is over."""
+        self.settle()
         if not self.again:
             return
         self.windows.evaluate(runs, [row not in self.learned for row in rows])
@@ -189,6 +201,7 @@ class SharedRows(Watcher):
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
         for own in self._modules.values():
+            own.settle()
             if min(self._left[False]) > 0:
                 own.close()  # of another one the end is not known
             self.looked |= {"overlap"} if own.done else set()
