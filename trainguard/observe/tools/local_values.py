@@ -15,8 +15,9 @@ def local_values(tensor: torch.Tensor) -> torch.Tensor | None:
     whole parameters of sharded modules are between their uses. To read those ends the process.
     """
     values: Any = tensor.detach()
-    local = getattr(values, "to_local", None)
-    values = values if local is None else local()
+    if type(values) is not torch.Tensor:  # those of other kinds alone are asked
+        local = getattr(values, "to_local", None)
+        values = values if local is None else local()
     return values if has_memory(values) else None
 
 

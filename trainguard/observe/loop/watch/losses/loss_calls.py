@@ -172,6 +172,8 @@ class LossCalls:
         """Say whether an input of logarithms, or a soft target, goes along another axis."""
         if scores.dim() < 2 or (scores.dim() == 2 and scores.shape[0] == scores.shape[1]):
             return torch.zeros((), dtype=torch.bool)  # tables of pairs are read both ways
+        if not target.is_floating_point() and _are_surely_off(scores):
+            return torch.zeros((), dtype=torch.bool)
         own = _off_along_axes(scores)
         if not target.is_floating_point() or target.shape != scores.shape:
             return _is_other(own, CLASSES[self.function])
@@ -268,6 +270,8 @@ def are_distributions(rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return whether every row lies in 0 to 1 and sums to one, as a tensor of one element."""
     tolerance = max(_TOLERANCE, torch.finfo(dtype).eps)
     wide = rows.float()
+    if wide.is_cpu and not wide.min() >= 0:  # most often: the rest need not be computed
+        return torch.zeros((), dtype=torch.bool)
     off = (wide.sum(-1) - 1).abs().max()
     return (wide.min() >= 0) & (wide.max() <= 1 + tolerance) & (off <= tolerance)
 
@@ -286,6 +290,16 @@ def _off_along_axes(logs: torch.Tensor) -> torch.Tensor:
     single = logs.new_full((), inf, dtype=torch.float32)  # what has one place says nothing
     sums = (r.logsumexp(-1).abs().max() if r.shape[-1] > 1 else single for r in rows)
     return torch.stack([*sums])
+
+
+def _are_surely_off(logs: torch.Tensor) -> bool:
+    """Say whether the first row along each axis shows that logarithms are of no distribution."""
+    if not logs.is_cpu or not logs.numel():
+        return False
+    first = (0,) * (logs.dim() - 1)
+    rows = (logs.movedim(axis, -1)[first].float() for axis in range(logs.dim()))
+    sums = (abs(row.logsumexp(-1).tolist()) for row in rows if row.shape[0] > 1)
+    return all(total > 2 * _EXACT for total in sums)
 
 
 def _is_other(off: torch.Tensor, axis: int, others: tuple[int, ...] = ()) -> torch.Tensor:

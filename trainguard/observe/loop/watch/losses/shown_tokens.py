@@ -76,12 +76,14 @@ class ShownTokens(Watcher):
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
     ) -> None:
         """Compare the targets of a loss with the tokens that the model was given."""
-        ref = self._batches.given
-        given = ref() if ref is not None else None
-        given, target = self._batches.on_host(given), self._batches.on_host(target)
         if tally.function not in CROSS_ENTROPIES or value.dim() or not value.requires_grad:
             return  # what has no reduction is perhaps masked later
-        if given is None or not _are_tokens(given, target):
+        ref = self._batches.given
+        given = ref() if ref is not None else None
+        if given is None or given.is_floating_point():  # most often
+            return
+        given, target = self._batches.on_host(given), self._batches.on_host(target)
+        if not _are_tokens(given, target):
             return
         place = self._places.setdefault(tally.source, _ShownAt())
         if place.calls < _CALLS:

@@ -13,7 +13,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node, kind_of, signed
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, now_and_then
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller, foreign
 
@@ -59,6 +59,7 @@ class AttentionAxes(Watcher):
         """Leave the line of a softmax at its node."""
         patches.replace(torch.Tensor, "softmax", self._marking)
 
+    @now_and_then
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look at the products that a loss is made of."""
         if loss.grad_fn is None or self.recorder.age not in _STEPS:

@@ -15,7 +15,7 @@ from trainguard.observe.loop.watch.gradients.autograd_graph import (
     find_readers,
     kind_of,
 )
-from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.loop.watch.watcher import Watcher, now_and_then
 
 _STEPS = (0, 1, 8)  # of all optimizers, after which the next pass backward is looked at
 _MOST_NODES = 4000
@@ -38,6 +38,7 @@ class StackedLayers(Watcher):
         self._looks = 0
         self._seen: Counter[tuple[str, int, int]] = Counter()
 
+    @now_and_then
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look at the graph, in a few of the first steps."""
         if not self._due or self.recorder.steps < self._due[0] or loss.grad_fn is None:
