@@ -213,3 +213,25 @@ def test_parameters_that_are_frozen_for_a_while_stay_held() -> None:
     steps = record(train)
     assert [step.optimizer for step in steps] == ["SGD"] * 8
     assert [step.received for step in steps] == [2] * 8
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_optimizer_that_waits_is_not_waited_for(late: bool) -> None:
+    """Beside one without a step looks are as seldom as alone; the first step it makes is seen."""
+
+    def train() -> torch.optim.Optimizer:
+        """Train, and then perhaps make one step with an optimizer that was there all the time."""
+        other = torch.optim.SGD([spare := torch.nn.Parameter(torch.ones(4))], lr=0.1)
+        plain(100)
+        looks.append(recorder.looks_closer)
+        if late:
+            spare.square().sum().backward()
+            other.step()
+        return other
+
+    looks: list[bool] = []
+    with Recorder("x") as recorder:
+        train()
+    steps = [event for event in recorder.trace if isinstance(event, Step)]
+    assert looks == [False]
+    assert [step.update is not None for step in steps[100:]] == [True] * late

@@ -104,7 +104,7 @@ class Recorder:
         self.scaling = self.watcher(Scaling)
         self.faults = Faults(self.watchers, self.patches)
         self._told = listeners(self.watchers)
-        self._looks_closer = True  # in this step all watchers are told, and not the usual ones
+        self.looks_closer = True  # in this step all watchers are told, and not the usual ones
         self._counting = Lock()
         self._by_optimizer: dict[int, Window] = {}
         self.reads = Reads(self.faults)
@@ -240,7 +240,8 @@ class Recorder:
         self.faults.look(self.hand.wait, loss, returned)
 
     def step_begins(self, window: Window) -> Columns:
-        """Ask the watchers about the step that is about to be made."""
+        """Ask the watchers about the step that is about to be made; the first may come late."""
+        self.looks_closer |= not window.index
         return self.faults.look(graphless, self._tell, "before_step", window) or {}
 
     def step_ends(self, window: Window, columns: Columns, skipped: bool = False) -> None:
@@ -250,7 +251,7 @@ class Recorder:
 
     def _tell(self, instant: str, *what: Any) -> Columns:
         """Tell the watchers what happens, and return the columns that they answer with."""
-        return self.faults.tell(self._told[instant, self._looks_closer], *what)
+        return self.faults.tell(self._told[instant, self.looks_closer], *what)
 
     def _make_step(self, window: Window, columns: Columns, skipped: bool) -> None:
         """Make a Step of what the watchers saw before it, and see now."""
@@ -294,8 +295,10 @@ class Recorder:
 
     def _choose_look(self) -> None:
         """Say how closely is looked from here on, up to the next step."""
-        counts = (self.steps, self.age, *(window.index for window in self.windows))
-        self._looks_closer = any(map(is_looked_at_closer, counts))
+        # An optimizer that never steps, or no more, is always before a closer look.
+        near = (window.index for window in self.windows if not window.has_stopped(self.steps))
+        counts = (self.steps, self.age, *near)
+        self.looks_closer = any(map(is_looked_at_closer, counts))
 
     def passes_by(self, builds: bool) -> bool:
         """
@@ -354,7 +357,8 @@ class Recorder:
     def meet_window(self, window: Window) -> None:
         """Take in a window, the first step of which is looked at more closely."""
         self.windows.append(window)
-        self._looks_closer = True
+        window.latest = self.steps
+        self.looks_closer = True
 
     def is_bare(self, module: nn.Module) -> bool:
         """Say whether a module has no parameters; looked up once."""

@@ -67,7 +67,8 @@ class Window:
     clip: what clipping has done in this window. unscaled: whether a scaler has unscaled it.
     culprit: what was not finite first.
     on_edit: told where torch has clipped or unscaled the gradients.
-    latest: how many steps all optimizers had made at its last one. pause: the most between two.
+    latest: how many steps all optimizers had made at its last one, before it when it was opened.
+    pause: the most between two.
     """
 
     name: str = ""
