@@ -60,6 +60,19 @@ def test_constant_predictions(more: dict, expected: list[str], ranks) -> None:
     assert ranks(BEATS, [fit(**more)]) == expected
 
 
+@pytest.mark.parametrize(
+    ("made", "later", "end", "expected"),
+    [(60, 1000, 1.5, []), (60, 0, 1.5, ["broken"]), (60, 1000, 4.0, ["broken"]), (20, 1000, 4, [])],
+    ids=["learns", "two optimizers of one training", "does not learn", "has only begun"],
+)
+def test_a_training_after_another(made, later, end, expected, ranks, steps) -> None:
+    """Of several models that are trained at one line, the last is judged by its own calls."""
+    first = steps(60, optimizer="SGD")
+    second = steps(made, optimizer="Adam", clock=lambda step: 10 * step + 15 + later)
+    losses = (1.0,) * 32 + (4.0,) * 24 + (end,) * 8
+    assert ranks(BEATS, [*first, *second, fit(losses=losses)]) == expected
+
+
 def test_a_reconstruction_that_is_drowned(judged) -> None:
     """The other term is named as the cause, and not what the inputs say of themselves."""
     (finding,) = judged(BEATS, [fit(only=0.0, reconstructs=True)])

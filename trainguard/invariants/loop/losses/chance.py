@@ -1,6 +1,7 @@
 """Judgements of what a model has learned, against a prediction that knows no input."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import isfinite, sqrt
 
 from trainguard.core.catalogue import invariant
@@ -11,7 +12,7 @@ from trainguard.events.fit import BaselineFit, Skill
 from trainguard.events.loop import Evaluation, Probe, Step
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import FITS, SKILLS, either, has_probe
-from trainguard.invariants.loop.wording import courses, events, percent, rates_rise
+from trainguard.invariants.loop.wording import count, courses, events, percent, rates_rise
 from trainguard.invariants.wording import number
 
 _LEAST_LOOKS, _LEAST_STEPS = 8, 32  # looks, and the step of the last: buffers may fill up first
@@ -55,7 +56,8 @@ def loss_beats_constant_prediction(trace: Trace[Event]) -> Iterator[Finding]:
         beside others, unless they compare with the input itself and never beat it, also where
         they fall ever more slowly (a note).
     Misses: losses written by hand, and several terms; runs with rollouts; a model that has learned
-        less than it could.
+        less than it could; of several trainings one after another, all but the last, which has
+        48 calls or more of its own.
     Why: a model that predicts the mean looks like a loss curve that has converged.
     Source: Karpathy, A Recipe for Training Neural Networks, 2019 ("input-independent baseline");
         pytorch/pytorch issue 16045.
@@ -63,7 +65,8 @@ def loss_beats_constant_prediction(trace: Trace[Event]) -> Iterator[Finding]:
     beaten = trace.limit("loss_beats_constant_prediction", _BEATEN)
     if any(passes.routine for passes in events(trace, Evaluation)) or rates_rise(trace):
         return
-    for fit in events(trace, BaselineFit):
+    for whole in events(trace, BaselineFit):
+        fit = _since_latest_training(trace, whole)
         if not _is_conclusive(fit):
             continue
         ratio, before = _ratio(fit, 0.75, 1), _ratio(fit, 0.25, 0.5)
@@ -80,6 +83,18 @@ def loss_beats_constant_prediction(trace: Trace[Event]) -> Iterator[Finding]:
         best = min(_ratio(fit, part / 4, (part + 1) / 4) for part in range(4))
         if alone or (fit.reconstructs and best >= beaten):
             yield _make_finding(trace, fit, beaten, Rank.BROKEN if sure else Rank.NOTE)
+
+
+def _since_latest_training(trace: Trace[Event], fit: BaselineFit) -> BaselineFit:
+    """Return what is of the latest optimizer, where all others had stopped before it began."""
+    found = courses(trace)
+    earlier = [course.every[-1].clock for course in found[:-1]]
+    if not earlier or max(earlier) > found[-1].every[0].clock:
+        return fit
+    share = count(found[-1].every) / sum(count(course.every) for course in found)
+    kept = max(round(share * len(fit.losses)), 1)
+    losses, constants = fit.losses[-kept:], fit.constants[-kept:]
+    return replace(fit, calls=round(share * fit.calls), losses=losses, constants=constants)
 
 
 def _make_finding(trace: Trace[Event], fit: BaselineFit, beaten: float, rank: Rank) -> Finding:
