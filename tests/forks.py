@@ -136,7 +136,7 @@ def serve() -> None:
     from trainguard.observe.loop.counterfactual import asking
     from trainguard.observe.tools.isolation import seed_everything
 
-    asking._CREDIT = 10.0  # how much is asked is not to depend on the machine
+    asking._CREDIT = asking._MOST  # the run waits: what is asked is not to depend on the machine
     torch.set_num_threads(1)
     seed_everything(0)
     for line in sys.stdin:
