@@ -294,8 +294,7 @@ class Recorder:
         return [w for w in self.windows if w.index and not w.has_stopped(self.steps)]
 
     def _choose_look(self) -> None:
-        """Say how closely is looked from here on, up to the next step."""
-        # An optimizer that never steps, or no more, is always before a closer look.
+        """Say how closely is looked up to the next step; one that never comes is not waited for."""
         near = (window.index for window in self.windows if not window.has_stopped(self.steps))
         counts = (self.steps, self.age, *near)
         self.looks_closer = any(map(is_looked_at_closer, counts))
@@ -357,8 +356,7 @@ class Recorder:
     def meet_window(self, window: Window) -> None:
         """Take in a window, the first step of which is looked at more closely."""
         self.windows.append(window)
-        window.latest = self.steps
-        self.looks_closer = True
+        window.latest, self.looks_closer = self.steps, True
 
     def is_bare(self, module: nn.Module) -> bool:
         """Say whether a module has no parameters; looked up once."""
