@@ -303,7 +303,9 @@ class Probe(Event):
         (evaluations for which several optimizers moved what another one goes on from, of those for
         which any did), "left behind" (steps up to the end in which only what is in no optimizer got
         gradients), "epsilon" (the least share of a group's elements whose averaged gradients are
-        below the epsilon, of all looks; reference is the epsilon, step how many looks), "rounding"
+        below the epsilon, of all looks; reference is the epsilon, step how many looks), "penalty"
+        (how many norms of gradients there are where their distance to a number is a loss, against
+        the outputs that they are gradients of; the label is the gradient's shape), "rounding"
         (the least share of elements of 16 bits that a step left as they were, of all looks;
         reference is how finely their dtype tells numbers apart, step how many looks), "stacked"
         (the width between two linear layers in a row, against the larger one around them),

@@ -14,6 +14,7 @@ from trainguard.observe.loop.watch.gradients.gradient_reads import GradientReads
 from trainguard.observe.loop.watch.gradients.gradients import Gradients
 from trainguard.observe.loop.watch.gradients.graphless_samples import GraphlessSamples
 from trainguard.observe.loop.watch.gradients.leaked_gradients import LeakedGradients
+from trainguard.observe.loop.watch.gradients.penalty_norms import PenaltyNorms
 from trainguard.observe.loop.watch.gradients.saturation import Saturation
 from trainguard.observe.loop.watch.gradients.scaling import Scaling
 from trainguard.observe.loop.watch.gradients.spent_gradients import SpentGradients
@@ -181,6 +182,7 @@ _ALL: tuple[type[Watcher], ...] = (
     GradientReads,
     SpentGradients,
     LeakedGradients,
+    PenaltyNorms,
     UnreadUpdates,
     PolicyWeights,
     GraphlessSamples,

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from math import gcd
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, note
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import Measure, at_step, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe, Step
@@ -15,6 +15,7 @@ from trainguard.invariants.loop.wording import Course, courses, events, middle, 
 _LEAST_STEPS = 3  # a batch that is left out now and then, or a gradient that is looked at once
 _LEAST_LEAKED = 16  # steps of an optimizer; a first phase may warm up with the losses of all
 _WATCHED = 64  # of its first steps
+_SEQUENCES = 2  # commas in the shape (B, C, T)
 _LEAST_LOST = 8  # of a term that is always lost: models that take turns have fewer in a row
 
 
@@ -181,3 +182,33 @@ def gradients_with_a_graph_are_used(trace: Trace[Event]) -> Iterator[Finding]:
                 " create_graph=True",
                 event=probe,
             )
+
+
+@invariant("loop", evidence=has_probe("penalty", "no gradient was asked for with its graph"))
+def penalty_norms_are_of_outputs(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A penalty on gradients takes one norm for each output that it differentiates.
+
+    Judges: gradients that `torch.autograd.grad` returns with their graph, of whose norm the
+        distance to a number goes into a loss: how many norms there are, against how many outputs
+        were asked, or added up, in 3 steps or more.
+    Allows: one norm for several outputs, as for those of patches; as many norms as outputs, as for
+        distances in each of many points. It is a note where the gradients have three dimensions:
+        each step of a sequence may be held to its own norm.
+    Misses: norms by hand that are not a root of a sum of squares; penalties without a target.
+    Why: `norm(dim=1)` of the gradient of a batch of pictures is one norm for each pixel, over its
+        channels: all of them are then pulled to the size that all together are to have.
+    Source: caogang/wgan-gp issues 25 and 56; eriklindernoren/PyTorch-GAN issue 20.
+    """
+    for probe in [p for p in events(trace, Probe) if p.probe == "penalty"][:1]:
+        outputs = int(probe.reference)
+        yield Finding(
+            f"a penalty of `{trace.subject}` takes many norms of the gradient of each output",
+            f"a gradient of shape {probe.label}",
+            integer(int(probe.measured), "norms") + f" for {outputs} outputs",
+            integer(outputs, "norms") + " or fewer",
+            why="flatten the gradient of each sample before its norm is taken, or take it over all"
+            " dimensions but the first",
+            rank=Rank.NOTE if probe.label.count(",") == _SEQUENCES else Rank.BROKEN,
+            event=probe,
+        )

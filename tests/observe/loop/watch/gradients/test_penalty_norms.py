@@ -1,0 +1,59 @@
+"""Norms of gradients that are asked for with their graph."""
+
+import pytest
+import torch
+from torch import nn
+
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.recorder import Recorder
+
+
+def penalties(penalise, steps: int = 4, ask=torch.sum) -> list[Probe]:
+    """Train a net on a penalty on the gradients of eight inputs of (2, 3) numbers."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+    with Recorder("x", probe=False) as recorder:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for _ in range(steps):
+            inputs = torch.randn(8, 2, 3, requires_grad=True)
+            outputs = net(inputs)
+            asked = outputs if ask is None else ask(outputs)
+            ones = torch.ones_like(asked)
+            (slopes,) = torch.autograd.grad(asked, inputs, ones, create_graph=True)
+            optimizer.zero_grad()
+            (outputs.mean() + penalise(slopes)).backward()
+            optimizer.step()
+    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "penalty"]
+
+
+@pytest.mark.parametrize(
+    ("penalise", "norms"),
+    [
+        (lambda g: (g.norm(2, dim=1) - 1).square().mean(), 24),
+        (lambda g: (1 - g.norm(dim=2)).square().mean(), 16),
+        (lambda g: ((g.pow(2).sum(1) + 1e-12).sqrt() - 1).square().mean(), 24),
+        (lambda g: (torch.linalg.vector_norm(g.view(16, 3), dim=1) - 1).relu().mean(), 16),
+    ],
+)
+@pytest.mark.parametrize("ask", [torch.sum, torch.mean, None])
+def test_more_norms_than_outputs(penalise, norms, ask) -> None:
+    """However the norm is written, and whether outputs or their sum are asked."""
+    (probe,) = penalties(penalise, ask=ask)
+    assert (probe.measured, probe.reference, probe.label) == (norms, 8, "(8, 2, 3)")
+    assert "test_penalty_norms.py" in probe.source
+    assert penalties(penalise, steps=2, ask=ask) == []
+
+
+@pytest.mark.parametrize(
+    "penalise",
+    [
+        lambda g: (g.flatten(1).norm(dim=1) - 1).square().mean(),
+        lambda g: (g.norm() - 1).square(),
+        lambda g: g.norm(dim=1).mean(),
+        lambda g: g.square().sum((1, 2)).mean(),
+        lambda g: (g.detach().norm(dim=1) - 1).square().mean(),
+    ],
+)
+def test_as_many_norms_as_outputs(penalise) -> None:
+    """One for each, or for all; and where norms are held to no number, or move nothing."""
+    assert penalties(penalise) == []
