@@ -259,10 +259,12 @@ class Probe(Event):
         that it had too many), "restored" (a state that shares the memory of what it was loaded
         into), "one memory" (states of different steps that share it, as they are loaded; reference
         is 1 where that cannot be meant), "overwritten" (what a pass has put in the place of what
-        was loaded, as a share of that), "noise" (how far noise that is predicted no better than by
-        its mean correlates with the input, against five deviations of what independent numbers
-        would), "order" (passes through a loader in the order of an earlier one), "reach" (different
-        samples of a pass, against those drawn; step is the size of the data set), "sorted" (labels
+        was loaded, as a share of that), "partial" (parameters that a load has left out; reference
+        is 1 where the module had trained them on), "noise" (how far noise that is predicted no
+        better than by its mean correlates with the input, against five deviations of what
+        independent numbers would), "order" (passes through a loader in the order of an earlier
+        one), "reach" (different samples of a pass, against those drawn; step is the size of the
+        data set), "sorted" (labels
         that rise through each epoch), "random" (steps that drew the numbers of an earlier one),
         "statistics" (those of batches, which never moved), "base rate" (the last rate of an
         optimizer, against the one that it was made with), "held out" (pairs of an evaluation that

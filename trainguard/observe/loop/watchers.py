@@ -62,6 +62,7 @@ from trainguard.observe.loop.watch.parameters.left_behind import LeftBehind
 from trainguard.observe.loop.watch.parameters.loaded_states import LoadedStates
 from trainguard.observe.loop.watch.parameters.loaded_values import LoadedValues
 from trainguard.observe.loop.watch.parameters.parameters import Parameters
+from trainguard.observe.loop.watch.parameters.partial_loads import PartialLoads
 from trainguard.observe.loop.watch.parameters.rounded_updates import RoundedUpdates
 from trainguard.observe.loop.watch.parameters.shared_layers import SharedLayers
 from trainguard.observe.loop.watch.parameters.ties import Ties
@@ -166,6 +167,7 @@ _ALL: tuple[type[Watcher], ...] = (
     ChosenModels,
     LoadedStates,
     LoadedValues,
+    PartialLoads,
     ResumedSchedules,
     AveragedCopies,
     BatchStatistics,

@@ -84,6 +84,39 @@ def loaded_state_is_used(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
+@invariant("loop", evidence=has_probe("partial", "no state was loaded in part"))
+def restored_state_is_whole(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What is restored of a model is all that was trained with it.
+
+    Judges: loads with strict=False of values that the module had after an earlier step, known by
+        one number of each parameter, and that leave out parameters which were trained with them and
+        have other values now: where the module is evaluated after that and trained no more. A note
+        where it is a new module of the same class, that has what is left out as it was drawn.
+    Allows: frozen parameters that are left out, those that are as they were; other values than
+        those of an earlier state, as the mean of clients is; parts that are trained after the load.
+    Misses: states that were taken neither by state_dict() nor after an evaluation; parameters on an
+        accelerator; more than 512 parameters or 256 states; buffers.
+    Why: the adapters of the best epoch and the head of the last one were never trained together,
+        and with strict=False the load says nothing. What is saved for later lacks the head as well.
+    Source: huggingface/peft, whose `modules_to_save` is there to keep a head with its adapters.
+    """
+    found = [probe for probe in events(trace, Probe) if probe.probe == "partial"]
+    for probe in sorted(found, key=lambda probe: -probe.reference)[:1]:
+        yield Finding(
+            f"a state that `{trace.subject}` restores lacks what was trained with it",
+            at_step(probe.step) + f", {probe.label}",
+            integer(probe.measured, "parameters")
+            + (" of a later step" if probe.reference else " as they were drawn"),
+            "those of the same step as the rest",
+            why="keep them in the state too: all that requires a gradient, and not only what a name"
+            " selects",
+            rank=Rank.BROKEN if probe.reference else Rank.NOTE,
+            event=probe,
+            source=probe.source,
+        )
+
+
 @invariant("loop", evidence=has_probe("tied", "no module shares a parameter with another one"))
 def ties_hold(trace: Trace[Event]) -> Iterator[Finding]:
     """
