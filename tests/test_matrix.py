@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -9,6 +10,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 from torch._dynamo.utils import counters
 
 from tests.forks import trainguard_run
@@ -142,6 +145,34 @@ def unread_numbers(verdict: Verdict) -> list[str]:
     """Return what was measured or allowed in words with a number that is no value."""
     measures = [m for finding in verdict.findings for m in (finding.measured, finding.allowed)]
     return [m for m in measures if m.value is None and re.search(r"\d", NO_NUMBER.sub("", m))]
+
+
+@pytest.fixture
+def _trainings_left() -> Iterator[None]:
+    """Keep models and optimizers of earlier trainings in memory, some with large gradients."""
+    models = [nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Linear(7, 3)) for _ in range(12)]
+    optimizers = [torch.optim.Adam(model.parameters()) for model in models]
+    for model in models[::2]:
+        (1e3 * model(torch.ones(4, 5)).square().sum()).backward()
+    yield
+    del optimizers
+
+
+@pytest.mark.parametrize(
+    ("side", "name"),
+    [
+        ("broken", "loop/guard_average_after_a_warmup"),
+        ("broken", "loop/guard_means_of_uneven_token_counts"),
+        ("healthy", "loop/guard_functional_training"),
+    ],
+)
+@pytest.mark.usefixtures("_trainings_left")
+def test_trainings_that_are_left_in_memory(side: str, name: str) -> None:
+    """They are none of the one that is judged."""
+    module = load(side, name)
+    verdicts = judged(module, Observations(Settings()))
+    said = {v.invariant.name for v in verdicts if v.findings}
+    assert said == getattr(module, "BREAKS", set()) | getattr(module, "NOTES", set())
 
 
 @pytest.mark.parametrize("name", mended())
