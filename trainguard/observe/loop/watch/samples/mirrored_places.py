@@ -85,7 +85,7 @@ class MirroredPlaces:
 def _centre(pictures: torch.Tensor, side: int) -> torch.Tensor:
     """Return where along a side what differs from the background lies, from -1 to 1."""
     across = pictures.square().sum(-2 if side == -1 else -1)
-    places = torch.linspace(-1, 1, across.shape[1])
+    places = torch.linspace(-1, 1, across.shape[1], device=across.device)
     weight: torch.Tensor = (across * places).sum(1) / across.sum(1).clamp(min=1e-12)
     return weight
 
