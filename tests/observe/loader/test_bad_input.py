@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -70,6 +71,13 @@ def deadlocks(index: int) -> torch.Tensor:
     return torch.zeros(3)
 
 
+def cut_off() -> Iterator[Any]:
+    """Take what a process was to say, whose end of the pipe is closed: it has ended."""
+    here, there = multiprocessing.Pipe()
+    there.close()
+    yield here.recv()
+
+
 def scanned(build: Any, timeout: float = 60.0, **declared) -> list:
     """Scan a loader."""
     subject = tg.Loader(build, splits=("train",), timeout=timeout, **declared)
@@ -99,6 +107,7 @@ def batches(item: Any, count: int = 20, **options) -> Any:
             "raised ValueError in a worker process at batch 2: file 9.npy is truncated",
         ),
         (batches(dies, num_workers=2), "a worker process of 'train' died before batch"),
+        (cut_off, "a worker process of 'train' died before batch 0: it has closed its end"),
     ],
 )
 def test_what_stops_a_scan(build: Any, words: str) -> None:

@@ -4,8 +4,10 @@ import multiprocessing
 import re
 import signal
 import threading
+import traceback
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from torch.utils.data import (
@@ -95,9 +97,10 @@ def _fault(error: Exception, split: str, taken: int) -> SubjectError:
     """Say what a loader raised, in the main process or in a worker."""
     text = str(error).strip()
     died, caught = _DIED.search(text), _WORKER.search(text)
-    if died:
+    if died or _is_of_a_pipe(error):
+        how = died[1] if died else "has closed its end of a pipe"
         return SubjectError(
-            f"a worker process of {split!r} died before batch {taken}: it {died[1]}",
+            f"a worker process of {split!r} died before batch {taken}: it {how}",
             "look for memory that runs out or a native library that crashes; num_workers=0 shows"
             " which sample it is",
         )
@@ -108,6 +111,12 @@ def _fault(error: Exception, split: str, taken: int) -> SubjectError:
         f"the loader of {split!r} raised {kind}{where} at batch {taken}: {told}",
         "make it run from its beginning to its end by itself first",
     )
+
+
+def _is_of_a_pipe(error: Exception) -> bool:
+    """Say whether multiprocessing has met the end of what a process was to say, in its midst."""
+    frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    return isinstance(error, EOFError) and "multiprocessing" in Path(frames[-1]).parts[-2:]
 
 
 @contextmanager
