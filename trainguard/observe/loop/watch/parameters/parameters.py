@@ -358,7 +358,8 @@ class Parameters(Watcher):
         thaw, alive = self._thaws.open.get(seen.key), seen.parameter()
         if thaw is None or alive is None or thaw.bits is None or checksums([alive])[0] != thaw.bits:
             return 0
-        counting = sum(not window.is_gone for window in self.recorder.windows)
+        windows = [each for each in self.recorder.windows if each.index or not each.earlier]
+        counting = sum(not window.is_gone for window in windows)
         return (self._count(seen) - thaw.received) // max(1, counting)
 
     def _count(self, seen: ParameterHistory) -> int:

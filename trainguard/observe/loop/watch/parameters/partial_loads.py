@@ -166,9 +166,9 @@ class PartialLoads(Watcher):
     @shielded
     def _see_loaded(self, module: nn.Module, before: dict[str, float], missing: set[str]) -> None:
         """See whether what was loaded is a part of what was trained together."""
-        self.looked.add("partial")
         self._loads = [load for load in self._loads if load.module() is not module]
         own = _parameters(module)
+        self.looked |= {"partial"} if own else set()
         now = _numbers_of(own)
         given = now.keys() - missing
         for past in reversed(self._past):
