@@ -60,14 +60,13 @@ def tests(machine: Machine) -> Iterator[Row]:
 def _test(chosen: list[str], variables: dict[str, str]) -> Row:
     """Return what became of the tests of a file."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen]
-    ended = subprocess.run(
-        command,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env={**os.environ, **variables},
-    )
+    env = {**os.environ, **variables}
+    try:
+        ended = subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=480, env=env
+        )
+    except subprocess.TimeoutExpired as error:
+        return {"tests": chosen[0], "outcome": f"not over after {error.timeout} s"}
     lines = ended.stdout.strip().splitlines()
     failed = [line.partition(" - ")[0] for line in lines if line.startswith(("FAILED", "ERROR"))]
     return {"tests": chosen[0], "outcome": lines[-1], "failed": " ".join(failed)[:2000]}

@@ -1,23 +1,14 @@
 """States that are detached in each step in time, and terms made of gradients without a graph."""
 
-from collections import Counter
-
 import pytest
 import torch
 from torch import nn
-from torch._dynamo.utils import counters
 
 from trainguard.events.counterfactual import WhatIf
 from trainguard.observe.loop.counterfactual.marked_graph import CUT, find_dead_parts, mark
 from trainguard.observe.loop.recorder import Recorder
 
 STATES, GRADIENTS = "states with their graph", "gradients with their graph"
-
-
-@pytest.fixture(autouse=True)
-def _nothing_compiled(monkeypatch) -> None:
-    """Forget what other tests have compiled in this process."""
-    monkeypatch.setitem(counters, "frames", Counter())
 
 
 class Net(nn.Module):

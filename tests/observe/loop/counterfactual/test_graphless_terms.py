@@ -1,22 +1,13 @@
 """What is added to a loss without a graph, and changes with what is learned."""
 
-from collections import Counter
-
 import pytest
 import torch
 from torch import nn
-from torch._dynamo.utils import counters
 
 from trainguard.events.counterfactual import WhatIf
 from trainguard.observe.loop.recorder import Recorder
 
 QUESTION = "terms without a graph"
-
-
-@pytest.fixture(autouse=True)
-def _nothing_compiled(monkeypatch) -> None:
-    """Forget what other tests have compiled in this process."""
-    monkeypatch.setitem(counters, "frames", Counter())
 
 
 def ask(term_of) -> WhatIf | None:

@@ -1,23 +1,14 @@
 """What noise is multiplied by, and what a divergence takes it for."""
 
-from collections import Counter
-
 import pytest
 import torch
 from torch import nn
-from torch._dynamo.utils import counters
 from torch.nn import functional as F
 
 from trainguard.events.counterfactual import WhatIf
 from trainguard.observe.loop.recorder import Recorder
 
 QUESTION = "scale of noise"
-
-
-@pytest.fixture(autouse=True)
-def _nothing_compiled(monkeypatch) -> None:
-    """Forget what other tests have compiled in this process."""
-    monkeypatch.setitem(counters, "frames", Counter())
 
 
 def ask(scale_of, divergence_of) -> WhatIf | None:

@@ -1,22 +1,13 @@
 """The same step without its shortcuts."""
 
-from collections import Counter
-
 import pytest
 import torch
 from torch import nn
-from torch._dynamo.utils import counters
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainguard.events.counterfactual import WhatIf
 from trainguard.observe.loop.recorder import Recorder
-
-
-@pytest.fixture(autouse=True)
-def _nothing_compiled(monkeypatch) -> None:
-    """Forget what other tests have compiled in this process."""
-    monkeypatch.setitem(counters, "frames", Counter())
 
 
 class Halved(torch.autograd.Function):

@@ -1,22 +1,14 @@
 """The same step without its checkpoints, with other noise, and at another scale."""
 
-from collections import Counter
 
 import pytest
 import torch
 from torch import nn
-from torch._dynamo.utils import counters
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from trainguard.events.counterfactual import WhatIf
 from trainguard.observe.loop.recorder import Recorder
-
-
-@pytest.fixture(autouse=True)
-def _nothing_compiled(monkeypatch) -> None:
-    """Forget what other tests have compiled in this process."""
-    monkeypatch.setitem(counters, "frames", Counter())
 
 
 class Net(nn.Module):
@@ -107,12 +99,27 @@ def test_dropout_that_is_passed_by() -> None:
     assert (answer.measured, answer.numbers) == (0.0, (0.0,))
 
 
-def test_a_program_that_compiles_is_not_counted_in(monkeypatch) -> None:
-    """What counts calls would have it compiled again, in the child."""
-    monkeypatch.setitem(counters, "frames", Counter(total=1))
-    answers = ask(lambda net, x: F.dropout(net.first(x)))
+@pytest.mark.parametrize("before", [False, True])
+def test_a_program_that_compiles_is_not_counted_in(before) -> None:
+    """What counts calls would have it compiled again, in the child; also what was before."""
+    first = torch.compile(nn.Linear(6, 32), backend="eager")
+    if before:
+        first(torch.zeros(16, 6))
+
+    def call(net, inputs):
+        """Call a part that is compiled."""
+        net.first = first
+        return F.dropout(net.first(inputs))
+
+    answers = ask(call)
     assert not {"other noise", "checkpoints bypassed"} & set(answers)
     assert answers["nothing edited"].outcome == "answered"
+
+
+def test_what_earlier_trainings_compiled() -> None:
+    """It is no part of this one."""
+    torch.compile(nn.Linear(6, 32), backend="eager")(torch.zeros(16, 6))
+    assert ask(lambda net, x: F.dropout(net.first(x)))["other noise"].measured == 2
 
 
 def test_what_is_not_there_is_not_asked_about() -> None:

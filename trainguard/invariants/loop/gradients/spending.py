@@ -81,7 +81,7 @@ def _left_over(
 def _come_at_equal_distances(some: Sequence[Step], made: Sequence[Step]) -> bool:
     """Say whether steps come at equal distances, as far as those between them were watched."""
     first = some[0].step
-    distance = gcd(*(step.step - first for step in some))
+    distance = gcd(*(step.step - first for step in some)) or 1  # all are of one step
     return len(some) == sum(s.step >= first and (s.step - first) % distance == 0 for s in made)
 
 

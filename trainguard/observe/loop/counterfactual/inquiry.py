@@ -18,7 +18,7 @@ from trainguard.observe.loop.counterfactual.question import (
     Shrinking,
 )
 from trainguard.observe.loop.counterfactual.sealing import unrefused
-from trainguard.observe.loop.counterfactual.variants import AsItIs
+from trainguard.observe.loop.counterfactual.variants import AsItIs, count_compiled
 from trainguard.observe.tools.user_line import caller
 
 PLAIN = "nothing edited"
@@ -55,6 +55,7 @@ class Inquiry:
 
     def __init__(self, questions: Sequence[Question], draws: bool = False) -> None:
         self._questions = list(questions)
+        self._compiled = count_compiled()
         self.open = list(questions)
         self.rounds: list[Round] = []
         self.spent, self.price, self.most = 0.0, 0.0, inf
@@ -111,7 +112,7 @@ class Inquiry:
         On a busy machine, and where it asks on in a later step, what takes several steps is put off
         until what needs a second answer has it: that would come too late.
         """
-        plain = self._fork(call, AsItIs(), self.price)
+        plain = self._fork(call, AsItIs(self._compiled), self.price)
         if plain is None:
             return False
         event = partial(_event, call)

@@ -35,14 +35,20 @@ _GENERATOR = "_checkpoint_without_reentrant_generator"
 
 
 class AsItIs(Question):
-    """Nothing is edited; the step tells what in it can be asked about."""
+    """
+    Nothing is edited; the step tells what in it can be asked about.
+
+    compiled: what the process had compiled before the run: earlier trainings did.
+    """
+
+    def __init__(self, compiled: int = 0) -> None:
+        self._compiled = compiled
 
     def witness(self, call: ModuleCall, way_out: Exit) -> Witness:
         """Return one that looks for checkpoints, dropout, and what has no graph."""
         witness = Witness(call.recorder, way_out, call.module)
-        witness.noticed = (
-            _Compiled() if _has_compiled() else Noticed(held_by(call.recorder), call.module)
-        )
+        compiles = self._compiled != count_compiled() or _is_compiled(call.module)
+        witness.noticed = _Compiled() if compiles else Noticed(held_by(call.recorder), call.module)
         return witness
 
 
@@ -304,10 +310,16 @@ def on_autocast(act: Callable[[Any], None]) -> None:
     kind.__enter__ = tell_before(act)(kind.__enter__)
 
 
-def _has_compiled() -> bool:
-    """Say whether something was compiled: it would be compiled again for what counts calls."""
+def count_compiled() -> int:
+    """Return how many frames were compiled by now: they would be again for what counts calls."""
     dynamo = sys.modules.get("torch._dynamo.utils")
-    return bool(dynamo is not None and dynamo.counters["frames"])
+    return 0 if dynamo is None else sum(dynamo.counters["frames"].values())
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    """Say whether a module was compiled, perhaps before the run: by the wrapper, or in place."""
+    parts = module.modules()
+    return any("_orig_mod" in vars(part)["_modules"] or part._compiled_call_impl for part in parts)  # noqa: SLF001
 
 
 def _call(function: Callable[..., Any], _: bool, *args: Any) -> Any:
