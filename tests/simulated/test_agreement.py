@@ -80,6 +80,35 @@ class InAnotherOrder(Right):
         return parts.sum(1) if words.is_cpu else sum(reversed(parts.unbind(1)))
 
 
+class ChoosesOneOfTwo(Right):
+    """Goes on with the greater of two scores, which are equal where a place is left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score = nn.Linear(4, 2, bias=False)
+
+    def forward(self, words):
+        """Return the half of the projection that is chosen; kernels differ where both are equal."""
+        scores = self.score(words * torch.arange(words.shape[0], device=words.device)[:, None])
+        first, second = scores.unbind(-1)
+        chosen = first >= second if words.is_cpu else first > second
+        return torch.where(chosen[:, None], super().forward(words), -super().forward(words))
+
+
+class Draws(Right):
+    """Adds noise, in evaluation too."""
+
+    def forward(self, words):
+        """Return the projection of the input with noise from the device's own stream."""
+        noise = torch.randn(words.shape, generator=self.stream(words), device=words.device)
+        return self.project(words + noise)
+
+    def stream(self, words):
+        """Return a stream that depends on the kind of device, as those of real ones do."""
+        seed = torch.initial_seed() + (not words.is_cpu)
+        return torch.Generator(words.device).manual_seed(seed)
+
+
 def model(kind: type[nn.Module]) -> tg.Model:
     """Declare a model of a class."""
     return tg.Model(kind, inputs={"words": tg.real("B T", -1, 1)}, sizes={"B": 3, "T": 4})
@@ -105,7 +134,7 @@ def judge(subject, *devices: str):
     return tg.check(subject, select=["*devices_agree"], devices=devices, profile="quick")
 
 
-@pytest.mark.parametrize("kind", [Right, InAnotherOrder])
+@pytest.mark.parametrize("kind", [Right, InAnotherOrder, ChoosesOneOfTwo])
 def test_a_model_that_moves_agrees(kind):
     """It is compared on every device, and may round otherwise on each."""
     (judged,) = judge(model(kind), *EVERY)
@@ -130,6 +159,32 @@ def test_a_model_of_the_first_device_fails_on_the_second():
 def test_a_loss_that_moves_agrees():
     """A loss is compared on every device."""
     (judged,) = judge(loss(error), *EVERY)
+    assert judged.outcome == "passed"
+
+
+def noisy(prediction, target):
+    """Return the error against a target with noise, from the device's own stream."""
+    seed = torch.initial_seed() + (not target.is_cpu)
+    noise = torch.randn(target.shape, generator=torch.Generator().manual_seed(seed))
+    return F.mse_loss(prediction, target + noise.to(target))
+
+
+@pytest.mark.parametrize("subject", [model(Draws), loss(noisy)])
+def test_random_numbers_are_others_on_each_device(subject):
+    """What draws them is not compared, and that is said."""
+    (judged,) = judge(subject)
+    assert (judged.outcome, "random" in judged.reason) == ("skipped", True)
+
+
+def cancelled(prediction, target):
+    """Return an error of nearly equal numbers, which an accelerator rounds otherwise."""
+    there = prediction * (1 if prediction.is_cpu else 1 + 2e-7)
+    return ((there + 1000).square() - (target + 1000).square()).sin().mean()
+
+
+def test_a_loss_that_rounding_moves_much():
+    """What the last digit of an input does on the CPU may differ between devices."""
+    (judged,) = judge(loss(cancelled))
     assert judged.outcome == "passed"
 
 

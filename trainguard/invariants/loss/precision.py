@@ -43,8 +43,10 @@ def devices_agree(trace: Trace[Sample]) -> Iterator[Finding]:
     Every device computes the same gradient.
 
     Judges: the gradient vector on each other device against the cpu's.
-    Allows: a relative error of 1e-3 of (1 + the gradient's norm).
-    Misses: differences below that; devices that are not in this machine.
+    Allows: a relative error of 1e-3 of (1 + the gradient's norm), and 8 times what rounding does to
+        the gradient: the last bit of the inputs, and float32 instead of float64.
+    Misses: differences below that; devices that are not in this machine; losses that draw random
+        numbers, which are others on each device.
     Why: fused kernels and reduced-precision matrix units round differently, and some are wrong.
     Source: PyTorch's notes on numerical accuracy.
     """

@@ -161,9 +161,11 @@ def devices_agree(trace: Trace[Pass]) -> Iterator[Finding]:
     Every device computes the same outputs.
 
     Judges: the outputs in evaluation mode on each other device, in norm relative to the cpu's.
-    Allows: 8 times the rounding noise of the model, which is how far float32 is from float64, and
-        at least 1e-2 (limit): convolutions may use matrix units of ten bits.
-    Misses: differences below that; devices that are not in this machine.
+    Allows: 8 times the rounding noise of the model, which is how far float32 is from float64, or
+        what noise of that size does in its modules' outputs (a choice between equals is another
+        one), and at least 1e-2 (limit): convolutions may use matrix units of ten bits.
+    Misses: differences below that; devices that are not in this machine; models that draw random
+        numbers in evaluation mode, which are others on each device.
     Why: a tensor that is no buffer stays where it was, and fused kernels round differently or are
         wrong.
     Source: PyTorch's notes on numerical accuracy, and on TensorFloat-32.

@@ -143,7 +143,7 @@ def mixing(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]]:
     "mixing": the batch's loss, `reference` what its samples give by themselves: their stack, sum
     or mean, as the declaration promises. For a stack, the sample that differs most.
     """
-    if _is_random(made, points):
+    if is_random(made, points):
         raise Unjudged("the loss draws random numbers, so a sample alone differs from the batch")
     together, apart = [], []
     for index in range(len(next(iter(points.values())))):
@@ -220,7 +220,7 @@ def _lengthen(made: Evaluator, points: Points, mask: str, word: str) -> Points:
     return longer
 
 
-def _is_random(made: Evaluator, points: Points) -> bool:
+def is_random(made: Evaluator, points: Points) -> bool:
     """Say whether the seed changes the loss."""
     point = made.single(points, 0)
     first, second = (made.component.total(point, seed).detach() for seed in (0, 1))

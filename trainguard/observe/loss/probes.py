@@ -1,13 +1,14 @@
 """The probes of losses, each with the dtype, the sizes and the effort that it needs."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from trainguard.core.errors import SubjectError, is_ours
-from trainguard.observe.loss.batching import evaluator, mixing, padding
+from trainguard.core.errors import SubjectError, Unjudged, is_ours
+from trainguard.observe.loss.batching import evaluator, is_random, mixing, padding
 from trainguard.observe.loss.evaluate import Evaluator, count
 from trainguard.observe.loss.search import Effort, Key, Measured, Probe
 from trainguard.observe.loss.slope import difference, line
@@ -19,6 +20,9 @@ from trainguard.subjects.domain import BATCH
 from trainguard.subjects.loss import Loss
 from trainguard.subjects.relation import Relation
 
+_TIMES = 8  # what rounding does: the same as for models, trainguard/invariants/model/variants.py
+_LAST_DIGIT = 2.0**-22
+_NEAR = (0.0, *4 * [_LAST_DIGIT], *(2.0**power for power in range(-20, -8, 2)))
 EFFORTS = {
     "quick": Effort(structures=3, rounds=2),
     "ci": Effort(structures=5, rounds=4),
@@ -129,17 +133,52 @@ def devices(made: Evaluator, points: Points) -> Iterator[tuple[Key, Measured]]:
     """
     Measure how far the gradients of other devices are from the cpu's.
 
-    "device", labelled with the device: |there - here| / |here| over all inputs of a point.
+    "device", labelled with the device: |there - here| / (1 + |here|) over all inputs of a point,
+    and zero where rounding alone does as much on the cpu.
     """
+    if is_random(made, points):
+        raise Unjudged("the loss draws random numbers, which are others on each device")
     here = _flat(made, points)
-    size = here.norm(dim=1)
+    size, rounding = here.norm(dim=1), _rounding(made, points, here)
     for device in compared():
         if device != made.component.device:
             there = _flat(_twin(made, device, made.component.dtype),
                           {name: t.to(device) for name, t in points.items()})  # fmt: skip
             error = (there.to(here) - here).norm(dim=1)
-            relative = torch.where(error.isfinite(), error / (size + 1), 0.0)
+            beyond = error.isfinite() & (error > _TIMES * rounding)
+            relative = torch.where(beyond, error / (size + 1), 0.0)
             yield Key("device", label=device), Measured(relative, relative, scale=size)
+
+
+def _rounding(made: Evaluator, points: Points, here: Tensor) -> Tensor:
+    """
+    Return what rounding does to gradients.
+
+    How far they are from those of inputs that differ in the last digit, as at a kink, and from
+    float64's at several points around: at one alone the error may be small by luck.
+    """
+    found = [torch.zeros(len(here)).to(here)]
+    twin = _twin(made, made.component.device, torch.float64)
+    for seed, share in enumerate(_NEAR):
+        near = _shift(points, share, Generator().manual_seed(seed))
+        exact = {n: t.double() if t.is_floating_point() else t for n, t in near.items()}
+        with suppress(SubjectError):  # some domains end there
+            there = _flat(made, near)
+            if share <= _LAST_DIGIT:
+                found.append((there - here).norm(dim=1))
+            with suppress(SubjectError):  # some losses compute in float32 alone
+                found.append((_flat(twin, exact).to(here) - there).norm(dim=1))
+    return torch.stack(found).nan_to_num(nan=0.0).amax(0)
+
+
+def _shift(points: Points, share: float, generator: Generator) -> Points:
+    """Return points whose floats are larger or smaller by a share, each by its own sign."""
+    shifted = {}
+    for name, tensor in points.items():
+        signs = torch.randint(0, 2, tensor.shape, generator=generator, device="cpu") * 2 - 1
+        moves = tensor.is_floating_point()
+        shifted[name] = tensor * (1 + share * signs.to(tensor)) if moves else tensor
+    return shifted
 
 
 def _twin(made: Evaluator, device: str, dtype: torch.dtype) -> Evaluator:

@@ -8,10 +8,12 @@ from torch import Generator, Tensor, nn
 
 from trainguard.core.errors import SubjectError
 from trainguard.observe.model.frozen_copy import twin
-from trainguard.observe.model.model_case import Inputs, ModelCase
+from trainguard.observe.model.model_case import Inputs, ModelCase, hookable
 from trainguard.observe.model.outputs import Outputs
 
 _EPS = 2.0**-24
+_DIGITS = 2.0**-21  # what float32 loses in a few operations
+_SCATTERED = 3  # times: a choice between two equals is the same one in half of them
 
 
 def differences(one: Outputs, other: Outputs) -> dict[str, float]:
@@ -85,6 +87,27 @@ def noise(network: ModelCase, module: nn.Module, inputs: Inputs, outputs: Output
         rounded = move_parameters(network, module, _last_digit)
         exact = network.call(rounded, inputs)
     return worst(outputs, exact)[1]
+
+
+def scatter(network: ModelCase, module: nn.Module, inputs: Inputs, outputs: Outputs) -> float:
+    """Return how far outputs move, in norm, where each module's own move by about a last digit."""
+    moved, generator = 0.0, Generator().manual_seed(0)
+
+    def move(_: nn.Module, __: object, output: object) -> object:
+        """Return a tensor with a little noise, also where it is zero; all else as it is."""
+        if not isinstance(output, Tensor) or not output.is_floating_point():
+            return output
+        normal = torch.randn(output.shape, generator=generator, device="cpu").to(output)
+        return output + _DIGITS * (1 + output.abs()) * normal
+
+    hooks = [part.register_forward_hook(move) for part in hookable(module).values()]
+    try:
+        for _ in range(_SCATTERED):
+            moved = max(moved, worst(network.call(module, inputs), outputs)[1])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return moved
 
 
 def worst(outputs: Outputs, exact: Outputs) -> tuple[str, float]:

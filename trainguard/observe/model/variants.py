@@ -20,7 +20,8 @@ else. In evaluation mode, at the worst of a few batches.
 "precision fails": 1 where the model cannot be called under autocast; `detail` says why.
 
 "device": how far the outputs on another device (`at`) are from those on this one, in norm relative
-to the latter; `reference` is how far float32 is from float64 by the same measure.
+to the latter; `reference` is how far float32 is from float64 by the same measure, or noise of
+that size in what each of its modules returns: a choice between equals is another one then.
 "device fails": 1 where the model cannot be called on it; `detail` says why.
 """
 
@@ -34,7 +35,7 @@ from torch import Tensor, nn
 
 from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.events.trace import Pass
-from trainguard.observe.model.comparison import error, move_parameters, noise, worst
+from trainguard.observe.model.comparison import error, move_parameters, noise, scatter, worst
 from trainguard.observe.model.model_case import ModelCase, call_guarded, describe_error
 from trainguard.observe.model.outputs import Outputs
 from trainguard.observe.tools.devices import compared
@@ -201,7 +202,10 @@ def observe_devices(network: ModelCase) -> Iterator[Pass]:
     module, inputs = network.build().eval(), network.draw()
     with torch.no_grad():
         outputs = network.call(module, inputs)
+        if worst(network.call(module, inputs, seed=1), outputs)[1]:
+            raise Unjudged("it draws random numbers, which are others on each device")
         own = noise(network, module, inputs, outputs)
+        own = max(own, scatter(network, module, inputs, outputs))
         for device in compared():
             if device == network.device:
                 continue

@@ -1,6 +1,5 @@
 """The same step without its checkpoints, with other noise, and at another scale."""
 
-
 import pytest
 import torch
 from torch import nn
