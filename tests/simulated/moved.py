@@ -1,19 +1,23 @@
 """
 What trainings on a device do besides.
 
-They move the batches of data sets that are on the host, and keep the device's stream of random
-numbers where they keep torch's.
+They move the batches of data sets that are on the host, keep the device's stream of random numbers
+where they keep torch's, and move what a generator of the host has drawn.
 """
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset
+
+from tests.simulated.device import REAL
 
 MOVED = "TRAINGUARD_SIMULATED_MOVED"  # the variable that has processes begin with it
 
@@ -33,6 +37,17 @@ class _Moving:
         with torch.device("cpu"):
             batch = next(self._batches)
         return tree_map(lambda x: x.to(self._device) if isinstance(x, torch.Tensor) else x, batch)
+
+
+@contextmanager
+def moved(device: str) -> Iterator[None]:
+    """Have trainings do all that; a generator of the host may draw on a simulated device."""
+    with ExitStack() as every:
+        every.enter_context(batches_moved(device))
+        every.enter_context(streams_kept(device))
+        if REAL in os.environ:
+            every.enter_context(DrawnOnHost(device))
+        yield
 
 
 @contextmanager
@@ -74,6 +89,24 @@ def streams_kept(device: str) -> Iterator[None]:
 
     with patch.multiple(torch, get_rng_state=get_both, set_rng_state=set_both):
         yield
+
+
+class DrawnOnHost(TorchFunctionMode):
+    """Draws where a generator is that is given, and moves what it has drawn."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self._device = device
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function."""
+        kwargs = kwargs or {}
+        generator = kwargs.get("generator")
+        if generator is None or generator.device.type != "cpu" or kwargs.get("device") is not None:
+            return func(*args, **kwargs)
+        if not any(isinstance(value, torch.Tensor) for value in args):
+            return func(*args, **kwargs, device="cpu").to(self._device)
+        return func(*args, **kwargs)
 
 
 def _on_host(value: Any) -> Any:

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import torch
 
 from tests.simulated.device import DEFAULT, REAL, register
-from tests.simulated.moved import MOVED, batches_moved, streams_kept
+from tests.simulated.moved import MOVED, moved
 
 if REAL not in os.environ:
     register()
@@ -18,5 +18,4 @@ if name := os.environ.get(DEFAULT):
     torch.set_default_device(name)
     if MOVED in os.environ:
         kept = ExitStack()  # for the rest of the process: what is let go of is undone
-        kept.enter_context(batches_moved(name))
-        kept.enter_context(streams_kept(name))
+        kept.enter_context(moved(name))

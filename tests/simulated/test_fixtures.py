@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import nullcontext
 from itertools import cycle
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +20,7 @@ import torch
 
 from tests.simulated.conftest import DEVICES, KIND
 from tests.simulated.device import DEFAULT
-from tests.simulated.moved import MOVED, batches_moved, streams_kept
+from tests.simulated.moved import MOVED, DrawnOnHost, moved
 from tests.test_matrix import FIXTURES, faults, load, names
 from trainguard.core.settings import Settings
 from trainguard.judging.judge import Observations, applicable, verdict
@@ -96,12 +96,21 @@ def default(request, tmp_path: Path, monkeypatch) -> Iterator[str]:
     torch.set_default_device(place)
     if request.node.callspec.params["name"] not in STAYS:
         monkeypatch.setenv(MOVED, "1")
-    with ExitStack() as both:
-        if MOVED in os.environ:
-            both.enter_context(batches_moved(place))
-            both.enter_context(streams_kept(place))
+    with moved(place) if MOVED in os.environ else nullcontext():
         yield place
     torch.set_default_device(None)
+
+
+@pytest.mark.parametrize("default", DEVICES[:1], indirect=True)
+@pytest.mark.parametrize("name", [""])
+def test_what_is_drawn_on_the_host(default, name):
+    """A real device refuses a generator of the host: what it draws is moved."""
+    with DrawnOnHost(default):
+        assert torch.randperm(4, generator=torch.Generator("cpu")).device.type == KIND
+        own = torch.randn(3, generator=torch.Generator("cpu"), device="cpu")
+        data = torch.utils.data.random_split(range(6), [4, 2])
+        loader = torch.utils.data.DataLoader(range(6), 2, shuffle=True)
+        assert (own.device.type, len(data[0]), len(list(loader))) == ("cpu", 4, 3)
 
 
 def anew(side: str, name: str) -> ModuleType:

@@ -12,7 +12,8 @@ from tests.observe.loop.trainings import plain
 from trainguard.core.errors import DeclarationError, SubjectError, Unjudged
 from trainguard.core.settings import Settings
 from trainguard.events.loop import Probe, Step
-from trainguard.observe.loop.observer import observe
+from trainguard.events.trace import Trace
+from trainguard.observe.loop.observer import observe, rerun
 
 ORDERED = """
 import torch
@@ -114,6 +115,30 @@ def test_a_new_process_that_fails_is_no_pass(tmp_path, monkeypatch) -> None:
     module.write_text("raise ImportError('not twice')", encoding="utf-8")
     with pytest.raises(Unjudged, match="in a new one it could not be run"):
         observe(loop, "", "", Settings(profile="thorough")).trace("rerun")
+
+
+@pytest.mark.parametrize(
+    ("conditions", "by", "parts"),
+    [
+        ({"device": "cpu"}, 1e-7, True),
+        ({"device": "cuda", "deterministic": ("none",), "dtype": ("float32",)}, 1e-6, False),
+        ({"device": "cuda", "deterministic": ("none",), "dtype": ("float32",)}, 1e-4, True),
+        ({"device": "cuda", "deterministic": ("algorithms",), "dtype": ("float32",)}, 1e-6, True),
+        ({"device": "cuda", "dtype": ("float32", "autocast-bfloat16")}, 5e-3, False),
+        ({"device": "cuda", "dtype": ("float32", "autocast-bfloat16")}, 5e-2, True),
+    ],
+)
+def test_sums_in_any_order(conditions, by, parts) -> None:
+    """Kernels of a device may round otherwise each time, and all later steps follow from it."""
+
+    def trace(*values: float) -> Trace:
+        """Return a trace of steps with losses."""
+        steps = tuple(Step(step=step, loss=loss) for step, loss in enumerate(values))
+        return Trace("x", steps, conditions, {})
+
+    again = trace(1.0, 2.0 * (1 + by), 3.0 if parts else 4.0)
+    found = rerun(tg.Loop(plain), trace(1.0, 2.0, 3.0), lambda *_: again, thorough=False)
+    assert [probe.step for probe in found] == [1] * parts
 
 
 def test_the_state_of_the_team_is_kept() -> None:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from math import isnan
+from math import isclose, isnan
 from typing import Any
 
 from trainguard.core.errors import DeclarationError, SubjectError, Unjudged, is_ours
@@ -24,6 +24,8 @@ from trainguard.subjects.subject import parameters, variable_of
 
 _PROBES = ("run", "rerun", "curve")
 COMPARED = 8  # steps of each further run
+# Of a loss, where sums are in any order: eps times the square root of how many numbers are added.
+_ROUNDED, _ROUNDED_16 = 1e-5, 1e-2  # 30 thousand of float32; a few of bfloat16
 _WORKERS = (0, 2)  # numbers of worker processes that are compared with what was declared
 _ALONE = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 Record = Callable[[int, Mapping[str, Any]], Trace[Event]]
@@ -144,13 +146,28 @@ def rerun(loop: Loop, trace: Trace[Event], record: Record, thorough: bool) -> Tr
     thorough: whether to begin it in a new process too, which takes a while to start.
     """
     first = losses(trace)
-    steps = min(COMPARED, len(first))
-    found = [*_find_parting("rerun", first, losses(record(steps, {})))]
+    near = _rounding(trace)
+    found = [*_find_parting("rerun", first, losses(record(len(first), {})), near)]
     if not found:
-        found += _with_workers(loop, first, steps, record)
+        found += _with_workers(loop, first, record, near)
     if thorough and not found:
-        found += _in_a_new_process(loop, trace, first, steps)
+        found += _in_a_new_process(loop, trace, first, near)
     return Trace(loop.name, tuple(found), {}, loop.promises)
+
+
+def _rounding(trace: Trace[Event]) -> float:
+    """Return by which share losses may differ: on the CPU not at all, elsewhere sums may be."""
+    conditions = trace.conditions
+    exact = "algorithms" in _words(conditions.get("deterministic"))
+    if exact or conditions.get("device", "cpu") == "cpu":
+        return 0.0
+    low = any("16" in dtype for dtype in _words(conditions.get("dtype")))
+    return _ROUNDED_16 if low else _ROUNDED
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    """Return the words of a condition, none where it was not seen."""
+    return value if isinstance(value, tuple) else ()
 
 
 def losses(trace: Trace[Event]) -> list[float]:
@@ -159,7 +176,7 @@ def losses(trace: Trace[Event]) -> list[float]:
 
 
 def _with_workers(
-    loop: Loop, first: Sequence[float], steps: int, record: Record
+    loop: Loop, first: Sequence[float], record: Record, near: float
 ) -> Iterator[Probe]:
     """Yield a probe where the number of workers, which the function takes, changes the losses."""
     if "num_workers" not in (parameters(loop.train) or ()):
@@ -167,14 +184,15 @@ def _with_workers(
     for number in _WORKERS:
         if number == loop.arguments.get("num_workers"):
             continue
-        found = [*_find_parting("workers", first, losses(record(steps, {"num_workers": number})))]
+        again = losses(record(len(first), {"num_workers": number}))
+        found = [*_find_parting("workers", first, again, near)]
         if found:
             yield from found
             return
 
 
 def _in_a_new_process(
-    loop: Loop, trace: Trace[Event], first: Sequence[float], steps: int
+    loop: Loop, trace: Trace[Event], first: Sequence[float], near: float
 ) -> Iterator[Probe]:
     """Yield a probe where a new process, which knows the loop by its name, has other losses."""
     name = variable_of(loop)
@@ -183,24 +201,27 @@ def _in_a_new_process(
     seed = int(str(trace.conditions.get("seed", 0)))
     try:
         with _environment(_ALONE):
-            again = observe_apart(f"{loop.file}::{name}", seed, steps, loop.timeout)
+            again = observe_apart(f"{loop.file}::{name}", seed, len(first), loop.timeout)
     except (DeclarationError, SubjectError) as fault:
         raise Unjudged(f"alike in one process; in a new one it could not be run: {fault}") from None
-    yield from _find_parting("processes", first, losses(again))
+    yield from _find_parting("processes", first, losses(again), near)
 
 
-def _find_parting(probe: str, first: Sequence[float], second: Sequence[float]) -> Iterator[Probe]:
-    """Yield a probe of the first step whose loss is not the same to the last bit."""
+def _find_parting(
+    probe: str, first: Sequence[float], second: Sequence[float], near: float
+) -> Iterator[Probe]:
+    """Yield a probe of the first step whose loss is another, unless by no more than a share."""
     pairs = list(zip(first, second, strict=False))
     for step, (a, b) in enumerate(pairs):
         if a != b and not (isnan(a) and isnan(b)):
-            yield Probe(
-                probe=probe,
-                measured=float(step),
-                reference=float(len(pairs)),
-                step=step,
-                label=f"{a!r} against {b!r}",
-            )
+            if not isclose(a, b, rel_tol=near):  # else all that comes after follows from it
+                yield Probe(
+                    probe=probe,
+                    measured=float(step),
+                    reference=float(len(pairs)),
+                    step=step,
+                    label=f"{a!r} against {b!r}",
+                )
             return
 
 
