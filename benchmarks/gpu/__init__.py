@@ -6,6 +6,6 @@ one goes on; what the time does not suffice for is left out, and told. Names of 
 choose some, where a machine is lent for a few minutes at a time: the others stay on the page.
 `nox -s gpu -- --simulated --into FOLDER` makes everything at a small size on a simulated
 accelerator, so that the command itself is known to run from end to end: its figures mean nothing.
-What it writes is kept in `dry_run`, to show the form of the page. Where there is no network, an
-environment that has all of `trainguard[test]` is used as it is: `nox -R --no-venv -s gpu`.
+Where there is no network, an environment that has all of `trainguard[test]` is used as it is:
+`nox -R --no-venv -s gpu`.
 """

@@ -4,8 +4,10 @@ import json
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Collection, Iterator
+from datetime import date
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import torch
 
@@ -21,6 +23,7 @@ LIMIT = 26.0  # minutes after which no part goes on: a machine is lent for 30
 
 
 Part = Callable[[Machine], Iterator[Row]]
+Figures = dict[str, Any]  # the conditions, and by part the dates and the rows
 PARTS: tuple[Part, ...] = (
     recorder,
     points,
@@ -42,16 +45,17 @@ def measure(
     Parts that were made before, under the same conditions, stay on the page.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    found, last = _made_before(machine, folder), monotonic() + 60 * minutes
+    figures, last = _begin(machine, folder), monotonic() + 60 * minutes
     for part in (part for part in PARTS if part.__name__ in names):
         started = monotonic()
-        rows = found[part.__name__] = []
+        rows = figures["parts"][part.__name__] = []
+        figures["dates"][part.__name__] = date.today().isoformat()
         for row in _rows(part, machine, last):
             rows.append(row)
             print(part.__name__, row, flush=True)
         print(f"{part.__name__}: {monotonic() - started:.0f} s", flush=True)
-        write(found, machine, folder)  # now: the machine may be taken away
-    return found
+        write(figures, folder)  # now: the machine may be taken away
+    return figures["parts"]
 
 
 def _rows(part: Part, machine: Machine, last: float) -> Iterator[Row]:
@@ -69,39 +73,26 @@ def _rows(part: Part, machine: Machine, last: float) -> Iterator[Row]:
         yield {"failed": f"{type(error).__name__}: {error}"[:600]}
 
 
-def _conditions(machine: Machine) -> dict[str, object]:
-    """Return what figures must have in common to stand on one page."""
+def _begin(machine: Machine, folder: Path) -> Figures:
+    """Return the figures of an earlier call, where it was made under the same conditions."""
     device = str(machine.module.get_device_name())
-    return {"device": device, "torch": torch.__version__, "simulated": machine.simulated}
-
-
-def _made_before(machine: Machine, folder: Path) -> dict[str, list[Row]]:
-    """Return the parts of an earlier call, where it was made under the same conditions."""
+    now = {"device": device, "torch": torch.__version__, "simulated": machine.simulated}
     file = folder / "GPU.json"
     raw = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    return dict(raw["parts"]) if raw.get("conditions") == _conditions(machine) else {}
+    same = raw.get("conditions") == now
+    return raw if same else {"conditions": now, "dates": {}, "parts": {}}
 
 
-def write(found: dict[str, list[Row]], machine: Machine, folder: Path) -> None:
+def write(figures: Figures, folder: Path) -> None:
     """Write the page and the raw figures."""
-    conditions = _conditions(machine)
-    raw = {"conditions": conditions, "parts": found}
-    (folder / "GPU.json").write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
-    note = (
-        ["A dry run on a simulated accelerator: these figures mean nothing.", ""]
-        if machine.simulated
-        else []
-    )
-    lines = [
-        "# On an accelerator",
-        "",
-        *note,
-        f"{conditions['device']}, torch {conditions['torch']}",
-        "",
-    ]
+    (folder / "GPU.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    conditions, dates, found = figures["conditions"], figures["dates"], figures["parts"]
+    note = "A dry run on a simulated accelerator: these figures mean nothing."
+    lines = ["# On an accelerator", "", *([note, ""] if conditions["simulated"] else [])]
+    lines += [f"{conditions['device']}, torch {conditions['torch']}", ""]
     for part in (part for part in PARTS if part.__name__ in found):
-        title = (part.__doc__ or "").strip().splitlines()[0]
-        lines += [f"## {part.__name__}", "", title, "", *_table(found[part.__name__]), ""]
+        name, title = part.__name__, (part.__doc__ or "").strip().splitlines()[0]
+        lines += [f"## {name}", "", f"{title} Made on {dates[name]}.", "", *_table(found[name]), ""]
     (folder / "GPU.md").write_text("\n".join(lines), encoding="utf-8")
 
 

@@ -59,7 +59,9 @@ def tests(machine: Machine) -> Iterator[Row]:
 
 def _test(chosen: list[str], variables: dict[str, str]) -> Row:
     """Return what became of the tests of a file."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen]
+    # A plugin that may be there warns of xdist, and a warning of ours fails.
+    plugins = ["-p", "no:cacheprovider", "-p", "no:benchmark"]
+    command = [sys.executable, "-m", "pytest", "-q", *plugins, *chosen]
     env = {**os.environ, **variables}
     try:
         ended = subprocess.run(

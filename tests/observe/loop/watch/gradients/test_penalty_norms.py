@@ -1,11 +1,14 @@
 """Norms of gradients that are asked for with their graph."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import nn
 
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.loop.watch.gradients.penalty_norms import PenaltyNorms
 
 
 def penalties(penalise, steps: int = 4, ask=torch.sum) -> list[Probe]:
@@ -42,6 +45,26 @@ def test_more_norms_than_outputs(penalise, norms, ask) -> None:
     assert (probe.measured, probe.reference, probe.label) == (norms, 8, "(8, 2, 3)")
     assert "test_penalty_norms.py" in probe.source
     assert penalties(penalise, steps=2, ask=ask) == []
+
+
+def test_another_thread() -> None:
+    """Gradients that it asks for are none of the training's."""
+    net, other = nn.Linear(2, 1), nn.Linear(2, 1)
+    with Recorder("x", probe=False) as recorder:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+
+        def ask() -> None:
+            """Ask for gradients with their graph."""
+            inputs = torch.randn(8, 3, 2, requires_grad=True)
+            torch.autograd.grad(other(inputs).sum(), inputs, create_graph=True)
+
+        for _ in range(3):
+            optimizer.zero_grad()
+            net(torch.ones(4, 2)).mean().backward()
+            optimizer.step()
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(ask).result()
+        assert "penalty" not in recorder.watcher(PenaltyNorms).looked
 
 
 @pytest.mark.parametrize(

@@ -53,13 +53,15 @@ class PenaltyNorms(Watcher):
     def _asks(self, grad: Callable[..., Any]) -> Callable[..., Any]:
         """Return what computes gradients and marks them."""
         patches, faults = self.recorder.patches, self.recorder.faults
+        elsewhere = self.recorder.thread.is_elsewhere
 
         @wraps(grad)
         def wrapper(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             """Compute gradients."""
             gradients = grad(outputs, inputs, *args, **kwargs)
             again = kwargs.get("create_graph", len(args) > 2 and args[2])
-            if again and patches.active and patches.watching and not is_abstract():
+            watched = patches.active and patches.watching and not elsewhere()
+            if again and watched and not is_abstract():
                 faults.call(self, self._mark, outputs, gradients)
             return gradients
 
