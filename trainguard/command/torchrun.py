@@ -62,7 +62,9 @@ def settle(code: int) -> int:
     if folder is None or "RANK" not in os.environ:
         return code
     with suppress(OSError):
-        Path(folder, os.environ["RANK"]).write_text(str(code), encoding="utf-8")
+        left = Path(folder, f"left{os.environ['RANK']}")
+        left.write_text(str(code), encoding="utf-8")
+        left.replace(Path(folder, os.environ["RANK"]))  # whole, whenever the launcher ends this one
         return CLEAN if code in (FOUND, USAGE) else code
     return code
 

@@ -31,3 +31,4 @@ for epoch in range(4):
     with torch.no_grad():
         losses = [F.cross_entropy(model(inputs), labels) for inputs, labels in held_out]
     accelerator.print(f"epoch {epoch}: val_loss {torch.stack(losses).mean():.4f}")
+accelerator.end_training()

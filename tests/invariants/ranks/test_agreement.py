@@ -162,6 +162,17 @@ def test_rates_and_scales() -> None:
     assert unjudged("scale_is_shared", scaled, course(1, scales=(1024.0,) * 24)) == ""
 
 
+@pytest.mark.parametrize(("gradients", "found"), [(0, 0), (3, 0), (5, 1), (24, 1)])
+def test_states_that_follow_from_gradients(gradients, found) -> None:
+    """Momenta that part after other gradients are told by these alone."""
+    states = tuple(look + 100 for look in LOOKS)
+    sums = tuple((7 * look, 11 * look + (look > 2)) for look in LOOKS)
+    norms = tuple(1.0 + 0.01 * i + 0.1 * (i >= gradients) for i in range(24))
+    odd = tuple(state + (look > 2) for state, look in zip(states, LOOKS, strict=True))
+    pair = course(0, states=states), course(1, states=odd, norms=norms, sums=sums)
+    assert len(judge("optimizers_agree", *pair)) == found
+
+
 def test_a_step_that_only_one_begins() -> None:
     """One ends as it should, the other fails in a pass of the next step: the first ended early."""
 

@@ -11,6 +11,7 @@ from trainguard.events.trace import Trace
 from trainguard.invariants.ranks.wording import (
     ReplicaGroup,
     evidence,
+    gradient_partings,
     odd_ones,
     partings,
     ranks_of,
@@ -35,7 +36,7 @@ def optimizers_agree(trace: Trace[Any]) -> Iterator[Finding]:
         made equally many steps. A note where the parameters stay the same all the same.
     Allows: nothing. A state that each process has a part of (ZeroRedundancyOptimizer).
     Misses: momentum and other settings of groups; a state lost on the way, which is judged by the
-        parameters.
+        parameters, or that follows from other gradients, which are judged by themselves.
     Why: a scheduler that is advanced by one process's loss, length or clock lets replicas part, and
         so does an optimizer that one process alone has loaded.
     Source: post-mortems, row D8; pytorch#104336.
@@ -82,7 +83,9 @@ def _compare_states(trace: Trace[Any], group: ReplicaGroup) -> Iterator[Finding]
     apart, length = partings(group.courses, lambda course: course.states)
     looks = group.courses[0].looks
     known = [i for i in apart if looks[i] < 0 or all(c.states[i] for c in group.courses)]
-    if not known:
+    gradients, _ = gradient_partings(group)
+    follows = gradients and known and group.courses[0].steps[gradients[0]] <= looks[known[0]]
+    if not known or follows:
         return
     odd = odd_ones([course.states[known[0]] for course in group.courses], ranks_of(group.courses))
     step, begins = looks[known[0]], looks[known[0]] < 0

@@ -13,6 +13,7 @@ from trainguard.invariants.ranks.wording import (
     ROUNDING,
     ReplicaGroup,
     evidence,
+    gradient_partings,
     odd_ones,
     optimizers,
     partings,
@@ -89,10 +90,7 @@ def gradients_agree(trace: Trace[Any]) -> Iterator[Finding]:
     Source: pytorch#136009; accelerate#3256; FunASR#3472 (no_sync on the wrong micro-batch).
     """
     for group in replicas(trace):
-        if not (group.declared and group.in_step):
-            continue
-        places, length = partings(group.courses, lambda course: course.norms)
-        apart = [i for i in places if spread([c.norms[i] for c in group.courses]) > ROUNDING]
+        apart, length = gradient_partings(group)
         if not apart:
             continue
         norms = [course.norms[apart[0]] for course in group.courses]

@@ -123,6 +123,15 @@ def partings(
     return places, length
 
 
+def gradient_partings(group: "ReplicaGroup") -> tuple[list[int], int]:
+    """Return at which steps the gradients of replicas differ by more than rounding, of how many."""
+    if not (group.declared and group.in_step):
+        return [], 0
+    places, length = partings(group.courses, lambda course: course.norms)
+    rows = ([course.norms[i] for course in group.courses] for i in places)
+    return [i for i, row in zip(places, rows, strict=True) if spread(row) > ROUNDING], length
+
+
 def spread(values: list[Any]) -> float:
     """Return how far numbers are apart, as a share of the largest; 0 where one is not known."""
     if any(isinstance(value, tuple) for value in values):
