@@ -2,13 +2,13 @@
 Run a step on fake tensors: they have shapes, dtypes and storages, and no bytes.
 
 They claim to be on the cpu, whatever is predicted: operations on fake CUDA tensors end the process
-where torch was built without CUDA.
+where torch was built without CUDA. What CUDA does otherwise is in `cuda_operators`.
 """
 
 import copy
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
 from types import FrameType
@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._pytree import tree_iter
 
 from trainguard.observe.memory.allocation_log import TEMPORARIES, AllocationChange, AllocationLog
+from trainguard.observe.memory.cuda_operators import operators_of_cuda
 from trainguard.observe.memory.kernel_scratch import KERNELS, Kernel
 from trainguard.observe.tools.child_process import go_backward
 from trainguard.observe.tools.patches import Patches
@@ -122,8 +123,8 @@ def _asks(frame: FrameType | None, *modules: str) -> bool:
 
 
 @contextmanager
-def fake_tensors() -> Iterator[FakeTensorMode]:
-    """Make every tensor that is made inside a fake one."""
+def fake_tensors(target: str = "cpu") -> Iterator[FakeTensorMode]:
+    """Make every tensor that is made inside a fake one, and let it do what it does on a target."""
     go_backward()
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     patches = Patches()
@@ -131,7 +132,7 @@ def fake_tensors() -> Iterator[FakeTensorMode]:
     patches.replace(Tensor, "__deepcopy__", _deepcopy)
     _ACTIVE.append(mode)
     try:
-        with mode:
+        with mode, operators_of_cuda() if target == "cuda" else nullcontext():
             yield mode
     finally:
         _ACTIVE.remove(mode)

@@ -80,7 +80,7 @@ def _follow_fake(
     ledger = FakeAllocationLog()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch copies a fake module with a word about its data
-        with fake_tensors(), ledger.following():
+        with fake_tensors(target), ledger.following():
             train(training(), ledger)
     told = []
     if ledger.read:

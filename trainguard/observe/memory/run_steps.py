@@ -64,7 +64,7 @@ def of_run(run: Run, target: str, most: float, at: Mapping[str, Any]) -> Followe
 def _predict(call: Callable[[], Any], target: str) -> Made:
     """Make the steps on fake tensors; what is returned crosses from one process to another."""
     ledger = FakeAllocationLog()
-    with _unheard(), fake_tensors() as mode, modules_without_values(mode):
+    with _unheard(), fake_tensors(target) as mode, modules_without_values(mode):
         _follow(call, ledger, target, mode)
     lines = ", ".join(Path(line).name for line in ledger.read)
     told = f"took {len(ledger.read)} logged numbers for granted: {lines}" if lines else ""
