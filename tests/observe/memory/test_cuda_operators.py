@@ -113,15 +113,19 @@ def test_dropout_keeps_a_byte_for_each_number() -> None:
 def test_real_tensors_do_what_they_did() -> None:
     """Batches that are made for real in the middle of a prediction are those of any other run."""
 
-    def batch() -> tuple[Tensor, Tensor]:
-        """Drop out and attend, from one seed."""
+    def batch() -> tuple[Tensor, ...]:
+        """Drop out, attend and sum, from one seed."""
         torch.manual_seed(0)
         given = torch.randn(3, *SHAPE)
-        return F.dropout(given), F.scaled_dot_product_attention(*given, dropout_p=0.5)
+        with torch.autocast("cpu", torch.bfloat16):
+            summed = (given @ given.mT).sum(1).softmax(1)
+        attended = F.scaled_dot_product_attention(*given, dropout_p=0.5)
+        return F.dropout(given), attended, summed
 
     before = batch()
     with fake_tensors("cuda"), _disable_current_modes():
         within = batch()
+    assert [tensor.dtype for tensor in within] == [tensor.dtype for tensor in before]
     assert all(map(torch.equal, before, within))
 
 
@@ -142,6 +146,26 @@ def test_an_encoder_keeps_no_weights_of_attention() -> None:
     assert kept("cpu", 2048) > 3 * kept("cpu", 1024)
 
 
+def test_norms_under_autocast_are_of_float32() -> None:
+    """CUDA's lists have norms, exponentials and sums, where those of the cpu have none."""
+
+    def dtypes(target: str) -> list[torch.dtype]:
+        """Return the dtypes of what several operations make of bfloat16."""
+        with fake_tensors(target), torch.autocast("cpu", torch.bfloat16):
+            given = torch.ones(2, 4, 8, dtype=torch.bfloat16)
+            made = [
+                F.group_norm(given, 2),
+                given.exp(),
+                given.sum(),
+                given.softmax(1),
+                given @ given.mT,
+            ]
+            return [tensor.dtype for tensor in (*made, given.sum(1, dtype=torch.float64))]
+
+    assert dtypes("cuda") == [*4 * [torch.float32], torch.bfloat16, torch.float64]
+    assert dtypes("cpu") == [*5 * [torch.bfloat16], torch.float64]
+
+
 # What the allocator of an NVIDIA H200 counted, with torch 2.11 on 2026-11-27.
 @pytest.mark.parametrize(
     ("network", "again", "low", "counted"),
@@ -150,12 +174,14 @@ def test_an_encoder_keeps_no_weights_of_attention() -> None:
         ("GPT", True, False, 53_690_880),
         ("ViT", False, True, 44_389_888),
         ("ViT", True, False, 37_907_968),
+        ("SaShiMi", False, False, 61_709_312),
+        ("SaShiMi", False, True, 59_431_936),
     ],
 )
 def test_what_a_device_counted_is_predicted(
     network: str, again: bool, low: bool, counted: int
 ) -> None:
-    """Transformers with and without dropout are predicted within a tenth of a percent."""
+    """Networks without convolutions are predicted within a tenth of a percent."""
     made = memory.training(network, again, low, "fused")
     predicted = predict_step(lambda: made, "cuda").timeline.peak(0).total
     assert predicted == pytest.approx(counted, rel=0.001)

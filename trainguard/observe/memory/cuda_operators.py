@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from trainguard.observe.memory.cuda_autocast import widen
+
 _aten = torch.ops.aten
 _backends: Any = torch.backends.cuda
 _library: Any = torch.library.Library
@@ -26,10 +28,11 @@ _ALIGNED = 16  # bytes, to a multiple of which the kernels want heads and masks
 
 @contextmanager
 def operators_of_cuda() -> Iterator[None]:
-    """Let dropout and attention of fake tensors do what they do on CUDA."""
+    """Let dropout, attention and autocast of fake tensors do what they do on CUDA."""
     library = _library("aten", "IMPL")
     library.impl("dropout", _drop, "AutogradCPU")
     library.impl("scaled_dot_product_attention", _attend, "AutogradCPU")
+    widen(library)
     try:
         yield
     finally:
