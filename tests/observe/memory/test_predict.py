@@ -99,6 +99,24 @@ def test_working_on_all_parameters_at_once_takes_more() -> None:
     assert at_once["temporaries"] > in_turn["temporaries"]
 
 
+def test_steps_are_counted_on_the_cpu() -> None:
+    """An optimizer counts there, unless it is fused; on the device a count takes a whole block."""
+
+    def held(target: str, **how: bool) -> int:
+        """Return the bytes of the state of AdamW, for one weight and one bias."""
+        training = Training(
+            build=lambda: nn.Linear(128, 1),
+            feed=lambda: torch.zeros(1, 128),
+            loss=lambda module, batch: (module(batch).mean(), None),
+            optimizer=partial(torch.optim.AdamW, **how),
+        )
+        return predict_step(lambda: training, target).timeline.highest()["optimizer"]
+
+    assert held("cuda") == 4 * 512
+    assert held("cuda", fused=True) == 6 * 512
+    assert held("cpu") == 4 * (2 * 129 + 2)
+
+
 def test_a_cache_of_the_team_stays_real() -> None:
     """What a prediction puts into a cache is not there afterwards."""
 

@@ -19,9 +19,12 @@ from trainguard.observe.memory.events import Stop, stop_of
 from trainguard.observe.memory.fake import FakeAllocationLog, fake_tensors
 from trainguard.observe.memory.kernel_scratch import fill
 from trainguard.observe.memory.timeline import Rounding, Timeline, exact, in_blocks
-from trainguard.observe.memory.training import Training, train
+from trainguard.observe.memory.training import OPTIMIZER_STATE, Training, train
 from trainguard.observe.tools.child_process import call_in_child
 
+# The operation of `torch.tensor(0.0)`, with which torch's optimizers begin to count where they are
+# neither fused nor capturable; those that are make zeros on the device.
+_FROM_NUMBER = "lift_fresh"
 _SHARE_OF_HOST = 0.5  # what a real step may take of the memory that is free
 
 
@@ -89,7 +92,19 @@ def _follow_fake(
     left_out = fill(ledger.entries, ledger.changes, ledger.kernels) if target == "cpu" else []
     if left_out:
         told.append(f"without the scratch space of {len(left_out)} convolutions, too large to try")
-    return ledger.entries, ledger.changes, "; ".join(told)
+    return ledger.entries, changes_on(target, ledger), "; ".join(told)
+
+
+def changes_on(target: str, ledger: AllocationLog) -> list[AllocationChange]:
+    """Return what changed on a target: on CUDA, not the steps that optimizers count on the cpu."""
+    if target != "cuda":
+        return ledger.changes
+    counters = {
+        number
+        for number, entry in enumerate(ledger.entries)
+        if entry.category == OPTIMIZER_STATE and entry.operation == _FROM_NUMBER
+    }
+    return [change for change in ledger.changes if change.entry not in counters]
 
 
 def measure_step(

@@ -27,7 +27,7 @@ from trainguard.observe.memory.allocation_log import AllocationChange, Allocatio
 from trainguard.observe.memory.events import Stop, stop_of
 from trainguard.observe.memory.fake import FakeAllocationLog, fake_tensors, fake_twin
 from trainguard.observe.memory.kernel_scratch import fill
-from trainguard.observe.memory.predict import FollowedStep
+from trainguard.observe.memory.predict import FollowedStep, changes_on
 from trainguard.observe.memory.run_call import call_of, run_silently
 from trainguard.observe.memory.step_tracker import StepTracker
 from trainguard.observe.memory.timeline import Timeline, exact, in_blocks
@@ -70,7 +70,7 @@ def _predict(call: Callable[[], Any], target: str) -> Made:
     told = f"took {len(ledger.read)} logged numbers for granted: {lines}" if lines else ""
     if target == "cpu":
         fill(ledger.entries, ledger.changes, ledger.kernels)
-    return ledger.entries, ledger.changes, told, None
+    return ledger.entries, changes_on(target, ledger), told, None
 
 
 @contextmanager
