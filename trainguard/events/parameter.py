@@ -29,6 +29,8 @@ class Parameter(Event):
     where it has moved since that was set.
     rate: the highest learning rate that its parameter group had.
     copy: whether it belongs to a copy of a trained module (an average, a teacher).
+    drawn: whether it is a weight that no optimizer holds, or a frozen one, and has the distribution
+    that torch draws for a new layer; loaded: whether a state dict was loaded into it.
     """
 
     name: str
@@ -53,3 +55,5 @@ class Parameter(Event):
     unheard: str = ""
     rate: float = 0.0
     copy: bool = False
+    drawn: bool = False
+    loaded: bool = False

@@ -64,7 +64,7 @@ def optimizer_holds_every_trainable_parameter(trace: Trace[Event]) -> Iterator[F
     inner = [p for p in beside if _inside(p, parameters)]
     most = trace.limit("optimizer_holds_every_trainable_parameter", 0.5)
     criteria = _find_criteria(left_out, parameters)
-    if inner and _elements(inner) < most * _elements(reached):
+    if inner and _is_small_part(inner, reached, most):
         yield _make_finding(trace, *_FORGOTTEN, inner, reached)
     elif criteria:
         yield _make_finding(trace, *_CRITERION, criteria, reached)
@@ -169,10 +169,24 @@ def _beside_held(left_out: Sequence[Parameter], every: Sequence[Parameter]) -> l
 
 def _inside(one: Parameter, every: Sequence[Parameter]) -> bool:
     """Say whether a parameter is left out inside of what is held, not as a part in front of it."""
+    layer = [p for p in every if p.module == one.module]
+    if any(p.loaded for p in layer):
+        return False
     held = [i for i, p in enumerate(every) if p.held and _path(p, 1) == _path(one, 1)]
     mixed = any(_path(every[i], 2) == _path(one, 2) for i in held)
     single_layer = one.module.count(".") <= 1
-    return held[0] < every.index(one) and (mixed or single_layer)
+    new = any(p.drawn for p in layer)  # what was trained before would be left out as a whole
+    return held[0] < every.index(one) and (mixed or single_layer or new)
+
+
+def _is_small_part(
+    inner: Sequence[Parameter], reached: Sequence[Parameter], most: float
+) -> bool:
+    """Say whether parameters are less of the elements than this, or new layers less of those."""
+    if _elements(inner) < most * _elements(reached):
+        return True
+    layers, every = {p.module for p in inner}, {p.module for p in reached}
+    return {p.module for p in inner if p.drawn} == layers and len(layers) < most * len(every)
 
 
 def _find_criteria(left_out: Sequence[Parameter], every: Sequence[Parameter]) -> list[Parameter]:

@@ -56,6 +56,7 @@ class LoadedValues(Watcher):
         super().__init__(recorder)
         self._loads: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
         self._pending: dict[int, _Loaded] = {}
+        self._known: dict[int, weakref.ref[torch.Tensor]] = {}
         self._passes = 0
         self._seen: list[tuple[_Loaded, int, torch.Tensor]] = []
 
@@ -74,9 +75,22 @@ class LoadedValues(Watcher):
             before = self._copy(module)
             result = load(module, *args, **kwargs)
             self._note(module, before)
+            self._remember(module, args[0] if args else kwargs.get("state_dict"))
             return result
 
         return wrapper
+
+    @shielded
+    def _remember(self, module: nn.Module, state: Any) -> None:
+        """Remember what a state has something for."""
+        for name, parameter in nn.Module.named_parameters(module):
+            if name in state:
+                self._known[id(parameter)] = weakref.ref(parameter)
+
+    def knows(self, parameter: torch.Tensor) -> bool:
+        """Say whether something was loaded into a parameter."""
+        known = self._known.get(id(parameter))
+        return known is not None and known() is parameter  # ids are used again
 
     @shielded
     def _copy(self, module: nn.Module) -> dict[str, torch.Tensor]:

@@ -21,6 +21,8 @@ class ParameterHistory:
     unheard: the attribute that was to freeze it, and that torch does not know; told: its checksum
     when that was first seen. defied: whether it has moved since.
     fed: whether it had a gradient other than zero at a look that found it where it was.
+    drawn: whether it has the distribution that torch draws for a new layer; None where nobody asked.
+    loaded: whether a state dict was loaded into it.
     """
 
     parameter: weakref.ref[torch.Tensor]
@@ -43,6 +45,8 @@ class ParameterHistory:
     told: int | None = None
     defied: bool = False
     left: int | None = None
+    drawn: bool | None = None
+    loaded: bool = False
 
 
 def set_bits(known: Sequence[ParameterHistory | Thaw], sums: list[int | None]) -> None:

@@ -1,0 +1,48 @@
+"""Whether weights still are what torch draws for a new layer, as their distribution tells."""
+
+from math import erf, sqrt
+from typing import Final
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.modules.conv import _ConvNd
+
+from trainguard.observe.tools.fingerprint import sample_elements
+from trainguard.observe.tools.local_values import has_memory
+
+_LEAST: Final = 64  # elements: fewer may lie within the bounds by chance, whatever they are
+_SAMPLED: Final = 4096
+_ROUNDING: Final = 4e-3  # of a bound, in bfloat16
+_CRITICAL: Final = 1.95  # of Kolmogorov and Smirnov at 0.1 %, times the root of the samples
+
+
+def is_as_drawn(module: nn.Module, weight: torch.Tensor) -> bool:
+    """Say whether a weight of a module has the distribution that torch initialises it with."""
+    if weight.dim() < 2 or weight.numel() < _LEAST or not (weight.is_cpu and has_memory(weight)):
+        return False
+    values = sample_elements(weight.detach(), _SAMPLED).double().flatten().numpy()
+    if isinstance(module, nn.Embedding):
+        kept = values[values != 0]  # a row for padding is zero
+        return len(kept) >= _LEAST and _fits(np.array([(1 + erf(v / sqrt(2))) / 2 for v in kept]))
+    bound = _find_bound(module, weight)
+    if not bound or np.abs(values).max() > bound * (1 + _ROUNDING):
+        return False
+    return _fits((values / bound + 1) / 2)
+
+
+def _find_bound(module: nn.Module, weight: torch.Tensor) -> float:
+    """Return between which numbers torch draws a weight of this kind of layer; 0 if unknown."""
+    if isinstance(module, nn.RNNBase):
+        return 1 / sqrt(module.hidden_size)
+    if isinstance(module, nn.Linear | _ConvNd) and weight is module.weight:
+        return 1 / sqrt(weight[0].numel())
+    return 0.0
+
+
+def _fits(shares: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> bool:
+    """Say whether numbers are spread evenly from 0 to 1."""
+    ordered, count = np.sort(shares), len(shares)
+    steps = np.arange(count + 1) / count
+    apart = max(np.abs(ordered - steps[1:]).max(), np.abs(ordered - steps[:-1]).max())
+    return bool(apart < _CRITICAL / sqrt(count))
