@@ -100,6 +100,28 @@ def test_a_branch_behind_what_is_held_is_a_note(ranks, steps) -> None:
     assert ranks(HOLDS, [*steps(20), *model(*layers, left_out=layers[2:])]) == ["note"]
 
 
+def test_a_new_branch_behind_what_is_held_is_broken(ranks, steps) -> None:
+    """What torch has just drawn was not trained before; what a state was loaded into may be."""
+    front, held = model("encoder.0.weight"), model("encoder.0.weight", "encoder.1.weight")
+    new = one("Net.decoder.out.0.weight", **LEFT_OUT, drawn=True)
+    bias = one("Net.decoder.out.0.bias", **LEFT_OUT, dimensions=1, elements=1)
+    assert ranks(HOLDS, [*steps(20), *held, new, bias]) == ["broken"]
+    assert ranks(HOLDS, [*steps(20), *front, new, bias]) == ["note"]  # one of two layers
+    assert ranks(HOLDS, [*steps(20), new, bias, *held]) == ["note"]  # in front
+    loaded = one("Net.decoder.out.0.weight", **LEFT_OUT, drawn=True, loaded=True)
+    assert ranks(HOLDS, [*steps(20), *held, loaded, bias]) == ["note"]
+    head = one("Net.head.weight", **LEFT_OUT, loaded=True)
+    assert ranks(HOLDS, [*steps(20), *held, head]) == ["note"]
+
+
+def test_a_large_layer_that_is_new_is_one_of_many(ranks, steps) -> None:
+    """Layers that are new are counted, since no backbone is among them; others by their elements."""
+    run = [*steps(20), *model(*LAYERS[:3])]
+    large = {**LEFT_OUT, "elements": 4096}
+    assert ranks(HOLDS, [*run, one("Net.head.weight", **large)]) == ["note"]
+    assert ranks(HOLDS, [*run, one("Net.head.weight", **large, drawn=True)]) == ["broken"]
+
+
 def test_a_helper_model_is_a_note(ranks, steps) -> None:
     """A perceptual loss gets gradients for nothing; an unused module beside it changes nothing."""
     helper = one("VGG.0.weight", **LEFT_OUT)

@@ -28,8 +28,10 @@ def optimizer_holds_every_trainable_parameter(trace: Trace[Event]) -> Iterator[F
         uses them does not register them (layers in a list) and they are in training mode; where a
         module of vectors and tables alone, such as the weights of a loss, is left out; or where a
         part of a layer, or a layer behind others that are held, is left out and makes less than
-        half (limit) of the elements; else a note, since leaving a backbone or a whole helper model
-        out is a way of freezing it.
+        half (limit) of the elements. It stands at the top of its model, or is new: its weights are
+        what torch draws for it, and then less than half of the layers will do. Else a note, since
+        leaving out a backbone, a whole helper model or what a state was loaded into is a way of
+        freezing it.
     Misses: models that are left out as a whole, on purpose or not.
     Why: an optimizer built before the head was replaced goes on training the head that is gone.
     Source: zjunlp/HVPNeT issue 5; microsoft/nni issue 4521 (layers replaced after the optimizer);
@@ -179,9 +181,7 @@ def _inside(one: Parameter, every: Sequence[Parameter]) -> bool:
     return held[0] < every.index(one) and (mixed or single_layer or new)
 
 
-def _is_small_part(
-    inner: Sequence[Parameter], reached: Sequence[Parameter], most: float
-) -> bool:
+def _is_small_part(inner: Sequence[Parameter], reached: Sequence[Parameter], most: float) -> bool:
     """Say whether parameters are less of the elements than this, or new layers less of those."""
     if _elements(inner) < most * _elements(reached):
         return True

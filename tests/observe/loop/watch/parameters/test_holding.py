@@ -174,3 +174,25 @@ def test_a_group_that_is_added_late_is_held() -> None:
     seen = list(parameters_of(lambda: loop(model, optimizer, after=add)).values())
     assert all(p.held and p.moved for p in seen)
     assert all(p.received == 6 for p in seen)
+
+
+def test_a_layer_that_no_optimizer_holds_is_known_as_new() -> None:
+    """It is what torch draws; one that learned, was loaded or is held is not taken for that."""
+
+    def train() -> nn.Module:
+        """Leave out a new layer, and three that are not, of one model."""
+        layers = [nn.Linear(24, 24) for _ in range(4)]
+        model = nn.Sequential(nn.Linear(4, 24), *layers, nn.Linear(24, 1))
+        with torch.no_grad():
+            layers[1].weight.mul_(2.0)
+        layers[2].load_state_dict(nn.Linear(24, 24).state_dict())
+        layers[3].load_state_dict({"bias": torch.ones(24)}, strict=False)
+        held = [*model[0].parameters(), *model[5].parameters()]
+        return loop(model, torch.optim.SGD(held, lr=0.01))
+
+    seen = parameters_of(train)
+    drawn = [name for name, parameter in seen.items() if parameter.drawn]
+    assert drawn == [f"Sequential.{place}.weight" for place in (1, 3, 4)]
+    assert [name for name, parameter in seen.items() if parameter.loaded] == [
+        *("Sequential.3.weight", "Sequential.3.bias", "Sequential.4.bias")
+    ]

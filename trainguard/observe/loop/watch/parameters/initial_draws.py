@@ -19,7 +19,8 @@ _CRITICAL: Final = 1.95  # of Kolmogorov and Smirnov at 0.1 %, times the root of
 
 def is_as_drawn(module: nn.Module, weight: torch.Tensor) -> bool:
     """Say whether a weight of a module has the distribution that torch initialises it with."""
-    if weight.dim() < 2 or weight.numel() < _LEAST or not (weight.is_cpu and has_memory(weight)):
+    here = weight.is_cpu and has_memory(weight) and weight.is_floating_point()
+    if not here or weight.dim() < 2 or weight.numel() < _LEAST:
         return False
     values = sample_elements(weight.detach(), _SAMPLED).double().flatten().numpy()
     if isinstance(module, nn.Embedding):
@@ -36,7 +37,7 @@ def _find_bound(module: nn.Module, weight: torch.Tensor) -> float:
     if isinstance(module, nn.RNNBase):
         return 1 / sqrt(module.hidden_size)
     if isinstance(module, nn.Linear | _ConvNd) and weight is module.weight:
-        return 1 / sqrt(weight[0].numel())
+        return 1 / sqrt(weight.shape[1:].numel())
     return 0.0
 
 

@@ -21,7 +21,7 @@ class ParameterHistory:
     unheard: the attribute that was to freeze it, and that torch does not know; told: its checksum
     when that was first seen. defied: whether it has moved since.
     fed: whether it had a gradient other than zero at a look that found it where it was.
-    drawn: whether it has the distribution that torch draws for a new layer; None where nobody asked.
+    drawn: whether it has the distribution that torch draws for a new layer, once that was asked.
     loaded: whether a state dict was loaded into it.
     """
 

@@ -213,7 +213,7 @@ class Parameters(Watcher):
             for module in root.modules():
                 for weight in module._parameters.values():  # noqa: SLF001 methods are overridden
                     seen = self._of(weight) if weight is not None else None
-                    if seen is None or (seen.groups and True in seen.required):
+                    if weight is None or seen is None or (seen.groups and True in seen.required):
                         continue
                     seen.loaded |= loads.knows(weight)
                     if seen.drawn is None:
