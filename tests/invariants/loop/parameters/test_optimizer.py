@@ -115,7 +115,7 @@ def test_a_new_branch_behind_what_is_held_is_broken(ranks, steps) -> None:
 
 
 def test_a_large_layer_that_is_new_is_one_of_many(ranks, steps) -> None:
-    """Layers that are new are counted, since no backbone is among them; others by their elements."""
+    """Layers that are new are counted; of others it is their elements that count."""
     run = [*steps(20), *model(*LAYERS[:3])]
     large = {**LEFT_OUT, "elements": 4096}
     assert ranks(HOLDS, [*run, one("Net.head.weight", **large)]) == ["note"]

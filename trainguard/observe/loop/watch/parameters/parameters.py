@@ -14,7 +14,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Parameter
 from trainguard.observe.loop.gradient_counts import GradientCounts
 from trainguard.observe.loop.watch.parameters.averaged_copies import AveragedCopies
-from trainguard.observe.loop.watch.parameters.initial_draws import is_as_drawn
+from trainguard.observe.loop.watch.parameters.initial_draws import look_at_draws
 from trainguard.observe.loop.watch.parameters.loaded_values import LoadedValues
 from trainguard.observe.loop.watch.parameters.parameter_history import (
     ParameterHistory,
@@ -203,21 +203,8 @@ class Parameters(Watcher):
                     seen.name = self.recorder.names.parameter(alive)
                     seen.module = self.recorder.names.holder(alive)
         if self.recorder.steps:  # what optimizers hold is known
-            self._look_at_draws()
+            look_at_draws(self.recorder.names, self._of, self.recorder.watcher(LoadedValues))
         return below
-
-    def _look_at_draws(self) -> None:
-        """See which weights that no optimizer moves are what torch draws for a new layer."""
-        loads = self.recorder.watcher(LoadedValues)
-        for root in self.recorder.names.roots():
-            for module in root.modules():
-                for weight in module._parameters.values():  # noqa: SLF001 methods are overridden
-                    seen = self._of(weight) if weight is not None else None
-                    if weight is None or seen is None or (seen.groups and True in seen.required):
-                        continue
-                    seen.loaded |= loads.knows(weight)
-                    if seen.drawn is None:
-                        seen.drawn = is_as_drawn(module, weight)
 
     def _below_roots(self) -> dict[int, bool]:
         """Return the ids of the parameters of called modules, and whether their own module ran."""
