@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from math import erf, sqrt
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -13,7 +13,6 @@ from trainguard.observe.loop.watch.parameters.loaded_values import LoadedValues
 from trainguard.observe.loop.watch.parameters.parameter_history import ParameterHistory
 from trainguard.observe.tools.fingerprint import sample_elements
 from trainguard.observe.tools.local_values import has_memory
-from trainguard.observe.tools.module_names import ModuleNames
 
 _LEAST: Final = 64  # elements: fewer may lie within the bounds by chance, whatever they are
 _SAMPLED: Final = 4096
@@ -21,13 +20,10 @@ _ROUNDING: Final = 4e-3  # of a bound, in bfloat16
 _CRITICAL: Final = 1.95  # of Kolmogorov and Smirnov at 0.1 %, times the root of the samples
 
 
-def look_at_draws(
-    names: ModuleNames,
-    find: Callable[[torch.Tensor], ParameterHistory | None],
-    loads: LoadedValues,
-) -> None:
+def look_at_draws(recorder: Any, find: Callable[[torch.Tensor], ParameterHistory | None]) -> None:
     """See which parameters that no optimizer moves are new, and which something was loaded into."""
-    for module in [part for root in names.roots() for part in root.modules()]:
+    loads = recorder.watcher(LoadedValues)
+    for module in [part for root in recorder.names.roots() for part in root.modules()]:
         for weight in module._parameters.values():  # noqa: SLF001 methods are overridden
             seen = find(weight) if weight is not None else None
             if weight is None or seen is None or (seen.groups and True in seen.required):

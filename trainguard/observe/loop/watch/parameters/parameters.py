@@ -15,7 +15,6 @@ from trainguard.events.loop import Parameter
 from trainguard.observe.loop.gradient_counts import GradientCounts
 from trainguard.observe.loop.watch.parameters.averaged_copies import AveragedCopies
 from trainguard.observe.loop.watch.parameters.initial_draws import look_at_draws
-from trainguard.observe.loop.watch.parameters.loaded_values import LoadedValues
 from trainguard.observe.loop.watch.parameters.parameter_history import (
     ParameterHistory,
     set_bits,
@@ -173,8 +172,10 @@ class Parameters(Watcher):
 
         form = parameter.dtype, parameter.shape
         seen = ParameterHistory(weakref.ref(parameter, on_delete), id(parameter), form)
-        seen.name = recorder.names.parameter(parameter)
-        seen.module = recorder.names.holder(parameter)
+        seen.name, seen.module = (
+            recorder.names.parameter(parameter),
+            recorder.names.holder(parameter),
+        )
         self._every.append(seen)
         self._by_id[id(parameter)] = seen
         return seen
@@ -203,7 +204,7 @@ class Parameters(Watcher):
                     seen.name = self.recorder.names.parameter(alive)
                     seen.module = self.recorder.names.holder(alive)
         if self.recorder.steps:  # what optimizers hold is known
-            look_at_draws(self.recorder.names, self._of, self.recorder.watcher(LoadedValues))
+            look_at_draws(self.recorder, self._of)
         return below
 
     def _below_roots(self) -> dict[int, bool]:
@@ -310,11 +311,8 @@ class Parameters(Watcher):
         optimizer = window.optimizer() if window.optimizer is not None else None
         for place, group in enumerate(optimizer.param_groups if optimizer is not None else ()):
             rate = group.get("lr", 0.0)
-            if (
-                isinstance(rate, torch.Tensor)
-                and rate.device.type != "cpu"
-                and not window.is_surveyed
-            ):
+            away = isinstance(rate, torch.Tensor) and rate.device.type != "cpu"
+            if away and not window.is_surveyed:
                 continue
             key = id(window), place
             if isinstance(rate, torch.Tensor) and not rate.is_cpu:
