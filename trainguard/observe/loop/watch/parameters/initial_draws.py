@@ -22,6 +22,8 @@ _CRITICAL: Final = 1.95  # of Kolmogorov and Smirnov at 0.1 %, times the root of
 
 def look_at_draws(recorder: Any, find: Callable[[torch.Tensor], ParameterHistory | None]) -> None:
     """See which parameters that no optimizer moves are new, and which something was loaded into."""
+    if not recorder.steps:  # what optimizers hold is not known
+        return
     loads = recorder.watcher(LoadedValues)
     for module in [part for root in recorder.names.roots() for part in root.modules()]:
         for weight in module._parameters.values():  # noqa: SLF001 methods are overridden

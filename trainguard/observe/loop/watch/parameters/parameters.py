@@ -203,8 +203,7 @@ class Parameters(Watcher):
                 if self.recorder.names.knows(alive):
                     seen.name = self.recorder.names.parameter(alive)
                     seen.module = self.recorder.names.holder(alive)
-        if self.recorder.steps:  # what optimizers hold is known
-            look_at_draws(self.recorder, self._of)
+        look_at_draws(self.recorder, self._of)
         return below
 
     def _below_roots(self) -> dict[int, bool]:
@@ -299,8 +298,8 @@ class Parameters(Watcher):
         if kept is None:
             return
         received, every = kept
-        norms, dead = received.norms(), received.dead()
-        for seen, count, norm, zeros in zip(every, received.counts, norms, dead, strict=True):
+        columns = received.counts, received.norms(), received.dead()
+        for seen, count, norm, zeros in zip(every, *columns, strict=True):
             if seen is not None:
                 seen.received[key] = seen.received.get(key, 0) + count
                 seen.gradient = max(seen.gradient, norm)
@@ -311,14 +310,11 @@ class Parameters(Watcher):
         optimizer = window.optimizer() if window.optimizer is not None else None
         for place, group in enumerate(optimizer.param_groups if optimizer is not None else ()):
             rate = group.get("lr", 0.0)
-            away = isinstance(rate, torch.Tensor) and rate.device.type != "cpu"
-            if away and not window.is_surveyed:
-                continue
-            key = id(window), place
-            if isinstance(rate, torch.Tensor) and not rate.is_cpu:
+            key, away = (id(window), place), isinstance(rate, torch.Tensor) and not rate.is_cpu
+            if away and window.is_surveyed:
                 take = partial(self._take_rate, key)
                 self.recorder.reads.ask(self, [rate.detach().clone()], take)
-            else:
+            elif not away:
                 self._rates[key] = max(self._rates.get(key, 0.0), float(rate))
 
     def _take_rate(self, key: tuple[int, int], here: list[torch.Tensor]) -> None:
