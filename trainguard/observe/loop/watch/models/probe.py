@@ -41,10 +41,11 @@ class ModuleProbe(Watcher):
     A watcher that tries something on the last pass that learned, after the second step.
 
     It is tried once; where a pass is not fit for it, the passes of a few more steps are looked at.
-    Runs with several optimizers are left alone.
+    Runs with several optimizers are left alone, unless `several` says that they need not be.
     """
 
     probe = ""
+    several = False
     rounding = 1e-3  # of the outputs
 
     def __init__(self, recorder: Any) -> None:
@@ -77,7 +78,7 @@ class ModuleProbe(Watcher):
             return {}
         others = [w for w in self.recorder.windows if w is not window and w.index]
         forward, call, source = last
-        seen = None if others else self._look_at_copy(call)
+        seen = None if others and not self.several else self._look_at_copy(call)
         if seen is not None:
             self._found.append(
                 Probe(
