@@ -11,8 +11,8 @@ An `AllocationLog` (`allocation_log`), a dispatch mode, writes down every storag
 let go, with its phase, module, operation and line. A `Timeline` (`timeline`) reads it once the step
 is over: only then is it known what an activation was and what a temporary. It rounds as the
 device's allocator does; `kernel_scratch` knows what kernels of the CPU take besides, and
-`cuda_operators` and `cuda_autocast` what CUDA does in the place of the CPU. `events` turns that into
-`Usage` events; for the command, `step_profile` makes a `Breakdown` of it.
+`cuda_operators` and `cuda_autocast` what CUDA does in the place of the CPU. `events` turns that
+into `Usage` events; for the command, `step_profile` makes a `Breakdown` of it.
 
 Growth is another question: `leak_watch` makes real steps and looks at what is alive of the steps
 that are over (`live_objects`, `growth_report`), and at who holds it (`leak_holders`).
