@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from math import inf
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -51,11 +52,12 @@ def apart(one: Tensor | None, other: Tensor | None, where: Tensor | None = None)
 
 
 def error(tensor: Tensor, exact: Tensor) -> float:
-    """Return the norm of what a tensor is off, relative to the norm of the exact one."""
+    """Return the norm of what a tensor is off, relative to the norm of the exact one's numbers."""
     if tensor.shape != exact.shape:
         return inf
     a, b = _numbers(tensor), _numbers(exact)
-    gap, size = float((a - b).norm()), float(b.norm())
+    gap = float(torch.where(a == b, 0.0, a - b).norm())  # infinities that both have are equal
+    size = float(b[b.isfinite()].norm())
     if gap == 0.0:
         return 0.0
     return gap / size if size and gap == gap else inf
@@ -93,9 +95,10 @@ def scatter(network: ModelCase, module: nn.Module, inputs: Inputs, outputs: Outp
     """Return how far outputs move, in norm, where each module's own move by about a last digit."""
     moved, generator = 0.0, Generator().manual_seed(0)
 
-    def move(_: nn.Module, __: object, output: object) -> object:
+    def move(_: nn.Module, __: object, output: Any) -> Any:
         """Return a tensor with a little noise, also where it is zero; all else as it is."""
-        if not isinstance(output, Tensor) or not output.is_floating_point():
+        plain = isinstance(output, Tensor) and output.layout is torch.strided
+        if not plain or output.is_nested or not output.is_floating_point():
             return output
         normal = torch.randn(output.shape, generator=generator, device="cpu").to(output)
         return output + _DIGITS * (1 + output.abs()) * normal
