@@ -29,7 +29,8 @@ class GradientCounts:
         self._had: tuple[tuple[bool, ...], torch.Tensor] | None = None
         self._places: tuple[int, ...] = ()
         self._index: torch.Tensor | None = None
-        self._told: list[float] = []  # the norms, when last asked for on an accelerator
+        # The norms and the zeros in a row, when last asked for on an accelerator.
+        self._told: tuple[list[float], list[int]] = [], []
 
     def fits(self, window: Window) -> bool:
         """Say whether the window still holds these parameters."""
@@ -91,20 +92,21 @@ class GradientCounts:
         return [0] * len(self.counts) if self._dead is None else list(map(int, self._dead.tolist()))
 
     def norms_away(self) -> list[torch.Tensor]:
-        """Return the largest norms, if they are on an accelerator: they can be asked for."""
+        """Return norms and zeros in a row, if they are on an accelerator: they can be asked for."""
         self._settle()
         largest = self._largest
         if largest is None or largest.is_cpu or largest.is_meta:
             return []
-        return [largest.clone()]
+        dead = torch.zeros_like(largest) if self._dead is None else self._dead.clone()
+        return [largest.clone(), dead]
 
     def take_norms(self, here: list[torch.Tensor]) -> None:
         """Keep what was asked for and has come."""
-        self._told = here[0].tolist()
+        self._told = here[0].tolist(), list(map(int, here[1].tolist()))
 
-    def known_norms(self) -> list[float]:
-        """Return the largest norms as far as nothing must be waited for; none if they are away."""
-        return self._told if self.norms_away() else self.norms()
+    def known(self) -> tuple[list[float], list[int]]:
+        """Return norms and zeros in a row as far as nothing must be waited for; none if away."""
+        return self._told if self.norms_away() else (self.norms(), self.dead())
 
     def norms(self) -> list[float]:
         """Fetch the largest norm of each parameter; zero where none was measured."""

@@ -27,3 +27,29 @@ def test_a_saturated_clamp(own, probe, conditions, expected, ranks, steps) -> No
     """It is broken where weights of a fresh model never got anything but zeros."""
     run = [*steps(30), own, probe]
     assert ranks("functions_let_gradients_through", run, conditions=conditions) == expected
+
+
+ROUND = Probe(probe="saturated", measured=64.0, label="Net.log_std.weight round")
+STOPPED = {"gradient": 0.5, "dead": 20, "module": "Net.log_std"}
+
+
+@pytest.mark.parametrize(
+    ("own", "beside", "probe", "expected"),
+    [
+        (STOPPED, {}, ROUND, ["broken"]),
+        (STOPPED, {"thawed": True}, ROUND, ["note"]),
+        (STOPPED, {"module": "Net.head"}, ROUND, ["note"]),
+        (STOPPED, {"dead": 20}, ROUND, ["note"]),
+        ({**STOPPED, "dead": 19}, {}, ROUND, []),
+        (STOPPED, {}, CLAMP, []),
+    ],
+    ids=["bias learns", "frozen bias", "other module", "dead bias", "too short", "a clamp"],
+)
+def test_weights_that_are_rounded_later(own, beside, probe, expected, ranks, steps) -> None:
+    """It is broken where weights stop at a round while the bias beside them learns on."""
+    bias = Parameter(
+        name="Net.log_std.bias",
+        **{"received": 60, "gradient": 0.5, "module": "Net.log_std"} | beside,
+    )
+    run = [*steps(60), parameter(**own), bias, probe]
+    assert ranks("functions_let_gradients_through", run) == expected

@@ -13,49 +13,67 @@ from trainguard.invariants.loop.wording import and_more, events
 
 _FEW = 3
 _LEAST_STEPS = 21  # from the 20th on it is looked at
+_DEAD = 20  # steps in a row with zeros, as of weights that have died
+_STEPPED = ("ceil", "floor", "round", "sgn", "sign", "trunc")  # without a slope anywhere
 
 
 @invariant("loop", evidence=both(PARAMETERS, steps_from(_LEAST_STEPS)))
 def functions_let_gradients_through(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    No function stands at its limit for every sample, from the first step to the last.
+    No function stands at its limit for every sample, and none with steps cuts off what has learned.
 
     Judges: parameters that an optimizer holds and that got 20 gradients or more, all exactly zero:
         whether they become zero in a clamp, relu, tanh, sigmoid or another function with a limit,
-        or in one with steps such as round, and nowhere else.
-    Allows: margins and penalties, after which terms are only added up; factors of zero; parameters
-        that got another gradient at any step. A note for a single number, as a temperature at
-        its cap, and in runs that load a state.
-    Misses: functions at their limit for some of the units or samples; functions written by hand.
+        or in one with steps such as round, and nowhere else. With steps also those that have
+        learned before, and got zeros in the last 20 steps or more.
+    Allows: margins and penalties, after which terms are only added up; factors of zero; other
+        functions than those with steps where there was another gradient at any step. A note for a
+        single number, as a temperature at its cap, in runs that load a state, and for what has
+        learned before where nothing else of the same module learns on.
+    Misses: functions at their limit for some of the units or samples; functions written by hand;
+        what begins in the last fifth of the run, or is over before its end.
     Why: a clamp that begins beyond its bound and a rounded gate return a number in every step, and
-        nothing before them ever learns; the loss falls by what the rest of the model can do.
-    Source: DLR-RM/stable-baselines3 issue 620; FluxML/Gym.jl issue 25.
+        nothing before them ever learns; the loss falls by what the rest of the model can do. Where
+        weights are quantised after some epochs, biases alone go on.
+    Source: DLR-RM/stable-baselines3 issue 620; FluxML/Gym.jl issue 25;
+        Justin-Tan/generative-compression issues 27 and 51.
     """
-    silent = {p.name for p in events(trace, Parameter) if p.held and p.received and not p.gradient}
-    found: dict[str, list[Probe]] = {}
+    own = {p.name: p for p in events(trace, Parameter) if p.held and p.received}
+    lively = {p.module for p in own.values() if p.gradient > 0 and not (p.dead or p.thawed)}
+    found: dict[tuple[str, bool], list[Probe]] = {}
     for probe in events(trace, Probe):
         name, _, function = probe.label.rpartition(" ")
-        if probe.probe == "saturated" and name in silent:
-            found.setdefault(function, []).append(probe)
+        if probe.probe == "saturated" and name in own and _is_silent(own[name], function):
+            found.setdefault((function, own[name].gradient > 0), []).append(probe)
     looked = trace.conditions.get("looked", ())
     loaded = isinstance(looked, tuple) and "matched" in looked
-    for function, probes in found.items():
+    for (function, stopped), probes in found.items():
+        silent = [own[probe.label.rpartition(" ")[0]] for probe in probes]
         alone = sum(probe.measured for probe in probes) <= 1
-        yield _make_finding(trace, function, probes, Rank.NOTE if alone or loaded else Rank.BROKEN)
+        doubted = not lively & {p.module for p in silent} if stopped else loaded
+        rank = Rank.NOTE if alone or doubted else Rank.BROKEN
+        yield _make_finding(trace, function, probes, min(p.dead for p in silent) * stopped, rank)
 
 
-def _make_finding(trace: Trace[Event], function: str, probes: list[Probe], rank: Rank) -> Finding:
-    """Return the finding about one function."""
+def _is_silent(parameter: Parameter, function: str) -> bool:
+    """Say whether a parameter gets nothing but zeros, or has come to that before steps."""
+    return not parameter.gradient or (parameter.dead >= _DEAD and function in _STEPPED)
+
+
+def _make_finding(
+    trace: Trace[Event], function: str, probes: list[Probe], last: int, rank: Rank
+) -> Finding:
+    """Return the finding about one function, over all steps or so many of the last ones."""
     first = probes[0]
-    stepped = function in ("ceil", "floor", "round", "sign")
+    when = f"each of the last {last} steps that were watched" if last else "every step"
     return Finding(
         f"a {function} of `{trace.subject}` lets no gradient through",
         and_more(probe.label.rpartition(" ")[0] for probe in probes),
-        "gradients of exactly " + integer(0) + " in every step",
+        "gradients of exactly " + integer(0) + f" in {when}",
         "above " + integer(0) + " in some step",
         why=f"{function}() is flat wherever it is not a step: let the gradient pass by it, as in"
         f" x + ({function}(x) - x).detach()"
-        if stepped
+        if function in _STEPPED
         else f"{function}() was at its limit for every sample from the start: begin inside of it,"
         " or take a smooth function that leads into the range",
         rank=rank,

@@ -16,7 +16,9 @@ from trainguard.observe.loop.watch.parameters.parameters import Parameters
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
 
-_FROM, _GROWTH = 20, 4  # steps made before it is looked at, and how much later again
+# Steps made before it is looked at, and how much later again: a phase of 20 steps or more is seen
+# that begins in the first 80 % of a run.
+_FROM, _GROWTH = 20, 1.25
 _MOST_NODES = 4000
 _MOST_LOOKS = 4  # passes backward that are looked at in one step
 # What has a limit, or steps, and the word for it in Python.
@@ -33,7 +35,9 @@ _LIMITED = {
     "CeilBackward": "ceil",
     "FloorBackward": "floor",
     "RoundBackward": "round",
+    "SgnBackward": "sgn",
     "SignBackward": "sign",
+    "TruncBackward": "trunc",
 }
 # What a loss may be added up with: a function below nothing else is a margin or a penalty.
 _SUMS = {
@@ -46,9 +50,9 @@ _SUMS = {
 
 class Saturation(Watcher):
     """
-    The Probe events "saturated", of parameters that never got a gradient but zero.
+    The Probe events "saturated", of parameters whose latest gradients were all zero.
 
-    At steps 20, 80, 320, ... it is seen where in the graph of the user's own pass backward their
+    At steps 20, 25, 31, 38, ... it is seen where in the graph of the user's own pass backward their
     gradient becomes zero: `label` is "<parameter> <function>" where functions at their limit alone
     do that, and something other than sums comes after them.
     """
@@ -69,7 +73,7 @@ class Saturation(Watcher):
             return
         self._looks += 1
         if steps > self._due or self._looks > _MOST_LOOKS:
-            self._due, self._looks = max(self._due * _GROWTH, steps + 1), 0
+            self._due, self._looks = max(int(self._due * _GROWTH), steps + 1), 0
         silent = {id(p): p for p in self.recorder.watcher(Parameters).find_silent(_FROM)}
         if silent:
             self._flow = _Flow(loss.grad_fn, silent)

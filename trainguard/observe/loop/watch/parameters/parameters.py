@@ -109,16 +109,17 @@ class Parameters(Watcher):
 
     def find_silent(self, least: int) -> list[torch.Tensor]:
         """
-        Return the parameters that got so many gradients or more, and none but zeros.
+        Return the parameters that got so many gradients or more, the latest of them all zeros.
 
         Of those on an accelerator what is known since `ask_norms`, if that was called in time.
         """
         return [
             parameter
             for received, every in self._received.values()
-            if max(received.counts, default=0) >= least and (norms := received.known_norms())
-            for seen, count, norm in zip(every, received.counts, norms, strict=True)
-            if count >= least and not norm and seen is not None and not seen.gradient
+            if max(received.counts, default=0) >= least and (known := received.known())[0]
+            for seen, count, norm, dead in zip(every, received.counts, *known, strict=True)
+            if count >= least and seen is not None
+            if dead >= least or not (norm or seen.gradient)
             if (parameter := seen.parameter()) is not None
         ]
 
