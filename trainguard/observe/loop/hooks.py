@@ -128,7 +128,8 @@ def _backwards(recorder: "Recorder", backward: Callable[..., Any]) -> Callable[.
         recorder.unheard = not patches.watching
         if recorder.unheard:
             recorder.hand.count()
-            recorder.at_unwatched()
+            for told in recorder.at_unwatched:
+                told()
         if not patches.watching and not recorder.faults.look(_is_alarming, loss):
             return backward(tensors, *args, **kwargs)
         recorder.woken = recorder.woken or not patches.watching

@@ -96,7 +96,7 @@ class Recorder:
         self.before_pass: list[Callable[[nn.Module], None]] = []  # told so as well
         self.live: LiveLooks | None = None  # what looks at the trace so far, now and then
         self.leave: Callable[[BaseException | None], NoReturn] | None = None  # ends a child
-        self.at_unwatched: Callable[[], None] = lambda: None  # told of backwards nobody watches
+        self.at_unwatched: list[Callable[[], None]] = []  # told of backwards nobody watches
         self.trace: Trace[Event] = Trace(name)
         self.watchers: list[Watcher] = [
             make(self) for make in watchers(nudge is not None, components)

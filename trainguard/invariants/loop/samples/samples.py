@@ -146,29 +146,34 @@ def random_numbers_do_not_recur(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: the states of the global generators of torch, numpy and Python at the steps that come
         after a seed was set in the course of a training: those that drew what an earlier step of
         the same optimizer had drawn. Epochs that begin with the draws of another, where
-        the seed was set for an evaluation.
+        the seed was set for an evaluation. The first 4 steps after each seed, of however long a
+        run: whether they draw what those after an earlier seed drew, twice or more.
     Allows: half of the steps that draw, and 3. What is drawn for an evaluation, and for the order
         of an epoch; states that are put back, as by fork_rng; a training that begins again with
         another optimizer; a line that seeds by several numbers, as where data are drawn by index.
-    Misses: generators of the user's own; states that are restored; steps by hand; the 257th step
-        and later ones.
+    Misses: generators of the user's own; states that are restored; steps by hand; of the 97th step
+        and later ones, those that are not among the first after a seed.
     Why: a seed that is set for an evaluation, or in the loop, rewinds noise, dropout and
         augmentation too: what should differ in each step is the same over and over.
     Source: huggingface/diffusers issue 7991 and pull request 8223.
     """
     kinds = {"random": (_STEPS, "steps"), "random epochs": (_OPENINGS, "epochs")}
+    kinds["random rewinds"] = (_OPENINGS, "steps")
     for probe in [p for p in events(trace, Probe) if p.probe in kinds and p.reference > 0]:
         least, what = kinds[probe.probe]
         if probe.measured >= least and 2 * probe.measured >= probe.reference:
             yield Finding(
                 f"{what} of `{trace.subject}` draw the random numbers of earlier {what}",
                 f"the global generator of {probe.label}",
-                percent(probe.measured / probe.reference) + f" of {probe.reference:.0f} {what}",
+                percent(probe.measured / probe.reference)
+                + f" of {probe.reference:.0f} "
+                + ("seeds set" if probe.probe == "random rewinds" else what),
                 "none",
                 why="a seed is set again and again: give evaluations a generator of their own, or"
                 " set the seed once",
                 event=probe,
             )
+            return  # each tells the same, of a part of the run
 
 
 @invariant("loop", evidence=HELD_OUT)

@@ -111,7 +111,7 @@ class GradientReads(Watcher):
         """Put a property over the gradient of tensors; setting and deleting it stay C's own."""
         unwrapped = get_default_nowrap_functions()  # filled before, so that C's own stays in it
         patches.replace(torch.Tensor, "grad", self._property)
-        self.recorder.at_unwatched = self._forget
+        self.recorder.at_unwatched.append(self._forget)
         getter = vars(torch.Tensor)["grad"].__get__
         unwrapped.add(getter)  # subclasses of Tensor pass the result on as it is
         patches.on_undo(lambda: unwrapped.discard(getter))

@@ -22,7 +22,9 @@ from trainguard.observe.tools.user_line import caller, foreign
 
 _PART = 256  # bytes of torch's state: its place in a block of numbers, and the first of the block
 _MOST = 65536  # draws that are told apart
+_FOLLOWED = 4  # steps after each seed: one may draw nothing, and longer ones cost time
 Draw = tuple[str, int, int]  # the generator, its state before and after
+Path = tuple[tuple[int, ...], ...]  # the optimizers that step, and states of a generator at steps
 
 
 class RandomNumbers(Watcher):
@@ -37,9 +39,13 @@ class RandomNumbers(Watcher):
 
     The Probe event "random epochs": epochs that begin with the draws of an earlier one, by a
     generator that was seeded right before a pass that learns nothing, as in an evaluation.
+
+    The Probe event "random rewinds": seeds after which the next steps drew what they drew after an
+    earlier one. Of long runs few steps are watched: the states at the last backward before each of
+    the steps that follow a seed tell what they drew, watched or not.
     """
 
-    makes = ("Probe:random", "Probe:random epochs")
+    makes = ("Probe:random", "Probe:random epochs", "Probe:random rewinds")
     relies_on = ("Batches",)
 
     def __init__(self, recorder: Any) -> None:
@@ -57,10 +63,13 @@ class RandomNumbers(Watcher):
         self._fresh: set[str] = set()  # seeded since the last pass of a module
         self._evaluating: set[str] = set()  # seeded right before a pass that learns nothing
         self._openings: list[Draw] = []  # what was drawn as epochs began
+        self._paths: dict[str, dict[int, int]] = {}  # states at the steps since the latest seed
+        self._rewinds: dict[str, list[Path]] = {}  # of the seeds before
 
     def install(self, patches: Patches) -> None:
         """Listen to what sets the seeds of the global generators."""
         self._batches = self.recorder.watcher(Batches)
+        self.recorder.at_unwatched.append(self._follow)
         for owner, name in ((torch, "manual_seed"), (torch.random, "manual_seed")):
             patches.replace(owner, name, partial(self._seeds, "torch"))
         patches.replace(np.random, "seed", partial(self._seeds, "numpy"))
@@ -81,6 +90,10 @@ class RandomNumbers(Watcher):
                 self._draws |= drawn
             elif forward.gradients and len(self._openings) < _MOST:
                 self._openings += [draw for draw in drawn if draw[0] in self._evaluating]
+
+    def after_backward(self, loss: torch.Tensor) -> None:
+        """See where generators are in the steps after a seed."""
+        self._follow()
 
     def before_step(self, window: Window) -> Columns:
         """See what was drawn since the last look, and whether an earlier step drew the same."""
@@ -119,6 +132,41 @@ class RandomNumbers(Watcher):
                     source=self._sources[kind],
                 )
 
+        yield from self._find_rewinds()
+
+    def _find_rewinds(self) -> Iterable[Event]:
+        """Return how many seeds were followed by the draws that followed an earlier one."""
+        for kind in self._paths.keys() - self._varied:
+            self._end_path(kind)
+            paths = self._rewinds.get(kind, [])
+            self.looked |= {"random"} if paths else set()
+            if again := len(paths) - len(set(paths)):
+                yield make_probe(
+                    "random rewinds", again, len(paths), label=kind, source=self._sources[kind]
+                )
+
+    @shielded
+    def _follow(self) -> None:
+        """
+        Note the states of generators that were seeded, in the first steps after that.
+
+        A later backward before the same step takes the place of an earlier one, which may be that
+        of an attack in an evaluation: what counts is what a step was made with.
+        """
+        at = self.recorder.steps
+        for kind, path in self._paths.items():
+            state = state_of(kind) if at in path or len(path) < _FOLLOWED else None
+            if state is not None:
+                path[at] = state
+
+    def _end_path(self, kind: str) -> None:
+        """Keep what the steps since the latest seed drew, if they drew anything."""
+        states = tuple(self._paths.pop(kind, {}).values())
+        paths = self._rewinds.setdefault(kind, [])
+        if len(set(states)) > 1 and len(paths) < _MOST:
+            # Other optimizers are those of another run, which may draw what the first one drew.
+            paths.append((tuple(map(id, self.recorder.going)), states))
+
     def _seeds(self, kind: str, seed: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that sets a seed and tells of it."""
 
@@ -143,6 +191,8 @@ class RandomNumbers(Watcher):
         self._sources.setdefault(kind, source)
         self._fresh.add(kind)
         self._states[kind] = state_of(kind)
+        self._end_path(kind)
+        self._paths[kind] = {}
 
     def _look(self) -> set[Draw]:
         """Return how generators have moved since the last look."""
