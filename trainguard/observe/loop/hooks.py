@@ -127,9 +127,7 @@ def _backwards(recorder: "Recorder", backward: Callable[..., Any]) -> Callable[.
             return backward(tensors, *args, **kwargs)
         recorder.unheard = not patches.watching
         if recorder.unheard:
-            recorder.hand.count()
-            for told in recorder.at_unwatched:
-                told()
+            recorder.backward_passes()
         if not patches.watching and not recorder.faults.look(_is_alarming, loss):
             return backward(tensors, *args, **kwargs)
         recorder.woken = recorder.woken or not patches.watching
