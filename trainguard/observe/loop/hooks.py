@@ -127,7 +127,7 @@ def _backwards(recorder: "Recorder", backward: Callable[..., Any]) -> Callable[.
             return backward(tensors, *args, **kwargs)
         recorder.unheard = not patches.watching
         if recorder.unheard:
-            recorder.backward_passes()
+            _pass_backward(recorder)
         if not patches.watching and not recorder.faults.look(_is_alarming, loss):
             return backward(tensors, *args, **kwargs)
         recorder.woken = recorder.woken or not patches.watching
@@ -142,6 +142,13 @@ def _backwards(recorder: "Recorder", backward: Callable[..., Any]) -> Callable[.
         return result
 
     return wrapper
+
+
+def _pass_backward(recorder: "Recorder") -> None:
+    """Count a backward that nobody watches, and tell those who want to know of it."""
+    recorder.hand.count()
+    for told in recorder.at_unwatched:
+        told()
 
 
 def _returns(recorder: "Recorder", grad: Callable[..., Any]) -> Callable[..., Any]:

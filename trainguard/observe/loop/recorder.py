@@ -234,12 +234,6 @@ class Recorder:
             window.mark()
         self._tell("before_backward", loss)
 
-    def backward_passes(self) -> None:
-        """Count a backward that nobody watches, and tell those who want to know of it."""
-        self.hand.count()
-        for told in self.at_unwatched:
-            told()
-
     def backward_ends(self, loss: torch.Tensor, *returned: Any) -> None:
         """Tell that gradients have arrived, or were returned with what they belong to."""
         self.faults.look(self._tell, "after_backward", loss)
