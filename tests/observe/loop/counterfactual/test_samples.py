@@ -102,6 +102,26 @@ def test_samples_that_mix(options, inside) -> None:
     assert "test_samples.py:" in line
 
 
+@pytest.mark.parametrize("mixes", [False, True])
+def test_sequences_that_are_aligned(mixes) -> None:
+    """The samples of ctc_loss are on its second axis; a reshape that puts it there mixes them."""
+    labels, lengths = torch.ones(16, 2, dtype=torch.long), torch.full((16,), 5)
+
+    def align(scores, _):
+        """Return the loss of five frames of each sample."""
+        frames = scores.view(16, 5, 2)
+        frames = frames.reshape(5, 16, 2) if mixes else frames.permute(1, 0, 2)
+        return F.ctc_loss(frames.log_softmax(-1), labels, lengths, torch.full((16,), 2))
+
+    def model() -> nn.Module:
+        """Return what scores five frames of a sample at once."""
+        return nn.Sequential(nn.Flatten(), nn.Linear(12, 10))
+
+    events = ask(align, model=model())
+    assert {event.outcome for event in events} == {"answered"}
+    assert all((event.measured > 0) == mixes for event in events)
+
+
 def test_a_batch_that_is_taken_for_time() -> None:
     """A recurrence forgets sample 0 before it has come to the last ones."""
     torch.manual_seed(0)

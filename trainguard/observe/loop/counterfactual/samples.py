@@ -211,8 +211,10 @@ class _Moved(NamedTuple):
 
 
 def _has_each(given: GivenRows, samples: int) -> bool:
-    """Say whether a loss function is given a row for each sample, and one target."""
-    return given.shape[0] == samples and given.targets is not None and given.targets.size == samples
+    """Say whether a loss function is given a row for each sample, and one target, or sequence."""
+    if given.targets is None or given.shape[0] != samples:
+        return False
+    return given.function == "ctc_loss" or given.targets.size == samples
 
 
 def _source_row(tensors: list[torch.Tensor]) -> int:

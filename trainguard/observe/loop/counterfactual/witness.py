@@ -37,7 +37,8 @@ class GivenRows(NamedTuple):
     Some numbers of what a loss function is given, or a module returns.
 
     shape: of all of it; scores, targets: a row for each of the first dimension, of which each
-    `stride`th number is there; no targets where they have no such rows.
+    `stride`th number is there; no targets where they have no such rows. Of what ctc_loss is given,
+    the samples come first here.
     """
 
     function: str
@@ -54,6 +55,7 @@ class GivenRows(NamedTuple):
         able = isinstance(scores, torch.Tensor) and scores.is_floating_point() and scores.numel()
         if not able or not scores.dim() or scores.layout != torch.strided or len(scores) > most:
             return None
+        scores = scores.transpose(0, 1) if (function, scores.dim()) == ("ctc_loss", 3) else scores
         stride = max(1, -(-scores.numel() // most))
         targets = None
         if target is not None and target.dim() and len(target) == len(scores):
