@@ -105,6 +105,8 @@ def default(request, tmp_path: Path, monkeypatch) -> Iterator[str]:
 @pytest.mark.parametrize("name", [""])
 def test_what_is_drawn_on_the_host(default, name):
     """A real device refuses a generator of the host: what it draws is moved."""
+    with DrawnOnHost("meta"):  # the simulated device draws from a generator of the host by itself
+        assert torch.randperm(4, generator=torch.Generator("cpu")).is_meta
     with DrawnOnHost(default):
         assert torch.randperm(4, generator=torch.Generator("cpu")).device.type == KIND
         own = torch.randn(3, generator=torch.Generator("cpu"), device="cpu")

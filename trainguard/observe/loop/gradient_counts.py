@@ -104,7 +104,7 @@ class GradientCounts:
         """Keep what was asked for and has come."""
         self._told = here[0].tolist(), list(map(int, here[1].tolist()))
 
-    def known(self) -> tuple[list[float], list[int]]:
+    def norms_and_zeros(self) -> tuple[list[float], list[int]]:
         """Return norms and zeros in a row as far as nothing must be waited for; none if away."""
         return self._told if self.norms_away() else (self.norms(), self.dead())
 

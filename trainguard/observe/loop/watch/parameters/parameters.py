@@ -116,7 +116,7 @@ class Parameters(Watcher):
         return [
             parameter
             for received, every in self._received.values()
-            if max(received.counts, default=0) >= least and (known := received.known())[0]
+            if max(received.counts, default=0) >= least and (known := received.norms_and_zeros())[0]
             for seen, count, norm, dead in zip(every, received.counts, *known, strict=True)
             if count >= least and seen is not None
             if dead >= least or not (norm or seen.gradient)
@@ -173,10 +173,8 @@ class Parameters(Watcher):
 
         form = parameter.dtype, parameter.shape
         seen = ParameterHistory(weakref.ref(parameter, on_delete), id(parameter), form)
-        seen.name, seen.module = (
-            recorder.names.parameter(parameter),
-            recorder.names.holder(parameter),
-        )
+        seen.name = recorder.names.parameter(parameter)
+        seen.module = recorder.names.holder(parameter)
         self._every.append(seen)
         self._by_id[id(parameter)] = seen
         return seen
