@@ -29,8 +29,9 @@ class Parameter(Event):
     where it has moved since that was set.
     rate: the highest learning rate that its parameter group had.
     copy: whether it belongs to a copy of a trained module (an average, a teacher).
-    drawn: whether it is a weight that no optimizer holds, or a frozen one, and has the distribution
-    that torch draws for a new layer; loaded: whether a state dict was loaded into it.
+    drawn: whether it is a weight that no optimizer holds, or a frozen one, of a layer that is not
+    asked without a graph, and has the distribution that torch draws for a new one.
+    loaded: whether a state dict was loaded into it.
     """
 
     name: str

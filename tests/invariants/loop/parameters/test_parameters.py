@@ -1,5 +1,6 @@
 """The judges of what is meant to move, and of what is frozen."""
 
+from dataclasses import replace
 from math import inf, nan
 
 import pytest
@@ -222,3 +223,47 @@ def test_a_module_that_is_cut_off(label: str, expected: list, ranks, steps) -> N
     run = [*steps(20), one("Net.fc1.weight", **cut), one("Net.fc2.weight")]
     probe = Probe(probe="detached", measured=1.0, reference=0.1, label=label)
     assert ranks("every_trainable_parameter_moves", [*run, probe]) == expected
+
+
+FROZEN = {"trainable": False, "moved": False, "received": 0, "gradient": 0.0, "drawn": True}
+
+
+def stack() -> list[Parameter]:
+    """Write three layers of which the first is frozen as it was drawn."""
+    return [one("Net.fc1.weight", **FROZEN), one("Net.fc2.weight"), one("Net.fc3.weight")]
+
+
+def test_a_layer_that_is_frozen_as_it_was_drawn_is_noted(judged, steps) -> None:
+    """The layers behind it learn on top of random numbers."""
+    (finding,) = judged(MOVES, [*steps(20), *stack()])
+    assert finding.summary == "a layer of `train` is frozen as torch has drawn it"
+    assert (finding.at, finding.rank) == ("Net.fc1", Rank.NOTE)
+    assert finding.measured == "random numbers in all of 20 steps"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"drawn": False},
+        {"loaded": True},
+        {"thawed": True},
+        {"copy": True},
+        {"called": False},
+        {"elements": 128},
+        {"name": "Net.fc1.weight_hh_l0"},
+        {"name": "Other.fc1.weight"},
+    ],
+    ids=str,
+)
+def test_what_may_stay_as_it_was_drawn(changed: dict, judged, steps) -> None:
+    """Loaded, thawed later, a target, most of a model, a reservoir, and models of their own."""
+    first, *others = stack()
+    assert judged(MOVES, [*steps(20), replace(first, **changed), *others]) == []
+
+
+def test_a_frozen_helper_of_several_layers_is_meant_so(judged, steps) -> None:
+    """A whole part of a model with two layers is one that somebody has chosen."""
+    helper = [one(f"Net.helper.{i}.weight", **FROZEN) for i in (0, 2)]
+    learns = [one(f"Net.fc{i}.weight") for i in range(4)]
+    assert judged(MOVES, [*steps(20), *helper, *learns]) == []
+    assert len(judged(MOVES, [*steps(20), helper[0], one("Net.helper.2.weight"), *learns])) == 1

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.observe.loop.recorded_parameters import flags, parameters_of
 from trainguard.observe.loop.watch.parameters.initial_draws import is_as_drawn
 
 LAYERS = (
@@ -37,3 +38,37 @@ def test_what_cannot_be_told() -> None:
         assert not is_as_drawn(layer, layer.weight)
     attention = nn.MultiheadAttention(16, 2)
     assert not is_as_drawn(attention, attention.in_proj_weight)
+
+
+class Asking(nn.Module):
+    """A frozen layer in front of one that learns, and one that is asked for a target."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.front = nn.Linear(8, 32).requires_grad_(False)
+        self.wanted = nn.Linear(8, 32).requires_grad_(False)
+        self.back = nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return how far the prediction is from the target."""
+        with torch.no_grad():
+            wanted = self.wanted(x)
+        return (self.back(self.front(x)) - wanted).square().mean()
+
+
+def test_what_is_asked_without_a_graph_is_a_target() -> None:
+    """Of two frozen layers, the one in front is as it was drawn, and the target may be."""
+
+    def train() -> nn.Module:
+        """Make a few steps."""
+        model = Asking()
+        optimizer = torch.optim.SGD(model.back.parameters(), lr=0.1)
+        for batch in torch.randn(6, 4, 8):
+            optimizer.zero_grad()
+            model(batch).backward()
+            optimizer.step()
+        return model
+
+    seen = parameters_of(train)
+    assert {name for name, p in seen.items() if p.drawn} == {"Asking.front.weight"}
+    assert flags(seen["Asking.front.weight"]) == {"called"}

@@ -32,7 +32,9 @@ def look_at_draws(recorder: Any, find: Callable[[torch.Tensor], ParameterHistory
                 continue
             seen.loaded |= loads.knows(weight)
             if seen.drawn is None:
-                seen.drawn = is_as_drawn(module, weight)
+                # What is asked without a graph is a target, which may well stay as it was drawn.
+                asked = id(module) in recorder.graphless
+                seen.drawn = not asked and is_as_drawn(module, weight)
 
 
 def is_as_drawn(module: nn.Module, weight: torch.Tensor) -> bool:
