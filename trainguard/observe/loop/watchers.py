@@ -6,6 +6,7 @@ from trainguard.observe.loop.watch.evaluations.chosen_models import ChosenModels
 from trainguard.observe.loop.watch.evaluations.evaluation_metrics import EvaluationMetrics
 from trainguard.observe.loop.watch.evaluations.evaluation_skill import EvaluationSkill
 from trainguard.observe.loop.watch.evaluations.meters import Meters
+from trainguard.observe.loop.watch.evaluations.repeated_passes import RepeatedPasses
 from trainguard.observe.loop.watch.evaluations.scores import Scores
 from trainguard.observe.loop.watch.evaluations.unjudged_rows import UnjudgedRows
 from trainguard.observe.loop.watch.gradients.clipping import Clipping
@@ -116,6 +117,7 @@ _ALL: tuple[type[Watcher], ...] = (
     ConstantPredictions,
     EvaluationSkill,
     RepeatProbe,
+    RepeatedPasses,
     MixingProbe,
     FutureProbe,
     PresentProbe,

@@ -224,6 +224,32 @@ def evaluation_is_deterministic(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
+@invariant("loop", evidence=has_probe("repeated", "no input was passed again and again"))
+def repeated_passes_differ(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Passes that are repeated to see how far they differ can differ.
+
+    Judges: an input that comes to a model in evaluation mode 6 times or more, with no step between,
+        while a list or table of the user's grows by one entry with each pass: whether all entries
+        are the same to the last bit, though the model has dropout. What is found is a note.
+    Allows: dropout that is awake in a model in evaluation mode, noise, and members that differ;
+        passes whose results are not kept, as those that are timed.
+    Misses: results that are only added up, or written along another axis than the first.
+    Why: uncertainty by Monte Carlo dropout is zero for every sample where dropout is asleep.
+    Source: Gal and Ghahramani 2016, Dropout as a Bayesian Approximation, section 4.
+    """
+    for probe in _of(trace, "repeated"):
+        yield note(
+            f"`{trace.subject}` keeps the results of one pass that it makes again and again",
+            _at(probe),
+            "the same to the last bit in " + integer(probe.measured, "passes"),
+            "different ones",
+            why="model.eval() puts dropout to sleep: put its parts back with train() afterwards,"
+            " where what differs is to tell how sure the model is",
+            event=probe,
+        )
+
+
 @invariant("loop", probe="rerun")
 def run_is_reproducible(trace: Trace[Event]) -> Iterator[Finding]:
     """
