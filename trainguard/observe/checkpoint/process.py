@@ -19,6 +19,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from traceback import format_exception
 
+import torch
+
 from trainguard.core.errors import SubjectError, Unjudged
 from trainguard.observe.loop.watchers import watchers
 from trainguard.observe.tools.child_process import end_child, fork_child, forks
@@ -66,10 +68,16 @@ def apart(work: Callable[[], object], folder: Path, seconds: float) -> Ending:
 
 
 def _fork(work: Callable[[], object], log: Path) -> int:
-    """Start a child of this process; it never comes back from here."""
+    """Start a child of this process, of one thread; it never comes back from here."""
     import_module("torch._dynamo")  # as the first optimizer would, in each child: two seconds
     watchers()  # imports what each child would import
-    return fork_child(lambda: _child(work, log))
+
+    def begin() -> int:
+        """Be the child."""
+        torch.set_num_threads(1)  # a parallel region hangs without the threads that are not forked
+        return _child(work, log)
+
+    return fork_child(begin)
 
 
 def _spawn(work: Callable[[], object], log: Path) -> int:
