@@ -76,11 +76,13 @@ class Scaling(Watcher):
         if isinstance(scaler, torch.amp.GradScaler):
             self.meant.add(scaler)
 
+    @shielded
     def _see_scaled(self, result: Any, scaler: Any, outputs: Any) -> None:
         """Remember which loss a `scale` has scaled, and by what."""
         if self.recorder.is_looking() and isinstance(result, torch.Tensor):
             self._note_scaled(scaler, outputs, result)
 
+    @shielded
     def _see_unscaled(self, _: Any, scaler: Any, optimizer: Any) -> None:
         """Note in the optimizer's window what an `unscale_` did."""
         if self.recorder.is_looking() and scaler.is_enabled():
