@@ -175,7 +175,8 @@ class Replicas(Watcher):
         sums = _fold([sum_bits(p) for p in held], _SUMS)
         if sums is not None:
             summed.sizes = _measure(held) if summed.sharded else []
-            state = _sum_state(window, held)
+            # Every other time: states that differ make parameters differ at the next step.
+            state = _sum_state(window, held if len(summed.steps) % 2 == 0 else [])
             summed.keep(step, sums, buffers[0] if buffers is not None else None, state)
 
 
