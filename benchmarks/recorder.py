@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from itertools import accumulate
 from pathlib import Path
@@ -26,6 +26,8 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.report import conditions, row
 from trainguard.observe.loop import window
 from trainguard.observe.loop.recorder import Recorder
+
+SURVEYED = 12  # the first steps are looked at more closely; they are not timed
 
 SCRIPT = """
 import torch
@@ -123,34 +125,45 @@ def recurrent() -> Callable[[], None]:
     return step
 
 
-def block(step: Callable[[], None], count: int, recorded: bool) -> float:
-    """Return the mean seconds of the processor for a step of a block, the first ones left out."""
+def block(step: Callable[[], None], count: int, recorded: bool, first: int) -> list[float]:
+    """Return the seconds of the processor for each step of a block, after the first ones."""
     times = []
     with Recorder("benchmark", probe=False) if recorded else nullcontext():
-        for index in range(count + 12):
+        for _ in range(first + count):
             started = process_time()  # what else runs on a machine costs more than a recording
             step()
-            if index >= 12:  # the first steps are surveyed, in either kind of block
-                times.append(process_time() - started)
-    return statistics.fmean(times)
+            times.append(process_time() - started)
+    return times[first:]
 
 
-def overhead(name: str, make: Callable[[], Callable[[], None]], count: int, turns: int) -> None:
-    """Print the paired ratio of recorded over unrecorded steps, and the noise."""
+def overhead(
+    name: str,
+    make: Callable[[], Callable[[], None]],
+    count: int,
+    turns: int,
+    first: int = SURVEYED,
+) -> None:
+    """
+    Print the ratio of recorded over unrecorded steps, and the noise.
+
+    Of each step of a block the median of all turns counts: what disturbs a machine now and then
+    does not, and what a recorder does at some steps alone does.
+    """
     step = make()
-    pairs = [
-        (block(step, count, False), block(step, count, True), block(step, count, False))
-        for _ in range(turns)
-    ]
-    plain = statistics.median(a for a, _, _ in pairs)
-    added = statistics.median(b - (a + c) / 2 for a, b, c in pairs)
-    row(f"{name}: a step, ms", f"{1e3 * plain:.2f}")
-    row(f"{name}: added by recording, ms", f"{1e3 * added:.3f}")
-    row(
-        f"{name}: recorded / plain",
-        f"{statistics.median(2 * b / (a + c) for a, b, c in pairs):.3f}",
+    before, ours, after = zip(
+        *([block(step, count, kind, first) for kind in (False, True, False)] for _ in range(turns)),
+        strict=True,
     )
-    row(f"{name}: plain / plain, the noise", f"{statistics.median(c / a for a, _, c in pairs):.3f}")
+    plain, recorded = usual((*before, *after)), usual(ours)
+    row(f"{name}: a step, ms", f"{1e3 * plain:.2f}")
+    row(f"{name}: added by recording, ms", f"{1e3 * (recorded - plain):.3f}")
+    row(f"{name}: recorded / plain", f"{recorded / plain:.3f}")
+    row(f"{name}: plain / plain, the noise", f"{usual(after) / usual(before):.3f}")
+
+
+def usual(blocks: Sequence[list[float]]) -> float:
+    """Return the mean over the steps of blocks, of each step the median of all blocks."""
+    return statistics.fmean(map(statistics.median, zip(*blocks, strict=True)))
 
 
 def whole(step: Callable[[], None], count: int, recorded: bool) -> float:
@@ -233,12 +246,11 @@ def main() -> None:
     """Print all figures."""
     torch.set_num_threads(1)
     print(conditions(), flush=True)
-    dense = window.DENSE  # a third of their later part is watched: all of them are timed
-    overhead(f"perceptron, first {dense} steps", small, count=dense - 12, turns=5)
+    dense = window.DENSE
+    overhead(f"perceptron, first {dense} steps", small, count=dense - SURVEYED, turns=5)
+    overhead(f"perceptron, steps {dense} to {5 * dense}", small, 4 * dense, turns=5, first=dense)
     runs("perceptron, 4000 steps", small, count=4000, turns=3)
     runs("recurrent, 4000 short steps by hand", recurrent, count=4000, turns=3)
-    window.DENSE = 16  # what follows the first steps of a run comes sooner here
-    overhead("perceptron, later steps", small, count=240, turns=5)
     for name, own in (("", {}), (", memory kept", KEPT)):
         transformer = [sys.executable, "-m", "benchmarks.recorder", "transformer", name]
         subprocess.run(transformer, check=True, env={**os.environ, **own})

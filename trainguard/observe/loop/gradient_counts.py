@@ -93,10 +93,10 @@ class GradientCounts:
 
     def norms_away(self) -> list[torch.Tensor]:
         """Return norms and zeros in a row, if they are on an accelerator: they can be asked for."""
+        if self._largest is None or self._largest.is_cpu or self._largest.is_meta:
+            return []
         self._settle()
         largest = self._largest
-        if largest is None or largest.is_cpu or largest.is_meta:
-            return []
         dead = torch.zeros_like(largest) if self._dead is None else self._dead.clone()
         return [largest.clone(), dead]
 

@@ -13,7 +13,7 @@ from itertools import count
 from threading import Lock
 from time import perf_counter
 from types import TracebackType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 import torch
 from torch import nn
@@ -98,6 +98,7 @@ class Recorder:
         self.leave: Callable[[BaseException | None], NoReturn] | None = None  # ends a child
         self.at_unwatched: list[Callable[[], None]] = []  # told of backwards nobody watches
         self.trace: Trace[Event] = Trace(name)
+        self._by_kind: dict[type[Watcher], Watcher] = {}
         self.watchers: list[Watcher] = [
             make(self) for make in watchers(nudge is not None, components)
         ]
@@ -171,7 +172,11 @@ class Recorder:
 
     def watcher(self, kind: type[W]) -> W:
         """Return the watcher of a class."""
-        return next(watcher for watcher in self.watchers if isinstance(watcher, kind))
+        found: Any = self._by_kind.get(kind)  # asked for in each step
+        if found is None:
+            found = next(watcher for watcher in self.watchers if isinstance(watcher, kind))
+            self._by_kind[kind] = found
+        return cast("W", found)
 
     def tick(self) -> int:
         """Return the next number of the run's clock."""
@@ -385,6 +390,7 @@ class Recorder:
         self.trace = Trace(self.name, (*self.store.in_order(), *added), conditions, self.promises)
         # The recorder may be kept for its trace: nothing of the training is kept with it.
         self.windows, self.going, self.watchers, self.recent = [], [], [], []
+        self._by_kind.clear()
         self._by_optimizer, self._told = {}, {}
         self.hand, self.functional = ManualSteps(self), FunctionalSteps(self)
         self.faults = Faults((), self.patches)
