@@ -180,6 +180,26 @@ def checkpointed() -> list[torch.Tensor]:
     return [*kept, *part.state_dict().values()]
 
 
+def resized() -> list[torch.Tensor]:
+    """Train on buffers that grow with their batches, and whose memory is given back after each."""
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inputs, labels, kept = torch.empty(0), torch.empty(0, dtype=torch.long), []
+    for step in range(12):
+        drawn = torch.randn(8 + 2 * step, 6)
+        inputs.resize_(drawn.shape).copy_(drawn)
+        labels.resize_(len(drawn)).copy_(drawn[:, :3].argmax(1))
+        scores = model(inputs)
+        loss = F.cross_entropy(scores, labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        kept.append(loss.detach())
+        for done in (inputs, labels, scores.detach()):
+            done.untyped_storage().resize_(0)
+    return [*kept, *model.state_dict().values()]
+
+
 # Before torch 2.8 or so, nothing tells what is packed from what is at hand.
 TELLS = hasattr(torch._C._autograd.SavedTensor, "unpack_hook")
 TRAININGS = {
@@ -191,6 +211,7 @@ TRAININGS = {
     "closures": closures,
     "scaled": scaled,
     "by hand": by_hand,
+    "resized": resized,
 }
 
 

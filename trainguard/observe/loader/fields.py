@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from trainguard.observe.tools.arrays import array_of
+
 _MOST_FIELDS = 4  # arrays in an inner list; more are taken for samples
 SINGLE = "0"  # the name of the only field of a batch that is no collection
 
@@ -45,7 +47,7 @@ def array(value: Any) -> np.ndarray[Any, Any] | None:
     if not isinstance(value, torch.Tensor):
         return value if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" else None
     try:
-        return value.numpy()
+        return array_of(value)
     except (TypeError, RuntimeError):  # bfloat16, other devices, sparse, conjugates
         return None
 

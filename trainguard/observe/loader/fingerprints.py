@@ -18,6 +18,8 @@ from zlib import crc32
 import numpy as np
 import torch
 
+from trainguard.observe.tools.arrays import array_of
+
 _DEEP = 12
 _LONG = 1 << 16  # bytes
 _WHOLE = 8192  # bytes of a row that are hashed as they are
@@ -60,7 +62,7 @@ def _take_tensor(digest: Any, tensor: torch.Tensor) -> None:
     dense = tensor.detach().to_dense() if tensor.layout != torch.strided else tensor.detach()
     flat = dense.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     if flat.numel():
-        _take_bytes(digest, flat.view(torch.uint8).numpy().data)
+        _take_bytes(digest, array_of(flat.view(torch.uint8)).data)
 
 
 def _take_bytes(digest: Any, data: memoryview) -> None:
@@ -184,4 +186,4 @@ def _array(value: torch.Tensor) -> Any:
         value = value.contiguous().view(torch.int16)
     elif value.is_floating_point() and value.element_size() == 1:
         value = value.contiguous().view(torch.uint8)
-    return value.numpy()
+    return array_of(value)

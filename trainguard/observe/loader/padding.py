@@ -12,6 +12,7 @@ from torch import Tensor
 from trainguard.events.base import Event
 from trainguard.events.loader import Serving
 from trainguard.observe.loader.layout import SEQUENCE, Layout, ReadBatch
+from trainguard.observe.tools.arrays import array_of
 
 _COLUMNS = 8  # of many features, so many tell positions apart
 _KNOWN = "attention_mask"  # everywhere: nonzero is kept; other names mean both
@@ -176,7 +177,7 @@ def _ends(value: Tensor, array: Any, axis: int) -> Any:
         few = np.swapaxes(array, axis, 1)[:, -2:]
     else:
         few = value.swapaxes(axis, 1)[:, -2:].cpu().resolve_conj().resolve_neg()
-        few = (few.float() if few.is_floating_point() else few).numpy()  # NumPy lacks bfloat16
+        few = array_of(few.float() if few.is_floating_point() else few)  # NumPy lacks bfloat16
     # Copied once: at such a distance in memory, each look at them is a way to the main memory.
     return np.ascontiguousarray(few).reshape(*few.shape[:2], -1)
 

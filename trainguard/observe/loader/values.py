@@ -11,6 +11,7 @@ import torch
 from trainguard.events.base import Event
 from trainguard.events.loader import Field
 from trainguard.observe.loader.layout import Layout, ReadBatch
+from trainguard.observe.tools.arrays import array_of
 from trainguard.subjects.domain import Domain
 
 _SMALL = 2**16  # elements of which all are looked at for their range
@@ -109,7 +110,7 @@ class FieldTally:
 
     def _size(self, part: torch.Tensor) -> None:
         """Add up sums and squares of some of the values."""
-        flat = _some(part).double().numpy()
+        flat = array_of(_some(part).double())
         self.sampled += flat.size
         self.total += float(flat.sum())
         self.squares += float(flat.dot(flat))

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from trainguard.observe.tools.arrays import array_of
+
 _DEPENDS = 1e-4  # of a logit, or of the spread of the targets: less is no answer to an input
 _NUMPY = {torch.float32, torch.float64, torch.int64, torch.uint8}  # dtypes that are NumPy's too
 _ROWS, _COLUMNS = 16, 4096  # of a batch, that are compared with each other
@@ -74,7 +76,7 @@ def _are_surely_apart(rows: torch.Tensor, least: float) -> bool:
     """Say whether one number of the first two samples shows them to be further apart than that."""
     if not rows.is_cpu or rows.dtype not in _NUMPY or rows.shape[0] < 2 or not rows.numel():
         return False
-    array = (rows.detach() if rows.requires_grad else rows).numpy()
+    array = array_of(rows)
     width = array.size // len(array)
     place = min(width, _COLUMNS) // 2  # pictures are dark at their edges
     one, other = array.item(place), array.item(width + place)
@@ -84,7 +86,7 @@ def _are_surely_apart(rows: torch.Tensor, least: float) -> bool:
 def _differ(rows: torch.Tensor) -> Number:
     """Return 1 where the first samples of a batch are not all the same, else 0."""
     if rows.is_cpu and rows.dtype in _NUMPY and rows.shape[0] > 1:
-        first, second = rows.detach()[:2].numpy().reshape(2, -1)[:, :_COLUMNS]
+        first, second = array_of(rows.detach()[:2]).reshape(2, -1)[:, :_COLUMNS]
         if (first != second).any():  # most often: the others need not be read
             return 1
     return 1 * (_spread(rows) != 0)
@@ -93,7 +95,7 @@ def _differ(rows: torch.Tensor) -> Number:
 def _spread(rows: torch.Tensor) -> Number:
     """Return how far the first samples of a batch are from each other at most."""
     if rows.is_cpu and rows.dtype in _NUMPY:  # which is faster with few
-        first = rows.detach().numpy()[:_ROWS]
+        first = array_of(rows)[:_ROWS]
         values = first.reshape(len(first), -1)[:, :_COLUMNS].astype(np.float32, copy=False)
         return float(np.abs(values - values[:1]).max()) if values.size else 0.0
     few = rows[:_ROWS].reshape(min(len(rows), _ROWS), -1)[:, :_COLUMNS].float()

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from trainguard.observe.loop.reads import Ask, tell
+from trainguard.observe.tools.arrays import array_of
 
 _MOST = 256  # examples
 _LEAST = 64
@@ -67,7 +68,7 @@ class Examples:
         here, known = iter(tensors), len(self._known)
         for few, answers, same in zip(here, here, here, strict=True):
             self.same &= bool(same)
-            keys = [hash(row.tobytes()) for row in few.contiguous().view(torch.uint8).numpy()]
+            keys = [hash(row.tobytes()) for row in array_of(few.contiguous().view(torch.uint8))]
             self.count += len(keys)
             for index, key in enumerate(keys):
                 if key not in self._known and len(self._known) < _MOST:

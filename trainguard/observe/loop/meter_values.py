@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from trainguard.observe.loop.metric_values import rates_of
+from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.local_values import local_values
 
 Array = NDArray[np.float64]
@@ -53,7 +54,7 @@ def _read(value: Any) -> Array | None:
             return None
         small = value.dim() < 3 and 0 < value.numel() <= _LARGEST
         values = local_values(value) if small else None  # inside of torch.func there are none
-        return None if values is None else values.double().numpy().copy()
+        return None if values is None else array_of(values.double()).copy()
     if isinstance(value, np.ndarray | np.generic):
         small = value.ndim < 3 and 0 < value.size <= _LARGEST and value.dtype.kind in "iuf"
         return np.array(value, np.float64) if small else None

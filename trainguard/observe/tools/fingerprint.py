@@ -8,6 +8,7 @@ from zlib import crc32
 import numpy as np
 import torch
 
+from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.local_values import local_values
 
 _WHOLE = 2**20  # bytes that are hashed as a whole; of a larger tensor, some elements are
@@ -46,10 +47,8 @@ def hash_rows(inputs: torch.Tensor) -> list[int]:
 
 def hashes_of_rows(inputs: torch.Tensor) -> Hashes:
     """Return a hash of each row of an input; of a long row, of elements all along it."""
-    held = inputs.detach() if inputs.requires_grad else inputs
-    if held.dtype is torch.bfloat16:  # which NumPy has not
-        held = held.view(torch.int16)
-    array = held.numpy()  # a call of torch takes as long as ten of NumPy
+    held = inputs.detach().view(torch.int16) if inputs.dtype is torch.bfloat16 else inputs
+    array = array_of(held)  # a call of torch takes as long as ten of NumPy
     rows = array if array.ndim == 2 and len(array) else array.reshape(len(array), -1)
     if rows.shape[1] > _ROW:
         rows = rows[:, :: rows.shape[1] // _ROW | 1]
@@ -86,7 +85,7 @@ def bytes_of(tensor: torch.Tensor) -> memoryview | None:
         if values.numel() * values.element_size() > _WHOLE:
             values = sample_elements(values, _ELEMENTS)
         flat = values.contiguous().reshape(-1)
-        return flat.view(torch.uint8).numpy().data
+        return array_of(flat.view(torch.uint8)).data
     except Exception:  # noqa: BLE001 tensors of foreign kinds refuse what they like
         return None
 
@@ -167,7 +166,7 @@ def _add_words(bits: torch.Tensor) -> torch.Tensor:
 def _weigh(integers: torch.Tensor) -> torch.Tensor:
     """Return a sum of integers in which each place has its own odd weight: exchanges are seen."""
     if integers.device.type == "cpu":  # a call of torch takes as long as ten of NumPy
-        values = integers.numpy().reshape(-1)
+        values = array_of(integers).reshape(-1)
         return torch.tensor(int(np.dot(values.astype(np.int64), _ODD[: len(values)])))
     long = integers.reshape(-1).to(torch.int64)
     return (long * (torch.arange(len(long), device=long.device) * 2 + 1)).sum()

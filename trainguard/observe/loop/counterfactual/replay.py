@@ -27,6 +27,7 @@ from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.window import Forward, Window
+from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.fingerprint import fingerprint
 from trainguard.observe.tools.isolation import read_streams, write_streams
 from trainguard.observe.tools.user_line import foreign, user_frames, variables_of
@@ -210,7 +211,7 @@ def _orders_of(call: ModuleCall) -> Iterator[tuple[Any, np.ndarray[Any, Any]]]:
     for tensor in with_rows(call) if orders else ():
         for table in map(torch.as_tensor, pools_of(tensor, held)):
             for order in orders:
-                rows = np.asarray(order)
+                rows = _as_array(order)
                 for begin in range(0, len(rows) - len(tensor) + 1, len(tensor)):
                     part = rows[begin : begin + len(tensor)]
                     if part.max() < len(table) and torch.equal(table[part], tensor.detach()):
@@ -230,7 +231,12 @@ def is_order(value: Any) -> bool:
     """Say whether a variable is a permutation of the numbers of rows."""
     kinds = isinstance(value, np.ndarray) and value.dtype.kind == "i"
     kinds |= isinstance(value, torch.Tensor) and value.dtype == torch.int64 and value.is_cpu
-    return bool(kinds and value.ndim == 1 and 1 < len(value) == len(np.unique(np.asarray(value))))
+    return bool(kinds and value.ndim == 1 and 1 < len(value) == len(np.unique(_as_array(value))))
+
+
+def _as_array(order: Any) -> Any:
+    """Return the numbers of an order of the user's, a tensor or an array."""
+    return array_of(order) if isinstance(order, torch.Tensor) else order
 
 
 def serve_again(chosen: "weakref.ref[Any]", make: Callable[[Any], Any] = copy.deepcopy) -> None:

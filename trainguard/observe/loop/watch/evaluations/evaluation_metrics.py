@@ -18,6 +18,7 @@ from trainguard.observe.loop.watch.said.logged import LoggedValues
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, now_and_then
 from trainguard.observe.loop.window import Forward, Window
+from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.patches import Patches
 
 _FIRST = 4  # evaluations that are kept though no metric was said yet
@@ -187,4 +188,4 @@ def _fit(scores: Any, target: Any) -> bool:
 def _as_rows(tensor: torch.Tensor) -> Any:
     """Return the numbers as an array, a column of one as a vector."""
     rows = tensor.flatten(1).squeeze(1) if tensor.dim() > 1 else tensor
-    return (rows.double() if rows.is_floating_point() else rows).numpy()
+    return array_of(rows.double() if rows.is_floating_point() else rows)

@@ -19,6 +19,7 @@ from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.said.logged import LoggedValues
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import DENSE, Forward
+from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.patches import Patches
 
 _LOGITS = "binary_cross_entropy_with_logits"
@@ -245,7 +246,7 @@ def _count_all(others: Named, named: Any, target: Any, most: int) -> Counts:
 
 def _as_array(tensor: torch.Tensor) -> Any:
     """Return the same numbers for NumPy, which is faster with few, where they are on the CPU."""
-    return tensor.numpy() if type(tensor) is torch.Tensor and tensor.is_cpu else tensor
+    return array_of(tensor) if type(tensor) is torch.Tensor and tensor.is_cpu else tensor
 
 
 def _tally(classes: Any, counted: Any, most: int) -> Any:

@@ -31,6 +31,7 @@ from trainguard.observe.loop.watch.losses.loss_calls import (
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.watcher import Watcher
+from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.patches import Patches
 
 _LOGITS = "binary_cross_entropy_with_logits"
@@ -255,7 +256,7 @@ def count_classes(tally: LossCalls, count: int, target: torch.Tensor) -> torch.T
         return None
     if ignored < 0 and target.is_cpu:
         with suppress(ValueError):  # some are ignored
-            return torch.from_numpy(np.bincount(target.numpy().ravel(), minlength=count))
+            return torch.from_numpy(np.bincount(array_of(target).ravel(), minlength=count))
     flat = target.reshape(-1)
     wanted = (flat >= 0) & (flat < count) & (flat != ignored)
     if flat.is_cpu:

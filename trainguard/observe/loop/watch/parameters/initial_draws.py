@@ -11,6 +11,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from trainguard.observe.loop.watch.parameters.loaded_values import LoadedValues
 from trainguard.observe.loop.watch.parameters.parameter_history import ParameterHistory
+from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.fingerprint import sample_elements
 from trainguard.observe.tools.local_values import has_memory
 
@@ -42,7 +43,7 @@ def is_as_drawn(module: nn.Module, weight: torch.Tensor) -> bool:
     here = weight.is_cpu and has_memory(weight) and weight.is_floating_point()
     if not here or weight.dim() < 2 or weight.numel() < _LEAST:
         return False
-    values = sample_elements(weight.detach(), _SAMPLED).double().flatten().numpy()
+    values = array_of(sample_elements(weight, _SAMPLED).double().flatten())
     if isinstance(module, nn.Embedding):
         kept = values[values != 0]  # a row for padding is zero
         return len(kept) >= _LEAST and _fits(np.array([(1 + erf(v / sqrt(2))) / 2 for v in kept]))

@@ -20,6 +20,7 @@ from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.said.logged import LoggedValues
 from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.owners import find_owners
 from trainguard.observe.tools.patches import Patches
 
@@ -131,7 +132,7 @@ class SplitRows(Watcher):
         named, tables = scores.argmax(1).numpy(), list(_tables_of(len(scores)))
         for labels in (table for table in tables if _are_labels(table, scores)):
             masks = _masks_of(tables, labels)
-            learned = [_find_learned(target.numpy(), labels, masks) for target in self._targets]
+            learned = [_find_learned(array_of(target), labels, masks) for target in self._targets]
             known = [mask for mask in learned if mask is not None]
             if known:
                 self._add(said, named == labels, masks, np.any(known, axis=0))
@@ -173,7 +174,7 @@ def _as_array(value: Any) -> Array | None:
     if isinstance(value, torch.Tensor):
         if value.dim() != 1 or not value.is_cpu or value.is_floating_point() or value.is_complex():
             return None
-        value = value.detach().numpy()
+        value = array_of(value)
     return value if value.ndim == 1 and value.dtype.kind in "biu" else None
 
 

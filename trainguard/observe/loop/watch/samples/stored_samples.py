@@ -25,6 +25,7 @@ from trainguard.observe.loop.counterfactual.forking import Exit, fork, obstacle
 from trainguard.observe.loop.watch.samples.batches import Batches, tensors_of
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
+from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.isolation import read_streams, write_streams
 from trainguard.observe.tools.patches import Patches, tell_before
 from trainguard.observe.tools.user_line import caller
@@ -186,14 +187,14 @@ def _serve_batch(loader: Any, samples: list[int]) -> Arrays:
     """Return copies of the tensors of a batch."""
     batch = loader.collate_fn([loader.dataset[sample] for sample in samples])
     tensors = [tensor for tensor in tensors_of(batch) if tensor.dim()]
-    return {place: tensor.detach().numpy().copy() for place, tensor in enumerate(tensors)}
+    return {place: array_of(tensor).copy() for place, tensor in enumerate(tensors)}
 
 
 def _copy_arrays(data: Any) -> Arrays:
     """Return copies of the arrays that a data set stores; none of very many bytes."""
     arrays: Arrays = {}
     for _, thing in named_arrays(data):
-        array = thing.detach().numpy() if isinstance(thing, torch.Tensor) else thing
+        array = array_of(thing) if isinstance(thing, torch.Tensor) else thing
         if _is_everyones(thing):
             return {}
         if array.size >= _VALUES:
