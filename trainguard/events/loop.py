@@ -316,7 +316,9 @@ class Probe(Event):
         train an output had one target; reference is how many losses, the label the target),
         "itself" (calls of a loss function that compare what has no graph with itself), "leaf loss"
         (passes backward at a line that begin at a leaf, all of them; reference is how many passes
-        reached an optimizer).
+        reached an optimizer), "repeated" (passes over one input whose results are kept, and all the
+        same), "acted" (batches with hardly any states that are learned from, of all after as many
+        were acted on; step is before how many of them that was).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

@@ -80,6 +80,7 @@ from trainguard.observe.loop.watch.runs.replicas import Replicas
 from trainguard.observe.loop.watch.runs.saved_files import SavedFiles
 from trainguard.observe.loop.watch.runs.time_memory import TimeAndMemory
 from trainguard.observe.loop.watch.said.logged import LoggedValues
+from trainguard.observe.loop.watch.samples.acted_states import ActedStates
 from trainguard.observe.loop.watch.samples.batched_graphs import BatchedGraphs
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.samples.epoch_orders import EpochOrders
@@ -155,6 +156,7 @@ _ALL: tuple[type[Watcher], ...] = (
     ReshapedAxes,
     Meters,
     Transitions,
+    ActedStates,
     NoiseTargets,
     SelfMatches,
     ShownTokens,
