@@ -13,7 +13,7 @@ from trainguard.events.base import Event
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.fingerprint import sample_elements
-from trainguard.observe.tools.local_values import local_values, start_of
+from trainguard.observe.tools.local_values import has_rows, local_values, start_of
 from trainguard.observe.tools.module_names import unwrap
 from trainguard.observe.tools.user_line import caller, user_frames, variables_of
 
@@ -94,9 +94,9 @@ class RepeatedPasses(Watcher):
 
 def _mark(tensor: torch.Tensor) -> Hashable:
     """Return what tells an input from others: some values, or on a device which object it is."""
-    if not tensor.is_cpu or tensor.layout != torch.strided:
-        return id(tensor), tensor._version  # noqa: SLF001 there is no public one
-    return tuple(tensor.shape), tuple(sample_elements(tensor, _SAMPLED).tolist())
+    if tensor.is_cpu and has_rows(tensor):
+        return tuple(tensor.shape), tuple(sample_elements(tensor, _SAMPLED).tolist())
+    return id(tensor), tensor._version  # noqa: SLF001 there is no public one
 
 
 def _can_drop(module: nn.Module) -> bool:
@@ -133,7 +133,7 @@ def _read(value: Any) -> torch.Tensor | None:
     if type(value) is np.ndarray and value.dtype in _FRACTIONS:
         return torch.from_numpy(value) if value.flags.carray else None
     if type(value) is torch.Tensor and value.is_floating_point():
-        return local_values(value) if value.layout == torch.strided else None
+        return local_values(value) if has_rows(value) else None
     return None
 
 
