@@ -73,8 +73,7 @@ class Recorder:
         components: bool = False,
     ) -> None:
         self.name, self.limit, self.probe, self.nudge = name, steps, probe, nudge
-        self.relations, self.thorough = relations, thorough
-        self.promises = dict(promises or {})
+        self.relations, self.thorough, self.promises = relations, thorough, dict(promises or {})
         self.steps = 0  # of all optimizers; may be read from another thread
         self.stages = [0]  # the steps at which optimizers began that were not there before
         self.names, self.patches = ModuleNames(), Patches()
@@ -98,10 +97,8 @@ class Recorder:
         self.leave: Callable[[BaseException | None], NoReturn] | None = None  # ends a child
         self.at_unwatched: list[Callable[[], None]] = []  # told of backwards nobody watches
         self.trace: Trace[Event] = Trace(name)
-        self._by_kind: dict[type[Watcher], Watcher] = {}
-        self.watchers: list[Watcher] = [
-            make(self) for make in watchers(nudge is not None, components)
-        ]
+        self._by_kind: dict[type[Watcher], Any] = {}
+        self.watchers = [make(self) for make in watchers(nudge is not None, components)]
         self.scaling = self.watcher(Scaling)
         self.faults = Faults(self.watchers, self.patches)
         self._told = listeners(self.watchers)
@@ -171,12 +168,10 @@ class Recorder:
         return self.steps - self.stages[-1]
 
     def watcher(self, kind: type[W]) -> W:
-        """Return the watcher of a class."""
-        found: Any = self._by_kind.get(kind)  # asked for in each step
-        if found is None:
-            found = next(watcher for watcher in self.watchers if isinstance(watcher, kind))
-            self._by_kind[kind] = found
-        return cast("W", found)
+        """Return the watcher of a class; some are asked for in each step."""
+        if kind not in self._by_kind:
+            self._by_kind[kind] = next(one for one in self.watchers if isinstance(one, kind))
+        return cast("W", self._by_kind[kind])
 
     def tick(self) -> int:
         """Return the next number of the run's clock."""
@@ -390,8 +385,7 @@ class Recorder:
         self.trace = Trace(self.name, (*self.store.in_order(), *added), conditions, self.promises)
         # The recorder may be kept for its trace: nothing of the training is kept with it.
         self.windows, self.going, self.watchers, self.recent = [], [], [], []
-        self._by_kind.clear()
-        self._by_optimizer, self._told = {}, {}
+        self._by_kind, self._by_optimizer, self._told = {}, {}, {}
         self.hand, self.functional = ManualSteps(self), FunctionalSteps(self)
         self.faults = Faults((), self.patches)
         self.reads = Reads(self.faults)
