@@ -16,14 +16,15 @@ class WhatIf(Event):
         "the same batch again", "one batch learned", "checkpoints bypassed", "other noise",
         "evaluation mode", "losses scaled", "autocast off", "compile off", "fused off",
         "gradients with their graph", "states with their graph", "terms without a graph",
-        "scale of noise",
+        "scale of noise", "terms unread",
         "terminal states edited", "batch divided", "batch accumulated", "a document edited",
         "relation 'NAME'" (a declared one).
     outcome: "answered", "void" (the edit says nothing here) or "given up".
     measured, reference: the number that the answer is about, and what it is held against.
     numbers: all of them, where the answer is a row (the losses of one batch, again and again).
     smallest: the smallest edit that shows it, in words, and what changes.
-    enters: the first module or function in whose result an influence is seen, and the line.
+    enters: the first module or function in whose result an influence is seen, and the line; the
+        variable of a term that is never read.
     step: optimizer steps that had been made; label: what was edited; source: the line of the call.
     reason: why a question was void or given up; seconds: of processor time that it took.
     """

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-_PACKAGE = str(Path(__file__).parents[2])
+PACKAGE = str(Path(__file__).parents[2])
 _PATHS = sysconfig.get_paths()
 _LIBRARIES = {_PATHS["purelib"], _PATHS["platlib"]}
 # Those of the machine, of a user, of another environment: `--system-site-packages`, `pip --user`.
@@ -30,7 +30,7 @@ def foreign(file: str) -> bool:
     if file.startswith(_CELL):
         return True
     installed = any(site in file for site in _SITES)
-    return not installed and not file.startswith((_PACKAGE, "<", *_folders_of_libraries()))
+    return not installed and not file.startswith((PACKAGE, "<", *_folders_of_libraries()))
 
 
 @cache
@@ -75,7 +75,7 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
     looking at them brings up to date.
     """
     optimized = frame.f_code.co_flags & CO_OPTIMIZED
-    if optimized and _asks_for_variables(frame.f_code):
+    if optimized and asks_for_variables(frame.f_code):
         return {}
     own = frame.f_locals
     variables = dict(own)
@@ -85,7 +85,7 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1024)
-def _asks_for_variables(code: CodeType) -> bool:
+def asks_for_variables(code: CodeType) -> bool:
     """Say whether a function reads its variables by name: `eval(x)` does, `model.eval()` not."""
     if _NAMESPACES.isdisjoint(code.co_names):
         return False

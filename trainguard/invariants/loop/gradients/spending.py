@@ -9,7 +9,14 @@ from trainguard.core.measure import Measure, at_step, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe, Step
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import GRADIENTS, has_probe, several_optimizers
+from trainguard.invariants.loop.evidence import (
+    GRADIENTS,
+    either,
+    has_answer,
+    has_probe,
+    several_optimizers,
+)
+from trainguard.invariants.loop.models.counterfactuals import answers_to
 from trainguard.invariants.loop.wording import Course, courses, events, middle, most_of, tally
 
 _LEAST_STEPS = 3  # a batch that is left out now and then, or a gradient that is looked at once
@@ -135,7 +142,13 @@ _LEAST_UNREAD = 3  # of the steps that were looked at
 _USUAL = 0.8  # of them: an evaluation that adapts to its tasks comes between a few
 
 
-@invariant("loop", evidence=has_probe("unread", "no gradients were computed with a graph"))
+@invariant(
+    "loop",
+    evidence=either(
+        has_probe("unread", "no gradient was computed with its graph"),
+        has_answer("terms unread", "no step was asked what becomes of its numbers"),
+    ),
+)
 def gradients_with_a_graph_are_used(trace: Trace[Event]) -> Iterator[Finding]:
     """
     What is computed to be learned through is part of a loss.
@@ -144,15 +157,21 @@ def gradients_with_a_graph_are_used(trace: Trace[Event]) -> Iterator[Finding]:
         0.8) of those looked at in the first 33, 3 or more, none of whose results is in the graph of
         anything that goes backward or whose gradients are taken. Broken where parameters of an
         optimizer were moved along them, in a variable that is there, and the loss goes backward
-        through the parameters as they were; otherwise a note.
+        through the parameters as they were; otherwise a note. In steps that a forked child made
+        again up to the backward pass: numbers with a graph that the user's code puts into a
+        variable which it has no place to read. What is found is a note.
     Allows: gradients of which a part is used, or in some steps; updates that are written into the
-        parameters.
-    Misses: updates that torch.func or a library makes; what a helper computes for several terms.
+        parameters; numbers that are read in any place, if only to be logged; names that begin with
+        an underscore.
+    Misses: updates that torch.func or a library makes; what a helper computes for several terms;
+        terms that are returned with others, kept in attributes or lists, or logged.
     Why: the loss of a meta-learner that is computed with the parameters before their adaptation
         falls as well, and learns nothing of how to adapt. A penalty of gradients that is left out
         of the sum has no effect at all, and the graph for it is built for nothing.
-    Source: Finn et al. 2017 (MAML, algorithm 1, line 8).
+    Source: Finn et al. 2017 (MAML, algorithm 1, line 8); Guruprasad93/FlexibleMachineLearning issue
+        3 (a term of the loss that is never added).
     """
+    yield from _find_unread_terms(trace)
     usual = trace.limit("gradients_with_a_graph_are_used", _USUAL)
     for probe in events(trace, Probe):
         enough = max(_LEAST_UNREAD, usual * probe.reference)
@@ -182,6 +201,22 @@ def gradients_with_a_graph_are_used(trace: Trace[Event]) -> Iterator[Finding]:
                 " create_graph=True",
                 event=probe,
             )
+
+
+def _find_unread_terms(trace: Trace[Event]) -> Iterator[Finding]:
+    """Yield a note of numbers that are put into a variable which nothing reads."""
+    for answer in answers_to(trace, "terms unread"):
+        if answer.measured > 0:
+            yield note(
+                f"`{trace.subject}` computes a number that learns, and never reads it",
+                f"`{answer.enters}`",
+                integer(answer.measured, "variables") + " with a graph, and no place that reads",
+                "none",
+                why="perhaps a term that was to be added to the loss: nothing learns from it",
+                event=answer,
+                source=answer.smallest,
+            )
+            return
 
 
 @invariant("loop", evidence=has_probe("penalty", "no gradient was asked for with its graph"))

@@ -38,6 +38,7 @@ from trainguard.observe.loop.counterfactual.replay import BatchAgain
 from trainguard.observe.loop.counterfactual.samples import SampleEdited
 from trainguard.observe.loop.counterfactual.shortcuts import AutocastOff, CompileOff, FusedOff
 from trainguard.observe.loop.counterfactual.terminal_states import TerminalStatesEdited
+from trainguard.observe.loop.counterfactual.unread_terms import TermsUnread
 from trainguard.observe.loop.counterfactual.variants import (
     CheckpointsBypassed,
     LossesScaled,
@@ -378,6 +379,7 @@ def _questions(relations: Iterable[Any]) -> list[Question]:
         TerminalStatesEdited(),
         BatchDivided(),
         BatchAccumulated(),
+        TermsUnread(),
     ]
 
 
