@@ -3,6 +3,8 @@
 import pytest
 
 from trainguard.core.catalogue import find_invariants
+from trainguard.core.finding import Rank
+from trainguard.events.counterfactual import WhatIf
 from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
 
@@ -134,3 +136,14 @@ def test_gradients_that_nobody_asked_for_are_no_pass() -> None:
     missing = "no gradients were computed with a graph"
     assert evidence(Trace("train", (), {"looked": ("random",)})) == missing
     assert evidence(Trace("train", (), {"looked": ("unread",)})) == ""
+
+
+def test_numbers_that_nothing_reads_are_noted(judged) -> None:
+    """The variable and its line are told; where all are read, nothing is."""
+    asked = {"question": "terms unread", "outcome": "answered", "reference": 3.0, "step": 1}
+    told = WhatIf(**asked, measured=2.0, enters="kl", smallest="/home/me/train.py:14")
+    (finding,) = judged("gradients_with_a_graph_are_used", [told])
+    assert (finding.at, finding.rank) == ("`kl`", Rank.NOTE)
+    assert finding.source == "/home/me/train.py:14"
+    assert finding.measured == "2 variables with a graph, and no place that reads"
+    assert judged("gradients_with_a_graph_are_used", [WhatIf(**asked, measured=0.0)]) == []

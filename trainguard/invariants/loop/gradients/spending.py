@@ -145,8 +145,8 @@ _USUAL = 0.8  # of them: an evaluation that adapts to its tasks comes between a 
 @invariant(
     "loop",
     evidence=either(
-        has_probe("unread", "no gradient was computed with its graph"),
-        has_answer("terms unread", "no step was asked what becomes of its numbers"),
+        has_probe("unread", "no gradients were computed with a graph"),
+        has_answer("terms unread", "-"),
     ),
 )
 def gradients_with_a_graph_are_used(trace: Trace[Event]) -> Iterator[Finding]:
