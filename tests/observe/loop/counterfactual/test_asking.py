@@ -78,6 +78,7 @@ def test_a_healthy_step_is_asked_once() -> None:
         (1, "batch in another order", "answered"),
         (1, "inputs edited", "answered"),  # by the children of the two before
         (1, "labels exchanged", "answered"),
+        (1, "terms unread", "answered"),
         (1, "one batch learned", "void"),  # too small to learn it by heart
         (1, "the same batch again", "answered"),
     ]

@@ -35,7 +35,7 @@ class TermsUnread(Question):
     """
 
     name = "terms unread"
-    asks = 2
+    asks = 1  # what the code has no place to read is not read in another step
 
     def __init__(self) -> None:
         self.stores = _Stores()
@@ -61,10 +61,6 @@ class TermsUnread(Question):
         unread = edited["unread"]
         name, line = unread[0] if unread else ("", "")
         return Contrast(float(len(unread)), edited["seen"], smallest=line, enters=name)
-
-    def is_settled(self, contrast: Contrast) -> bool:
-        """Ask no more: what the code has no place to read is not read in another step."""
-        return contrast.measured > 0
 
 
 class _Stores(TorchFunctionMode):
