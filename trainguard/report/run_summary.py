@@ -23,6 +23,7 @@ _ANSWERS = {  # to a question, of a WhatIf
     "checkpoints bypassed": "{0.measured:.0f} of {0.reference:.0f} gradients change",
     "gradients with their graph": "{0.measured:.0f} terms move parameters only then",
     "states with their graph": "{0.measured:.0f} hand-overs of a state are detached",
+    "terms unread": "{0.measured:.0f} of {0.reference:.0f} have no place that reads them",
     "a document edited": "the output changes at {0.measured:.0f} of {0.reference:.0f} places of"
     " other documents",
     "batch divided": "{0.measured:.0%} of the loss is a sum over samples, the rest a mean",

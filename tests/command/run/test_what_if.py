@@ -28,17 +28,19 @@ def what_if(printed: str) -> list[str]:
 def test_questions_and_answers_are_printed(folder) -> None:
     """A row for each, in order, with the step."""
     folder.trains(before=LOADER, steps=0)
-    rows = what_if(folder.run("-v", "train.py").stdout)[:4]
+    rows = what_if(folder.run("-v", "train.py").stdout)[:5]
     assert [row.partition(":")[0] for row in rows] == [
         "step 1, nothing edited",
         "step 1, inputs edited (1 of 1 inputs in the opposite order)",
+        "step 1, terms unread (where numbers go)",
         "step 1, one batch learned (one batch, 50 steps)",
         "step 1, the same batch again (one batch, 8 steps)",
     ]
     said = [row.partition(": ")[2] for row in rows]
     assert [one.split(",")[0] for one in said[:2]] == ["the same loss", "3 of loss"]
-    assert said[2].startswith("its loss falls to")
-    assert said[3] == "its loss is higher after 0 of 3 steps"  # those of the lesson before
+    assert said[2] == "0 of 1 have no place that reads them"
+    assert said[3].startswith("its loss falls to")
+    assert said[4] == "its loss is higher after 0 of 3 steps"  # those of the lesson before
 
 
 def test_they_are_not_printed_unasked(folder) -> None:

@@ -42,7 +42,7 @@ class TermsUnread(Question):
 
     def fits(self, call: ModuleCall) -> str:
         """Ask of any step."""
-        return "nothing, but looked at closely"
+        return "where numbers go"
 
     def applies(self, plain: Report) -> bool:
         """Say whether functions can be followed: compiled ones are no more those of the code."""
