@@ -30,6 +30,7 @@ from trainguard.observe.loop.watch.losses.cosines import Cosines
 from trainguard.observe.loop.watch.losses.crossed_columns import CrossedColumns
 from trainguard.observe.loop.watch.losses.ignored_classes import IgnoredClasses
 from trainguard.observe.loop.watch.losses.leaf_losses import LeafLosses
+from trainguard.observe.loop.watch.losses.live_pairs import LivePairs
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.losses.losses import Losses
 from trainguard.observe.loop.watch.losses.noise_targets import NoiseTargets
@@ -151,6 +152,7 @@ _ALL: tuple[type[Watcher], ...] = (
     Cosines,
     CrossedColumns,
     PairTables,
+    LivePairs,
     ReadPlaces,
     PickedClasses,
     ReshapedAxes,

@@ -26,6 +26,9 @@ _FALLS = 0.99  # of two quarters before: tables of pairs have as many terms, and
 _SHALLOW = 0.9  # of that, where not even the best scores lose less
 _WORST = 2.0  # times that: whoever loses more is told so by other judgements
 _BOTH_WAYS = 2  # directions of a table whose losses may be added up
+_ONE = 0.8  # mean cosine between samples: of directions at random it is zero
+_NEAR = 0.5  # of which a note is made: half of the way
+_LOOKS = 3  # at the losses of a run
 _ALONE = 0.9  # of the backward passes: their loss is one that torch's functions tell of
 
 
@@ -80,6 +83,37 @@ def views_differ(trace: Trace[Event]) -> Iterator[Finding]:
                 "the same, and the highest, " + portion(probe.measured, probe.reference, "times"),
                 "different ones, as of two views of each sample",
                 why="perhaps one view is used twice: draw the augmentation for each of them",
+                event=probe,
+            )
+
+
+@invariant("loop", evidence=has_probe("agreement", "no loss was nothing but agreement of pairs"))
+def agreement_keeps_samples_apart(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A loss that only brings views together does not make all samples one.
+
+    Judges: losses that are sums of cosines, or of squared distances between rows of length one, and
+        of nothing else, with a gradient on both sides of each: the mean cosine between different
+        samples, on the side where it is the lowest, at the last look. Above 0.5 it is a note.
+    Allows: 0.8 (limit); a side without a gradient, as that of a momentum encoder; any other term;
+        outputs that are whitened or normalised over the batch, since these stay apart.
+    Misses: views with more axes than two, distances written as `(p - z) ** 2`, accelerators.
+    Why: the loss is lowest where the output is one vector, whatever the input: without detach() on
+        one side, nothing else can be learned.
+    Source: Chen and He 2020, Exploring Simple Siamese Representation Learning, section 4.1.
+    """
+    limit = trace.limit("agreement_keeps_samples_apart", _ONE)
+    for probe in events(trace, Probe):
+        near = probe.measured > min(limit, _NEAR) and probe.step >= _LOOKS
+        if probe.probe == "agreement" and near:
+            yield Finding(
+                f"the samples of `{trace.subject}` become one, as its loss asks for",
+                "both sides of its agreement",
+                "cosine between samples " + number(probe.measured),
+                "at most " + number(limit) + f"; it was {probe.reference:.3g} at first",
+                why="both sides learn: perhaps one of them lacks detach(), or a term that keeps"
+                " samples apart is missing",
+                rank=Rank.BROKEN if probe.measured > limit else Rank.NOTE,
                 event=probe,
             )
 
