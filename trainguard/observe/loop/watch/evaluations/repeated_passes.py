@@ -40,6 +40,7 @@ class RepeatedPasses(Watcher):
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._step, self._looks = -1, 0
+        self._drops: dict[str, bool] = {}  # whether a module has dropout
         self._passes: Counter[Hashable] = Counter()
         self._key: Hashable = None  # the input of which it is looked what is kept
         self._kept: set[int] = set()
@@ -50,6 +51,10 @@ class RepeatedPasses(Watcher):
     ) -> None:
         """Count a pass over an input; look at what is kept when it comes again and again."""
         if forward.training or (self._looks >= _LOOKS and not self._found):
+            return
+        if forward.module not in self._drops:
+            self._drops[forward.module] = _has_dropout(unwrap(module))
+        if not self._drops[forward.module]:
             return
         if self._step != self.recorder.steps:
             if self._found:
@@ -62,7 +67,7 @@ class RepeatedPasses(Watcher):
         self._passes[key] += 1
         if self._found or self._passes[key] < _LEAST:
             return
-        if self._key is None and _can_drop(unwrap(module)):
+        if self._key is None:
             self.looked.add("repeated")
             self._key, self._kept = key, self._look(key, output)
         elif key == self._key and self._kept and self._kept & self._look(key, output):
@@ -99,15 +104,15 @@ def _mark(tensor: torch.Tensor) -> Hashable:
     return id(tensor), tensor._version  # noqa: SLF001 there is no public one
 
 
-def _can_drop(module: nn.Module) -> bool:
-    """Say whether something in a module would drop elements at random, were it awake."""
-    asleep = [part for part in module.modules() if not part.training]
-    for part in asleep:
-        share = getattr(part, "p" if isinstance(part, _DROPOUT) else "dropout", 0)
+def _has_dropout(module: nn.Module) -> bool:
+    """Say whether something in a module drops elements at random, when it is awake."""
+    for part in module.modules():
+        is_one = isinstance(part, _DROPOUT)
+        share = getattr(part, "p" if is_one else "dropout", 0)
         if isinstance(share, float) and share > 0:
             return True
         names = getattr(getattr(type(part).forward, "__code__", None), "co_names", ())
-        if "dropout" in names and not hasattr(part, "dropout"):  # the function, not a part
+        if "dropout" in names and not is_one and not hasattr(part, "dropout"):  # the function
             return True
     return False
 
