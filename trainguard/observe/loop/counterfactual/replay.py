@@ -235,8 +235,8 @@ def is_order(value: Any) -> bool:
 
 
 def _as_array(order: Any) -> Any:
-    """Return the numbers of an order of the user's, a tensor or an array."""
-    return array_of(order) if isinstance(order, torch.Tensor) else order
+    """Return the numbers of an order of the user's, which torch takes as an index."""
+    return array_of(order).copy() if isinstance(order, torch.Tensor) else order
 
 
 def serve_again(chosen: "weakref.ref[Any]", make: Callable[[Any], Any] = copy.deepcopy) -> None:
