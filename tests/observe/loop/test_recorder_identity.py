@@ -136,8 +136,8 @@ def scaled() -> list[torch.Tensor]:
         optimizer.zero_grad()
         with torch.autocast("cpu", dtype=torch.bfloat16):
             loss = F.mse_loss(model(rows), rows.sum(1, keepdim=True))
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
+        scaler.scale(outputs=loss).backward()
+        scaler.unscale_(optimizer=optimizer)
         kept.append(nn.utils.clip_grad_norm_(model.parameters(), 1.0))
         scaler.step(optimizer)
         scaler.update()

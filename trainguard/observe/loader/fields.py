@@ -43,12 +43,12 @@ def tensor(value: Any) -> torch.Tensor | None:
 
 
 def array(value: Any) -> np.ndarray[Any, Any] | None:
-    """Return a tensor as an array of the same memory; None for what NumPy cannot have."""
+    """Return the numbers of a tensor as an array, to be read only; None for what NumPy has not."""
     if not isinstance(value, torch.Tensor):
         return value if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" else None
     try:
         return array_of(value)
-    except (TypeError, RuntimeError):  # bfloat16, other devices, sparse, conjugates
+    except (TypeError, RuntimeError):  # bfloat16, other devices, sparse
         return None
 
 

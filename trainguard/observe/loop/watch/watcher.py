@@ -11,7 +11,7 @@ every method that is called from a patch.
 """
 
 from collections.abc import Callable, Iterable
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, SupportsFloat, TypeVar
 
 import torch
@@ -104,11 +104,12 @@ def shielded(method: F) -> F:
     """Return a method of a watcher, called from a patch, that switches it off where it fails."""
 
     @wraps(method)
-    def wrapper(watcher: Watcher, *args: Any) -> Any:
+    def wrapper(watcher: Watcher, *args: Any, **named: Any) -> Any:
         """Call the method; None where it fails, is switched off, or is another thread's."""
         if not watcher.recorder.thread.hears():
             return None
-        return watcher.recorder.faults.call(watcher, method, watcher, *args)
+        call = partial(method, **named) if named else method
+        return watcher.recorder.faults.call(watcher, call, watcher, *args)
 
     return wrapper  # type: ignore[return-value]
 

@@ -239,6 +239,7 @@ class SpentGradients(Watcher):
             self._look()
             self._spend()
 
+    @shielded
     def _see_clearing(self, *_: Any, **__: Any) -> None:
         """Note where a `zero_grad` is called."""
         if self._alert and self.recorder.patches.live and self._waiting:

@@ -168,6 +168,7 @@ class AveragedCopies(Watcher):
         """Count how often the state of a module is set."""
         self._restored += 1
 
+    @shielded
     def _see_taking(self, module: nn.Module, /, *_: Any, **kwargs: Any) -> None:
         """Note which lines take the state of copies; that of a part of it has a prefix."""
         if self._followed and self.recorder.patches.active and not kwargs.get("prefix"):
@@ -180,6 +181,7 @@ class AveragedCopies(Watcher):
             if id(module) in one.parts:
                 one.taken[caller(4)] += 1
 
+    @shielded
     def _see_saving(self, *args: Any, **kwargs: Any) -> None:
         """See whether what a `torch.save` saves has to do with a copy."""
         if self._followed and self.recorder.patches.active:

@@ -97,6 +97,7 @@ class LoadedStates(Watcher):
                 "kept", step, loaded, step=self.recorder.steps, label=steps, source=source
             )
 
+    @shielded
     def _see_taken(self, state: Any, module: nn.Module, /, *args: Any, **kwargs: Any) -> None:
         """Remember what an outermost `state_dict` returned: inside, a destination is given."""
         if not args and not kwargs and self.recorder.patches.active:

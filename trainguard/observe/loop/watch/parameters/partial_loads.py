@@ -113,6 +113,7 @@ class PartialLoads(Watcher):
                     "partial", count, rank, step=load.step, label=label, source=load.source
                 )
 
+    @shielded
     def _see_taken(self, _state: Any, module: nn.Module, /, *args: Any, **kwargs: Any) -> None:
         """Remember what an outermost `state_dict` is of: inside, a destination is given."""
         if not args and not kwargs and self.recorder.patches.active:

@@ -149,6 +149,7 @@ class ResumedSchedules(Watcher):
             self._found.append(probe)
         return False
 
+    @shielded
     def _see_loaded(self, found: Any, /, *_: Any, **__: Any) -> None:
         """Remember the schedules in what a `torch.load` has read."""
         if self.recorder.patches.active and isinstance(found, Mapping):

@@ -130,6 +130,7 @@ class EpochOrders(Watcher):
             if passes[0].followed:
                 yield _tell_served(place, passes[:_TOLD])
 
+    @shielded
     def _see_indices(self, indices: Any, iterator: Any) -> None:
         """Take down what a `_next_index` returns."""
         if self.recorder.patches.active and self._thread == threading.get_ident():

@@ -83,6 +83,7 @@ class StoredSamples(Watcher):
         """Return what was found of data that were trained on."""
         return [probe for key, probe in self._found.items() if key in self._trained]
 
+    @shielded
     def _see_start(self, _: Any, loader: Any, *__: Any, **___: Any) -> None:
         """Try what the data set of an iterator is about to do."""
         if self.recorder.patches.live and self._thread == threading.get_ident():
