@@ -49,6 +49,13 @@ class Faults:
             self.switch_off(watcher, describe(error))
             return None
 
+    def put_back(self, watcher: Watcher, method: Callable[[], object]) -> None:
+        """Let a watcher put something back at the end, even one that is switched off or blind."""
+        try:
+            unseen(method)
+        except Exception as error:  # noqa: BLE001 what others put back is still to come
+            self.switch_off(watcher, describe(error))
+
     def tell(self, methods: Iterable[Any], *what: Any) -> Columns:
         """Tell watchers what happens, inside of a look, and return what they answer with."""
         columns: Columns = {}

@@ -102,7 +102,7 @@ class Counterfactuals(Watcher):
         """Give way to a script that waits for its own children, and leave no deputy behind."""
         if self.recorder.asks is not None:
             give_way(patches, lambda: self.recorder.faults.call(self, self._gather))
-            patches.on_undo(self._end_if_deaf)
+            patches.on_undo(lambda: self.recorder.faults.put_back(self, self._end_if_deaf))
 
     def ask(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """See that a module is about to be called; nothing of ours may reach its caller."""

@@ -114,6 +114,17 @@ def shielded(method: F) -> F:
     return wrapper  # type: ignore[return-value]
 
 
+def shielded_anywhere(method: F) -> F:
+    """Return a method as `shielded` does, but one that hears every thread."""
+
+    @wraps(method)
+    def wrapper(watcher: Watcher, *args: Any, **named: Any) -> Any:
+        """Call the method; None where it fails, or is switched off."""
+        return watcher.recorder.faults.call(watcher, partial(method, **named), watcher, *args)
+
+    return wrapper  # type: ignore[return-value]
+
+
 def now_and_then(method: F) -> F:
     """Mark a method of a watcher that does nothing but at the recorder's closer looks."""
     method.now_and_then = True  # type: ignore[attr-defined]

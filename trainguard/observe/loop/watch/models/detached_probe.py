@@ -11,7 +11,7 @@ from torch import nn
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.models.module_copy import CopyableCall, Inputs, Run, difference
 from trainguard.observe.loop.watch.models.probe import ModuleProbe, Seen, steady
-from trainguard.observe.loop.watch.watcher import Columns
+from trainguard.observe.loop.watch.watcher import Columns, shielded_anywhere
 from trainguard.observe.loop.window import Forward, Window, gradient_of
 from trainguard.observe.tools.patches import Patches, tell_before
 
@@ -131,6 +131,7 @@ class DetachedProbe(ModuleProbe):
         parts = call.module, call.inputs, call.keywords, call.casts
         return super()._look_at_copy(_EditableCall(*parts))
 
+    @shielded_anywhere
     def _see_loading(self, *_: Any, **__: Any) -> None:
         """Try nothing any more once weights are loaded."""
         if self.recorder.patches.active:

@@ -15,7 +15,13 @@ from torch import nn
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Average
-from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe, shielded
+from trainguard.observe.loop.watch.watcher import (
+    Columns,
+    Watcher,
+    make_probe,
+    shielded,
+    shielded_anywhere,
+)
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.averaged_copies import AveragedCopy, Pair
 from trainguard.observe.tools.heap import Holders, holders, search
@@ -164,6 +170,7 @@ class AveragedCopies(Watcher):
             self._followed = [one for one in self._followed if not one.copy.is_abandoned]
         return {}
 
+    @shielded_anywhere
     def _count_restored(self, *_: Any, **__: Any) -> None:
         """Count how often the state of a module is set."""
         self._restored += 1
