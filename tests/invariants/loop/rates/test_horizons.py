@@ -76,6 +76,20 @@ def test_a_rate_that_climbs_again_is_found(ranks, steps) -> None:
     assert ranks("schedule_fits_the_run", [*leap, plan(20, 60, base=(1.0,))]) == []
 
 
+def test_a_function_may_multiply_the_epochs(ranks, steps) -> None:
+    """Only where the rate stays as it is after that number is it the length of the schedule."""
+    made = plan(6, 60, name="LambdaLR", setting="epochs", base=(0.1,))
+    for factor, rank in (
+        (lambda i: 1 - i / 60, []),
+        (lambda i: min(1, i / 20) * (1 - i / 60), []),
+        (lambda i: max(0.0, 1 - i / 6), ["broken"]),
+        (lambda i: 1 - i / 6, ["broken"]),
+        (lambda i: max(0.1, 1 - i / 6), ["broken"]),
+    ):
+        run = steps(60, rates=lambda i, factor=factor: (0.1 * factor(i),))
+        assert ranks("schedule_fits_the_run", [*run, made], EPOCHS) == rank
+
+
 def test_milestones_of_epochs_are_not_steps(ranks, steps) -> None:
     """All pass in the first epoch; those in steps may pass there too, but not so early."""
     for length, rank in ((5, ["broken"]), (9, []), (30, [])):

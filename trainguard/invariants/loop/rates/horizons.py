@@ -39,9 +39,10 @@ def schedule_fits_the_run(trace: Trace[Event]) -> Iterator[Finding]:
         or the number of steps and each micro-batch does, or where the rate of a LambdaLR climbs
         back from below 0.1 to above 0.5 of its peak, little by little. Milestones that all lie
         below the number of epochs, where each step advances it and the first epoch passes them.
-    Allows: 5 % (limit) between those numbers; runs that are shorter than their schedule for
-        another reason, as a trial or a run that stops early; schedulers that restart by design,
-        and those that are told the epoch. A note for a cosine that climbs again for no such reason.
+    Allows: 5 % (limit) between those numbers; functions after whose number the rate still falls;
+        runs that are shorter than their schedule for another reason, as a trial or a run that stops
+        early; schedulers that restart by design, and those that are told the epoch. A note for a
+        cosine that climbs again for no such reason.
     Misses: functions that know several lengths or none; a step_size, most milestones and warmups;
         epochs of data that no DataLoader serves.
     Why: a schedule in steps that is advanced by the epoch never leaves its warmup; the reverse is
@@ -129,6 +130,8 @@ def _too_short(trace: Trace[Event], drive: _Drive) -> Iterator[Finding]:
     if drive.calls < _AGAIN * drive.length:
         return
     climbs = _climbs_again(drive.course)
+    if drive.scheduler.base and not climbs and not _is_over(drive):
+        return  # its function multiplies that number by another, such as the batches of an epoch
     every_step = drive.calls >= (1 - drive.near) * drive.steps
     certain = True
     if drive.epochs > 1 and every_step and drive.is_about(drive.length, drive.epochs):
@@ -147,6 +150,13 @@ def _too_short(trace: Trace[Event], drive: _Drive) -> Iterator[Finding]:
         why,
         Rank.BROKEN if certain else Rank.NOTE,
     )
+
+
+def _is_over(drive: _Drive) -> bool:
+    """Say whether the rate stays as it is, or is nothing, once a schedule has had its length."""
+    advances = drive.calls / drive.steps
+    after = {s.rates for s in drive.course.steps if (s.step - 1) * advances > drive.length}
+    return len(after) <= 1 or all(max(rates) <= 0 for rates in after)
 
 
 def _early_milestones(trace: Trace[Event], drive: _Drive) -> Iterator[Finding]:
