@@ -41,9 +41,9 @@ class _TrainingCall(CopyableCall):
         torch.manual_seed(self.seed[-1])
         random.seed(self.seed[-1])
         np.random.seed(self.seed[-1])
-        made = super(_TrainingCall, self).call_copy(module, inputs)
+        made = self.outputs(module, inputs)  # lengths, too: they may be all that an input changes
         kept = [t for part in module.modules() for t in tensors_in(_kept_by(part))]
-        return [t.detach().clone() for t in (*made, *kept)]
+        return [_as_real(t.detach()).clone() for t in (*made, *kept)]
 
 
 class IdleInputs(ModuleProbe):
@@ -107,6 +107,11 @@ class IdleInputs(ModuleProbe):
         modes = [part.training for part in call.module.modules()]
         parts = call.module, call.inputs, call.keywords, call.casts
         return super()._look_at_copy(_TrainingCall(*parts, modes))
+
+
+def _as_real(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with both parts of its complex numbers, where it has any."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def _kept_by(module: nn.Module) -> list[Any]:

@@ -60,13 +60,17 @@ class CopyableCall:
 
     def call_copy(self, module: nn.Module, inputs: Inputs) -> list[torch.Tensor]:
         """Call a copy with other inputs, and return the tensors of floats that come out."""
+        return [tensor for tensor in self.outputs(module, inputs) if tensor.is_floating_point()]
+
+    def outputs(self, module: nn.Module, inputs: Inputs) -> list[torch.Tensor]:
+        """Call a copy with other inputs, and return all tensors that come out."""
         positional = len(inputs) - len(self.keywords)
         named = dict(zip(self.keywords, inputs[positional:], strict=True))
         with contextlib.ExitStack() as casts:
             for kind, dtype in self.casts:
                 casts.enter_context(torch.autocast(kind, dtype=dtype))
             output = module(*inputs[:positional], **named)
-        return [tensor for tensor in tensors_in(output) if tensor.is_floating_point()]
+        return list(tensors_in(output))
 
 
 def attempt(recorder: "Recorder", call: CopyableCall, look: Callable[[Run], T]) -> T | None:
