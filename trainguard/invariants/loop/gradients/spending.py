@@ -222,19 +222,32 @@ def _find_unread_terms(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("penalty", "no gradient was asked for with its graph"))
 def penalty_norms_are_of_outputs(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    A penalty on gradients takes one norm for each output that it differentiates.
+    A penalty on gradients takes one norm for each output, of that output's own gradient.
 
     Judges: gradients that `torch.autograd.grad` returns with their graph, of whose norm the
         distance to a number goes into a loss: how many norms there are, against how many outputs
-        were asked, or added up, in 3 steps or more.
+        were asked, or added up, in 3 steps or more. As many or fewer of the gradient of the mean of
+        all outputs, of which each input gets its part alone, where they are held to a number above
+        4 divided by the outputs.
     Allows: one norm for several outputs, as for those of patches; as many norms as outputs, as for
         distances in each of many points. It is a note where the gradients have three dimensions:
         each step of a sequence may be held to its own norm.
     Misses: norms by hand that are not a root of a sum of squares; penalties without a target.
     Why: `norm(dim=1)` of the gradient of a batch of pictures is one norm for each pixel, over its
-        channels: all of them are then pulled to the size that all together are to have.
-    Source: caogang/wgan-gp issues 25 and 56; eriklindernoren/PyTorch-GAN issue 20.
+        channels: all of them are then pulled to the size that all together are to have. The
+        gradient of `outputs.mean()` is 1 / N of each output's own: a norm of one is then N.
+    Source: caogang/wgan-gp issues 25 and 56; eriklindernoren/PyTorch-GAN issue 20;
+        keras-team/keras-contrib pull request 75.
     """
+    for probe in [p for p in events(trace, Probe) if p.probe == "penalty of a mean"][:1]:
+        yield Finding(
+            f"a penalty of `{trace.subject}` takes norms of the gradient of a mean",
+            f"a gradient of shape {probe.label}",
+            Measure(f"1/{int(probe.reference)} of each output's gradient", 1 / probe.reference),
+            Measure("all of it", 1.0),
+            why="differentiate the sum of the outputs, or the outputs with grad_outputs of ones",
+            event=probe,
+        )
     for probe in [p for p in events(trace, Probe) if p.probe == "penalty"][:1]:
         outputs = int(probe.reference)
         yield Finding(

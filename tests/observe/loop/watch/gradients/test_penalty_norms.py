@@ -26,7 +26,7 @@ def penalties(penalise, steps: int = 4, ask=torch.sum) -> list[Probe]:
             optimizer.zero_grad()
             (outputs.mean() + penalise(slopes)).backward()
             optimizer.step()
-    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "penalty"]
+    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe.startswith("penalty")]
 
 
 @pytest.mark.parametrize(
@@ -80,3 +80,47 @@ def test_another_thread() -> None:
 def test_as_many_norms_as_outputs(penalise) -> None:
     """One for each, or for all; and where norms are held to no number, or move nothing."""
     assert penalties(penalise) == []
+
+
+@pytest.mark.parametrize(
+    ("penalise", "norms"),
+    [
+        (lambda g: (g.flatten(1).norm(dim=1) - 1).square().mean(), 8),
+        (lambda g: ((1 - (g.pow(2).sum((1, 2)) + 1e-12).sqrt()) ** 2).mean(), 8),
+        (lambda g: (g.view(4, 12).norm(dim=1) - 1).square().mean(), 4),
+    ],
+)
+def test_norms_of_the_gradient_of_a_mean(penalise, norms) -> None:
+    """Each input has an eighth of its output's gradient; that of a sum has all of it."""
+    (probe,) = penalties(penalise, ask=torch.mean)
+    assert (probe.probe, probe.measured, probe.reference) == ("penalty of a mean", norms, 8)
+    assert penalties(penalise, ask=torch.sum) == penalties(penalise, ask=None) == []
+    assert penalties(penalise, ask=torch.mean, steps=2) == []
+
+
+@pytest.mark.parametrize(
+    "penalise",
+    [
+        lambda g: ((8 * g).flatten(1).norm(dim=1) - 1).square().mean(),
+        lambda g: (g.flatten(1).norm(dim=1) - 1 / 8).square().mean(),
+        lambda g: (g.norm() - 1).square(),
+        lambda g: g.square().sum((1, 2)).mean(),
+        lambda g: (g.flatten(1).norm(dim=1) * 8 - 1).square().mean(),
+    ],
+)
+def test_a_mean_that_is_made_up_for(penalise) -> None:
+    """The gradients are multiplied, held to a part of one, or to nothing, or taken together."""
+    assert penalties(penalise, ask=torch.mean) == []
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda out: out.mean() * len(out),
+        lambda out: -out.sum() / 2,
+        lambda out: out[:4].sum() + out[4:].sum(),
+    ],
+)
+def test_sums_that_are_multiplied_or_parted(ask) -> None:
+    """They are of eight outputs, or of nobody knows how many: never of one."""
+    assert penalties(lambda g: (g.flatten(1).norm(dim=1) - 1).square().mean(), ask=ask) == []
