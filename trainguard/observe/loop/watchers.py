@@ -33,6 +33,7 @@ from trainguard.observe.loop.watch.losses.leaf_losses import LeafLosses
 from trainguard.observe.loop.watch.losses.live_pairs import LivePairs
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.losses.losses import Losses
+from trainguard.observe.loop.watch.losses.masked_choices import MaskedChoices
 from trainguard.observe.loop.watch.losses.noise_targets import NoiseTargets
 from trainguard.observe.loop.watch.losses.pair_tables import PairTables
 from trainguard.observe.loop.watch.losses.picked_classes import PickedClasses
@@ -161,6 +162,7 @@ _ALL: tuple[type[Watcher], ...] = (
     ActedStates,
     NoiseTargets,
     SelfMatches,
+    MaskedChoices,
     ShownTokens,
     LabelOrder,
     EpochOrders,

@@ -58,6 +58,33 @@ def samples_are_not_their_own_negatives(trace: Trace[Event]) -> Iterator[Finding
             )
 
 
+@invariant("loop", evidence=has_probe("choice", "nothing was chosen of a masked table"))
+def chosen_entries_are_not_masked(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What a loss chooses of a masked table is an entry that the mask leaves.
+
+    Judges: `min` and `max` along an axis of a table that was multiplied with zeros and ones, in the
+        graph of a loss: whether the chosen entry of each row is one that is times zero, in all
+        looks (steps 1, 2, 3, 5, 9, 17, 33 and 65), of which there are 3 or more. Rows that are
+        masked as a whole, or not at all, are not counted; 4 others must be there.
+    Allows: a single row, in a single look, in which an entry is chosen that the mask leaves.
+    Misses: `amin`, `amax`, `topk` and `sort`; masks that are not multiplied with.
+    Why: zero is the least of all distances: the hardest negative is then always a masked entry, its
+        distance is zero whatever the model does, and nothing that is chosen so has a gradient.
+    Source: Hermans et al. 2017, In Defense of the Triplet Loss for Person Re-Identification,
+        equation 5; omoindrot/tensorflow-triplet-loss, which adds the greatest distance instead.
+    """
+    for probe in [p for p in events(trace, Probe) if p.probe == "choice"]:
+        yield Finding(
+            f"a loss of `{trace.subject}` chooses masked entries alone",
+            probe.label,
+            "masked in every row, " + portion(probe.measured, probe.reference, "looks"),
+            "masked in no row that has another",
+            why="fill what is masked with inf before `min`, or with -inf before `max`",
+            event=probe,
+        )
+
+
 @invariant("loop", evidence=has_probe("view", "no loss was over a table of pairs of samples"))
 def views_differ(trace: Trace[Event]) -> Iterator[Finding]:
     """
