@@ -101,7 +101,8 @@ def test_a_sum(by) -> None:
     """One batch has as many times the gradient as there are parts; the factor is told."""
     answer = ask(lambda a, b: F.mse_loss(a, b, reduction="sum") * by)
     assert answer is not None
-    assert answer.numbers == pytest.approx((by, 4, 4, 4, 4))
+    # Gradients are sums in float32, which processors add up in orders of their own.
+    assert answer.numbers == pytest.approx((by, 4, 4, 4, 4), rel=1e-5)
 
 
 @pytest.mark.parametrize(
