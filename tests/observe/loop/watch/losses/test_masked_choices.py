@@ -24,6 +24,7 @@ def choices(choose, steps: int = 4) -> tuple[list[Probe], bool]:
             (codes.square().mean() + choose(distances, step)).backward()
             optimizer.step()
         looked = "choice" in recorder.watcher(MaskedChoices).looked
+    assert "faults" not in recorder.trace.conditions
     told = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "choice"]
     return told, looked
 
@@ -76,4 +77,16 @@ def test_entries_that_the_mask_leaves(choose) -> None:
 )
 def test_nothing_to_judge(choose) -> None:
     """Weights are no masks; all or nothing masked, or few rows, tell nothing."""
+    assert choices(choose) == ([], False)
+
+
+def test_packed_places_of_a_mask_that_is_not() -> None:
+    """The mask is at hand and the chosen places are not: the watcher stays on, and says nothing."""
+
+    def choose(distances: torch.Tensor, _: int) -> torch.Tensor:
+        """Return the least entries of a masked table, whose places are packed."""
+        table = distances * ~SAME
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+            return table.min(1).values.mean()
+
     assert choices(choose) == ([], False)

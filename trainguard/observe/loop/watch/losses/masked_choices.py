@@ -52,8 +52,9 @@ class MaskedChoices(Watcher):
             return
         for node in autograd_graph.below(loss.grad_fn, _MOST_NODES):
             mask = _find_mask(node)
-            if mask is not None:
-                self._look(node, mask)
+            places = None if mask is None else saved(node, "indices")
+            if mask is not None and places is not None:  # hooks of the user's may have packed them
+                self._look(node, mask, places)
 
     def finish(self) -> Iterable[Event]:
         """Return what was masked in every look."""
@@ -68,10 +69,9 @@ class MaskedChoices(Watcher):
                     source=choice.source,
                 )
 
-    def _look(self, node: Node, mask: torch.Tensor) -> None:
+    def _look(self, node: Node, mask: torch.Tensor, places: torch.Tensor) -> None:
         """Say whether the chosen entry of each row is one that the mask takes away."""
         axis = signed(node._saved_dim) % mask.dim()  # noqa: SLF001 torch names it so
-        places = saved(node, "indices")
         places = places if node._saved_keepdim else places.unsqueeze(axis)  # noqa: SLF001
         left = mask.gather(axis, places).bool()
         kept = mask.bool()
