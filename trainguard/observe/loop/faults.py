@@ -50,7 +50,7 @@ class Faults:
             return None
 
     def put_back(self, watcher: Watcher, method: Callable[[], object]) -> None:
-        """Let a watcher put something back at the end, even one that is switched off or blind."""
+        """Let a watcher put something back at the end, whether or not it is switched off."""
         try:
             unseen(method)
         except Exception as error:  # noqa: BLE001 what others put back is still to come

@@ -39,12 +39,12 @@ def schedule_fits_the_run(trace: Trace[Event]) -> Iterator[Finding]:
         or the number of steps and each micro-batch does, or where the rate of a LambdaLR climbs
         back from below 0.1 to above 0.5 of its peak, little by little. Milestones that all lie
         below the number of epochs, where each step advances it and the first epoch passes them.
-    Allows: 5 % (limit) between those numbers; functions after whose number the rate still falls;
-        runs that are shorter than their schedule for another reason, as a trial or a run that stops
-        early; schedulers that restart by design, and those that are told the epoch. A note for a
-        cosine that climbs again for no such reason.
-    Misses: functions that know several lengths or none; a step_size, most milestones and warmups;
-        epochs of data that no DataLoader serves.
+    Allows: 5 % (limit) between those numbers; functions after whose number the rate still changes,
+        and does not climb again as said; runs that are shorter than their schedule for another
+        reason, as a trial or a run that stops early; schedulers that restart by design, and those
+        that are told the epoch. A note for a cosine that climbs again for no such reason.
+    Misses: functions that know several lengths or none, and those that climb again from above that
+        tenth; a step_size, most milestones and warmups; epochs of data that no DataLoader serves.
     Why: a schedule in steps that is advanced by the epoch never leaves its warmup; the reverse is
         over in the first minutes, and a cosine then climbs back to its peak again and again.
     Source: pytorch/pytorch issue 65417; Lightning-AI/pytorch-lightning issue 1476;

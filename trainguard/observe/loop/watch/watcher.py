@@ -108,8 +108,7 @@ def shielded(method: F) -> F:
         """Call the method; None where it fails, is switched off, or is another thread's."""
         if not watcher.recorder.thread.hears():
             return None
-        call = partial(method, **named) if named else method
-        return watcher.recorder.faults.call(watcher, call, watcher, *args)
+        return _call(watcher, method, args, named)
 
     return wrapper  # type: ignore[return-value]
 
@@ -120,9 +119,15 @@ def shielded_anywhere(method: F) -> F:
     @wraps(method)
     def wrapper(watcher: Watcher, *args: Any, **named: Any) -> Any:
         """Call the method; None where it fails, or is switched off."""
-        return watcher.recorder.faults.call(watcher, partial(method, **named), watcher, *args)
+        return _call(watcher, method, args, named)
 
     return wrapper  # type: ignore[return-value]
+
+
+def _call(watcher: Watcher, method: Callable[..., Any], args: Any, named: dict[str, Any]) -> Any:
+    """Return what a method of a watcher does; None where it fails, or is switched off."""
+    call = partial(method, **named) if named else method
+    return watcher.recorder.faults.call(watcher, call, watcher, *args)
 
 
 def now_and_then(method: F) -> F:
