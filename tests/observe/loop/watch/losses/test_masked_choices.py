@@ -11,17 +11,18 @@ from trainguard.observe.loop.watch.losses.masked_choices import MaskedChoices
 SAME = torch.arange(8)[:, None] % 3 == torch.arange(8) % 3
 
 
-def choices(choose, steps: int = 4) -> tuple[list[Probe], bool]:
+def choices(choose, steps: int = 4, parts: int = 1) -> tuple[list[Probe], bool]:
     """Train on a choice of the distances of eight codes; return what is told, and whether asked."""
     torch.manual_seed(0)
     net = nn.Linear(6, 4)
     with Recorder("x", probe=False) as recorder:
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
         for step in range(steps):
-            codes = net(torch.randn(8, 6))
-            distances = (codes[:, None] - codes).square().sum(2) + 0.1
             optimizer.zero_grad()
-            (codes.square().mean() + choose(distances, step)).backward()
+            for _ in range(parts):
+                codes = net(torch.randn(8, 6))
+                distances = (codes[:, None] - codes).square().sum(2) + 0.1
+                (codes.square().mean() + choose(distances, step)).backward()
             optimizer.step()
         looked = "choice" in recorder.watcher(MaskedChoices).looked
     assert "faults" not in recorder.trace.conditions
@@ -60,6 +61,23 @@ def test_masked_entries_alone(choose, label) -> None:
 def test_entries_that_the_mask_leaves(choose) -> None:
     """In all rows, or in some, or in one look."""
     assert choices(choose) == ([], True)
+
+
+def test_tables_apart() -> None:
+    """A table that is well hides none of the same shape that is not."""
+
+    def choose(distances: torch.Tensor, _: int) -> torch.Tensor:
+        """Return the least of a table above nothing, and of one that is mostly below."""
+        well, ill = (distances - 9) * SAME, distances * SAME
+        return ill.min(1).values.mean() + well.min(1).values.mean()
+
+    (probe,), _ = choices(choose)
+    assert (probe.label, probe.measured) == ("the least entries of (N, M)", 3)
+
+
+def test_parts_of_a_step() -> None:
+    """Three micro-batches of one step are one look."""
+    assert choices(lambda d, _: (d * ~SAME).min(1)[0].mean(), steps=2, parts=3) == ([], True)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Watches the least and greatest entries of masked tables: whether the mask leaves them at all."""
 
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,10 +25,11 @@ _CHOICES = {"MaxBackward": "greatest", "MinBackward": "least"}
 
 @dataclass(slots=True)
 class _Choice:
-    """In how many looks entries were chosen, and in how many of them masked ones alone."""
+    """In how many steps entries were chosen, and in how many of them masked ones alone."""
 
     source: str
     step: int
+    last: int = -1  # the step that was looked at last: its other micro-batches are no more evidence
     looks: int = 0
     masked: int = 0
 
@@ -43,22 +45,25 @@ class MaskedChoices(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._choices: dict[str, _Choice] = {}
+        self._choices: dict[tuple[str, int], _Choice] = {}  # by label, and which of its tables
 
     @now_and_then
     def before_backward(self, loss: torch.Tensor) -> None:
         """Compare what is chosen of tables below the loss with the masks that they are times."""
         if loss.grad_fn is None or self.recorder.age not in _STEPS:
             return
+        tables: Counter[str] = Counter()
         for node in autograd_graph.below(loss.grad_fn, _MOST_NODES):
             mask = _find_mask(node)
             places = None if mask is None else saved(node, "indices")
             if mask is not None and places is not None:  # hooks of the user's may have packed them
-                self._look(node, mask, places)
+                label = _name(node, mask)
+                tables[label] += 1
+                self._look(node, mask, places, (label, tables[label]))
 
     def finish(self) -> Iterable[Event]:
         """Return what was masked in every look."""
-        for label, choice in self._choices.items():
+        for (label, _), choice in self._choices.items():
             if choice.masked == choice.looks >= _FEW:
                 yield Probe(
                     probe="choice",
@@ -69,7 +74,9 @@ class MaskedChoices(Watcher):
                     source=choice.source,
                 )
 
-    def _look(self, node: Node, mask: torch.Tensor, places: torch.Tensor) -> None:
+    def _look(
+        self, node: Node, mask: torch.Tensor, places: torch.Tensor, table: tuple[str, int]
+    ) -> None:
         """Say whether the chosen entry of each row is one that the mask takes away."""
         axis = signed(node._saved_dim) % mask.dim()  # noqa: SLF001 torch names it so
         places = places if node._saved_keepdim else places.unsqueeze(axis)  # noqa: SLF001
@@ -79,11 +86,19 @@ class MaskedChoices(Watcher):
         if int(both.sum()) < _LEAST_ROWS:
             return
         self.looked.add("choice")
-        sizes = ", ".join("N" if place != axis else "M" for place in range(mask.dim()))
-        label = f"the {_CHOICES[kind_of(node)]} entries of ({sizes})"
-        choice = self._choices.setdefault(label, _Choice(caller(), self.recorder.steps))
-        choice.looks += 1
-        choice.masked += not bool((left & both).any())
+        step = self.recorder.steps
+        choice = self._choices.setdefault(table, _Choice(caller(), step))
+        if choice.last != step:
+            choice.last = step
+            choice.looks += 1
+            choice.masked += not bool((left & both).any())
+
+
+def _name(node: Node, mask: torch.Tensor) -> str:
+    """Return which entries are chosen, and along which axis: "the least entries of (N, M)"."""
+    axis = signed(node._saved_dim) % mask.dim()  # noqa: SLF001 torch names it so
+    sizes = ", ".join("N" if place != axis else "M" for place in range(mask.dim()))
+    return f"the {_CHOICES[kind_of(node)]} entries of ({sizes})"
 
 
 def _find_mask(node: Node) -> torch.Tensor | None:
