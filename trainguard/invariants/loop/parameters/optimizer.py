@@ -247,18 +247,22 @@ def low_rank_products_can_learn(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop", evidence=has_probe("borrowed", "no two optimizers stepped"))
+@invariant(
+    "loop",
+    evidence=has_probe("borrowed", "no two optimizers stepped, and nothing was stepped by hand"),
+)
 def adapted_weights_are_copies(trace: Trace[Event]) -> Iterator[Finding]:
     """
     What is adapted for an evaluation is a copy of the weights.
 
     Judges: optimizers made for tensors that lie in the memory of parameters that another optimizer
-        trains, where evaluations come between that one's steps: whether it goes on from what they
-        have left, 2 times (limit) or more. Broken where two or more of them, made anew, step
-        between two of its steps; else a note, since a layer may be solved for so on purpose.
-    Allows: copies; what is put back; optimizers that go on for the whole run; those that hold the
-        parameters themselves; steps without an evaluation.
-    Misses: steps by hand; most steps after the 96th of the optimizer that trains.
+        trains, and such leaves that are stepped by hand along `torch.autograd.grad`, where
+        evaluations come between that one's steps: whether it goes on from what they have left,
+        2 times (limit) or more. Broken where two or more of them, made anew, step between two of
+        its steps; else a note, since a layer may be solved for so on purpose.
+    Allows: copies; what is put back; optimizers and leaves that go on for the whole run; those that
+        hold the parameters themselves; steps without an evaluation.
+    Misses: steps by hand along `.grad`; most steps after the 96th of the optimizer that trains.
     Why: `detach()` and `data` return the live memory: what is adapted to tasks of validation trains
         the model on them, at a rate of its own, and each task begins where the last one ended.
     Source: documentation of torch.Tensor.detach ("shares the same storage").

@@ -1,36 +1,58 @@
-"""Watches optimizers of tensors whose memory is that of another optimizer's parameters."""
+"""Watches what steps, or is stepped by hand, in the memory of an optimizer's parameters."""
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
 
 import torch
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
-from trainguard.observe.loop.watch.watcher import Columns, Watcher
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.local_values import local_values, start_of
+from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.user_line import caller
 
 _SAMPLED = 8  # parameters that are looked at, and elements of each
 _MOST = 512  # optimizers that are looked at
+_MOST_CALLS = 64  # of torch.autograd.grad, between two steps of the optimizer whose memory it is
+
+
+@dataclass(slots=True, eq=False)
+class _Hand:
+    """A leaf that is stepped by hand, and the line that computed its gradient first."""
+
+    leaf: "weakref.ref[torch.Tensor]"
+    source: str
 
 
 @dataclass(slots=True)
 class _Borrowing:
     """
-    What optimizers that hold another one's memory have done since that one's last step.
+    What has been done in an optimizer's memory, by others, since its last step.
 
-    lent: some of its parameters. borrowers: each of those optimizers. was, left: elements of what
-    is lent, before their first step and after their last. anew: whether each was made since.
+    lent: some of its parameters. borrowers: the optimizers, and the leaves, that are stepped there.
+    was, left: elements of what is lent, before their first step and after the last one seen.
+    anew: whether each was made since. calls: how many gradients were computed for steps by hand.
     """
 
     lent: "list[weakref.ref[torch.Tensor]]"
     was: list[torch.Tensor]
-    borrowers: list[Window] = field(default_factory=list)
+    borrowers: list[Window | _Hand] = field(default_factory=list)
     left: list[torch.Tensor] = field(default_factory=list)
     anew: bool = True
+    calls: int = 0
+
+    def stays(self) -> bool:
+        """Say whether what was done is still there."""
+        now = _sample(self.lent)
+        if _are_equal(now, self.was):
+            return False
+        moved = self.calls > 0 and not _are_equal(self.left, self.was)
+        return moved or _are_equal(now, self.left)  # the last step by hand was not seen
 
 
 @dataclass(slots=True)
@@ -50,7 +72,8 @@ class BorrowedMemory(Watcher):
     The Probe event "borrowed": steps from what optimizers made for an evaluation have left.
 
     These hold tensors of their own, as `detach()` returns them, in the memory of parameters that
-    another optimizer trains. What is put back before its next step does not count.
+    another optimizer trains; or the leaves of such a kind, whose gradients `torch.autograd.grad`
+    computes, are stepped by hand. What is put back before its next step does not count.
     """
 
     makes = ("Probe:borrowed",)
@@ -58,10 +81,15 @@ class BorrowedMemory(Watcher):
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._met = 0
+        self._hands: list[_Hand] = []  # the leaves that were met
         # By the id of the window that borrows: of whom, and what.
         self._owners: dict[int, tuple[Window, list[weakref.ref[torch.Tensor]]]] = {}
         self._pending: dict[int, _Borrowing] = {}  # by the id of the owner
         self._found: dict[tuple[int, str], _Found] = {}
+
+    def install(self, patches: Patches) -> None:
+        """Learn of gradients that are computed for steps by hand."""
+        patches.replace(torch.autograd, "grad", self._computing)
 
     def before_step(self, window: Window) -> Columns:
         """Look whose memory a new optimizer has, and what was left in that of an old one."""
@@ -113,12 +141,56 @@ class BorrowedMemory(Watcher):
                 self._owners[id(window)] = other, [weakref.ref(p) for p in lent[:_SAMPLED]]
                 return
 
+    def _computing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a `torch.autograd.grad` that looks in whose memory the leaves are."""
+
+        @wraps(original)
+        def wrapper(outputs: Any, inputs: Any, *args: Any, **named: Any) -> Any:
+            """Do what the original does."""
+            if isinstance(inputs, tuple | list):
+                self._see(inputs)
+            return original(outputs, inputs, *args, **named)
+
+        return wrapper
+
+    @shielded
+    def _see(self, inputs: "tuple[Any, ...] | list[Any]") -> None:
+        """Look for an optimizer in whose memory a leaf lies that it does not hold."""
+        leaf = inputs[0] if inputs and isinstance(inputs[0], torch.Tensor) else None
+        asleep = not self.recorder.patches.watching  # it would not be known what was evaluated
+        if asleep or leaf is None or not leaf.is_leaf or not leaf.numel():
+            return
+        for owner in [w for w in self.recorder.windows if w.index and w.optimizer]:
+            if owner.is_gone or any(p is leaf for p in owner.parameters):
+                continue
+            self.looked.add("borrowed")
+            place = start_of(leaf)
+            lent = [p for p in owner.parameters if start_of(p) == place and p.shape == leaf.shape]
+            if lent:
+                self._lend(owner, leaf, lent)
+                return
+
+    def _lend(self, owner: Window, leaf: torch.Tensor, lent: list[torch.Tensor]) -> None:
+        """Take down that a leaf in an optimizer's memory is about to get a gradient."""
+        pending = self._pending.get(id(owner))
+        if pending is None:
+            refs = [weakref.ref(p) for p in lent]
+            pending = self._pending[id(owner)] = _Borrowing(refs, _sample(refs))
+        pending.calls += 1
+        if pending.calls > _MOST_CALLS:
+            return
+        pending.left = _sample(pending.lent)
+        hand = next((hand for hand in self._hands if hand.leaf() is leaf), None)
+        pending.anew &= hand is None or hand in pending.borrowers
+        if hand is None:
+            hand = _Hand(weakref.ref(leaf), caller())
+            self._hands.append(hand)
+            pending.borrowers.append(hand)
+
     def _judge(self, owner: Window, left: _Borrowing) -> None:
         """Count a step that is about to be made from what borrowers left."""
-        now = _sample(left.lent)
-        stays = _are_equal(now, left.left) and not _are_equal(now, left.was)
         lent = left.lent[0]()
-        if not stays or not left.anew or lent is None:
+        if not left.anew or lent is None or not left.stays():
             return
         source, name = left.borrowers[-1].source, self.recorder.names.parameter(lent)
         new = _Found(name, source, self.recorder.steps)
