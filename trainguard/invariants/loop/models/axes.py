@@ -87,11 +87,12 @@ def states_are_read_at_tokens(trace: Trace[Event]) -> Iterator[Finding]:
 @invariant("loop", evidence=has_probe("cosines", "no loss was over products of two tables"))
 def similarities_are_of_unit_rows(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    Embeddings that are compared are normalised each by itself, and not over the batch.
+    Embeddings that are compared are normalised each by itself, not over the batch or the views.
 
     Judges: products of two tables that were both made in the step, (N, K) and (K, M), on the CPU,
         in the graph of a loss: those whose columns have norms of one over the samples, on both
-        sides, while the rows that are multiplied have not. In two steps or more.
+        sides, while the rows that are multiplied have not; and two of (N, K) whose squares add up
+        to one in each place, as those of (N, 2, K) do after normalize(x). In two steps or more.
     Allows: products over the samples, as of redundancy reduction; columns at right angles; tables
         of fewer than 8 rows, or as many as columns.
     Misses: products of batches of tables; one side alone; other norms.
@@ -102,13 +103,18 @@ def similarities_are_of_unit_rows(trace: Trace[Event]) -> Iterator[Finding]:
     """
     for probe in events(trace, Probe):
         if probe.probe == "cosines" and probe.measured >= _LEAST:
+            views = probe.label.startswith("two views")
+            over = "views" if views else "batch"
             yield Finding(
-                f"the embeddings that `{trace.subject}` compares are normalised over the batch",
-                "embeddings of shape " + probe.label,
+                f"the embeddings that `{trace.subject}` compares are normalised over the {over}",
+                "embeddings: " + probe.label if views else "embeddings of shape " + probe.label,
                 portion(probe.measured, probe.reference, "steps")
-                + " have columns of unit norm, and rows of another",
+                + (" have pairs of numbers" if views else " have columns")
+                + " of unit norm, and rows of another",
                 "rows of unit norm",
-                why="normalize over the features, dim=1 or dim=-1, and not over the samples",
+                why="normalize over the features, dim=-1: the default is dim=1"
+                if views
+                else "normalize over the features, dim=1 or dim=-1, and not over the samples",
                 event=probe,
             )
 

@@ -76,6 +76,39 @@ def test_pairs_on_purpose_are_not(name: str) -> None:
     assert probes(SOUND[name]) == []
 
 
+CHOSEN = {
+    "squares": lambda q, a, y: ((q.gather(1, a) - y) ** 2).mean(),
+    "scaled": lambda q, a, y: (y - 0.5 * q.gather(1, a)).abs().mean(),
+}
+CHOSEN_WELL = {
+    "same": lambda q, a, y: ((q.gather(1, a).squeeze(1) - y) ** 2).mean(),
+    "unsqueezed": lambda q, a, y: ((q.gather(1, a) - y[:, None]) ** 2).mean(),
+    "margins": lambda q, a, _: (1 - (q.gather(1, a) - q)).relu().mean(),
+    "of the batch": lambda q, a, y: (q.gather(1, a) - (q @ q.T + y)).relu().mean(),
+    "on purpose": lambda q, a, y: (q.gather(1, a).squeeze(1)[:, None] - y[None]).abs().mean(),
+    "of all": lambda q, _, y: ((q.square().sum(1, keepdim=True) - y) ** 2).mean(),
+}
+
+
+@pytest.mark.parametrize("name", [*CHOSEN, *CHOSEN_WELL])
+def test_chosen_values_against_all_targets(name: str) -> None:
+    """One value of each row, (N, 1), against (N,): as DQN has it; not where all of it learns."""
+    torch.manual_seed(0)
+    net = torch.nn.Linear(4, 3)
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
+        for _ in range(3):
+            optimizer.zero_grad()
+            action = torch.randint(0, 3, (16, 1))
+            loss = (CHOSEN | CHOSEN_WELL)[name](net(torch.randn(16, 4)), action, torch.randn(16))
+            loss.backward()
+            optimizer.step()
+    told = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "broadcast"]
+    assert [(e.measured, e.reference, e.label) for e in told] == (
+        [(256.0, 16.0, "Linear")] if name in CHOSEN else []
+    )
+
+
 def test_one_sample_is_no_table() -> None:
     """With a single sample nothing is compared with anything else."""
     assert probes(TABLES["squares"], size=1) == []

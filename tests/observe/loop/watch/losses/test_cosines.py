@@ -8,7 +8,17 @@ from torch.nn.functional import normalize
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.recorder import Recorder
 
+
+def views(a: torch.Tensor, b: torch.Tensor, axis: int) -> torch.Tensor:
+    """Return the similarities of two views that were normalised together."""
+    both = normalize(torch.stack([a, b], dim=1), dim=axis)
+    return both[:, 0] @ both[:, 1].T
+
+
 WAYS = {
+    "views": lambda a, b: views(a, b, 1),
+    "views of features": lambda a, b: views(a, b, 2),
+    "angles": lambda a, b: a.cos() @ a.sin().T + 0 * b.sum(),
     "batch": lambda a, b: normalize(a, dim=0) @ normalize(b, dim=0).T,
     "einsum": lambda a, b: torch.einsum("nk,mk->nm", normalize(a, dim=0), normalize(b, dim=0)),
     "by hand": lambda a, b: (a / a.norm(dim=0)) @ (a / a.norm(dim=0)).T + 0 * b.sum(),
@@ -34,7 +44,9 @@ def test_what_is_normalised(way) -> None:
             optimizer.step()
     probes = [event for event in recorder.trace if isinstance(event, Probe)]
     found = [probe.label for probe in probes if probe.probe == "cosines"]
-    assert found == (["(12,4)"] if way in ("batch", "einsum", "by hand") else [])
+    told = {"batch": "(12,4)", "einsum": "(12,4)", "by hand": "(12,4)"}
+    told["views"] = "two views of (12,4)"
+    assert found == ([told[way]] if way in told else [])
 
 
 def test_after_another_training() -> None:

@@ -1,6 +1,6 @@
 """Watches for losses, written by hand, that compare or weigh every output with every sample's."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from math import prod
 from typing import Any
 
@@ -17,6 +17,7 @@ from trainguard.observe.tools.user_line import caller
 
 _STEPS = 8
 _NEAR = 12  # nodes from the loss
+_STEPS_ON = 4  # nodes between a choice and what it is compared with
 _REDUCTIONS = {"MeanBackward", "SumBackward"}
 _ELEMENTWISE = {
     "AbsBackward",
@@ -52,7 +53,8 @@ class BroadcastLosses(Watcher):
 
     A mean or sum over N x N elements is one of pairs where a difference below it has N elements of
     the model's output on one side, nothing that learns on the other, and nobody asked for a table
-    by adding a dimension. Differences in which both sides learn are rankings.
+    by adding a dimension. Differences in which both sides learn are rankings. N elements may be
+    chosen too, one for each of N samples, as the values of actions are by `gather`.
 
     And "weighed crosswise": such a mean of the term of each sample (N) times constants of (N, 1),
     or times a table of N x N that is made of one or two vectors, as `rewards - values` is.
@@ -82,16 +84,17 @@ class BroadcastLosses(Watcher):
         if not self._outputs or self._found or loss.grad_fn is None:
             return
         try:
-            count, weighed = _pairs(loss, set(self._outputs)), _weighed(loss, set(self._batches))
+            count = _pairs(loss, self._outputs) or _pairs(loss, self._batches, _is_chosen)
+            weighed = _weighed(loss, set(self._batches))
             self.looked.add("broadcast")
         except Exception:  # noqa: BLE001 not every version of torch tells the same of its graph
             return
         if count or weighed:
             name, size = ("weighed crosswise", weighed) if weighed else ("broadcast", count)
-            label = (self._batches if weighed else self._outputs)[size]
+            names = {**self._batches, **({} if weighed else self._outputs)}
             step, source = self.recorder.steps, caller()
             self._found[source] = make_probe(
-                name, size * size, size, step=step, label=label, source=source
+                name, size * size, size, step=step, label=names[size], source=source
             )
 
     @now_and_then
@@ -106,13 +109,36 @@ class BroadcastLosses(Watcher):
         return self._found.values()
 
 
-def _pairs(loss: torch.Tensor, counts: set[int]) -> int:
+def _is_any(_: autograd_graph.Node) -> bool:
+    """Say of any difference that it may be one of outputs and targets."""
+    return True
+
+
+def _is_chosen(difference: autograd_graph.Node) -> bool:
+    """Say whether all that learns in a difference was gathered of a table, one of each row."""
+    node = difference
+    for _ in range(_STEPS_ON):
+        live = _learning(node)
+        if len(live) != 1:
+            return False
+        node = live[0][0]
+        kind = autograd_graph.kind_of(node)
+        if kind == "GatherBackward" or kind not in _ELEMENTWISE:
+            return kind == "GatherBackward"
+    return False
+
+
+def _pairs(
+    loss: torch.Tensor,
+    counts: Collection[int],
+    may_be: Callable[[autograd_graph.Node], bool] = _is_any,
+) -> int:
     """Return the number of outputs that are compared with all targets in a loss, 0 if none are."""
     near = list(autograd_graph.below(loss.grad_fn, _NEAR))
     for node in near:
         shape = autograd_graph.sizes(node) if autograd_graph.kind_of(node) in _REDUCTIONS else ()
         square = len(shape) == 2 and shape[0] == shape[1] and shape[0] in counts
-        if square and _compares(loss, node, shape[0], _NEAR):
+        if square and _compares(loss, node, shape[0], _NEAR, may_be):
             return 0 if any(_ranks(loss, each, shape[0]) for each in near) else shape[0]
     return 0
 
@@ -129,21 +155,27 @@ def _ranks(loss: torch.Tensor, node: autograd_graph.Node, count: int) -> bool:
     return all(prod(autograd_graph.shape_after(loss, *each)) == count for each in live)
 
 
-def _compares(loss: torch.Tensor, node: autograd_graph.Node, count: int, depth: int) -> bool:
+def _compares(
+    loss: torch.Tensor,
+    node: autograd_graph.Node,
+    count: int,
+    depth: int,
+    may_be: Callable[[autograd_graph.Node], bool],
+) -> bool:
     """Say whether something is made of differences of so many outputs from something constant."""
     live, kind = _learning(node), autograd_graph.kind_of(node)
     if kind in _DIFFERENCES:
         before, output = live[0]
-        meant = autograd_graph.kind_of(before) in _ON_PURPOSE
+        meant = autograd_graph.kind_of(before) in _ON_PURPOSE or not may_be(node)
         return not meant and prod(autograd_graph.shape_after(loss, before, output)) == count
     if kind in _JOINTS and len(live) > 1 and depth:
         # The other part may have a number for each output: what is said of how sure it is.
-        tables = [_compares(loss, before, count, depth - 1) for before, _ in live]
+        tables = [_compares(loss, before, count, depth - 1, may_be) for before, _ in live]
         each = [prod(autograd_graph.shape_after(loss, *other)) == count for other in live]
         return any(tables) and all(map(max, tables, each))
     if kind not in _ELEMENTWISE or not live or not depth:
         return False
-    return all(_compares(loss, before, count, depth - 1) for before, _ in live)
+    return all(_compares(loss, before, count, depth - 1, may_be) for before, _ in live)
 
 
 def _weighed(loss: torch.Tensor, counts: set[int]) -> int:

@@ -18,10 +18,19 @@ _LARGEST = 2**20  # elements of what is multiplied
 _FEWEST = 8  # samples: a norm of fewer may be one by chance
 _ONE = 1e-3  # that a norm differs from one at most
 _PRODUCTS = {"MmBackward", "BmmBackward"}
+_VIEWS = {
+    *autograd_graph.SAME,
+    *("ExpandBackward", "SelectBackward", "SliceBackward", "SplitBackward", "TBackward"),
+    *("UnbindBackward", "IndexBackward"),
+}
 
 
 class Cosines(Watcher):
-    """The Probe event "cosines": products of two tables, each normalised over the other axis."""
+    """
+    The Probe event "cosines": products of two tables, each normalised over the other axis.
+
+    Or of two views of (N, K) that were normalised together, element by element.
+    """
 
     makes = ("Probe:cosines",)
 
@@ -69,16 +78,41 @@ def _is_of_two(node: Node) -> bool:
 
 
 def _wrong_shape(node: Node) -> str:
-    """Return the shape of (N, K) where it and (K, M) have norms of one over N and M, not over K."""
+    """
+    Return the shape of (N, K) where it and (K, M) have norms of one over N and M, not over K.
+
+    Or "two views of (N,K)" where the two have such norms together, as (N, 2, K) along its middle.
+    """
     with suppress(RuntimeError):  # what was changed since cannot be read
         first, second = (autograd_graph.saved(node, name) for name in ("self", "mat2"))
         if first is None or second is None or first.numel() > _LARGEST:
             return ""
         if first.dim() == 3 and len(first) == len(second) == 1:  # as einsum makes them
             first, second = first[0], second[0]
-        if first.dim() == 2 and all(map(_is_of_the_batch, (first, second.mT))):
-            return f"({first.shape[0]},{first.shape[1]})"
+        if first.dim() != 2:
+            return ""
+        shape = f"({first.shape[0]},{first.shape[1]})"
+        if all(map(_is_of_the_batch, (first, second.mT))):
+            return shape
+        if _are_of_each_other(first, second.mT) and all(map(_is_quotient, node.next_functions)):
+            return f"two views of {shape}"
     return ""
+
+
+def _are_of_each_other(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Say whether the squares of two tables add up to one in each place."""
+    if first.shape != second.shape or first.shape[0] < _FEWEST or not first.is_floating_point():
+        return False
+    total = first.float().square() + second.float().square()
+    return first.shape[1] > 2 and float((total - 1).abs().max()) <= _ONE
+
+
+def _is_quotient(edge: tuple[Node | None, int]) -> bool:
+    """Say whether something is a part of a quotient, as sines and cosines of an angle are not."""
+    node = edge[0]
+    while node is not None and autograd_graph.kind_of(node) in _VIEWS:
+        node = node.next_functions[0][0]
+    return node is not None and autograd_graph.kind_of(node) == "DivBackward"
 
 
 def _is_of_the_batch(table: torch.Tensor) -> bool:
