@@ -318,7 +318,8 @@ class Probe(Event):
         (passes backward at a line that begin at a leaf, all of them; reference is how many passes
         reached an optimizer), "repeated" (passes over one input whose results are kept, and all the
         same), "acted" (batches with hardly any states, of all; step is before how many as many were
-        acted on), "agreement" (the mean cosine between samples; reference is the first of looks).
+        acted on), "agreement" (the mean cosine between samples; reference is the first of looks),
+        "noise mean" (the mean of noise that is predicted; reference is its deviation).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

@@ -14,6 +14,7 @@ from trainguard.invariants.loop.wording import count, courses, events, main_cour
 from trainguard.invariants.wording import number
 
 _LEAST = 3  # steps: the first ones may be odd
+_MEAN_OF_NOISE = 1.5  # deviations: the numbers of torch.rand have a mean of 1.73
 
 
 @invariant("loop", evidence=SERVED)
@@ -280,6 +281,32 @@ def noise_is_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
                 "above " + number(probe.reference) + ", which independent numbers may have",
                 why="perhaps other noise is drawn for the input: give"
                 f" `{probe.label}` to what makes it",
+                event=probe,
+            )
+
+
+@invariant("loop", evidence=has_probe("noise mean", "no noise was predicted"))
+def noise_has_no_mean(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Noise that a model is to take away is as often below nothing as above it.
+
+    Judges: steps in which the target of an error is a tensor that the script calls noise: its mean
+        over all of them, of 27,778 numbers or more. A note: noise may be like that on purpose.
+    Allows: a mean of 1.5 deviations: that of the numbers of torch.rand is 1.73, that of the size of
+        normal numbers 1.32.
+    Misses: noise without a name; uniform numbers around nothing.
+    Why: `rand` differs from `randn` by a letter: the model learns to take away a shift that is
+        never there where samples begin from normal noise, while its loss is lower than it would be.
+    Source: Ho et al. 2020, algorithm 1; documentation of torch.rand_like and torch.randn_like.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "noise mean" and abs(probe.measured) > _MEAN_OF_NOISE * probe.reference:
+            yield note(
+                f"the noise that the model of `{trace.subject}` is to predict has a mean",
+                f"`{probe.label}`, in {probe.step} of {probe.step} steps",
+                number(abs(probe.measured) / max(probe.reference, 1e-30), "deviations from zero"),
+                number(_MEAN_OF_NOISE, "deviations"),
+                why="perhaps it is drawn by rand, for randn",
                 event=probe,
             )
 

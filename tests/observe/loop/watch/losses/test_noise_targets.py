@@ -9,7 +9,7 @@ from trainguard.events.loop import Probe
 from trainguard.observe.loop.recorder import Recorder
 
 
-def found(loss_of, plain: int = 0) -> tuple[list[Probe], bool]:
+def found(loss_of, plain: int = 0, kind: str = "noise") -> tuple[list[Probe], bool]:
     """Train on noise, after plain steps; return what was found, and whether it was looked for."""
     torch.manual_seed(0)
     with Recorder("x") as recorder:
@@ -21,8 +21,8 @@ def found(loss_of, plain: int = 0) -> tuple[list[Probe], bool]:
             (net(x).square().mean() if step < plain else loss_of(net, x)).backward()
             optimizer.step()
     probes = (event for event in recorder.trace if isinstance(event, Probe))
-    looked = "noise" in recorder.trace.conditions["looked"]
-    return [probe for probe in probes if probe.probe == "noise"], looked
+    looked = kind in recorder.trace.conditions["looked"]
+    return [probe for probe in probes if probe.probe == kind], looked
 
 
 def other(net, x) -> torch.Tensor:
@@ -85,3 +85,19 @@ def test_noise_that_is_not_the_target(loss_of) -> None:
 def test_noise_that_comes_late(plain, expected) -> None:
     """It is waited for, but not in each pass of a run that has none."""
     assert found(other, plain)[1] == expected
+
+
+def uniform(net, x) -> torch.Tensor:
+    """Draw the noise by rand."""
+    noise = torch.rand_like(x)
+    return F.mse_loss(net(x + noise), noise)
+
+
+@pytest.mark.parametrize(
+    ("loss_of", "mean", "spread"), [(same, 0, 1), (other_scaled, 0, 1), (uniform, 0.5, 0.2887)]
+)
+def test_the_mean_of_noise(loss_of, mean: float, spread: float) -> None:
+    """It is told of all that is predicted, as it was drawn."""
+    (probe,), looked = found(loss_of, kind="noise mean")
+    assert looked
+    assert (probe.measured, probe.reference) == pytest.approx((mean, spread), abs=0.02)

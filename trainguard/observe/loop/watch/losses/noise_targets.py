@@ -1,4 +1,4 @@
-"""Watches models that are to tell the noise in their input: whether the input has it at all."""
+"""Watches models that are to tell the noise in their input: whether it is there, and its mean."""
 
 from collections.abc import Iterable, Iterator
 from math import sqrt
@@ -34,10 +34,11 @@ class NoiseTargets(Watcher):
     The Probe event "noise": noise that is predicted no better than by its mean.
 
     measured: how far it correlates with what the model is given; reference: five deviations of the
-    correlation that independent numbers would have.
+    correlation that independent numbers would have. And "noise mean": the mean of all noise that is
+    predicted, and its deviation.
     """
 
-    makes = ("Probe:noise",)
+    makes = ("Probe:noise", "Probe:noise mean")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -91,16 +92,19 @@ class NoiseTargets(Watcher):
         rows = to_host(self._rows)
         if not rows or not all(float(row[0]) for row in rows):
             return
-        self.looked.add("noise")
+        self.looked |= {"noise", "noise mean"}
         late = rows[-max(1, len(rows) // 4) :]
         lost = sum(float(row[1]) for row in late) / max(sum(float(row[2]) for row in late), 1e-30)
         sums = torch.stack(rows)[:, 3:].sum(0).reshape(_PARTS, 6)
         share = max(_share(*part.tolist()) for part in sums if part[0])
-        limit = _DEVIATIONS / sqrt(float(sums[0, 0]))
+        count, _, y, _, yy, _ = sums[0].tolist()
+        limit = _DEVIATIONS / sqrt(count)
+        told = {"step": len(rows), "label": self._name, "source": self._source}
+        if limit <= _UNSEEN:
+            spread = sqrt(max(yy / count - (y / count) ** 2, 0.0))
+            yield make_probe("noise mean", y / count, spread, **told)
         if lost >= _BEATEN and limit <= _UNSEEN:
-            yield make_probe(
-                "noise", share, limit, step=len(rows), label=self._name, source=self._source
-            )
+            yield make_probe("noise", share, limit, **told)
 
 
 def _find_parts(given: list[torch.Tensor], shape: torch.Size) -> Iterator[torch.Tensor]:
