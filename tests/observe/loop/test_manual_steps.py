@@ -168,8 +168,8 @@ def test_of_a_long_run_some_steps_are_recorded(train, monkeypatch: pytest.Monkey
     assert all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
     assert recorder.steps == 140
     steps = [event for event in recorder.trace if isinstance(event, Step)]
-    thirds = [step for step in range(24, 64) if step % 32 % 3 == 0]
-    assert [step.step for step in steps] == [*range(24), *thirds, *range(64, 140, 16)]
+    fifths = [step for step in range(24, 64) if step % 32 % 5 == 0]
+    assert [step.step for step in steps] == [*range(24), *fifths, *range(64, 140, 16)]
     early, late = steps[8:24], steps[24:]
     for column in ("trained", "order", "received"):
         assert {getattr(s, column, 0) for s in late} == {getattr(s, column, 0) for s in early}

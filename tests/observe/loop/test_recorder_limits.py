@@ -26,12 +26,12 @@ def record(train, *arguments, steps=None, **options) -> list[Step]:
 
 def test_a_long_run_is_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the first steps only some are recorded, and each says how many it stands for."""
-    monkeypatch.setattr(window, "DENSE", 64)
-    steps = record(plain, 1152)
-    thirds = [step for step in range(24, 64) if step % 32 % 3 == 0]
-    late = [*range(64, 1024, 16), 1024, 1088]
-    assert [step.step for step in steps] == [*range(24), *thirds, *late]
-    assert sum(step.span for step in steps) == 1152
+    monkeypatch.setattr(window, "DENSE", 80)
+    steps = record(plain, 1408)
+    fifths = [step for step in range(30, 80) if step % 32 % 5 == 0]
+    late = [*range(80, 1280, 16), 1280, 1344]
+    assert [step.step for step in steps] == [*range(30), *fifths, *late]
+    assert sum(step.span for step in steps) == 1408
 
 
 def test_what_is_not_finite_is_recorded_in_a_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def test_an_optimizer_that_never_steps_keeps_nothing_awake(
         plain(144)
         assert idle.param_groups
 
-    assert len(record(train)) == 24 + 14 + 5
+    assert len(record(train)) == 24 + 9 + 5
 
 
 class Checkpointed(nn.Sequential):

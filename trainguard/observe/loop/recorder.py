@@ -36,7 +36,7 @@ from trainguard.observe.loop.watch.gradients.scaling import Scaling
 from trainguard.observe.loop.watch.runs.conditions import Conditions
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, listeners
 from trainguard.observe.loop.watchers import watchers
-from trainguard.observe.loop.window import THIRD, Forward, Window, is_looked_at_closer
+from trainguard.observe.loop.window import FIFTH, Forward, Window, is_looked_at_closer
 from trainguard.observe.tools.module_names import ModuleNames
 from trainguard.observe.tools.patches import Patches, graphless
 from trainguard.observe.tools.user_line import caller
@@ -83,7 +83,7 @@ class Recorder:
         self.graphless: set[int] = set()  # of those called without a graph in a call with one
         self.calling = self.backward = False  # whether an outermost call or a backward is going on
         self.woken = False  # whether something is wrong in a step that would not be watched
-        self.times = 1  # how many steps this one stands for where a third of them is watched
+        self.times = 1  # how many steps this one stands for where a fifth of them is watched
         self.unheard = False  # whether nobody watched when what goes backward was computed
         self._evaluating = False  # whether all is seen for an evaluation alone
         self._evaluated = 0  # the step up to which evaluations have used up their share
@@ -393,8 +393,8 @@ class Recorder:
 
 
 def _count_alike(going: Sequence[Window]) -> int:
-    """Return how many steps one stands for where a third of them is watched; 1 before and after."""
+    """Return how many steps one stands for where a fifth of them is watched; 1 before and after."""
     stride = min((window.stride for window in going), default=1)
     # Steps by hand are listened to more often than they are watched.
     by_hand = any(window.optimizer is None for window in going)
-    return stride if stride <= THIRD and not by_hand else 1
+    return stride if stride <= FIFTH and not by_hand else 1

@@ -14,7 +14,7 @@ _BASE: Any = torch._C.TensorBase  # noqa: SLF001 no public name leads there
 gradient_of: Callable[[torch.Tensor], torch.Tensor | None] = _BASE.grad.__get__
 DENSE = 256  # steps of an optimizer that are watched densely; of later ones only some are
 EVERY = 3 / 8  # of them: all of these are watched. More cost half of a step of 1.6 ms in them
-THIRD = 3  # one in so many of the rest: what alternates comes in all its turns
+FIFTH = 5  # one in so many of the rest: odd, so that what alternates comes in all its turns
 _CLOSER = 32  # steps between two closer looks there, which are all watched
 _PAUSES, _BRIEF = 4, 64  # times the longest pause, and steps beyond: then an optimizer has stopped
 _MOST_LOSSES = 64
@@ -105,7 +105,7 @@ class Window:
         if self.index < EVERY * DENSE:
             return 1
         if self.index < DENSE:
-            return min(THIRD, _CLOSER - self.index % _CLOSER)
+            return min(FIFTH, _CLOSER - self.index % _CLOSER)
         return _apart(self.index)
 
     @property
@@ -239,7 +239,7 @@ def _is_watched(index: int) -> bool:
     """Say whether a step is recorded, by its number."""
     if index >= DENSE:
         return index % _apart(index) == 0
-    return index < EVERY * DENSE or index % _CLOSER % THIRD == 0
+    return index < EVERY * DENSE or index % _CLOSER % FIFTH == 0
 
 
 def _apart(index: int) -> int:
