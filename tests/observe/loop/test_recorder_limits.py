@@ -25,13 +25,17 @@ def record(train, *arguments, steps=None, **options) -> list[Step]:
 
 
 def test_a_long_run_is_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the first steps only some are recorded, and each says how many it stands for."""
-    monkeypatch.setattr(window, "DENSE", 80)
-    steps = record(plain, 1408)
-    fifths = [step for step in range(30, 80) if step % 32 % 5 == 0]
-    late = [*range(80, 1280, 16), 1280, 1344]
-    assert [step.step for step in steps] == [*range(30), *fifths, *late]
-    assert sum(step.span for step in steps) == 1408
+    """After the first steps only some are recorded."""
+    monkeypatch.setattr(window, "DENSE", 64)
+    steps = record(plain, 1152)
+    fifths = [step for step in range(24, 64) if step % 32 % 5 == 0]
+    late = [*range(64, 1024, 16), 1024, 1088]
+    assert [step.step for step in steps] == [*range(24), *fifths, *late]
+
+
+def test_recorded_steps_stand_for_all() -> None:
+    """Each says how many it stands for."""
+    assert sum(step.span for step in record(plain, 400)) == 400
 
 
 def test_what_is_not_finite_is_recorded_in_a_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
