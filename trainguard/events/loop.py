@@ -317,9 +317,8 @@ class Probe(Event):
         "itself" (calls of a loss function that compare what has no graph with itself), "leaf loss"
         (passes backward at a line that begin at a leaf, all of them; reference is how many passes
         reached an optimizer), "repeated" (passes over one input whose results are kept, and all the
-        same), "acted" (batches with hardly any states, of all; step is before how many as many were
-        acted on), "agreement" (the mean cosine between samples; reference is the first of looks),
-        "noise mean" (the mean of noise that is predicted; reference is its deviation).
+        same), "acted" (batches with few states, of all; step is before how many as many were acted
+        on), "agreement" (mean cosines, last and first), "noise mean" (that of noise; its spread).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 
