@@ -7,6 +7,7 @@ import sys
 import time
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -231,3 +232,13 @@ def members(session: int) -> list[int]:
         if int(parts[3]) == session and parts[0] not in "ZX":
             found.append(int(path.parent.name))
     return found
+
+
+def test_a_deputy_with_no_step_left() -> None:
+    """What is still open is not asked where no step of the plan is left; nothing raises."""
+    watcher = object.__new__(asking.Counterfactuals)
+    watcher._inquiry = SimpleNamespace(rounds=[], open=["a question"])
+    watcher._steps, watcher._until = [], 9
+    assert not watcher._asks_more()
+    watcher._steps = [4]
+    assert watcher._asks_more()

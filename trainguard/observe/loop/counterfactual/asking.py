@@ -215,7 +215,7 @@ class Counterfactuals(Watcher):
     def _asks_more(self) -> bool:
         """Say whether a deputy has more to ask, as far as it goes."""
         able = not self._inquiry.rounds or self._inquiry.rounds[-1].loss is not None
-        return bool(able and self._inquiry.open and self._steps[0] <= self._until)
+        return bool(able and self._inquiry.open and self._steps and self._steps[0] <= self._until)
 
     def _gather(self, patience: float = 0.0, wait: float = math.inf) -> None:
         """Take what the deputy has found, once deputies took so much processor time in all."""
