@@ -12,7 +12,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
 from trainguard.observe.loop.window import Window
-from trainguard.observe.tools.local_values import local_values, start_of
+from trainguard.observe.tools.local_values import is_transforming, local_values, start_of
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
@@ -143,11 +143,14 @@ class BorrowedMemory(Watcher):
 
     def _computing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return a `torch.autograd.grad` that looks in whose memory the leaves are."""
+        compiling = torch.compiler.is_compiling
 
         @wraps(original)
         def wrapper(outputs: Any, inputs: Any, *args: Any, **named: Any) -> Any:
             """Do what the original does."""
-            if isinstance(inputs, tuple | list):
+            away = compiling() or is_transforming()  # leaves have no memory there
+            live = self.recorder.patches.live  # else nobody would know of evaluations in between
+            if live and not away and isinstance(inputs, tuple | list):
                 self._see(inputs)
             return original(outputs, inputs, *args, **named)
 
@@ -157,8 +160,7 @@ class BorrowedMemory(Watcher):
     def _see(self, inputs: "tuple[Any, ...] | list[Any]") -> None:
         """Look for an optimizer in whose memory a leaf lies that it does not hold."""
         leaf = inputs[0] if inputs and isinstance(inputs[0], torch.Tensor) else None
-        asleep = not self.recorder.patches.watching  # it would not be known what was evaluated
-        if asleep or leaf is None or not leaf.is_leaf or not leaf.numel():
+        if leaf is None or not leaf.is_leaf or not leaf.numel():
             return
         for owner in [w for w in self.recorder.windows if w.index and w.optimizer]:
             if owner.is_gone or any(p is leaf for p in owner.parameters):
@@ -184,7 +186,7 @@ class BorrowedMemory(Watcher):
         pending.anew &= hand is None or hand in pending.borrowers
         if hand is None:
             hand = _Hand(weakref.ref(leaf), caller())
-            self._hands.append(hand)
+            self._hands = [*(each for each in self._hands if each.leaf() is not None), hand]
             pending.borrowers.append(hand)
 
     def _judge(self, owner: Window, left: _Borrowing) -> None:
