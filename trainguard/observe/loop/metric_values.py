@@ -19,11 +19,12 @@ Value = tuple[str, str, float]  # a metric, a way to compute it ("true" or a mis
 _MOST_CLASSES = 64
 
 
-def values_of(batches: Sequence[Batch]) -> Iterator[Value]:
+def values_of(batches: Sequence[Batch], *, logits: bool = False) -> Iterator[Value]:
     """
     Yield the metrics of an evaluation.
 
     The scores are (N,) or (N, classes) and the targets (N,) and integral; or both are of one shape.
+    logits: whether scores of both signs are logits for sure, and no fitted zeros and ones.
     """
     scores, targets = (np.concatenate(parts) for parts in zip(*batches, strict=True))
     if targets.dtype.kind in "iub" and scores.ndim == targets.ndim + 1 == 2:
@@ -31,7 +32,7 @@ def values_of(batches: Sequence[Batch]) -> Iterator[Value]:
     elif scores.shape == targets.shape:
         hard = bool(np.isin(targets, (0, 1)).all())
         if hard:
-            yield from _of_probabilities(batches, scores)
+            yield from _of_probabilities(batches, scores, logits)
         else:
             yield from _of_numbers(batches, scores, targets)
 
@@ -47,13 +48,42 @@ def _of_classes(batches: Sequence[Batch], scores: Array, targets: Array) -> Iter
         yield from _of_ranks([(own[:, 1] - own[:, 0], target) for own, target in batches], 0.0)
 
 
-def _of_probabilities(batches: Sequence[Batch], scores: Array) -> Iterator[Value]:
+def _of_probabilities(batches: Sequence[Batch], scores: Array, logits: bool) -> Iterator[Value]:
     """Yield metrics of the scores of one class, or of several that exclude no other."""
     flat = [(own.ravel(), target.ravel().astype(int)) for own, target in batches]
     are_probabilities = scores.min() >= 0 and scores.max() <= 1
     limit = 0.5 if are_probabilities else 0.0
-    yield from _of_decisions([((own > limit).astype(int), target) for own, target in flat], 2)
+    yield from _of_decisions(_decide(flat, limit), 2)
+    columns = [_by_column(own, target) for own, target in batches]
+    yield from _of_columns(columns, limit, "true")
+    if logits and not are_probabilities:
+        halves = _of_decisions(_decide(flat, 0.5), 2)
+        yield from ((name, "half", value) for name, way, value in halves if way == "true")
+        yield from _of_columns(columns, 0.5, "half")
     yield from _of_ranks(flat, limit)
+
+
+def _decide(batches: Sequence[Batch], limit: float) -> list[Batch]:
+    """Return what is decided by scores above a limit, beside the targets."""
+    return [((scores > limit).astype(int), target) for scores, target in batches]
+
+
+def _by_column(scores: Array, targets: Array) -> Batch:
+    """Return scores and targets of (N, classes)."""
+    return scores.reshape(len(scores), -1), targets.reshape(len(targets), -1).astype(int)
+
+
+def _of_columns(batches: Sequence[Batch], limit: float, way: str) -> Iterator[Value]:
+    """Yield precision, recall and F1 of several classes, as their means over classes."""
+    scores, targets = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    if not 1 < scores.shape[1] <= _MOST_CLASSES:
+        return
+    named = scores > limit
+    hits, said, came = (named & (targets == 1)).sum(0), named.sum(0), targets.sum(0)
+    for name, of in (("precision", said), ("recall", came), ("f1", (said + came) / 2)):
+        rates = hits / np.maximum(of, 0.5)
+        yield name, way, float(rates.mean())
+        yield name, way, float((rates * came).sum() / max(1, came.sum()))
 
 
 def _of_decisions(batches: Sequence[Batch], classes: int) -> Iterator[Value]:

@@ -94,6 +94,7 @@ from trainguard.observe.loop.watch.samples.labels import Labels
 from trainguard.observe.loop.watch.samples.own_scales import OwnScales
 from trainguard.observe.loop.watch.samples.sample_pairs import SamplePairs
 from trainguard.observe.loop.watch.samples.shared_rows import SharedRows
+from trainguard.observe.loop.watch.samples.shared_settings import SharedSettings
 from trainguard.observe.loop.watch.samples.split_rows import SplitRows
 from trainguard.observe.loop.watch.samples.stored_samples import StoredSamples
 from trainguard.observe.loop.watch.samples.worker_copies import WorkerCopies
@@ -168,6 +169,7 @@ _ALL: tuple[type[Watcher], ...] = (
     EpochOrders,
     WorkerCopies,
     StoredSamples,
+    SharedSettings,
     RandomNumbers,
     Replicas,
     Collectives,

@@ -87,6 +87,31 @@ def test_metrics_of_one_class() -> None:
     assert round((0.8 + 0) / 2, 4) in told["f1", "batches"]
 
 
+LABELS = np.array([[1, 0, 1], [0, 1, 1], [1, 1, 0], [0, 0, 1]])
+LOGITS = np.array([[0.3, -2, 3], [-1, 0.2, 0.4], [2, 0.1, -3], [-2, -1, 0.7]])
+
+
+def test_logits_against_a_half() -> None:
+    """Of probabilities, and of numbers fitted to zeros and ones, one half is the middle."""
+    told = ways(values_of([(LOGITS, LABELS)], logits=True))
+    assert told["recall", "true"] >= {1.0}
+    assert round(3 / 7, 4) in told["recall", "half"]  # of all labels at once
+    assert round((1 / 2 + 0 + 2 / 3) / 3, 4) in told["recall", "half"]  # the mean over classes
+    for scores, logits in ((LOGITS, False), (1 / (1 + np.exp(-LOGITS)), True)):
+        assert not any(
+            way == "half" for _, way in ways(values_of([(scores, LABELS)], logits=logits))
+        )
+
+
+def test_digits_are_few_enough_where_many_evaluations_agree() -> None:
+    """Three digits of a small number match something by chance, but not five times."""
+    values = (("f1", "true", 0.376), ("f1", "half", 0.22))
+    said = {"name": "val_f1", "values": values, "rounding": 5e-4}
+    assert judge(*[0.22] * 4, **said) == []
+    (found,) = judge(*[0.22] * 5, **said)
+    assert found.allowed == "0.376, of probabilities above 0.5"
+
+
 def test_metrics_of_numbers() -> None:
     """R2 and RMSE are of all numbers at once, and of each batch by mistake."""
     targets = np.array([[0.0], [2.0], [4.0], [6.0]])[:, 0]

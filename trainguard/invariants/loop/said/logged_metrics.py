@@ -19,6 +19,9 @@ _FEW = 2  # evaluations that agree on a mistake; one alone is a note
 _NEAR = 2e-4  # of the value: what float32 and another order of adding up change
 _FAR = 0.01  # of the truth: a mistake that is nearer to it makes no difference
 _COARSE = 0.002  # of the value: what is rounded more than that may be anything
+_COARSER = 0.008  # the same, where many evaluations agree
+_MANY = 5
+_TRUTH, _TRUTH_OF_LOGITS = ", of all samples at once", ", of probabilities above 0.5"
 _FAULTS = {
     "batches": (
         "is the mean of what was computed for each batch",
@@ -33,6 +36,10 @@ _FAULTS = {
         "give the targets where the function wants them: scikit-learn's take them first",
     ),
     "squared": ("is the mean square itself", "take its root"),
+    "half": (
+        "is that of logits above 0.5",
+        "compare torch.sigmoid(logits) with 0.5, which is the probability of a logit of 0",
+    ),
 }
 
 
@@ -44,10 +51,11 @@ def logged_metrics_are_true(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: numbers under such a name ("val_auc", "f1"), said after an evaluation of which outputs
         and targets are known from a loss function or a loader: all of them match a known mistake,
         none the truth, and both are 1 % apart. The mistakes: the mean of the metrics of single
-        batches; an AUC of decisions; outputs and targets exchanged; an RMSE without its root. In
-        one evaluation alone that is a note.
+        batches; an AUC of decisions; outputs and targets exchanged; an RMSE without its root;
+        logits held against 0.5. In one evaluation alone that is a note.
     Allows: each convention in use: of either class, macro, micro, weighted; over all columns or the
-        mean of them; ROC or precision and recall; 2e-4 (limit) of the value and what was rounded.
+        mean of them; ROC or precision and recall; 2e-4 (limit) of the value and what was rounded,
+        up to 0.2 % of it, or 0.8 % in 5 evaluations or more.
     Misses: metrics at k; targets that were scaled back; thresholds of one's own; outputs that are
         no single tensor; evaluations of more than a million numbers.
     Why: an AUC over 16 samples at a time is that of another question; models are chosen by it.
@@ -58,14 +66,18 @@ def logged_metrics_are_true(trace: Trace[Event]) -> Iterator[Finding]:
     series: dict[tuple[str, str], list[_SaidMetric]] = defaultdict(list)
     for said in events(trace, Logged):
         metric = metric_of(said.name)
-        if metric and said.rounding <= _COARSE * abs(said.value):
+        if metric and said.rounding <= _COARSER * abs(said.value):
             own = [m for m in measured if m.step == said.step and m.clock < said.clock]
             if own:
                 series[said.channel, said.name].append(_look(said, metric, own, near))
     for looks in series.values():
+        if len(looks) < _MANY:
+            looks = [look for look in looks if not look.is_coarse()]
         told = [look for look in looks if look.is_far()]
+        if not told or any(look.true for look in told):
+            continue
         alike = frozenset.intersection(*(look.faults for look in looks))
-        if told and alike and not any(look.true for look in told):
+        if alike:
             yield _finding(trace, looks, told[0], min(alike))
 
 
@@ -77,6 +89,10 @@ class _SaidMetric:
     truth: float
     true: bool
     faults: frozenset[str]
+
+    def is_coarse(self) -> bool:
+        """Say whether it was rounded so much that few evaluations may agree on it by chance."""
+        return self.said.rounding > _COARSE * abs(self.said.value)
 
     def is_far(self) -> bool:
         """Say whether it is so far from the truth that it makes a difference."""
@@ -109,7 +125,7 @@ def _finding(
         f"a metric that `{trace.subject}` logs {summary}",
         place_of_log(said.name, said.channel, said.step),
         number(said.value) + f" ({len(looks)} of {len(looks)} times)",
-        number(first.truth) + ", of all samples at once",
+        number(first.truth) + (_TRUTH if fault != "half" else _TRUTH_OF_LOGITS),
         why=why,
         rank=Rank.BROKEN if len(looks) >= _FEW else Rank.NOTE,
         event=said,

@@ -340,3 +340,36 @@ def stored_samples_stay(trace: Trace[Event]) -> Iterator[Finding]:
                 why="it works in place on a view of what is stored: copy the sample first",
                 event=probe,
             )
+
+
+@invariant("loop", evidence=has_probe("shared setting", "no part of a split was served"))
+def parts_keep_their_settings(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What is set for one part of a split leaves the other parts as they are.
+
+    Judges: parts of random_split, or of Subset, that share one data set, where a line such as
+        `val_set.dataset.transform = None` sets something of it and is what another part is served
+        with: which had it set by a line before, otherwise, or is trained on and had something else
+        there when it was split.
+    Allows: what is set of the data set by its own name, or the same for each part; what is set anew
+        before the part is served; statistics of the part that is trained on, set through that part.
+    Misses: the augmentation of a training set that comes to an evaluation which had none; lines in
+        other functions than those that make the loaders or serve them.
+    Why: a Subset holds indices and the data set itself, not a copy: the last line that sets a
+        transform sets it for all, so the training is not augmented, or the validation is.
+    Source: pytorch.org/docs/stable/data.html (Subset);
+        discuss.pytorch.org/t/apply-different-transform-to-train-and-validation/63580.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "shared setting":
+            name, part, value, own = probe.label.split("\n")
+            yield Finding(
+                f"what `{part}` sets of its data set holds for other parts in `{trace.subject}`",
+                f"{part}.dataset.{name}",
+                f"{value}, also where another part is served",
+                f"{own}, as that part has set it" if own else "what it was at the split",
+                why="the parts of a split share one data set: give each one of its own,"
+                " `Subset(Data(..., transform=...), part.indices)`",
+                event=probe,
+                source=probe.source,
+            )

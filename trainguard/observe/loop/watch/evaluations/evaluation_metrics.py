@@ -21,6 +21,7 @@ from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.patches import Patches
 
+LOGITS = "binary_cross_entropy_with_logits"
 _FIRST = 4  # evaluations that are kept though no metric was said yet
 _MOST = 64  # evaluations
 # Numbers that an evaluation predicts: the metrics of more are not computed. And of evaluations that
@@ -61,6 +62,7 @@ class EvaluationMetrics(Watcher):
         self._over: list[_Evaluation] = []
         self._found: list[Metrics] = []
         self._count = 0
+        self._logits = False  # whether there is a loss of logits, each of one class by itself
 
     def install(self, patches: Patches) -> None:
         """Ask to be told of the calls of loss functions."""
@@ -81,6 +83,7 @@ class EvaluationMetrics(Watcher):
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
     ) -> None:
         """Keep what a loss function is given without gradients."""
+        self._logits |= tally.function == LOGITS
         if not tally.evaluation or not isinstance(target, torch.Tensor):
             return
         own = self._evaluation(tally.source)
@@ -160,7 +163,8 @@ class EvaluationMetrics(Watcher):
     ) -> None:
         """Compute the metrics of an evaluation from its numbers."""
         alike = len({(scores.shape[1:], target.shape[1:]) for scores, target in batches}) == 1
-        values = (*(values_of(batches) if alike else ()), *perplexities(losses))
+        metrics = values_of(batches, logits=self._logits) if alike else ()
+        values = (*metrics, *perplexities(losses))
         if values:
             self._found.append(
                 Metrics(
