@@ -236,13 +236,14 @@ def evaluation_inputs_keep_their_scale(trace: Trace[Event]) -> Iterator[Finding]
     Judges: the first input of evaluations with a loss of torch, where its standard deviation is
         never that of any batch of the training, by a factor of 2: whether the loss falls by 30 %
         where a copy of the model gets the same input in the scale of the training, at the two
-        latest evaluations. A note where the factor is below 3 (limit), and where all columns of a
-        table have a mean of zero and a standard deviation of one in the first evaluation, and a
-        mean of zero in the training, though their rows are not the same.
+        latest evaluations. A note where the factor is below 3 (limit), and where the rows of the
+        first evaluation, others than those of the training, are scaled by their own numbers: a
+        mean of zero and a standard deviation of one in all columns, or channels, or of all numbers,
+        near those of the training; or columns of a table that all go from 0 to 1.
     Allows: runs with one evaluation in the scale of the training; inputs that are better as they
         are, as far from what is known they may lie.
-    Misses: another mean alone; other inputs than the first; evaluations without a loss, whose
-        loader does not serve pairs of an input and its target.
+    Misses: another mean alone; other inputs than the first; windows that overlap; evaluations
+        without a loss, whose loader does not serve pairs of an input and its target.
     Why: a normalisation that only the training has leaves a model among numbers it has never seen.
     Source: jchen42703/kits19-cnn issue 22; yu-changqian/TorchSeg issue 33.
     """
@@ -268,14 +269,27 @@ def evaluation_inputs_keep_their_scale(trace: Trace[Event]) -> Iterator[Finding]
         )
 
 
+_STANDARD = (
+    "standardised by their own mean",
+    "mean 0 and deviation 1 in each {}",
+    "mean and the deviation",
+)
+_SCALINGS = {
+    "range": ("scaled by their own range", "from 0 to 1 in each column", "least and the largest"),
+    "number": (_STANDARD[0], "mean 0 and deviation 1 of all numbers", _STANDARD[2]),
+}
+
+
 def _make_own_scale_note(trace: Trace[Event], probe: Probe) -> Finding:
-    """Return the note about inputs that are standardised by their own numbers."""
+    """Return the note about inputs that are scaled by their own numbers."""
+    name, by = probe.label.rsplit(" ", 1)
+    said, what, numbers = _SCALINGS.get(by, _STANDARD)
     return Finding(
-        f"inputs of evaluations of `{trace.subject}` are standardised by their own mean",
-        f"input of {probe.label}",
-        "mean 0 and deviation 1 in each column of " + integer(probe.measured, "rows"),
-        "what the mean and deviation of the training make of them",
-        why="keep the mean and the deviation of the training rows, or the scaler that was fitted"
+        f"inputs of evaluations of `{trace.subject}` are {said}",
+        f"input of {name}",
+        what.format(by) + " of " + integer(probe.measured, "rows"),
+        f"what the {numbers} of the training make of them",
+        why=f"keep the {numbers} of the training rows, or the scaler that was fitted"
         " to them, and use them here: transform(), not fit_transform()",
         rank=Rank.NOTE,
         event=probe,

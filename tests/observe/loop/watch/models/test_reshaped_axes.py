@@ -111,3 +111,39 @@ def test_inputs(name) -> None:
     probes = [event for event in recorder.trace if isinstance(event, Probe)]
     told = [probe.label.split()[0] for probe in probes if probe.probe == "reshaped"]
     assert told == ["input"] * wrong
+
+
+class Reads(nn.Module):
+    """A recurrent layer over a signal of (N, 5, 21)."""
+
+    def __init__(self, layer, view) -> None:
+        super().__init__()
+        self.layer, self.view = layer, view
+
+    def forward(self, x):
+        """Return the states of all places."""
+        return self.layer(self.view(x))[0]
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
+@pytest.mark.parametrize(
+    ("view", "batch_first", "wrong"),
+    [
+        (lambda x: x.reshape(-1, 21, 5), True, True),
+        (lambda x: x.reshape(-1, 21, 5).transpose(0, 1), False, True),
+        (lambda x: x.transpose(1, 2), True, False),
+        (lambda x: x.permute(2, 0, 1), False, False),
+    ],
+    ids=["reshaped", "time first", "moved", "permuted"],
+)
+def test_inputs_of_recurrent_layers(kind, view, batch_first, wrong) -> None:
+    """They are copied before they are used; what a model was given tells in which order."""
+    net = Reads(kind(5, 4, batch_first=batch_first), view)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with Recorder("x") as recorder:
+        for _ in range(2):
+            net(torch.randn(9, 5, 21)).square().sum().backward()
+            optimizer.step()
+    assert recorder.trace.conditions.get("faults", ()) == ()
+    labels = [e.label for e in recorder.trace if isinstance(e, Probe) and e.probe == "reshaped"]
+    assert labels == ["input (N,5,21) (N,21,5)"] * wrong

@@ -6,16 +6,20 @@ from math import prod
 from typing import Any
 
 import torch
+from torch import nn
 
 from trainguard.events.base import Event
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node
 from trainguard.observe.loop.watch.gradients.term_gradients import TermGradients
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
+from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.local_values import has_memory
 from trainguard.observe.tools.user_line import caller
 
 _STEPS = {0, 1, 2, 4, 8}  # that are looked at
 _MOST_NODES = 20000
+_LARGEST = 2**20  # elements of an input that is compared
 _THROUGH = 12  # nodes between a view and the layer that made its numbers
 _CONVOLUTIONS = {"ConvolutionBackward", "MkldnnConvolutionBackward", "SlowConv3DBackward"}
 _PRODUCTS = {"AddmmBackward", "MmBackward"}
@@ -53,17 +57,30 @@ class ReshapedAxes(Watcher):
         super().__init__(recorder)
         self._found: dict[tuple[str, str], _Reshape] = {}  # by the kind of probe, and its label
         self._steps = 0
+        self._whole: list[torch.Tensor] = []  # what the model was given, until it has learned of it
+
+    def forward(
+        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
+    ) -> None:
+        """Keep inputs that may be reshaped in the model, in the steps that are looked at."""
+        if forward.gradients and self.recorder.age in _STEPS:
+            self._whole = [given for given in self.recorder.given if _may_be_reshaped(given)]
 
     @now_and_then
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look at the views that a loss is made of."""
+        whole, self._whole = self._whole, []
         if loss.grad_fn is None or self.recorder.age not in _STEPS:
             return
         nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
         views = [node for node in nodes if autograd_graph.kind_of(node) in autograd_graph.VIEWS]
         given: list[str] = []
         if not self.recorder.watcher(TermGradients).noticed:  # to look is to unpack what is saved
-            given = [label for node in nodes if (label := _input_reshaped(node)) is not None]
+            saved = [(node, matrix) for node in nodes if (matrix := _saved_of(node)) is not None]
+            given = [label for one in saved if (label := _input_reshaped(*one)) is not None]
+            given += [
+                label for _, matrix in saved for one in whole if (label := _shear(matrix, one))
+            ]
         if len(nodes) >= _MOST_NODES or not (views or given):
             return
         self.looked.add("reshaped")
@@ -154,12 +171,8 @@ def exchanges(before: Shape, after: Shape, *, certain: bool) -> bool:
     return (heads and _are_apart(new[0], places)) or (maps and _are_apart(features, places))
 
 
-def _input_reshaped(node: Node) -> str | None:
-    """
-    Return the label of an input that a layer was given in the shape of exchanged axes.
-
-    Empty where it was viewed in another way, and None where a layer has no such input.
-    """
+def _saved_of(node: Node) -> torch.Tensor | None:
+    """Return the input of a layer that is no output of others, or None."""
     kind = autograd_graph.kind_of(node)
     if kind not in _OF_CHANNELS | _RECURRENT | _SAVED.keys():
         return None
@@ -167,8 +180,36 @@ def _input_reshaped(node: Node) -> str | None:
         given = autograd_graph.saved(node, _SAVED.get(kind, "input"))
     except RuntimeError:  # it was written since, or its graph is gone
         return None
-    if not isinstance(given, torch.Tensor) or given.requires_grad:
-        return None
+    return given if isinstance(given, torch.Tensor) and not given.requires_grad else None
+
+
+def _may_be_reshaped(given: torch.Tensor) -> bool:
+    """Say whether an input of a model has two axes beside that of the samples, and few numbers."""
+    plain = given.dim() == 3 and given.is_cpu and given.is_floating_point()
+    return plain and has_memory(given) and given.numel() <= _LARGEST and not given.requires_grad
+
+
+def _shear(given: torch.Tensor, whole: torch.Tensor) -> str:
+    """Return the label of (N, D, T) that a layer reads as (N, T, D) or (T, N, D), or nothing."""
+    before = tuple(whole.shape)
+    after = (before[0], before[2], before[1])
+    if given.dtype != whole.dtype or not exchanges(before, after, certain=False):
+        return ""
+    if given.shape[-1] != before[1] or given.numel() != whole.numel():
+        return ""
+    rows, sheared = given.reshape(-1, before[1]), whole.reshape(after)
+    orders = (sheared, sheared.transpose(0, 1))
+    found = any(torch.equal(rows, order.reshape(-1, before[1])) for order in orders)
+    return f"input {_describe(before, after)}" if found else ""
+
+
+def _input_reshaped(node: Node, given: torch.Tensor) -> str | None:
+    """
+    Return the label of an input that a layer was given in the shape of exchanged axes.
+
+    Empty where it was viewed in another way, and None where a layer has no such input.
+    """
+    kind = autograd_graph.kind_of(node)
     whole = given._base  # noqa: SLF001
     if whole is None or whole.dim() < 3:
         return None
