@@ -162,6 +162,7 @@ def _standing(trace: Trace[Event], parameters: Iterable[Parameter]) -> Iterator[
                 why=why,
                 rank=rank,
                 event=found[0],
+                source=_line_of_steps(trace),
             )
 
 
@@ -212,7 +213,13 @@ def _all_standing(trace: Trace[Event], parameters: Iterable[Parameter]) -> Itera
         else "perhaps gradients are cleared between backward and step",
         rank=Rank.NOTE if stepped else Rank.BROKEN,
         event=stuck[0],
+        source=_line_of_steps(trace),
     )
+
+
+def _line_of_steps(trace: Trace[Event]) -> str:
+    """Return the line that makes the steps, where a parameter should have moved."""
+    return next((s.source for course in courses(trace) for s in course.every if s.source), "")
 
 
 def _find_zeroed(trace: Trace[Event], parameters: Iterable[Parameter]) -> Iterator[Finding]:
