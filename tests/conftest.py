@@ -119,8 +119,6 @@ SLOW = (
     "tests/pytest_plugin/test_xdist.py::test_the_closing_section_is_the_same",
     "tests/report/test_formats.py::test_a_browser_shows_the_page",
     "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[loader/guard_workers_open_the_archive_each_epoch]",
-    # Passes alone; what other tests leave in a worker hides its finding now and then.
-    "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[loop/guard_encoder_detached]",
     "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[loss/guard_bin_width_halved]",
     "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[loss/guard_branches_do_not_meet]",
     "tests/test_matrix.py::test_a_broken_fixture_breaks_what_it_says[loss/guard_density_for_a_wide_bin]",
