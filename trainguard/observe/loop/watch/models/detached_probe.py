@@ -11,6 +11,7 @@ from torch import nn
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.models.module_copy import CopyableCall, Inputs, Run, difference
 from trainguard.observe.loop.watch.models.probe import ModuleProbe, Seen, steady
+from trainguard.observe.loop.watch.parameters.initial_draws import is_as_drawn
 from trainguard.observe.loop.watch.watcher import Columns, shielded_anywhere
 from trainguard.observe.loop.window import Forward, Window, gradient_of
 from trainguard.observe.tools.patches import Patches, tell_before
@@ -57,8 +58,9 @@ class DetachedProbe(ModuleProbe):
     """
     The Probe event "detached": where no gradient arrives an edit changes what is learned from.
 
-    Only modules that the optimizer holds, that require gradients and are called where those are on;
-    not in a run that loads weights, which may be meant to stay as they are.
+    Only modules that the optimizer holds, that require gradients and are called where those are on.
+    Weights that were loaded may be meant to stay: in a run that loads some, only modules with what
+    torch has drawn for them.
     """
 
     makes = ("Probe:detached",)
@@ -72,6 +74,7 @@ class DetachedProbe(ModuleProbe):
         self._reached: set[int] = set()
         self._silent: list[str] = []
         self._held: set[int] = set()
+        self._loads = False
 
     def install(self, patches: Patches) -> None:
         """Be told of weights that are loaded."""
@@ -83,7 +86,7 @@ class DetachedProbe(ModuleProbe):
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Remember the pass, and learn which of its outputs a backward reaches."""
-        if self.recorder.steps < _FROM or not self.is_wanted or "safetensors" in sys.modules:
+        if self.recorder.steps < _FROM or not self.is_wanted:
             return
         super().forward(forward, module, inputs, output)
         reached = self._reached = set[int]()
@@ -101,11 +104,13 @@ class DetachedProbe(ModuleProbe):
     def fits(self, call: CopyableCall) -> bool:
         """Say whether some modules are held and got no gradient in a step in which others did."""
         silent, learning = [], False
+        loads = self._loads or "safetensors" in sys.modules  # whose readers have many names
         for name, part in call.module.named_modules():
             own = [p for p in part._parameters.values() if p is not None]  # noqa: SLF001
             empty = [gradient_of(p) is None for p in own]
             learning = learning or not all(empty)
-            if own and all(empty) and all(id(p) in self._held for p in own):
+            idle = own and all(empty) and all(id(p) in self._held for p in own)
+            if idle and (not loads or any(is_as_drawn(part, p) for p in own)):
                 silent.append(name)
         self._silent = silent[:_MOST_MODULES]
         return bool(silent) and learning and bool(self._reached)
@@ -133,6 +138,5 @@ class DetachedProbe(ModuleProbe):
 
     @shielded_anywhere
     def _see_loading(self, *_: Any, **__: Any) -> None:
-        """Try nothing any more once weights are loaded."""
-        if self.recorder.patches.active:
-            self._left = 0
+        """Take down that weights are loaded."""
+        self._loads |= self.recorder.patches.active
