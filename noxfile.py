@@ -156,7 +156,7 @@ def _run_tests(session: nox.Session, *chosen: str) -> None:
     """Run the chosen tests on two workers, and those that the command line of nox chooses."""
     # In small portions: the slow tests stand together, and one worker would get them all. With
     # one thread in each worker: the workers fill the processors already.
-    workers, one_thread = ("-n", "2", "--maxschedchunk", "8"), {"OMP_NUM_THREADS": "1"}
+    workers, one_thread = ("-n", "2", "--maxschedchunk", "2"), {"OMP_NUM_THREADS": "1"}
     session.run("pytest", *workers, "--durations=30", *chosen, *session.posargs, env=one_thread)
 
 

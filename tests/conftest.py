@@ -4,6 +4,7 @@
 # registers operators, which can be done only once, and comes with the first optimizer.
 import gc
 import threading
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,7 @@ SLOW = (
     "tests/command/run/test_what_if.py::test_what_is_given_up",
     "tests/command/run/test_what_if.py::test_what_is_logged_is_logged_once[TensorBoard",
     "tests/command/test_init.py::test_what_cannot_be_guarded[failing",
+    "tests/command/run/test_output.py::test_a_pass_that_nobody_can_read[words0",
     "tests/command/test_init.py::test_what_cannot_be_guarded[idle",
     "tests/faults/",
     "tests/frameworks/test_frameworks.py::test_a_framework_is_recorded_and_passes[averaged",
@@ -86,6 +88,7 @@ SLOW = (
     "tests/observe/loop/watch/runs/test_time_memory.py::test_the_peak_is_that_of_this_process",
     "tests/observe/memory/test_growth",
     "tests/observe/memory/test_run_steps.py",
+    "tests/observe/parallel/test_observer.py::test_processes_that_are_started",
     "tests/observe/parallel/test_observer.py::test_ranks_that_hang",
     "tests/observe/tools/test_child_process.py::test_a_step_is_predicted_whatever_came_before",
     "tests/pytest_plugin/test_budget_fixture.py::test_with_workers",
@@ -101,6 +104,7 @@ SLOW = (
     "tests/pytest_plugin/test_script.py::test_the_settings",
     "tests/pytest_plugin/test_script.py::test_where_a_script",
     "tests/pytest_plugin/test_session_files.py::test_a_",
+    "tests/pytest_plugin/test_session_files.py::test_annotations[xdist",
     "tests/pytest_plugin/test_snapshot_last_failed.py",
     "tests/pytest_plugin/test_snapshot_unused.py",
     "tests/pytest_plugin/test_snapshot_unused.py::test_a_test_that_keeps_no_curve",
@@ -166,12 +170,25 @@ SLOW = (
 )
 
 
+# Each of these trains: of the parameters of one test so many are quick, and the others slow.
+THINNED = {
+    "tests/observe/loop/counterfactual/": 1,
+    "tests/observe/loop/watch/": 1,
+    "tests/observe/loop/test_": 2,
+}
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the slow tests, by the files and functions that they stand in."""
+    seen: Counter[str] = Counter()
     for item in items:
-        if item.nodeid.startswith(SLOW):
+        function = item.nodeid.partition("[")[0]
+        quick = next((n for start, n in THINNED.items() if function.startswith(start)), len(items))
+        if item.nodeid.startswith(SLOW) or seen[function] >= quick:
             item.add_marker(pytest.mark.slow)
+        elif item.get_closest_marker("slow") is None:
+            seen[function] += 1
 
 
 _file: Path | None = None  # whose tests are being run

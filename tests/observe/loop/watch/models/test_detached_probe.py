@@ -34,7 +34,9 @@ def found(load=lambda net: None) -> list[str]:
             (net(torch.randn(32, 8)) - 1).square().mean().backward()
             optimizer.step()
     assert recorder.trace.conditions.get("faults", ()) == ()
-    return [e.label for e in recorder.trace if getattr(e, "probe", "") == "detached"]
+    return [
+        e.label.rpartition(".")[2] for e in recorder.trace if getattr(e, "probe", "") == "detached"
+    ]
 
 
 def load_head(net: Cut) -> None:

@@ -14,7 +14,7 @@ from trainguard.observe.loop.watch.gradients.autograd_graph import Node
 from trainguard.observe.loop.watch.gradients.term_gradients import TermGradients
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
 from trainguard.observe.loop.window import Forward
-from trainguard.observe.tools.local_values import has_memory
+from trainguard.observe.tools.local_values import has_rows
 from trainguard.observe.tools.user_line import caller
 
 _STEPS = {0, 1, 2, 4, 8}  # that are looked at
@@ -185,8 +185,9 @@ def _saved_of(node: Node) -> torch.Tensor | None:
 
 def _may_be_reshaped(given: torch.Tensor) -> bool:
     """Say whether an input of a model has two axes beside that of the samples, and few numbers."""
-    plain = given.dim() == 3 and given.is_cpu and given.is_floating_point()
-    return plain and has_memory(given) and given.numel() <= _LARGEST and not given.requires_grad
+    plain = given.is_cpu and given.is_floating_point() and not given.requires_grad
+    able = plain and has_rows(given) and given.dim() == 3
+    return able and given.numel() <= _LARGEST
 
 
 def _shear(given: torch.Tensor, whole: torch.Tensor) -> str:

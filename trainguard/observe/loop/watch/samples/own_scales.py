@@ -11,7 +11,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe
 from trainguard.observe.loop.window import Forward
-from trainguard.observe.tools.local_values import has_memory
+from trainguard.observe.tools.local_values import has_rows
 from trainguard.observe.tools.user_line import caller
 
 _BATCHES = 256  # of training before the first evaluation; and of that
@@ -27,7 +27,7 @@ _EDGE = 1e-6  # of a range: what rounding leaves of 0 and 1
 
 
 @dataclass(slots=True)
-class _Trained:
+class _TrainedRows:
     """The rows that a module learned from: sums by place, and what rows are known again by."""
 
     sums: torch.Tensor
@@ -44,7 +44,7 @@ class _Trained:
 
 
 @dataclass(slots=True)
-class _Shown:
+class _ShownRows:
     """
     The rows of an evaluation: sums of numbers and squares by place, the least and the largest.
 
@@ -78,7 +78,7 @@ class _Shown:
         self.rows += len(given)
         self.batches += 1
 
-    def scaling(self, trained: _Trained) -> str:
+    def scaling(self, trained: _TrainedRows) -> str:
         """Return by what these rows are scaled, where it is their own: "column", "range"..."""
         means = trained.sums / trained.rows
         for kind, (mine, squares, theirs) in _groups(
@@ -118,7 +118,7 @@ class OwnScales(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._tables: dict[str, tuple[_Trained, _Shown]] = {}
+        self._tables: dict[str, tuple[_TrainedRows, _ShownRows]] = {}
         self._found: list[Probe] = []
         self._done: set[str] = set()
 
@@ -139,8 +139,8 @@ class OwnScales(Watcher):
                 zeros = torch.zeros_like(given[0], dtype=torch.double)
                 far = torch.full_like(given[0], torch.inf)
                 self._tables[forward.module] = (
-                    _Trained(zeros),
-                    _Shown(zeros, zeros, far, -far, zeros),
+                    _TrainedRows(zeros),
+                    _ShownRows(zeros, zeros, far, -far, zeros),
                 )
                 self._tables[forward.module][0].add(given.detach())
         elif given.shape[1:] != trained.sums.shape or trained.batches >= _BATCHES:
@@ -196,10 +196,7 @@ def _keys(given: torch.Tensor) -> Iterator[tuple[float, ...]]:
 def _is_scaled(given: torch.Tensor) -> bool:
     """Say whether an input may have been scaled, and is cheap to add up."""
     plain = given.is_cpu and given.layout == torch.strided and given.grad_fn is None
-    able = (
-        plain
-        and has_memory(given)
-        and given.dtype in (torch.float32, torch.float64)
-        and 1 < given.dim() < 5
-    )
+    if not plain or not has_rows(given):
+        return False
+    able = given.dtype in (torch.float32, torch.float64) and 1 < given.dim() < 5
     return able and given.shape[1:].numel() >= _COLUMNS and 0 < given.numel() <= _LARGEST

@@ -37,7 +37,7 @@ class Setting(NamedTuple):
     block: int
 
 
-class _Part(NamedTuple):
+class _SplitPart(NamedTuple):
     """
     A part of a split; there: what was set of its data set then, by name, as identities.
 
@@ -64,7 +64,7 @@ class SharedSettings(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._parts: dict[int, _Part] = {}
+        self._parts: dict[int, _SplitPart] = {}
         self._served: dict[int, list[tuple[bool, Probe]]] = {}  # whether it had set it itself
         self._trained: set[int] = set()
 
@@ -104,7 +104,7 @@ class SharedSettings(Watcher):
         place = sum((other.code, other.line) == (frame.f_code, frame.f_lineno) for other in made)
         settings = _settings_of(part).items()
         there = {n: id(value) for n, value in settings if value is not None and value is not False}
-        own = _Part(weakref.ref(part), there, frame.f_code, frame.f_lineno, place)
+        own = _SplitPart(weakref.ref(part), there, frame.f_code, frame.f_lineno, place)
         self._parts[id(part)] = own
 
     @shielded
@@ -120,7 +120,7 @@ class SharedSettings(Watcher):
             self._served[id(part)] = list(_look(known, part, others))
 
 
-def _look(known: _Part, part: Any, names: set[str]) -> Iterator[tuple[bool, Probe]]:
+def _look(known: _SplitPart, part: Any, names: set[str]) -> Iterator[tuple[bool, Probe]]:
     """
     Yield what other parts have set of the data set of a part, and whether it had set it too.
 
@@ -162,7 +162,7 @@ def _fits(setting: Setting, value: Any) -> bool | None:
     return None
 
 
-def _shares(other: _Part, part: Any) -> bool:
+def _shares(other: _SplitPart, part: Any) -> bool:
     """Say whether two parts have one data set."""
     there = other.part()
     return there is not None and there.dataset is part.dataset
@@ -179,7 +179,7 @@ def _lines_of(code: CodeType) -> set[int | None]:
     return {line for _, _, line in code.co_lines()}
 
 
-def _name_of(part: _Part) -> str:
+def _name_of(part: _SplitPart) -> str:
     """Return what the line that made a part calls it: `train_set`, `parts[0]`, or nothing."""
     for node in _assignments(part.code.co_filename):
         if node.lineno <= part.line <= (node.end_lineno or node.lineno):
