@@ -264,3 +264,38 @@ def test_positions_in_a_batch_are_no_labels(apart: bool) -> None:
             part = rows[start : start + 32]
             epochs.add(part, labels[start : start + len(part)])
     assert epochs.is_shuffled_apart == apart
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["tensor", "several"])
+def test_a_pass_between_a_pass_and_its_loss(wrapped: bool) -> None:
+    """Each loss belongs to the pass that has made its scores: not to the latest one."""
+
+    class Head(nn.Linear):
+        """A head that may return another output beside."""
+
+        def forward(self, x):
+            """Return scores."""
+            made = super().forward(x)
+            return (made, made.mean(1)) if wrapped else made
+
+    def train(apart: bool) -> None:
+        """Train on labelled rows, and call the model on others before their loss."""
+        rows, others = torch.randn(128, 8), torch.randn(128, 8)
+        classes = torch.randint(4, (128,))
+        model = Head(8, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for _ in range(3):
+            own, order = torch.randperm(128), torch.randperm(128)
+            labels = torch.randperm(128) if apart else own
+            batches = [each.split(16) for each in (own, labels, order)]
+            for mine, named, theirs in zip(*batches, strict=True):
+                optimizer.zero_grad()
+                made, beside = model(rows[mine]), model(others[theirs])
+                scores = made[0] if wrapped else made
+                more = (beside[0] if wrapped else beside).square().mean()
+                (F.cross_entropy(scores, classes[named]) + more).backward()
+                optimizer.step()
+
+    assert labels_of(train, False) == []
+    (probe,) = labels_of(train, True)
+    assert probe.measured > probe.reference

@@ -64,11 +64,12 @@ class EpochPairs(Watcher):
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Remember what a pass was given, until its loss is computed."""
-        self._given = []
+        waiting, self._given = self._given, []
         if not forward.gradients or min(self._left) <= 0:
             return
-        if forward.module != (self._module or forward.module) or tells_an_order(output):
-            self._left[0] = 0  # several modules, or orders: whose target is whose is not known
+        other = forward.module != (self._module or forward.module)
+        if waiting or other or tells_an_order(output):
+            self._left[0] = 0  # several passes, or orders: whose target is whose is not known
             return
         given = self.recorder.given
         made = next((t for t in tensors_in(output) if t.requires_grad), None)

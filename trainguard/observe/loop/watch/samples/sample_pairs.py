@@ -33,6 +33,7 @@ _SAME_NAMES = 0.5  # of the rows, beyond chance, that one renaming of the classe
 _TAIL = 10  # an epoch may leave out one row in so many: what is left of a last batch
 _MIXED = 8  # rows for each target at least, where renaming is looked for
 _INPUTS = 4  # tensors that a pass is given
+_PASSES = 4  # of one backward, that are told apart
 
 
 def are_positions(batches: Collection[Sequence[int]]) -> bool:
@@ -116,6 +117,19 @@ class _EvaluatedPairs:
     known: set[tuple[int, int]] = field(default_factory=set)
 
 
+@dataclass(slots=True, eq=False)
+class _Pass:
+    """What a pass was given and has made, until its loss is computed."""
+
+    forward: Forward
+    given: list[weakref.ref[torch.Tensor]]
+    made: list[tuple[weakref.ref[torch.Tensor], tuple[int, int]]] = field(default_factory=list)
+
+    def has_made(self, scores: torch.Tensor) -> bool:
+        """Say whether scores are what it has made, or a view of it."""
+        return any(ref() is not None and _memory_of(scores) == memory for ref, memory in self.made)
+
+
 class SamplePairs(Watcher):
     """The Probe events "labels" and "mirrored", of targets that change, and "held out"."""
 
@@ -124,11 +138,10 @@ class SamplePairs(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._given: tuple[Forward, list[weakref.ref[torch.Tensor]]] | None = None
+        self._passes: list[_Pass] = []  # since the last backward, whose loss is not known
         self._epochs: dict[str, Epochs] = {}
         self._mirrored: dict[str, MirroredTargets] = {}
         self._places: dict[str, MirroredPlaces] = {}
-        self._outputs: list[tuple[int, int]] = []  # of the latest pass: their memory and version
         self._trained: set[tuple[int, int]] = set()
         self._fresh: list[tuple[list[int], list[int]]] = []  # rows and targets trained on since
         self._evaluated: dict[str, _EvaluatedPairs] = {}
@@ -146,18 +159,24 @@ class SamplePairs(Watcher):
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Remember what a pass was given, until its loss is computed."""
-        if self._given is not None and not self._given[0].gradients:
-            self._unknown = True
-        self._given = None
+        waiting = [one for one in self._passes if one.forward.gradients]
+        self._unknown |= len(waiting) < len(self._passes)
+        self._passes = waiting[1 - _PASSES :]
         if tells_an_order(output):
             self._unknown |= not forward.gradients
         elif all(left > 0 for left in self._left[forward.gradients]):
             given = self.recorder.given[: _INPUTS + 1]
-            self._given = forward, [weakref.ref(tensor) for tensor in given]
+            seen = _Pass(forward, [weakref.ref(tensor) for tensor in given])
+            self._passes.append(seen)
             with suppress(Exception):  # tensors of foreign kinds have no memory
-                self._outputs = [_memory_of(tensor) for tensor in tensors_in(output)]
+                made = list(tensors_in(output))
+                seen.made = [(weakref.ref(tensor), _memory_of(tensor)) for tensor in made]
         elif not forward.gradients:
             self._unknown = True
+
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """Wait no more for the losses of passes before."""
+        self._passes = [one for one in self._passes if not one.forward.gradients]
 
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
@@ -188,10 +207,11 @@ class SamplePairs(Watcher):
         self, tally: LossCalls, scores: torch.Tensor, target: torch.Tensor, value: torch.Tensor
     ) -> None:
         """Take down the pairs that the first loss after a pass is made of."""
-        given, self._given = self._given, None
-        if given is None:
+        seen = self._find_pass(scores)
+        if seen is None:
             return
-        (forward, refs), on_host = given, self._batches.on_host
+        self._passes.remove(seen)
+        forward, refs, on_host = seen.forward, seen.given, self._batches.on_host
         learns = forward.gradients and value.requires_grad
         pairs: tuple[list[int], list[int]] | None = None
         with suppress(Exception):  # tensors of foreign kinds refuse what they like
@@ -203,7 +223,7 @@ class SamplePairs(Watcher):
                     mirrored = self._mirrored.setdefault(tally.source, MirroredTargets())
                     mirrored.add(tensors[0], target, pairs[0], alone=len(tensors) == 1)
                     # What was made of the output since may have turned its places back.
-                    if len(tensors) == 1 and _memory_of(scores) in self._outputs:
+                    if len(tensors) == 1 and seen.has_made(scores):
                         places = self._places.setdefault(tally.source, MirroredPlaces())
                         places.add(tensors[0], target)
         if pairs is None:
@@ -215,6 +235,14 @@ class SamplePairs(Watcher):
             both = set(zip(*pairs, strict=True))
             own.pairs |= both
             own.known |= both & self._settle()
+
+    def _find_pass(self, scores: torch.Tensor) -> _Pass | None:
+        """Return the pass that has made scores; the only one may have, whatever became of it."""
+        with suppress(Exception):  # tensors of foreign kinds have no memory
+            for one in reversed(self._passes):
+                if one.has_made(scores):
+                    return one
+        return self._passes[0] if len(self._passes) == 1 else None
 
     def _train(self, source: str, rows: list[int], targets: list[int]) -> None:
         """Take down pairs that are trained on; another optimizer is another training."""
