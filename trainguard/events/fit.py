@@ -20,6 +20,8 @@ class BaselineFit(Event):
     learnable: the share of the variance of held-out targets that a kernel regression on the other
         examples explains; nan where it was not tried.
     reconstructs: whether the targets are the inputs themselves.
+    deviation: of the inputs from one example to another, the root mean square over their numbers;
+        nan where they are no numbers.
     alike: calls in a row at the end of the run in which all samples got the same output, though
         neither their inputs nor their targets were the same. blank: the same of their inputs.
     weights, counts: the weight that the loss gives to each class, and how often each came; of a
@@ -39,6 +41,7 @@ class BaselineFit(Event):
     inputs: int = 0
     learnable: float = nan
     reconstructs: bool = False
+    deviation: float = nan
     alike: int = 0
     blank: int = 0
     weights: tuple[float, ...] = ()

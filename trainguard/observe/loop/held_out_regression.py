@@ -84,12 +84,14 @@ class Examples:
             self.settle()
             with torch.device("cpu"):  # where the rows are, whatever the user's default device is
                 learnable = _held_out_r2(self.inputs, self.targets)
+                deviation = _deviation(self.inputs)
         except Exception:  # noqa: BLE001 rows of different lengths, a matrix that is singular
-            learnable = nan
+            learnable = deviation = nan
         return {
             "examples": self.count,
             "inputs": len(self._known),
             "learnable": learnable,
+            "deviation": deviation,
             "reconstructs": self.same and self.count > 0,
         }
 
@@ -98,6 +100,13 @@ def _are_paired(inputs: torch.Tensor, targets: torch.Tensor) -> bool:
     """Say whether two tensors are rows of inputs, and one target for each."""
     able = targets.dim() > 0 and inputs.dim() > 1 and inputs.layout == torch.strided
     return able and len(inputs) == len(targets) > 0 and inputs.numel() > 0 < targets.numel()
+
+
+def _deviation(inputs: list[torch.Tensor]) -> float:
+    """Return how far inputs differ, as the root mean square deviation of their numbers."""
+    if len(inputs) < _LEAST or not inputs[0].is_floating_point():
+        return nan
+    return float(torch.stack(inputs).double().var(0).mean().sqrt())
 
 
 def _held_out_r2(inputs: list[torch.Tensor], targets: list[torch.Tensor]) -> float:

@@ -59,6 +59,7 @@ from trainguard.observe.loop.watch.models.zero_masks import ZeroMasks
 from trainguard.observe.loop.watch.parameters.averaged_copies import AveragedCopies
 from trainguard.observe.loop.watch.parameters.batch_statistics import BatchStatistics
 from trainguard.observe.loop.watch.parameters.borrowed_memory import BorrowedMemory
+from trainguard.observe.loop.watch.parameters.equal_units import EqualUnits
 from trainguard.observe.loop.watch.parameters.frozen_references import FrozenReferences
 from trainguard.observe.loop.watch.parameters.hidden_parameters import HiddenParameters
 from trainguard.observe.loop.watch.parameters.left_behind import LeftBehind
@@ -187,6 +188,7 @@ _ALL: tuple[type[Watcher], ...] = (
     Parameters,
     LeftBehind,
     ZeroFactors,
+    EqualUnits,
     ZeroMasks,
     Saturation,
     TimeAndMemory,

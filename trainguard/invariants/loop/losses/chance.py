@@ -12,6 +12,7 @@ from trainguard.events.fit import BaselineFit, Skill
 from trainguard.events.loop import Evaluation, Probe, Step
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import FITS, SKILLS, either, has_probe
+from trainguard.invariants.loop.losses.causes import find_causes
 from trainguard.invariants.loop.wording import count, courses, events, percent, rates_rise
 from trainguard.invariants.wording import number
 
@@ -110,13 +111,13 @@ def _make_finding(trace: Trace[Event], fit: BaselineFit, beaten: float, rank: Ra
         "below "
         + number(beaten * constant)
         + f": {number(constant)} is the loss of always predicting the average of the targets",
-        why=_guess_cause(worse, taught, fit),
+        why=_guess_cause(trace, worse, taught, fit),
         rank=rank,
         event=fit,
     )
 
 
-def _guess_cause(worse: bool, taught: bool, fit: BaselineFit) -> str:
+def _guess_cause(trace: Trace[Event], worse: bool, taught: bool, fit: BaselineFit) -> str:
     """Say what may be wrong, and what that is known from."""
     if worse:
         return (
@@ -129,6 +130,8 @@ def _guess_cause(worse: bool, taught: bool, fit: BaselineFit) -> str:
             " dimensions, as a divergence is, and this is a mean over all elements; sum both over"
             " a sample"
         )
+    if causes := find_causes(trace, fit):
+        return "; ".join(causes)
     if taught:
         return (
             f"a small regression on {fit.inputs} of these inputs explains {fit.learnable:.0%} of"

@@ -289,3 +289,36 @@ def schedule_is_resumed(trace: Trace[Event]) -> Iterator[Finding]:
                 why="perhaps its state is not saved: keep it beside the state of the optimizer",
                 event=probe,
             )
+
+
+@invariant("loop", evidence=has_probe("equal units", "no layer made the steps of an optimizer"))
+def units_of_a_layer_differ(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The units of a layer begin with weights of their own.
+
+    Judges: linear layers and convolutions of 8 units or more that learn, on the CPU: those whose
+        units all have the same weights before the first step, and still have after 16 steps or
+        more, though they have moved.
+    Allows: zeros that come apart, as last layers and adapters begin with; filters that begin alike
+        and read channels of their own.
+    Misses: some units that are alike; other modules; what no line of torch.nn.init has set is found
+        all the same, but not its line.
+    Why: equal weights get equal gradients, so that they stay equal: a layer of a hundred units is
+        one unit, and the loss often stays at that of a constant.
+    Source: Glorot and Bengio 2010; Goodfellow et al., Deep Learning, 8.4 ("break symmetry").
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "equal units":
+            more = f" and {probe.reference - 1:g} more" if probe.reference > 1 else ""
+            yield Finding(
+                f"all units of a layer of `{trace.subject}` are one and the same",
+                probe.label + more,
+                "the same weights in all of "
+                + integer(probe.measured, "units")
+                + f", before the first step and after {probe.step}",
+                "others for each",
+                why="equal weights get equal gradients: draw them, as torch does by itself, or by"
+                " torch.nn.init.kaiming_normal_",
+                event=probe,
+                source=probe.source,
+            )

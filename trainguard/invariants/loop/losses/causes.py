@@ -1,0 +1,76 @@
+"""What may keep a model from learning, as far as the other numbers of its run show it."""
+
+from math import isfinite, sqrt
+from pathlib import Path
+
+from trainguard.core.measure import integer, number
+from trainguard.events.base import Event
+from trainguard.events.fit import BaselineFit
+from trainguard.events.loop import Probe
+from trainguard.events.trace import Trace
+from trainguard.invariants.loop.wording import count, events, main_course, middle
+
+_STILL = 0.05  # of the weights, by which all steps together move them at most: it is no learning
+_FADED = 1e-5  # of the largest gradient: Adam's epsilon alone is more
+_FLAT = 0.02  # deviations of an input from one sample to another, where 1 is usual
+
+
+def find_causes(trace: Trace[Event], fit: BaselineFit) -> list[str]:
+    """Return what inputs, first weights, a rate that is too low and gradients that fade tell."""
+    told = [_of_inputs(fit), _of_weights(trace), _of_rate(trace), _of_gradients(trace)]
+    return [each for each in told if each]
+
+
+def _of_inputs(fit: BaselineFit) -> str:
+    """Tell of inputs that hardly differ."""
+    if not 0 < fit.deviation < _FLAT:
+        return ""
+    return (
+        f"its inputs deviate by {number(fit.deviation)} from one sample to another: perhaps they"
+        " are divided twice by their range"
+    )
+
+
+def _of_weights(trace: Trace[Event]) -> str:
+    """Tell of layers whose units began alike."""
+    for probe in events(trace, Probe):
+        if probe.probe in ("equal units", "units begun equal"):
+            line = f" ({Path(probe.source).name})" if probe.source else ""
+            return (
+                f"all units of {probe.label} began with the same weights{line}, and so did those of"
+                f" {integer(probe.reference, 'layers')} in all: draw them, as torch does by itself"
+            )
+    return ""
+
+
+def _of_rate(trace: Trace[Event]) -> str:
+    """Tell of steps that all together hardly move the weights."""
+    course = main_course(trace)
+    steps = [s for s in course.steps if s.weight > 0 and isfinite(s.update)] if course else []
+    if course is None or not steps:
+        return ""
+    moved = middle([step.update / step.weight for step in steps]) * count(course.steps)
+    rates = [rate for step in steps[-1:] for rate in step.rates]
+    if not 0 < moved < _STILL or not rates:
+        return ""
+    return (
+        f"all steps together move the weights by {number(moved)} of their norm at most: the rate of"
+        f" {course.optimizer}, {number(max(rates))}, is too low"
+    )
+
+
+def _of_gradients(trace: Trace[Event]) -> str:
+    """Tell of layers whose gradient is nothing beside that of others."""
+    course = main_course(trace)
+    looked = [step.layers for step in course.steps if step.layers] if course else []
+    layers = looked[-1] if looked else ()
+    slopes = [(norm / sqrt(size), name) for name, norm, size in layers if size > 0 and norm > 0]
+    if not slopes:
+        return ""
+    (least, lowest), (most, highest) = min(slopes), max(slopes)
+    if least >= _FADED * most:
+        return ""
+    return (
+        f"{lowest} gets {number(least / most)} of the gradient of {highest}: perhaps saturating"
+        " units on the way, as sigmoids are in many layers, or weights that are far too small"
+    )
