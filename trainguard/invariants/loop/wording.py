@@ -56,6 +56,11 @@ def courses(trace: Trace[Any]) -> list[Course]:
     return [Course(name, tuple(own), len(steps) == 1) for name, own in steps.items()]
 
 
+def line_of_steps(trace: Trace[Any]) -> str:
+    """Return the line that makes the steps, or nothing where it is not known."""
+    return next((step.source for step in events(trace, Step) if step.source), "")
+
+
 def main_course(trace: Trace[Any]) -> Course | None:
     """Return the steps of the optimizer that made the most; None in a run without a step."""
     return max(courses(trace), key=lambda course: count(course.every), default=None)

@@ -20,6 +20,7 @@ from trainguard.invariants.loop.wording import (
     events,
     first,
     last_word,
+    line_of_steps,
     middle,
     most_of,
     tally,
@@ -327,4 +328,5 @@ def _make_dead_finding(trace: Trace[Event], dead: list[Parameter], alive: Parame
         " in a step that was too large; a lower rate, warm-up or a leaky activation keeps them;"
         " or something without a gradient, such as round, stands before what still learns",
         event=dead[0],
+        source=dead[0].source or line_of_steps(trace),
     )

@@ -10,7 +10,14 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Parameter, Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import FROZEN, PARAMETERS
-from trainguard.invariants.loop.wording import and_more, count, courses, events, middle
+from trainguard.invariants.loop.wording import (
+    and_more,
+    count,
+    courses,
+    events,
+    line_of_steps,
+    middle,
+)
 from trainguard.invariants.wording import number
 from trainguard.subjects.loop import named_by
 
@@ -162,7 +169,7 @@ def _standing(trace: Trace[Event], parameters: Iterable[Parameter]) -> Iterator[
                 why=why,
                 rank=rank,
                 event=found[0],
-                source=_line_of_steps(trace),
+                source=line_of_steps(trace),
             )
 
 
@@ -213,13 +220,8 @@ def _all_standing(trace: Trace[Event], parameters: Iterable[Parameter]) -> Itera
         else "perhaps gradients are cleared between backward and step",
         rank=Rank.NOTE if stepped else Rank.BROKEN,
         event=stuck[0],
-        source=_line_of_steps(trace),
+        source=line_of_steps(trace),
     )
-
-
-def _line_of_steps(trace: Trace[Event]) -> str:
-    """Return the line that makes the steps, where a parameter should have moved."""
-    return next((s.source for course in courses(trace) for s in course.every if s.source), "")
 
 
 def _find_zeroed(trace: Trace[Event], parameters: Iterable[Parameter]) -> Iterator[Finding]:
