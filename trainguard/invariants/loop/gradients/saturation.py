@@ -9,7 +9,7 @@ from trainguard.events.base import Event
 from trainguard.events.loop import Parameter, Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import PARAMETERS, both, has_probe, steps_from
-from trainguard.invariants.loop.wording import and_more, events
+from trainguard.invariants.loop.wording import and_more, events, line_of_steps
 
 _FEW = 3
 _LEAST_STEPS = 21  # from the 20th on it is looked at
@@ -78,6 +78,7 @@ def _make_finding(
         " or take a smooth function that leads into the range",
         rank=rank,
         event=first,
+        source=first.source or line_of_steps(trace),
     )
 
 

@@ -11,23 +11,30 @@ from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import count, events, main_course, middle
 
 _STILL = 0.05  # of the weights, by which all steps together move them at most: it is no learning
+_SLOPE = 0.01  # of the weights' norm: a gradient that is smaller would need a rate that is absurd
 _FADED = 1e-5  # of the largest gradient: Adam's epsilon alone is more
-_FLAT = 0.02  # deviations of an input from one sample to another, where 1 is usual
+# Deviations of an input from one sample to another, where 1 is usual: 85 that of bytes.
+_FLAT, _WIDE = 0.02, 20.0
 
 
 def find_causes(trace: Trace[Event], fit: BaselineFit) -> list[str]:
     """Return what inputs, first weights, a rate that is too low and gradients that fade tell."""
-    told = [_of_inputs(fit), _of_weights(trace), _of_rate(trace), _of_gradients(trace)]
+    dead = 2 * max(fit.alike, fit.blank) > fit.calls  # then steps are small for want of a gradient
+    rate = "" if dead else _of_rate(trace)
+    told = [tell_of_inputs(fit), _of_weights(trace), rate, _of_gradients(trace)]
     return [each for each in told if each]
 
 
-def _of_inputs(fit: BaselineFit) -> str:
-    """Tell of inputs that hardly differ."""
-    if not 0 < fit.deviation < _FLAT:
+def tell_of_inputs(fit: BaselineFit) -> str:
+    """Return a sentence about inputs that hardly differ, or are far from numbers around one."""
+    if not 0 < fit.deviation < _FLAT and not fit.deviation > _WIDE:
         return ""
+    perhaps = (
+        "are divided twice by their range" if fit.deviation < _FLAT else "were never normalised"
+    )
     return (
         f"its inputs deviate by {number(fit.deviation)} from one sample to another: perhaps they"
-        " are divided twice by their range"
+        f" {perhaps}"
     )
 
 
@@ -51,7 +58,8 @@ def _of_rate(trace: Trace[Event]) -> str:
         return ""
     moved = middle([step.update / step.weight for step in steps]) * count(course.steps)
     rates = [rate for step in steps[-1:] for rate in step.rates]
-    if not 0 < moved < _STILL or not rates:
+    slope = middle([step.norm / step.weight for step in steps])
+    if not 0 < moved < _STILL or not rates or not slope >= _SLOPE:
         return ""
     return (
         f"all steps together move the weights by {number(moved)} of their norm at most: the rate of"

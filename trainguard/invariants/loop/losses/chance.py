@@ -12,7 +12,7 @@ from trainguard.events.fit import BaselineFit, Skill
 from trainguard.events.loop import Evaluation, Probe, Step
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import FITS, SKILLS, either, has_probe
-from trainguard.invariants.loop.losses.causes import find_causes
+from trainguard.invariants.loop.losses.causes import find_causes, tell_of_inputs
 from trainguard.invariants.loop.wording import count, courses, events, percent, rates_rise
 from trainguard.invariants.wording import number
 
@@ -120,7 +120,7 @@ def _make_finding(trace: Trace[Event], fit: BaselineFit, beaten: float, rank: Ra
 def _guess_cause(trace: Trace[Event], worse: bool, taught: bool, fit: BaselineFit) -> str:
     """Say what may be wrong, and what that is known from."""
     if worse:
-        return (
+        return tell_of_inputs(fit) or (
             "perhaps a rate that is too high, inputs or weights that are far too large, or a"
             " sign that is turned"
         )
