@@ -19,6 +19,7 @@ CLASSES = (
     torch.amp.GradScaler,
     torch.autograd.Function,
     torch.autograd.graph.saved_tensors_hooks,
+    data.Subset,
 )
 MODULES = (
     sys,
@@ -29,6 +30,7 @@ MODULES = (
     torch.optim,
     optimizers,
     lr_scheduler,
+    nn.init,
     nn.modules.module,
     nn.utils,
     nn.utils.clip_grad,
