@@ -200,6 +200,22 @@ def resized() -> list[torch.Tensor]:
     return [*kept, *model.state_dict().values()]
 
 
+def normed() -> list[torch.Tensor]:
+    """Train layers whose weights are computed, with a state that each look at them moves on."""
+    layers = [nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8)) for _ in range(2)]
+    model = nn.Sequential(layers[0], nn.Tanh(), layers[1])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    kept = []
+    for _ in range(12):
+        rows = torch.randn(16, 8)
+        loss = F.mse_loss(model(rows), rows.tanh())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        kept.append(loss.detach())
+    return [*kept, *model.state_dict().values()]
+
+
 # Before torch 2.8 or so, nothing tells what is packed from what is at hand.
 TELLS = hasattr(torch._C._autograd.SavedTensor, "unpack_hook")
 TRAININGS = {
@@ -212,6 +228,7 @@ TRAININGS = {
     "scaled": scaled,
     "by hand": by_hand,
     "resized": resized,
+    "normed": normed,
 }
 
 

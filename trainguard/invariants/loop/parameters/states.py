@@ -291,7 +291,7 @@ def schedule_is_resumed(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop", evidence=has_probe("equal units", "no layer made the steps of an optimizer"))
+@invariant("loop", evidence=has_probe("equal units", "no layer of 8 units or more learned"))
 def units_of_a_layer_differ(trace: Trace[Event]) -> Iterator[Finding]:
     """
     The units of a layer begin with weights of their own.
@@ -301,8 +301,8 @@ def units_of_a_layer_differ(trace: Trace[Event]) -> Iterator[Finding]:
         more, though they have moved.
     Allows: zeros that come apart, as last layers and adapters begin with; filters that begin alike
         and read channels of their own.
-    Misses: some units that are alike; other modules; what no line of torch.nn.init has set is found
-        all the same, but not its line.
+    Misses: some units that are alike; other modules. The line is told only where torch.nn.init has
+        set the weights.
     Why: equal weights get equal gradients, so that they stay equal: a layer of a hundred units is
         one unit, and the loss often stays at that of a constant.
     Source: Glorot and Bengio 2010; Goodfellow et al., Deep Learning, 8.4 ("break symmetry").

@@ -83,3 +83,16 @@ def test_units_that_begin_alike_and_come_apart() -> None:
 def test_units_that_come_apart_or_hardly_began_are_fine(set_weights, options) -> None:
     """A head that was drawn reads each unit by itself, so that they differ soon."""
     assert found(set_weights, **options) == []
+
+
+def test_where_no_layer_has_several_units_nothing_was_looked_at() -> None:
+    """A pass that saw no layer is no pass."""
+    torch.manual_seed(0)
+    with Recorder("x") as recorder:
+        net = nn.Linear(6, 2)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            net(torch.randn(8, 6)).square().mean().backward()
+            optimizer.step()
+    assert "equal units" not in recorder.trace.conditions["looked"]

@@ -47,7 +47,7 @@ class EqualUnits(Watcher):
         self._begun: list[Probe] = []
         self._found: list[Probe] = []
         self._since = self._steps = 0
-        self._lines: dict[int, str] = {}  # where weights were set, by their identity
+        self._lines: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}  # where they were set
 
     def install(self, patches: Patches) -> None:
         """Listen to what sets all weights to one number."""
@@ -58,9 +58,10 @@ class EqualUnits(Watcher):
     def before_step(self, window: Window) -> Columns:
         """Look at the layers that were called before the first step, and at those found later."""
         if window.optimizer is not None and not window.index and self.recorder.probe:
-            self.looked.add("equal units")
             held = {id(parameter) for parameter in window.parameters}
-            equal = dict(self._find_equal(held))
+            layers = dict(self._find_layers(held))
+            self.looked |= {"equal units"} if layers else set()
+            equal = {name: weight for name, weight in layers.items() if _are_alike(weight, _EQUAL)}
             for name, weight in equal.items():
                 self._equal[name] = weakref.ref(weight), weight.detach()[0].clone()
             numbers = {name: weight for name, weight in equal.items() if bool(weight.any())}
@@ -70,11 +71,10 @@ class EqualUnits(Watcher):
             self._equal = {n: known for n, known in self._equal.items() if _stays(known[0]())}
             self._steps = self.recorder.steps - self._since
             if self._steps >= _STEPS:  # by the end of the run it may be gone
-                layers = {name: (ref(), first) for name, (ref, first) in self._equal.items()}
                 moved = {
-                    n: w
-                    for n, (w, first) in layers.items()
-                    if w is not None and _has_moved(w, first)
+                    name: own
+                    for name, (ref, first) in self._equal.items()
+                    if (own := ref()) is not None and _has_moved(own, first)
                 }
                 self._found = list(self._describe("equal units", moved))
         return {}
@@ -86,39 +86,43 @@ class EqualUnits(Watcher):
     def _describe(self, probe: str, layers: dict[str, torch.Tensor]) -> Iterator[Probe]:
         """Yield the event about the first of some layers."""
         for name, weight in list(layers.items())[:1]:
-            more = {"label": name, "step": self._steps, "source": self._lines.get(id(weight), "")}
+            ref, line = self._lines.get(id(weight), (lambda: None, ""))
+            more = {"label": name, "step": self._steps, "source": line if ref() is weight else ""}
             yield make_probe(probe, len(weight), len(layers), **more)
 
     @shielded
     def _see_set(self, _: Any, tensor: Any, *__: Any, **___: Any) -> None:
         """Remember the line that sets a matrix of weights."""
         if isinstance(tensor, torch.Tensor) and tensor.dim() > 1 and len(self._lines) < _MOST:
-            self._lines[id(tensor)] = caller()
+            self._lines[id(tensor)] = weakref.ref(tensor), caller()
 
-    def _find_equal(self, held: set[int]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield layers that were called and are to learn, with the same weights for each unit."""
+    def _find_layers(self, held: set[int]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield layers of several units that were called and are to learn."""
         names, called = self.recorder.names, self.recorder.called
         modules = [part for root in names.roots() for part in root.modules()][:_MOST]
         for module in modules:
             if isinstance(module, nn.Linear | _ConvNd) and id(module) in called:
-                weight = module.weight
-                if id(weight) in held and _are_alike(weight, _EQUAL):
+                weight = module._parameters.get("weight")  # noqa: SLF001 a property may change it
+                if weight is not None and id(weight) in held and _is_readable(weight):
                     yield names.parameter(weight), weight
+
+
+def _is_readable(weight: torch.Tensor) -> bool:
+    """Say whether a layer has several units, all of whose weights are here."""
+    here = weight.is_cpu and has_rows(weight) and not is_sharded(weight)
+    return here and len(weight) >= _UNITS and weight.numel() > 0
 
 
 def _are_alike(weight: torch.Tensor, near: float) -> bool:
     """Say whether all units of a layer have the same weights."""
-    if not weight.is_cpu or not has_rows(weight) or is_sharded(weight):
-        return False
     rows = weight.detach().flatten(1)
-    if len(rows) < _UNITS or not rows.numel():
-        return False
     return bool((rows - rows[0]).abs().max() <= near * rows.abs().max())
 
 
 def _stays(weight: torch.Tensor | None) -> bool:
     """Say whether the units of a layer are still alike."""
-    return weight is not None and weight.requires_grad and _are_alike(weight, _ALIKE)
+    here = weight is not None and weight.requires_grad and _is_readable(weight)
+    return weight is not None and here and _are_alike(weight, _ALIKE)
 
 
 def _has_moved(weight: torch.Tensor, first: torch.Tensor) -> bool:

@@ -57,7 +57,7 @@ def _find_bound(module: nn.Module, weight: torch.Tensor) -> float:
     """Return between which numbers torch draws a weight of this kind of layer; 0 if unknown."""
     if isinstance(module, nn.RNNBase):
         return 1 / sqrt(module.hidden_size)
-    if isinstance(module, nn.Linear | _ConvNd) and weight is module.weight:
+    if isinstance(module, nn.Linear | _ConvNd) and weight is module._parameters.get("weight"):  # noqa: SLF001
         return 1 / sqrt(weight.shape[1:].numel())
     return 0.0
 
