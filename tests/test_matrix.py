@@ -1,7 +1,6 @@
 """Every broken fixture breaks what it says and nothing else; a healthy one breaks nothing."""
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -115,8 +114,6 @@ def given_up(verdicts: list[Verdict], observations: Observations) -> list[str]:
 def _enough_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have all questions asked: how many fit into the time of a short run is not the matter."""
     monkeypatch.setattr(asking, "_CREDIT", asking._MOST)
-    # A run that has it may load weights, which are not to learn; here other tests have imported it.
-    monkeypatch.delitem(sys.modules, "safetensors", raising=False)
     monkeypatch.setitem(counters, "frames", Counter())  # what other fixtures have compiled
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from math import isfinite, nan
+from math import isfinite, nan, sqrt
 from statistics import median
 from typing import Any, TypeVar
 
@@ -54,6 +54,12 @@ def courses(trace: Trace[Any]) -> list[Course]:
     for step in events(trace, Step):
         steps.setdefault(step.optimizer, []).append(step)
     return [Course(name, tuple(own), len(steps) == 1) for name, own in steps.items()]
+
+
+def gradient_sizes(step: Step) -> dict[str, float]:
+    """Return the root mean square of each weight's gradient, for those that have one."""
+    layers = [(name, norm, size) for name, norm, size in step.layers if size > 0]
+    return {name: norm / sqrt(size) for name, norm, size in layers if isfinite(norm) and norm > 0}
 
 
 def line_of_steps(trace: Trace[Any]) -> str:

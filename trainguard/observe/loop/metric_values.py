@@ -17,6 +17,7 @@ Batch = tuple[Array, Array]  # scores and targets
 Value = tuple[str, str, float]  # a metric, a way to compute it ("true" or a mistake), its value
 
 _MOST_CLASSES = 64
+_RATES = ("precision", "recall", "f1")
 
 
 def values_of(batches: Sequence[Batch], *, logits: bool = False) -> Iterator[Value]:
@@ -79,11 +80,15 @@ def _of_columns(batches: Sequence[Batch], limit: float, way: str) -> Iterator[Va
     if not 1 < scores.shape[1] <= _MOST_CLASSES:
         return
     named = scores > limit
-    hits, said, came = (named & (targets == 1)).sum(0), named.sum(0), targets.sum(0)
-    for name, of in (("precision", said), ("recall", came), ("f1", (said + came) / 2)):
-        rates = hits / np.maximum(of, 0.5)
+    hits, came = (named & (targets == 1)).sum(0), targets.sum(0)
+    for name, rates in zip(_RATES, _rates(hits, named.sum(0), came), strict=True):
         yield name, way, float(rates.mean())
         yield name, way, float((rates * came).sum() / max(1, came.sum()))
+
+
+def _rates(hits: Array, named: Array, came: Array) -> Array:
+    """Return precision, recall and F1 (rows) of each class."""
+    return np.stack([hits / np.maximum(of, 0.5) for of in (named, came, (named + came) / 2)])
 
 
 def _of_decisions(batches: Sequence[Batch], classes: int) -> Iterator[Value]:
@@ -92,7 +97,7 @@ def _of_decisions(batches: Sequence[Batch], classes: int) -> Iterator[Value]:
     whole = rates_of(np.sum(tables, axis=0))
     each = [rates_of(table) for table in tables]
     sizes = [len(target) for _, target in batches]
-    for place, name in enumerate(("precision", "recall", "f1")):
+    for place, name in enumerate(_RATES):
         for kind in range(whole.shape[1]):
             yield name, "true", float(whole[place, kind])
             yield from _of_batches(name, [rates[place, kind] for rates in each], sizes)
@@ -108,9 +113,7 @@ def _confusions(named: Array, target: Array, classes: int) -> Array:
 def rates_of(table: Array) -> Array:
     """Return precision, recall and F1 (rows): by class if there are two, then the usual means."""
     hits, named, came = np.diag(table).astype(float), table.sum(0), table.sum(1)
-    every = (named, came, (named + came) / 2)
-    rates = np.stack([hits / np.maximum(of, 0.5) for of in every])
-    there = every[2] > 0
+    rates, there = _rates(hits, named, came), named + came > 0
     means = [rates[:, there].mean(1), rates.mean(1), rates @ (came / max(1, came.sum()))]
     means.append(np.full(3, hits.sum() / max(1, came.sum())))
     # F1 of the means of precision and recall, as some compute it.

@@ -6,7 +6,9 @@ from math import inf, nan
 import pytest
 
 from trainguard.core.finding import Rank
-from trainguard.events.loop import Evaluation, Logged, Parameter
+from trainguard.events.loop import Evaluation, Logged, Parameter, Probe
+from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evaluations.evaluations import evaluation_inputs_keep_their_scale
 
 MEASURES = "evaluation_measures_something"
 LINE = "/home/me/train.py:31"
@@ -210,3 +212,20 @@ def test_zeros_of_a_loader_without_batches_are_found(ended, found, judged, steps
     assert len(judged(MEASURES, [*steps(20), MOVED, *said], {"ended": ended})) == found
     varied = logged(0.0, 0.1, 0.0, beside=False)
     assert judged(MEASURES, [*steps(20), MOVED, *varied], {"ended": ended}) == []
+
+
+@pytest.mark.parametrize(
+    ("label", "measured"),
+    [
+        ("Net", "mean 0 and deviation 1 in each column of 80 rows"),  # as traces of before have it
+        ("Net column", "mean 0 and deviation 1 in each column of 80 rows"),
+        ("Net channel", "mean 0 and deviation 1 in each channel of 80 rows"),
+        ("Net number", "mean 0 and deviation 1 of all numbers of 80 rows"),
+        ("Net range", "from 0 to 1 in each column of 80 rows"),
+    ],
+)
+def test_inputs_that_are_scaled_by_themselves(label: str, measured: str) -> None:
+    """A note, which says by what."""
+    probe = Probe(probe="own scale", measured=80.0, reference=320.0, label=label)
+    (found,) = evaluation_inputs_keep_their_scale(Trace("train.py", (probe,)))
+    assert (found.rank, str(found.at), found.measured) == (Rank.NOTE, "input of Net", measured)

@@ -282,12 +282,12 @@ _SCALINGS = {
 
 def _make_own_scale_note(trace: Trace[Event], probe: Probe) -> Finding:
     """Return the note about inputs that are scaled by their own numbers."""
-    name, by = probe.label.rsplit(" ", 1)
+    name, _, by = probe.label.partition(" ")
     said, what, numbers = _SCALINGS.get(by, _STANDARD)
     return Finding(
         f"inputs of evaluations of `{trace.subject}` are {said}",
         f"input of {name}",
-        what.format(by) + " of " + integer(probe.measured, "rows"),
+        what.format(by or "column") + " of " + integer(probe.measured, "rows"),
         f"what the {numbers} of the training make of them",
         why=f"keep the {numbers} of the training rows, or the scaler that was fitted"
         " to them, and use them here: transform(), not fit_transform()",

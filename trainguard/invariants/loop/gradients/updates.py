@@ -1,7 +1,7 @@
 """Judgements of how gradients and updates are spread: across depth, and against the weights."""
 
 from collections.abc import Iterator, Sequence
-from math import isfinite, sqrt
+from math import isfinite
 from statistics import correlation
 
 from trainguard.core.catalogue import invariant
@@ -15,6 +15,7 @@ from trainguard.invariants.loop.wording import (
     count,
     courses,
     events,
+    gradient_sizes,
     middle,
     percent,
     stretch,
@@ -48,13 +49,13 @@ def layer_gradients_are_balanced(trace: Trace[Event]) -> Iterator[Finding]:
     """
     least = trace.limit("layer_gradients_are_balanced", _BROKEN)
     for course in courses(trace):
-        surveyed = [s for s in course.steps if len(_sizes(s)) >= 3]
+        surveyed = [s for s in course.steps if len(gradient_sizes(s)) >= 3]
         sloped = [s for s in surveyed if abs(_slope(s)) >= _TREND and _ratio(s) < _NOTED]
         if len(surveyed) < 2 or len(sloped) * 2 <= len(surveyed):
             continue
         ratio = middle(_ratio(step) for step in surveyed)
         step = sloped[0]
-        sizes = _sizes(step)
+        sizes = gradient_sizes(step)
         low, high = min(sizes, key=lambda n: sizes[n]), max(sizes, key=lambda n: sizes[n])
         verb = "vanish" if _slope(step) > 0 else "explode"
         yield Finding(
@@ -68,21 +69,15 @@ def layer_gradients_are_balanced(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
-def _sizes(step: Step) -> dict[str, float]:
-    """Return the root mean square of each weight's gradient, for those that have one."""
-    layers = [(name, norm, size) for name, norm, size in step.layers if size > 0]
-    return {name: norm / sqrt(size) for name, norm, size in layers if isfinite(norm) and norm > 0}
-
-
 def _ratio(step: Step) -> float:
     """Return the smallest gradient of a step over the largest."""
-    sizes = _sizes(step).values()
+    sizes = gradient_sizes(step).values()
     return min(sizes) / max(sizes)
 
 
 def _slope(step: Step) -> float:
     """Return the rank correlation of the gradients with the order in the model, -1 to 1."""
-    sizes = list(_sizes(step).values())
+    sizes = list(gradient_sizes(step).values())
     order = sorted(sizes)
     ranks = [order.index(size) for size in sizes]
     return correlation(range(len(ranks)), ranks) if len(set(ranks)) > 1 else 0.0

@@ -1,6 +1,6 @@
 """What may keep a model from learning, as far as the other numbers of its run show it."""
 
-from math import isfinite, sqrt
+from math import isfinite
 from pathlib import Path
 
 from trainguard.core.measure import integer, number
@@ -8,7 +8,7 @@ from trainguard.events.base import Event
 from trainguard.events.fit import BaselineFit
 from trainguard.events.loop import Probe
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.wording import count, events, main_course, middle
+from trainguard.invariants.loop.wording import count, events, gradient_sizes, main_course, middle
 
 _STILL = 0.05  # of the weights, by which all steps together move them at most: it is no learning
 _SLOPE = 0.01  # of the weights' norm: a gradient that is smaller would need a rate that is absurd
@@ -70,12 +70,12 @@ def _of_rate(trace: Trace[Event]) -> str:
 def _of_gradients(trace: Trace[Event]) -> str:
     """Tell of layers whose gradient is nothing beside that of others."""
     course = main_course(trace)
-    looked = [step.layers for step in course.steps if step.layers] if course else []
-    layers = looked[-1] if looked else ()
-    slopes = [(norm / sqrt(size), name) for name, norm, size in layers if size > 0 and norm > 0]
-    if not slopes:
+    looked = [sizes for step in course.steps if (sizes := gradient_sizes(step))] if course else []
+    if not looked:
         return ""
-    (least, lowest), (most, highest) = min(slopes), max(slopes)
+    sizes = looked[-1]
+    lowest, highest = min(sizes, key=lambda n: sizes[n]), max(sizes, key=lambda n: sizes[n])
+    least, most = sizes[lowest], sizes[highest]
     if least >= _FADED * most:
         return ""
     return (

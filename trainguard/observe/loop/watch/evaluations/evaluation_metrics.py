@@ -12,7 +12,7 @@ from trainguard.events.base import Event
 from trainguard.events.fit import Metrics
 from trainguard.observe.loop.metric_values import Batch, perplexities, values_of
 from trainguard.observe.loop.watch.evaluations.evaluation_skill import EvaluationSkill
-from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, LossCalls
+from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, LOGITS, LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.said.logged import LoggedValues
 from trainguard.observe.loop.watch.samples.batches import Batches
@@ -21,7 +21,6 @@ from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.patches import Patches
 
-LOGITS = "binary_cross_entropy_with_logits"
 _FIRST = 4  # evaluations that are kept though no metric was said yet
 _MOST = 64  # evaluations
 # Numbers that an evaluation predicts: the metrics of more are not computed. And of evaluations that

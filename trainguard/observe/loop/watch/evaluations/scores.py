@@ -14,7 +14,12 @@ from trainguard.events.base import Event
 from trainguard.events.fit import Score
 from trainguard.observe.loop.watch.evaluations.evaluation_skill import EvaluationSkill
 from trainguard.observe.loop.watch.evaluations.near_targets import NearTargets
-from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, IGNORED, LossCalls
+from trainguard.observe.loop.watch.losses.loss_calls import (
+    CROSS_ENTROPIES,
+    IGNORED,
+    LOGITS,
+    LossCalls,
+)
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.said.logged import LoggedValues
 from trainguard.observe.loop.watch.watcher import Watcher
@@ -22,7 +27,6 @@ from trainguard.observe.loop.window import DENSE, Forward
 from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.patches import Patches
 
-_LOGITS = "binary_cross_entropy_with_logits"
 _LARGEST = 2**22  # elements of the scores of a batch
 _PLACES = 16
 _STRETCHES = 4096  # of all places
@@ -178,7 +182,7 @@ def _are_comparable(function: str, scores: Any, target: Any) -> bool:
     if not scores.is_floating_point() or not 0 < scores.numel() <= _LARGEST or not target.dim():
         return False
     if function not in CROSS_ENTROPIES:
-        binary = function in (_LOGITS, "binary_cross_entropy")
+        binary = function in (LOGITS, "binary_cross_entropy")
         return binary and scores.shape == target.shape and not target.requires_grad
     integral = not (target.is_floating_point() or target.is_complex())
     wide = scores.dim() > 1 and scores.shape[1] > 1
@@ -190,7 +194,7 @@ def _put_aside(
 ) -> Callable[[], Counts]:
     """Return what counts a call, made of copies: a training may write to the same place again."""
     if function not in CROSS_ENTROPIES:
-        return partial(_count_probabilities, scores.clone(), target.clone(), function == _LOGITS)
+        return partial(_count_probabilities, scores.clone(), target.clone(), function == LOGITS)
     shape = scores.shape
     axes = [axis for axis in range(len(shape)) if shape[:axis] + shape[axis + 1 :] == target.shape]
     given = _as_array(scores) if scores.dtype in _NUMPY else scores

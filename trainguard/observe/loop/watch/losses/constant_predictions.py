@@ -25,6 +25,7 @@ from trainguard.observe.loop.thinning import distance_of
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.losses.loss_calls import (
     CROSS_ENTROPIES,
+    LOGITS,
     LossCalls,
     class_weights,
 )
@@ -34,8 +35,7 @@ from trainguard.observe.loop.watch.watcher import Watcher
 from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.patches import Patches
 
-_LOGITS = "binary_cross_entropy_with_logits"
-_NUMBERS = {_LOGITS, "binary_cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
+_NUMBERS = {LOGITS, "binary_cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
 # As they are: what a script puts in their place is not ours to call.
 _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     name: getattr(functional, name) for name in (*_NUMBERS, *CROSS_ENTROPIES)
@@ -307,7 +307,7 @@ def _compare_numbers(place: _Place, target: torch.Tensor) -> torch.Tensor | None
     if function in CROSS_ENTROPIES:
         shape = (1, -1) + (1,) * (target.dim() - 2)
         guess = before.clamp_min(_EPSILON).log().reshape(shape).expand_as(target)
-    elif function == _LOGITS:
+    elif function == LOGITS:
         guess = before.clamp(_EPSILON, 1 - _EPSILON).logit().expand_as(target)
     else:
         guess = before.expand_as(target)

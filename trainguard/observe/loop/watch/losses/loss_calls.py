@@ -10,6 +10,7 @@ import torch
 from trainguard.events.loop import Term
 
 CROSS_ENTROPIES = ("cross_entropy", "nll_loss")  # those that take the number of a class
+LOGITS = "binary_cross_entropy_with_logits"  # each a class by itself
 IGNORED = -100  # the target that they leave out, unless ignore_index is another
 # What a function takes as its input, and the dimension of that in which the classes are.
 CLASSES = {"cross_entropy": 1, "multi_margin_loss": 1, "nll_loss": 1, "kl_div": -1, "ctc_loss": -1}
@@ -243,7 +244,7 @@ def class_weights(
 
     average: half more than that for each class; for single probabilities, their mean over rows.
     """
-    single = calls.function == "binary_cross_entropy_with_logits"
+    single = calls.function == LOGITS
     weights = (calls.options or {}).get("pos_weight" if single else "weight")
     if weights is None or average is None or weights.numel() > (1 if single else _WEIGHED):
         return (), ()

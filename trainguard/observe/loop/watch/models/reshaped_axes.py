@@ -63,8 +63,8 @@ class ReshapedAxes(Watcher):
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Keep inputs that may be reshaped in the model, in the steps that are looked at."""
-        if forward.gradients and self.recorder.age in _STEPS:
-            self._whole = [given for given in self.recorder.given if _may_be_reshaped(given)]
+        looks = forward.gradients and self.recorder.age in _STEPS
+        self._whole = [*filter(_may_be_reshaped, self.recorder.given)] if looks else []
 
     @now_and_then
     def before_backward(self, loss: torch.Tensor) -> None:

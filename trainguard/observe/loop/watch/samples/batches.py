@@ -80,7 +80,8 @@ class Batches(Watcher):
 
     recent: the latest batches that loaders have served.
     given: the input of the latest pass that may learn. served_by: the iterator of the latest batch.
-    copies: the batches that were moved to a device.
+    copies: the batches that were moved to a device. trained_data: identities of the data sets whose
+    batches were the latest when a step was made.
     """
 
     makes = ("wait", "batch", "fingerprints", "Probe:batches")
@@ -92,6 +93,7 @@ class Batches(Watcher):
         self.given: weakref.ref[torch.Tensor] | None = None
         self.copies = HostCopies()
         self.served_by: Callable[[], Any] = lambda: None
+        self.trained_data: set[int] = set()
         self._thread = threading.get_ident()
         self._inside = False
         self._count = 0
@@ -136,6 +138,9 @@ class Batches(Watcher):
 
     def before_step(self, window: Window) -> Columns:
         """Return what is known of the passes that learned."""
+        server = self.served_by()
+        if server is not None:
+            self.trained_data.add(id(getattr(server, "_dataset", None)))
         learned = [forward for forward in window.forwards if forward.learned]
         if not learned:
             return {}

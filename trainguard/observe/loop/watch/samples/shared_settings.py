@@ -13,8 +13,7 @@ from torch.utils.data import Subset, dataloader
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
 from trainguard.observe.loop.watch.samples.batches import Batches
-from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe, shielded
-from trainguard.observe.loop.window import Window
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe, shielded
 from trainguard.observe.tools.patches import Patches, tell_after, tell_before
 from trainguard.observe.tools.user_line import user_frames
 
@@ -66,7 +65,6 @@ class SharedSettings(Watcher):
         super().__init__(recorder)
         self._parts: dict[int, _SplitPart] = {}
         self._served: dict[int, list[tuple[bool, Probe]]] = {}  # whether it had set it itself
-        self._trained: set[int] = set()
 
     def install(self, patches: Patches) -> None:
         """Listen to splits, and to the iterators of loaders."""
@@ -75,20 +73,13 @@ class SharedSettings(Watcher):
         for name in ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"):
             patches.replace(getattr(dataloader, name), "__init__", tell_before(self._see_start))
 
-    def before_step(self, window: Window) -> Columns:
-        """Take down that the batch that was served last is trained on."""
-        server = self._batches.served_by()
-        if server is not None:
-            self._trained.add(id(getattr(server, "_dataset", None)))
-        return {}
-
     def finish(self) -> Iterable[Event]:
         """Return what was found of parts that set it before, or that were trained on."""
         found = {
             probe.source: probe
             for part, probes in self._served.items()
             for itself, probe in probes
-            if itself or part in self._trained
+            if itself or part in self._batches.trained_data
         }
         return found.values()
 
@@ -181,7 +172,7 @@ def _lines_of(code: CodeType) -> set[int | None]:
 
 def _name_of(part: _SplitPart) -> str:
     """Return what the line that made a part calls it: `train_set`, `parts[0]`, or nothing."""
-    for node in _assignments(part.code.co_filename):
+    for node, _ in _assignments(part.code.co_filename):
         if node.lineno <= part.line <= (node.end_lineno or node.lineno):
             target = node.targets[0]
             if isinstance(target, ast.Tuple | ast.List):
@@ -194,30 +185,28 @@ def _name_of(part: _SplitPart) -> str:
 @lru_cache(maxsize=64)
 def read_settings(file: str) -> tuple[Setting, ...]:
     """Return the lines of a file that set something of `NAME.dataset`, in their order."""
-    return tuple(sorted(one for node in _assignments(file) for one in _read(node)))
+    return tuple(sorted(one for node, block in _assignments(file) for one in _read(node, block)))
 
 
 @lru_cache(maxsize=64)
-def _assignments(file: str) -> tuple[ast.Assign, ...]:
+def _assignments(file: str) -> tuple[tuple[ast.Assign, int], ...]:
     """Return the assignments in a file, each with the line of the statement that it stands in."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
         return ()
-    found = []
-    for block in ast.walk(tree):
-        for node in ast.iter_child_nodes(block):
-            if isinstance(node, ast.Assign):
-                node.block = getattr(block, "lineno", 0)  # type: ignore[attr-defined]
-                found.append(node)
-    return tuple(found)
+    return tuple(
+        (node, getattr(block, "lineno", 0))
+        for block in ast.walk(tree)
+        for node in ast.iter_child_nodes(block)
+        if isinstance(node, ast.Assign)
+    )
 
 
-def _read(node: ast.Assign) -> Iterator[Setting]:
+def _read(node: ast.Assign, block: int) -> Iterator[Setting]:
     """Yield what an assignment sets of `NAME.dataset`."""
     for target in node.targets:
         match target:
             case ast.Attribute(value=ast.Attribute(value=part, attr="dataset"), attr=name):
-                block = getattr(node, "block", 0)
                 value = ast.unparse(node.value)
                 yield Setting(node.lineno, ast.unparse(part), name, value, block)

@@ -23,8 +23,7 @@ from trainguard.observe.loader.reachable_state import (
 )
 from trainguard.observe.loop.counterfactual.forking import Exit, fork, obstacle
 from trainguard.observe.loop.watch.samples.batches import Batches, tensors_of
-from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
-from trainguard.observe.loop.window import Window
+from trainguard.observe.loop.watch.watcher import Watcher, shielded
 from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.isolation import read_streams, write_streams
 from trainguard.observe.tools.patches import Patches, tell_before
@@ -63,7 +62,6 @@ class StoredSamples(Watcher):
         super().__init__(recorder)
         self._thread = threading.get_ident()
         self._passes: dict[int, tuple[weakref.ref[Any], int]] = {}  # by data set
-        self._trained: set[int] = set()
         self._found: dict[int, Probe] = {}
 
     def install(self, patches: Patches) -> None:
@@ -72,16 +70,9 @@ class StoredSamples(Watcher):
         kind = dataloader._SingleProcessDataLoaderIter  # noqa: SLF001
         patches.replace(kind, "__init__", tell_before(self._see_start))
 
-    def before_step(self, window: Window) -> Columns:
-        """Take down that the batch that was served last is trained on."""
-        server = self._batches.served_by()
-        if server is not None:
-            self._trained.add(id(getattr(server, "_dataset", None)))
-        return {}
-
     def finish(self) -> Iterable[Event]:
         """Return what was found of data that were trained on."""
-        return [probe for key, probe in self._found.items() if key in self._trained]
+        return [probe for key, probe in self._found.items() if key in self._batches.trained_data]
 
     @shielded
     def _see_start(self, _: Any, loader: Any, *__: Any, **___: Any) -> None:
@@ -105,7 +96,7 @@ class StoredSamples(Watcher):
         known, passes = self._passes.get(id(data), (None, 0))
         passes = 0 if known is None or known() is not holder else passes
         self._passes[id(data)] = weakref.ref(holder), passes + 1
-        if passes == 1 and id(data) in self._trained and len(self._passes) <= _MOST:
+        if passes == 1 and id(data) in self._batches.trained_data and len(self._passes) <= _MOST:
             self._try(loader, data)
 
     def _try(self, loader: Any, data: Any) -> None:

@@ -78,7 +78,6 @@ class WorkerCopies(Watcher):
         super().__init__(recorder)
         self._thread = threading.get_ident()
         self._tried: dict[int, tuple[weakref.ref[Any], list[Probe]]] = {}  # by data set
-        self._trained: set[int] = set()
         self._streams: weakref.WeakKeyDictionary[Any, _Stream] = weakref.WeakKeyDictionary()
         self._passes: list[_Stream] = []
 
@@ -90,18 +89,16 @@ class WorkerCopies(Watcher):
         patches.replace(kind, "_next_data", tell_after(self._see_served))
 
     def before_step(self, window: Window) -> Columns:
-        """Take down that the batch that was served last is trained on."""
+        """Take down that the stream that was served last is trained on."""
         server = self._batches.served_by()
-        if server is not None:
-            self._trained.add(id(getattr(server, "_dataset", None)))
-            if server in self._streams:
-                self._streams[server].trains = True
+        if server is not None and server in self._streams:
+            self._streams[server].trains = True
         return {}
 
     def finish(self) -> Iterable[Event]:
         """Return what was found of data that were trained on."""
         for key, (_, probes) in self._tried.items():
-            yield from probes if key in self._trained else ()
+            yield from probes if key in self._batches.trained_data else ()
         for one in self._passes:
             if one.trains and one.rows:
                 yield Probe(
