@@ -19,6 +19,7 @@ from trainguard.observe.loop.watch.gradients.penalty_norms import PenaltyNorms
 from trainguard.observe.loop.watch.gradients.saturation import Saturation
 from trainguard.observe.loop.watch.gradients.scaling import Scaling
 from trainguard.observe.loop.watch.gradients.spent_gradients import SpentGradients
+from trainguard.observe.loop.watch.gradients.steep_places import SteepPlaces
 from trainguard.observe.loop.watch.gradients.term_gradients import TermGradients
 from trainguard.observe.loop.watch.gradients.unread_updates import UnreadUpdates
 from trainguard.observe.loop.watch.losses.averaged_weights import AveragedWeights
@@ -54,11 +55,13 @@ from trainguard.observe.loop.watch.models.padding_rows import PaddingRows
 from trainguard.observe.loop.watch.models.read_places import ReadPlaces
 from trainguard.observe.loop.watch.models.repeat_probe import RepeatProbe
 from trainguard.observe.loop.watch.models.reshaped_axes import ReshapedAxes
+from trainguard.observe.loop.watch.models.signal_probe import SignalProbe
 from trainguard.observe.loop.watch.models.stacked_layers import StackedLayers
 from trainguard.observe.loop.watch.models.zero_masks import ZeroMasks
 from trainguard.observe.loop.watch.parameters.averaged_copies import AveragedCopies
 from trainguard.observe.loop.watch.parameters.batch_statistics import BatchStatistics
 from trainguard.observe.loop.watch.parameters.borrowed_memory import BorrowedMemory
+from trainguard.observe.loop.watch.parameters.drawn_lines import DrawnLines
 from trainguard.observe.loop.watch.parameters.equal_units import EqualUnits
 from trainguard.observe.loop.watch.parameters.frozen_references import FrozenReferences
 from trainguard.observe.loop.watch.parameters.hidden_parameters import HiddenParameters
@@ -129,6 +132,7 @@ _ALL: tuple[type[Watcher], ...] = (
     ShiftProbe,
     DetachedProbe,
     PaddingProbe,
+    SignalProbe,
     IdleInputs,
     SharedLayers,
     StackedLayers,
@@ -188,9 +192,11 @@ _ALL: tuple[type[Watcher], ...] = (
     Parameters,
     LeftBehind,
     ZeroFactors,
+    DrawnLines,
     EqualUnits,
     ZeroMasks,
     Saturation,
+    SteepPlaces,
     TimeAndMemory,
     LoggedValues,
     GradientReads,

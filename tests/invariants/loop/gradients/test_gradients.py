@@ -6,7 +6,7 @@ from math import inf, nan
 import pytest
 
 from trainguard.core.finding import Rank
-from trainguard.events.loop import Parameter, Read
+from trainguard.events.loop import Parameter, Probe, Read
 
 NORM = "total += p.grad.norm() ** 2"
 
@@ -41,6 +41,15 @@ def test_lost_gradients_need_no_culprit(more: dict, judged, steps) -> None:
     """An infinite norm is known, and a nan is where a layer has one."""
     (finding,) = judged("gradients_are_finite", steps(1, **more))
     assert "perhaps" in finding.why
+
+
+def test_steep_functions_are_named(judged, steps) -> None:
+    """Beside the culprit, each with its line."""
+    places = [("sqrt", "/a/net.py:7"), ("log", "/a/net.py:9")]
+    seen = [Probe(probe="steep", measured=1, label=label, source=line) for label, line in places]
+    (finding,) = judged("gradients_are_finite", [*steps(1, norm=inf, culprit="x"), *seen])
+    assert "; `sqrt` at net.py:7 has an infinite slope at 0: add a small number" in finding.why
+    assert "; `log` at net.py:9 has an infinite slope at 0, which times the 0" in finding.why
 
 
 @pytest.mark.parametrize(

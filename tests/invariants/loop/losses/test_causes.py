@@ -48,3 +48,14 @@ def test_gradients_that_fade() -> None:
     """The least against the largest, for each of their elements."""
     layers = (("first.weight", 1e-7, 100), ("last.weight", 1.0, 100))
     assert told(layers=layers).startswith("first.weight gets 1e-07 of the gradient of last.weight")
+
+
+def test_what_becomes_of_the_input() -> None:
+    """With the line of the layer after which it is lost, or of what has drawn the weights."""
+    usual = {"probe": "signal lost", "label": "`a` and `b`", "source": "/a/net.py:7"}
+    lost = told(Probe(measured=1e-4, reference=1.0, **usual))
+    assert "the last layer gets 0.0001 of what differs" in lost
+    assert lost.endswith("between `a` and `b` (net.py:7)")
+    usual = {"probe": "signal grown", "label": "`a` to `b`", "source": ""}
+    grown = told(Probe(measured=2e9, reference=0.5, **usual))
+    assert grown.startswith("numbers grow from 0.5 to 2e+09 from `a` to `b`: perhaps its weights")

@@ -4,12 +4,13 @@ import re
 from collections.abc import Iterator
 from itertools import takewhile
 from math import inf, isfinite, isinf, isnan
+from pathlib import Path
 
 from trainguard.core.catalogue import SOON, invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import Measure, integer, join_places, portion
 from trainguard.events.base import Event
-from trainguard.events.loop import Parameter, Read, Step
+from trainguard.events.loop import Parameter, Probe, Read, Step
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import GRADIENTS, READS, steps_from
 from trainguard.invariants.loop.losses.loss import has_nonfinite_loss
@@ -38,6 +39,13 @@ _ANOTHER_MODEL = (
 _NO_GRAPH = (
     "the loss that should train it is computed from a copy of its output that has no graph:"
     " .detach(), .data, .item(), numpy, or under torch.no_grad()"
+)
+_ROOT = "has an infinite slope at 0: add a small number to what it is taken of"
+_ARC = "has an infinite slope at 1 and -1: clamp what it is taken of a little inside of them"
+_SLOPES = {"acos": _ARC, "asin": _ARC, "pow": _ROOT, "sqrt": _ROOT}
+_EDGE = (
+    "has an infinite slope at 0, which times the 0 of what is left out is no number: clamp what it"
+    " is taken of, before torch.where or a mask leaves it out"
 )
 _WRITES = re.compile(r"zero_\(|zeros|=\s*None\b|\bdel\b|zero_grad")
 
@@ -68,13 +76,23 @@ def gradients_are_finite(trace: Trace[Event]) -> Iterator[Finding]:
                 course.at(step),
                 "norm " + number(step.norm),
                 "finite",
-                why=f"the first value that is not finite: {step.culprit}"
-                if step.culprit
-                else "perhaps a torch.where branch that was not taken, or a norm or root at zero",
+                why=_explain(trace, step),
                 event=step,
             )
         else:
             yield from _skipped_for_good(trace, course)
+
+
+def _explain(trace: Trace[Event], step: Step) -> str:
+    """Say which value was not finite first, and what may have made it so."""
+    told = [f"the first value that is not finite: {step.culprit}"] if step.culprit else []
+    steep = [probe for probe in events(trace, Probe) if probe.probe == "steep"]
+    for probe in steep:
+        slope = _SLOPES.get(probe.label, _EDGE)
+        told.append(f"`{probe.label}` at {Path(probe.source).name} {slope}")
+    return "; ".join(told) or (
+        "perhaps a torch.where branch that was not taken, or a norm or root at zero"
+    )
 
 
 def _unsound(step: Step) -> bool:

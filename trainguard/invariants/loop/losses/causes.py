@@ -21,7 +21,8 @@ def find_causes(trace: Trace[Event], fit: BaselineFit) -> list[str]:
     """Return what inputs, first weights, a rate that is too low and gradients that fade tell."""
     dead = 2 * max(fit.alike, fit.blank) > fit.calls  # then steps are small for want of a gradient
     rate = "" if dead else _of_rate(trace)
-    told = [tell_of_inputs(fit), _of_weights(trace), rate, _of_gradients(trace)]
+    told = [tell_of_inputs(fit), _of_weights(trace), rate, tell_of_signal(trace)]
+    told += [] if told[-1] else [_of_gradients(trace)]
     return [each for each in told if each]
 
 
@@ -36,6 +37,25 @@ def tell_of_inputs(fit: BaselineFit) -> str:
         f"its inputs deviate by {number(fit.deviation)} from one sample to another: perhaps they"
         f" {perhaps}"
     )
+
+
+def tell_of_signal(trace: Trace[Event]) -> str:
+    """Return a sentence about what becomes of the input on its way through the layers."""
+    for probe in events(trace, Probe):
+        line = f" ({Path(probe.source).name})" if probe.source else ""
+        if probe.probe == "signal grown":
+            return (
+                f"numbers grow from {number(probe.reference)} to {number(probe.measured)} from"
+                f" {probe.label}: perhaps its weights were drawn far too large{line}, or something"
+                " that normalises is missing"
+            )
+        if probe.probe == "signal lost":
+            share = number(probe.measured / probe.reference)
+            return (
+                f"the last layer gets {share} of what differs between samples in the first: most of"
+                f" it is lost between {probe.label}{line}"
+            )
+    return ""
 
 
 def _of_weights(trace: Trace[Event]) -> str:

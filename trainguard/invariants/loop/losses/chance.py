@@ -12,7 +12,11 @@ from trainguard.events.fit import BaselineFit, Skill
 from trainguard.events.loop import Evaluation, Probe, Step
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import FITS, SKILLS, either, has_probe
-from trainguard.invariants.loop.losses.causes import find_causes, tell_of_inputs
+from trainguard.invariants.loop.losses.causes import (
+    find_causes,
+    tell_of_inputs,
+    tell_of_signal,
+)
 from trainguard.invariants.loop.wording import count, courses, events, percent, rates_rise
 from trainguard.invariants.wording import number
 
@@ -120,7 +124,7 @@ def _make_finding(trace: Trace[Event], fit: BaselineFit, beaten: float, rank: Ra
 def _guess_cause(trace: Trace[Event], worse: bool, taught: bool, fit: BaselineFit) -> str:
     """Say what may be wrong, and what that is known from."""
     if worse:
-        return tell_of_inputs(fit) or (
+        return "; ".join(filter(None, (tell_of_inputs(fit), tell_of_signal(trace)))) or (
             "perhaps a rate that is too high, inputs or weights that are far too large, or a"
             " sign that is turned"
         )

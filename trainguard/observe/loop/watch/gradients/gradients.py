@@ -18,10 +18,18 @@ _MOST_LAYERS = 64
 
 
 class Gradients(Watcher):
-    """The columns received, held, norm, layers, leftover and its name, and part of culprit."""
+    """
+    The columns received, held, norm, layers, leftover and its name, and part of culprit.
+
+    unsound: whether the gradients of some step were not finite.
+    """
 
     makes = ("received", "held", "norm", "layers", "leftover", "leftover_name", "culprit", "order")
     relies_on = ("Scaling",)
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self.unsound = False
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """See what is left of gradients that the last step of an optimizer has used."""
@@ -80,6 +88,7 @@ class Gradients(Watcher):
             """Return the last of the model whose gradient is not finite: it had it first."""
             if isfinite(sum(each)):
                 return ""
+            self.unsound = True
             bad = [i for i, norm in zip(range(count), each, strict=False) if norm - norm != 0]
             named = name_at or _namer(_stepped(window, count), name_of)
             return f"gradient of `{named(bad[-1])}`" if bad else ""

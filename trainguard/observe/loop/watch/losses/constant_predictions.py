@@ -49,6 +49,7 @@ _HALF = 0.5  # of a time that each class is taken to have come before the first 
 _PLACES = 16
 _PENDING = 32  # calls with classes whose constant losses are computed together
 _COUNTS = 2**18  # numbers in what waits for that: a vocabulary waits for fewer calls
+_BEATEN = 0.98  # of the constant's loss, as its judge has it
 _NODES = 2**12  # of a graph that are looked at: such a model is no constant
 
 
@@ -157,6 +158,11 @@ class ConstantPredictions(Watcher):
         place = self._places.get(id(only)) if only is not None else None
         if place is not None:
             place.only += 1
+
+    def lags(self) -> bool:
+        """Say whether the loss at some place was no lower than the constant's of late."""
+        latest = [each.chunks[-1] for each in self._places.values() if each.chunks]
+        return any(float(loss) >= _BEATEN * float(constant) for loss, constant, _ in latest)
 
     def finish(self) -> Iterator[Event]:
         """Return what was added up of each place."""

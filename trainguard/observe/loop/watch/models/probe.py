@@ -28,12 +28,16 @@ class Seen(NamedTuple):
     """
     What was measured, what it is held against, and in which part of the module.
 
-    All that a look finds is in here: it is made in a child process, whose memory is lost.
+    probe, label, source: where they are not those of the watcher and of the pass. All that a look
+    finds is in here: it is made in a child process, whose memory is lost.
     """
 
     measured: float
     reference: float
     part: str = ""
+    probe: str = ""
+    label: str = ""
+    source: str = ""
 
 
 class ModuleProbe(Watcher):
@@ -82,12 +86,13 @@ class ModuleProbe(Watcher):
         if seen is not None:
             self._found.append(
                 Probe(
-                    probe=self.probe,
+                    probe=seen.probe or self.probe,
                     measured=seen.measured,
                     reference=seen.reference,
                     step=forward.step,
-                    label=self.label(".".join(filter(None, (forward.module, seen.part)))),
-                    source=source,
+                    label=seen.label
+                    or self.label(".".join(filter(None, (forward.module, seen.part)))),
+                    source=seen.source or source,
                 )
             )
         return {}

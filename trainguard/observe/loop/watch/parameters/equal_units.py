@@ -10,17 +10,10 @@ from torch.nn.modules.conv import _ConvNd
 
 from trainguard.events.base import Event
 from trainguard.events.loop import Probe
-from trainguard.observe.loop.watch.watcher import (
-    Columns,
-    Watcher,
-    make_probe,
-    now_and_then,
-    shielded,
-)
+from trainguard.observe.loop.watch.parameters.drawn_lines import DrawnLines
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe, now_and_then
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.local_values import has_rows, is_sharded
-from trainguard.observe.tools.patches import Patches, tell_after
-from trainguard.observe.tools.user_line import caller
 
 _MOST = 4096  # modules
 _UNITS = 8  # of a layer: fewer may be alike on purpose
@@ -28,7 +21,6 @@ _EQUAL = 1e-6  # of the largest weight, at the beginning
 _ALIKE = 1e-3  # the same, later: equal sums differ by rounding, which steps may amplify
 _MOVED = 1e-3  # of it: what a rate of nothing leaves where it was says nothing
 _STEPS = 16
-_SETTERS = ("constant_", "ones_", "zeros_")
 
 
 class EqualUnits(Watcher):
@@ -40,6 +32,7 @@ class EqualUnits(Watcher):
     """
 
     makes = ("Probe:equal units", "Probe:units begun equal")
+    relies_on = ("DrawnLines",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -47,12 +40,6 @@ class EqualUnits(Watcher):
         self._begun: list[Probe] = []
         self._found: list[Probe] = []
         self._since = self._steps = 0
-        self._lines: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}  # where they were set
-
-    def install(self, patches: Patches) -> None:
-        """Listen to what sets all weights to one number."""
-        for name in _SETTERS:
-            patches.replace(nn.init, name, tell_after(self._see_set))
 
     @now_and_then
     def before_step(self, window: Window) -> Columns:
@@ -86,15 +73,9 @@ class EqualUnits(Watcher):
     def _describe(self, probe: str, layers: dict[str, torch.Tensor]) -> Iterator[Probe]:
         """Yield the event about the first of some layers."""
         for name, weight in list(layers.items())[:1]:
-            ref, line = self._lines.get(id(weight), (lambda: None, ""))
-            more = {"label": name, "step": self._steps, "source": line if ref() is weight else ""}
+            line = self.recorder.watcher(DrawnLines).find_line([weight])
+            more = {"label": name, "step": self._steps, "source": line}
             yield make_probe(probe, len(weight), len(layers), **more)
-
-    @shielded
-    def _see_set(self, _: Any, tensor: Any, *__: Any, **___: Any) -> None:
-        """Remember the line that sets a matrix of weights."""
-        if isinstance(tensor, torch.Tensor) and tensor.dim() > 1 and len(self._lines) < _MOST:
-            self._lines[id(tensor)] = weakref.ref(tensor), caller()
 
     def _find_layers(self, held: set[int]) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield layers of several units that were called and are to learn."""
