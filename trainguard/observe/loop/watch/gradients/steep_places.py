@@ -15,10 +15,10 @@ from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node, kind_of
 from trainguard.observe.loop.watch.gradients.gradients import Gradients
 from trainguard.observe.loop.watch.watcher import Watcher, now_and_then
-from trainguard.observe.tools.user_line import foreign
+from trainguard.observe.tools.user_line import foreign, user_frames
 
 _MOST_NODES = 20000
-_MOST_FILES, _MOST_LINES = 64, 3
+_MOST_FILES, _MOST_LINES, _FRAMES = 64, 3, 16
 _HOST = {"cmath", "jnp", "math", "np", "numpy"}  # whose functions make no graph
 # What autograd calls it, and Python. Norms, deviations and distances of torch are flat at zero.
 _STEEP = {
@@ -50,18 +50,24 @@ class SteepPlaces(Watcher):
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._names: dict[str, None] = {}
+        self._near: dict[str, None] = {}  # files of the model and of what trains it
 
     @now_and_then
     def before_backward(self, loss: torch.Tensor) -> None:
         """Take down which such operations a loss is made of."""
-        if loss.grad_fn is not None:
-            self._names |= dict.fromkeys(_find_steep(loss.grad_fn))
+        found = dict.fromkeys(_find_steep(loss.grad_fn)) if loss.grad_fn is not None else {}
+        if found.keys() - self._names:
+            self._names |= found
+            self._near |= dict.fromkeys(f.f_code.co_filename for f in user_frames(_FRAMES))
+            parts = (part for root in self.recorder.names.roots() for part in root.modules())
+            self._near |= dict.fromkeys(_file_of(type(part).__module__) for part in parts)
 
     def finish(self) -> Iterable[Event]:
         """Return where the user's code has them, if a gradient was not finite."""
         for name in self._names if self.recorder.watcher(Gradients).unsound else ():
-            lines = [place for file in _own_files() for place in _calls_of(name, file)]
-            for place in lines[:_MOST_LINES]:
+            near = [place for file in self._near for place in _calls_of(name, file)]
+            lines = near or [place for file in _own_files() for place in _calls_of(name, file)]
+            for place in lines if len(lines) <= _MOST_LINES else ():  # of more none is telling
                 yield Probe(probe="steep", measured=len(lines), label=name, source=place)
 
 
@@ -82,12 +88,16 @@ def _is_root(power: Node) -> bool:
     return isinstance(exponent, float) and 0 < exponent < 1
 
 
+def _file_of(module: str) -> str:
+    """Return the file of a module that is loaded, if it is the user's own; else nothing."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return file if isinstance(file, str) and file.endswith(".py") and foreign(file) else ""
+
+
 def _own_files() -> list[str]:
-    """Return the files of the user's own code that are loaded, the script first."""
-    loaded = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    main = getattr(sys.modules.get("__main__"), "__file__", None)
-    own = dict.fromkeys(file for file in (main, *loaded) if isinstance(file, str) and foreign(file))
-    return [file for file in own if file.endswith(".py")][:_MOST_FILES]
+    """Return the files of the user's own code that are loaded."""
+    files = dict.fromkeys(map(_file_of, list(sys.modules)))
+    return [file for file in files if file][:_MOST_FILES]
 
 
 @lru_cache(maxsize=4 * _MOST_FILES)
