@@ -21,6 +21,7 @@ from trainguard.invariants.loop.samples import samples as samples  # isort: skip
 from trainguard.invariants.loop.samples import batches as batches  # isort: skip
 from trainguard.invariants.loop.samples import workers as workers  # isort: skip
 from trainguard.invariants.loop.samples import data as data  # isort: skip
+from trainguard.invariants.loop.samples import noise as noise  # isort: skip
 from trainguard.invariants.loop.models import modes as modes  # isort: skip
 from trainguard.invariants.loop.evaluations import evaluations as evaluations  # isort: skip
 from trainguard.invariants.loop.losses import terms as terms  # isort: skip

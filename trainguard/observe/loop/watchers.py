@@ -6,6 +6,7 @@ from trainguard.observe.loop.watch.evaluations.chosen_models import ChosenModels
 from trainguard.observe.loop.watch.evaluations.evaluation_metrics import EvaluationMetrics
 from trainguard.observe.loop.watch.evaluations.evaluation_skill import EvaluationSkill
 from trainguard.observe.loop.watch.evaluations.meters import Meters
+from trainguard.observe.loop.watch.evaluations.passed_edges import PassedEdges
 from trainguard.observe.loop.watch.evaluations.repeated_passes import RepeatedPasses
 from trainguard.observe.loop.watch.evaluations.scores import Scores
 from trainguard.observe.loop.watch.evaluations.unjudged_rows import UnjudgedRows
@@ -141,6 +142,7 @@ _ALL: tuple[type[Watcher], ...] = (
     EvaluationMetrics,
     AugmentedEvaluations,
     UnjudgedRows,
+    PassedEdges,
     Labels,
     SamplePairs,
     EpochPairs,

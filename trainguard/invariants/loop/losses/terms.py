@@ -333,7 +333,7 @@ def loss_inputs_do_not_broadcast(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: loss functions whose input and target have as many elements and different dimensions, so
         that both are expanded in every call; losses by hand that reduce more pairs than there are
         outputs, or values chosen by `gather`, or the terms of N samples times a table of N x N that
-        is made of two vectors.
+        is made of two vectors; outputs of N x N that are sums or products of (N, 1) and (N,).
     Allows: one side expanded to the other; tables of pairs made on purpose from shapes with as many
         dimensions, such as (N, 1) and (1, N); weights that are symmetric, or of few values.
     Misses: batches of one sample; losses by hand where nothing was probed.

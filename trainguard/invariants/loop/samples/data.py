@@ -14,7 +14,6 @@ from trainguard.invariants.loop.wording import count, courses, events, main_cour
 from trainguard.invariants.wording import number
 
 _LEAST = 3  # steps: the first ones may be odd
-_MEAN_OF_NOISE = 1.5  # deviations: the numbers of torch.rand have a mean of 1.73
 
 
 @invariant("loop", evidence=SERVED)
@@ -253,62 +252,6 @@ def data_keeps_up(trace: Trace[Event]) -> Iterator[Finding]:
             why="more workers, or less work per sample, would shorten each step",
             event=slow,
         )
-
-
-@invariant("loop", evidence=has_probe("noise", "no noise was predicted in vain"))
-def noise_is_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
-    """
-    The noise that a model is to tell from its input is in the input.
-
-    Judges: steps in which the target of an error is a tensor that the script calls noise, or rows
-        of it that are scaled, all of them: whether any input of its shape correlates with it, where
-        the last quarter of the errors is no smaller than that of predicting its mean.
-    Allows: five deviations of what independent numbers would have, of so many that these are 0.03
-        or less; models that are given the noise itself, as generators are.
-    Misses: noise without a name; targets that are mixed of noise and data; steps that are too few.
-    Why: where one function draws the noise of the target and another that of the input, there is
-        nothing to learn: the loss stays at the variance of the noise.
-    Source: Ho et al. 2020, algorithm 1 (one noise for both); denoising-diffusion-pytorch, whose
-        q_sample draws its own where it is given none.
-    """
-    for probe in events(trace, Probe):
-        if probe.probe == "noise" and probe.measured <= probe.reference:
-            yield Finding(
-                f"the noise that the model of `{trace.subject}` is to predict is not in its input",
-                f"`{probe.label}`, in {probe.step} of {probe.step} steps",
-                number(probe.measured, "of correlation")
-                + ", and an error as large as that of predicting zero",
-                "above " + number(probe.reference) + ", which independent numbers may have",
-                why="perhaps other noise is drawn for the input: give"
-                f" `{probe.label}` to what makes it",
-                event=probe,
-            )
-
-
-@invariant("loop", evidence=has_probe("noise mean", "no noise was predicted"))
-def noise_has_no_mean(trace: Trace[Event]) -> Iterator[Finding]:
-    """
-    Noise that a model is to take away is as often below nothing as above it.
-
-    Judges: steps in which the target of an error is a tensor that the script calls noise: its mean
-        over all of them, of 27,778 numbers or more. A note: noise may be like that on purpose.
-    Allows: a mean of 1.5 deviations: that of the numbers of torch.rand is 1.73, that of the size of
-        normal numbers 1.32.
-    Misses: noise without a name; uniform numbers around nothing.
-    Why: `rand` differs from `randn` by a letter: the model learns to take away a shift that is
-        never there where samples begin from normal noise, while its loss is lower than it would be.
-    Source: Ho et al. 2020, algorithm 1; documentation of torch.rand_like and torch.randn_like.
-    """
-    for probe in events(trace, Probe):
-        if probe.probe == "noise mean" and abs(probe.measured) > _MEAN_OF_NOISE * probe.reference:
-            yield note(
-                f"the noise that the model of `{trace.subject}` is to predict has a mean",
-                f"`{probe.label}`, in {probe.step} of {probe.step} steps",
-                number(abs(probe.measured) / max(probe.reference, 1e-30), "deviations from zero"),
-                number(_MEAN_OF_NOISE, "deviations"),
-                why="perhaps it is drawn by rand, for randn",
-                event=probe,
-            )
 
 
 @invariant("loop", evidence=has_probe("stored", "no data set was served twice that stores samples"))

@@ -25,7 +25,8 @@ def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: inputs that were seen again, the share of them whose label was another one: those of a
         loader of classes, and those of any epochs that have the same inputs and the same targets.
         Targets that lie over their images, as masks do: those that came mirrored with the same one,
-        and images that came mirrored with the same target, in whatever light. Pictures that came
+        and images that came mirrored with the same target, or otherwise than it, in whatever light.
+        Pictures that came
         mirrored, with targets of at most 16 numbers of which one goes with the place of what is
         in the picture: how far both are off the middle correlates by 0.7 or more.
     Allows: three quarters of the share that labels drawn by chance would have: some data is noisy.
@@ -70,6 +71,7 @@ def _mirrored_apart(trace: Trace[Event], probe: Probe) -> Finding:
         "inputs and targets of which one came again",
         portion(probe.measured, probe.reference, "pairs") + " were mirrored on the other side",
         "none",
-        why="draw once whether a sample is flipped, and flip its input and its target by it",
+        why="draw once whether a sample is flipped, and flip its input and its target by it, along"
+        " -1 and -2: counted from the end they are the same in a mask without channels",
         event=probe,
     )

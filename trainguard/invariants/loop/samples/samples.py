@@ -16,6 +16,7 @@ from trainguard.invariants.loop.wording import events, percent
 _FEW = 2  # passes that repeat an order: two may be one run that was made again
 _OFTEN = 20  # times that each sample reached is drawn in one pass, or that the data are larger
 _MOVES = 3  # steps whose batches of moves agree
+_PASSED = 0.9  # of the edges held out: a few may come twice
 _STAY = 0.97  # of states: an environment moves more often, and resets put others in their place
 _BATCHES = 8  # that are learned from
 _FROZEN = 0.9  # of them: in the first ones of a memory a state may be there several times
@@ -255,6 +256,66 @@ def _is_held_out(name: str) -> bool:
     return not _HELD_OUT.isdisjoint(words_of(name))
 
 
+@invariant("loop", evidence=has_probe("centred", "no windows of a series with columns were seen"))
+def windows_end_before_their_target(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A window of a series holds nothing of what comes after it.
+
+    Judges: windows (N, T, F) of 16 moments or more whose target is the next value of a column, as
+        windows that follow one another by a moment show: whether another column is the same sum of
+        that one at each moment, of moments after it too, and its last value depends on the target
+        by more than what is in the window.
+    Allows: sums of the past; means that are taken inside of each window; what has a period.
+    Misses: targets further away; sums of more than 12 moments to a side, maxima and medians;
+        data of which fewer than 8 pairs of such windows come in the first 1024.
+    Why: a mean that is centred, as np.convolve(..., mode="same") and a centred rolling are, has the
+        target in it. Errors are small as long as the future is known.
+    Source: documentation of numpy.convolve and pandas.DataFrame.rolling (center).
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "centred":
+            yield Finding(
+                f"the windows of `{trace.subject}` hold what comes after them",
+                probe.label,
+                integer(probe.measured, "moments")
+                + f" after each one are in it, the target among them, and {probe.reference:.0f}"
+                " before",
+                "none after",
+                why="perhaps a mean or difference is centred: take it over what came before",
+                event=probe,
+            )
+            return
+
+
+@invariant("loop", evidence=has_probe("edges passed", "no graph with edges held out was seen"))
+def held_out_edges_pass_no_messages(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Edges that an evaluation is to predict are not in the graph that the model learns along.
+
+    Judges: a square matrix without a gradient that rows are multiplied with below a loss, or rows
+        that are read by one index and added up by another; 32 pairs of nodes or more that the
+        script names after validation or test, beside pairs of the same kind that it names after
+        what is no edge: whether nine of ten are edges of that graph, in either direction.
+    Allows: graphs in which three of ten pairs are edges; pairs that are named after neither.
+    Misses: graphs and edges with other names, on an accelerator, or made anew from a part.
+    Why: nodes that exchange messages get alike representations, which is what the edge is scored
+        by: the evaluation asks for what the model was told.
+    Source: pyg-team/pytorch_geometric, RandomLinkSplit; Kipf and Welling 2016, Variational Graph
+        Auto-Encoders ("trained on an incomplete version").
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "edges passed" and probe.measured >= _PASSED * probe.reference:
+            yield Finding(
+                f"`{trace.subject}` passes messages along edges that it is to predict",
+                f"the graph below the loss, and `{probe.label}`",
+                portion(probe.measured, probe.reference, "edges held out") + " are in it",
+                "none",
+                why="make the graph from the edges of the training alone",
+                event=probe,
+            )
+            return
+
+
 @invariant("loop", evidence=has_probe("moves", "no batch of states and what follows them was seen"))
 def states_move_on(trace: Trace[Event]) -> Iterator[Finding]:
     """
@@ -262,9 +323,10 @@ def states_move_on(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: batches with rewards, states and, by its name, what follows each, which is given to a
         network: whether 97 % of the rows are the same in both, though they differ from each other,
-        over all steps that were looked at, 3 at least.
+        over all steps that were looked at, 3 at least. By no name, what networks are asked about
+        without a graph before a loss gathers, of what one returns for states, a value for each.
     Allows: states that stay where they are more often than not.
-    Misses: tables with other names, or not on the CPU; batches that are one object.
+    Misses: policies whose tables have other names; accelerators; batches that are one object.
     Why: an environment that changes the array which it has handed out changes what was stored: each
         state of the memory is the one that came later.
     Source: google-deepmind/dm_control issue 34; openai/baselines pull request 418;

@@ -4,6 +4,7 @@ import inspect
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from tests.observe.loop.trainings import batches, network
@@ -176,3 +177,55 @@ def test_weights_of_pairs_on_purpose_are_not(name: str) -> None:
 def test_few_samples_are_not_crossed() -> None:
     """A table of four by four is of few vectors by chance."""
     assert weighed(CROSSED["advantage"], size=4) == []
+
+
+def crossed(first, second, against, size: int = 16) -> list[Probe]:
+    """Learn with a model whose output is made of two parts, N of each; return what is told."""
+    torch.manual_seed(0)
+
+    class Sum(nn.Module):
+        """Two parts of each sample."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.more = nn.Linear(4, 1), nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """Return what is made of both."""
+            return 0.5 + first(self.one(x)) + second(self.more(x))
+
+    with Recorder("x") as recorder:
+        model = Sum()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+        for _ in range(3):
+            optimizer.zero_grad()
+            against(model(torch.randn(size, 4)), torch.randn(size)).backward()
+            optimizer.step()
+    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "broadcast"]
+
+
+def squares(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return the mean square error."""
+    return ((out - y) ** 2).mean()
+
+
+def test_a_table_that_the_model_makes() -> None:
+    """A bias of (N, 1) and a product of (N,), compared with N targets."""
+    (probe,) = crossed(lambda a: a, lambda b: b.sum(1), squares)
+    assert (probe.measured, probe.reference, probe.label) == (256.0, 16.0, "Sum")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "against"),
+    [
+        (lambda a: a.squeeze(1), lambda b: b.sum(1), squares),
+        (lambda a: a, lambda b: b.sum(1)[None], squares),
+        (lambda a: a.squeeze(1)[:, None], lambda b: b.sum(1), squares),
+        (lambda a: a, lambda b: b.sum(1) - 2 * b @ b.T, squares),
+        (lambda a: a, lambda b: b.sum(1), lambda out, _: out.diag().square().mean()),
+    ],
+    ids=["squeezed", "unsqueezed", "on purpose", "distances", "diagonal"],
+)
+def test_tables_that_a_model_may_make(first, second, against) -> None:
+    """Asked for, or part of distances between all rows."""
+    assert crossed(first, second, against) == []

@@ -66,3 +66,47 @@ def test_what_stays() -> None:
     """States that are followed by themselves are counted."""
     assert found(stays) == [(24.0, 24.0)]
     assert found(moves_a_little) == [(6.0, 24.0)]
+
+
+def learn_actions(moves) -> list[tuple[float, float]]:
+    """Learn values of three actions from states and targets; return how many states stayed."""
+    torch.manual_seed(0)
+    with Recorder("x") as recorder:
+        net = nn.Linear(2, 3)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for _ in range(3):
+            optimizer.zero_grad()
+            b, c = moves(torch.randn(8, 2))
+            with torch.no_grad():
+                y = torch.randn(8) + net(c).max(1).values
+            chosen = net(b).gather(1, torch.randint(3, (8, 1))).squeeze(1)
+            nn.functional.smooth_l1_loss(chosen, y).backward()
+            optimizer.step()
+    assert "faults" not in recorder.trace.conditions
+    probes = (event for event in recorder.trace if isinstance(event, Probe))
+    return [(probe.measured, probe.reference) for probe in probes if probe.probe == "moves"]
+
+
+def test_states_of_no_name() -> None:
+    """What is asked without a graph follows; unless it is the very states, as a teacher's is."""
+    assert learn_actions(lambda b: (b, b.clone())) == [(24.0, 24.0)]
+    assert learn_actions(lambda b: (b, torch.cat([b[:2], b[2:] + 1]))) == [(6.0, 24.0)]
+    assert learn_actions(lambda b: (b, b)) == []
+    assert learn_actions(lambda b: (torch.ones_like(b), torch.ones(8, 2))) == []
+
+
+def test_probabilities_are_no_values() -> None:
+    """A policy is asked twice about the same states: what it said is compared with what it says."""
+    torch.manual_seed(0)
+    with Recorder("x") as recorder:
+        net = nn.Linear(2, 3)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for _ in range(3):
+            b, actions = torch.randn(8, 2), torch.randint(3, (8, 1))
+            with torch.no_grad():
+                old = net(b.clone()).log_softmax(1).gather(1, actions)
+            optimizer.zero_grad()
+            ratio = (net(b).log_softmax(1).gather(1, actions) - old).exp()
+            (-ratio * torch.randn(8, 1)).mean().backward()
+            optimizer.step()
+    assert not [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "moves"]

@@ -84,3 +84,13 @@ def test_inputs_that_are_not_mirrored(kind: str) -> None:
     mirrored.add(IMAGES, torch.zeros_like(MASKS) if kind == "blank" else MASKS, ROWS)
     mirrored.add(images, masks, [r + 20 for r in ROWS])
     assert not mirrored.is_apart
+
+
+@pytest.mark.parametrize("of_mask", [(-1,), (-2,), (-2, -1)])
+@pytest.mark.parametrize("of_image", [(-1,), (-2,), (-2, -1)])
+def test_both_are_mirrored(of_mask: tuple[int, ...], of_image: tuple[int, ...]) -> None:
+    """Along one axis, as they should be, or each along another one."""
+    mirrored = MirroredTargets()
+    mirrored.add(IMAGES, MASKS, ROWS)
+    mirrored.add(noisy(IMAGES.flip(of_image)), MASKS.flip(of_mask), [r + 20 for r in ROWS])
+    assert mirrored.counts == (20 * (of_mask != of_image), 20)

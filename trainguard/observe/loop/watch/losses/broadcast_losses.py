@@ -54,7 +54,8 @@ class BroadcastLosses(Watcher):
     A mean or sum over N x N elements is one of pairs where a difference below it has N elements of
     the model's output on one side, nothing that learns on the other, and nobody asked for a table
     by adding a dimension. Differences in which both sides learn are rankings. N elements may be
-    chosen too, one for each of N samples, as the values of actions are by `gather`.
+    chosen too, one for each of N samples, as the values of actions are by `gather`. Or the output
+    is such a table, and the sum, product or difference of (N, 1) and (N,).
 
     And "weighed crosswise": such a mean of the term of each sample (N) times constants of (N, 1),
     or times a table of N x N that is made of one or two vectors, as `rewards - values` is.
@@ -167,7 +168,9 @@ def _compares(
     if kind in _DIFFERENCES:
         before, output = live[0]
         meant = autograd_graph.kind_of(before) in _ON_PURPOSE or not may_be(node)
-        return not meant and prod(autograd_graph.shape_after(loss, before, output)) == count
+        if prod(autograd_graph.shape_after(loss, before, output)) == count:
+            return not meant
+        return len(live) == 1 and _is_crossed(loss, before, count)
     if kind in _JOINTS and len(live) > 1 and depth:
         # The other part may have a number for each output: what is said of how sure it is.
         tables = [_compares(loss, before, count, depth - 1, may_be) for before, _ in live]
@@ -176,6 +179,30 @@ def _compares(
     if kind not in _ELEMENTWISE or not live or not depth:
         return False
     return all(_compares(loss, before, count, depth - 1, may_be) for before, _ in live)
+
+
+def _is_crossed(loss: torch.Tensor, node: autograd_graph.Node, count: int) -> bool:
+    """Say whether a table of outputs is made of (N, 1) and (N,), of the same N samples."""
+    for _ in range(_STEPS_ON):
+        live = _learning(node)
+        if len(live) == 2 and autograd_graph.kind_of(node) in _JOINTS | _DIFFERENCES:
+            shapes = {autograd_graph.shape_after(loss, *each) for each in live}
+            meant = any(_is_asked_for(before) for before, _ in live)
+            return shapes == {(count, 1), (count,)} and not meant
+        if len(live) != 1 or autograd_graph.kind_of(node) not in _BETWEEN:
+            return False
+        node = live[0][0]
+    return False
+
+
+def _is_asked_for(node: autograd_graph.Node) -> bool:
+    """Say whether a dimension was added to numbers, and nothing but sums and factors since."""
+    for _ in range(_STEPS_ON):
+        live, kind = _learning(node), autograd_graph.kind_of(node)
+        if kind in _ON_PURPOSE or len(live) != 1 or kind not in _BETWEEN:
+            return kind in _ON_PURPOSE
+        node = live[0][0]
+    return False
 
 
 def _weighed(loss: torch.Tensor, counts: set[int]) -> int:

@@ -11,6 +11,7 @@ from trainguard.events.base import Event
 from trainguard.observe.loop.deferred import to_host
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.gradients import autograd_graph
+from trainguard.observe.loop.watch.losses.noise_scales import NoiseScales
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.local_values import start_of
@@ -25,6 +26,8 @@ _NODES = 64  # of the graph, from the loss
 _PARTS = 4  # tables that the noise is looked for in
 _CLOSE = 1e-5
 _DEVIATIONS = 5.0
+_EDGE, _PAIRS = 0.05, 16  # scales near 0 and 1 fit any law
+_NEAR = 0.01  # of 1: between scales of 0.05 and 0.95 the right law misses these by 0.047 or more
 _UNSEEN = 0.03  # a correlation: noise of 3 % of the data is still told from none
 _BEATEN = 0.98  # of the loss that zero has, the mean of the noise
 
@@ -34,11 +37,13 @@ class NoiseTargets(Watcher):
     The Probe event "noise": noise that is predicted no better than by its mean.
 
     measured: how far it correlates with what the model is given; reference: five deviations of the
-    correlation that independent numbers would have. And "noise mean": the mean of all noise that is
-    predicted, and its deviation.
+    correlation that independent numbers would have. "noise mean": the mean of all noise that is
+    predicted, and its deviation. And "noise scale", where what the model is given is a * data +
+    b * noise: how far a law of two scales is missed at most, over so many pairs; the label is the
+    law: "a * a + b" where noise is scaled by its variance, "a + b * b" where data are.
     """
 
-    makes = ("Probe:noise", "Probe:noise mean")
+    makes = ("Probe:noise", "Probe:noise mean", "Probe:noise scale")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -46,6 +51,7 @@ class NoiseTargets(Watcher):
         self._rows: list[torch.Tensor] = []
         self._name = self._source = ""
         self._vain = 0
+        self._scales = NoiseScales()
 
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
@@ -63,7 +69,8 @@ class NoiseTargets(Watcher):
         if not self._rows and self._vain > _VAIN:
             self.recorder.dismiss(self)
         shape, given = returned[0].shape, [t for t in tensors_in(inputs) if t.is_floating_point()]
-        for _, name, tensor in named_tensors():
+        named = list(named_tensors())
+        for _, name, tensor in named:
             if not words_in(name) & _NAMES or tensor.shape != shape or tensor.requires_grad:
                 continue
             if start_of(tensor) in map(start_of, given):
@@ -71,8 +78,30 @@ class NoiseTargets(Watcher):
                 return
             parts = list(_find_parts(given, shape))[:_PARTS]
             if parts and tensor.is_floating_point():
+                if self.recorder.looks_closer and tensor.is_cpu:
+                    self._measure_scales(tensor, parts, [each for _, _, each in named], inputs)
                 self._open = tensor.detach(), returned[0].detach(), parts
                 self._name, self._source = name, caller()
+
+    def _measure_scales(
+        self,
+        noise: torch.Tensor,
+        parts: list[torch.Tensor],
+        named: list[torch.Tensor],
+        inputs: tuple[Any, ...],
+    ) -> None:
+        """Find by how much data and noise are scaled in what was given."""
+        others = {start_of(each) for each in (noise, *parts)}
+        tables = [
+            each
+            for each in named
+            if each.shape == noise.shape
+            and each.is_floating_point()
+            and not each.requires_grad
+            and start_of(each) not in others
+        ]
+        times = [each for each in (*tensors_in(inputs), *named) if each.numel() == len(noise)]
+        self._scales.add(parts[0], noise, tables, times)
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """See whether the noise is what the model is to return, and how much of it is given."""
@@ -103,8 +132,26 @@ class NoiseTargets(Watcher):
         if limit <= _UNSEEN:
             spread = sqrt(max(yy / count - (y / count) ** 2, 0.0))
             yield make_probe("noise mean", y / count, spread, **told)
+        yield from self._tell_scales(told)
         if lost >= _BEATEN and limit <= _UNSEEN:
             yield make_probe("noise", share, limit, **told)
+
+    def _tell_scales(self, told: dict[str, Any]) -> Iterator[Event]:
+        """Yield the laws that the scales of data and noise keep, of those that are wrong."""
+        inner = [
+            (a, b) for a, b in self._scales.pairs if _EDGE < a < 1 - _EDGE and _EDGE < b < 1 - _EDGE
+        ]
+        if not self._scales.is_sum or len(inner) < _PAIRS:
+            return
+        self.looked.add("noise scale")
+        laws = {
+            "a * a + b": [a * a + b for a, b in inner],
+            "a + b * b": [a + b * b for a, b in inner],
+        }
+        for law, values in laws.items():
+            far = max(abs(value - 1) for value in values)
+            if far <= _NEAR:
+                yield make_probe("noise scale", far, len(inner), **told | {"label": law})
 
 
 def _find_parts(given: list[torch.Tensor], shape: torch.Size) -> Iterator[torch.Tensor]:

@@ -9,6 +9,7 @@ from trainguard.observe.tools.fingerprint import hash_rows
 _SIDE = 8  # places along each side of a target: smaller ones may be equal by chance
 _ROWS, _NUMBERS = 4096, 2**24  # of targets, whose mirror images are hashed
 _MIRRORS = ((-1,), (-2,), (-2, -1))  # left and right, up and down, both
+_SIDES: tuple[tuple[int, ...], ...] = ((), *_MIRRORS)
 _LEAST = 16  # inputs that must have come again
 _ALIKE = 0.5  # correlation of a picture with itself, whatever noise and brightness it got
 _APART = 0.25  # by which the mirror image of a picture must be more alike than the picture
@@ -22,8 +23,8 @@ class MirroredTargets:
 
     first: the target of each input, and its mirror images. pictures: the first input of each target
     that is not its own mirror image. again, mirrored: how many inputs have come again, and with how
-    many a target did that is the mirror image of their first. kept, turned: the same of targets,
-    and inputs that are more like the mirror image of their first one.
+    many a target did that is the mirror image of their first. kept, turned: how many targets have,
+    as they were or mirrored, and inputs that are more like another image of their first one.
     """
 
     first: dict[int, tuple[int, set[int]]] = field(default_factory=dict)
@@ -49,13 +50,13 @@ class MirroredTargets:
             return
         own = _numbers_of(target)
         turned = [_numbers_of(target.flip(sides)) for sides in _MIRRORS]
-        images = [set(each) for each in zip(*turned, strict=True)]
+        images = list(zip(*turned, strict=True))
         for picture, number, mirrored in zip(given.detach(), own, images, strict=True):
             if alone and number not in mirrored:
-                self._compare(picture, number)
+                self._compare(picture, number, mirrored)
         for row, number, mirrored in zip(rows, own, images, strict=True):
             if row not in self.first:
-                self.first[row] = number, mirrored
+                self.first[row] = number, set(mirrored)
                 continue
             before, before_mirrored = self.first[row]
             self.again += 1
@@ -72,16 +73,19 @@ class MirroredTargets:
         """How many came again mirrored, and how many came again: of inputs, or else of targets."""
         return (self.mirrored, self.again) if self.mirrored else (self.turned, self.kept)
 
-    def _compare(self, picture: torch.Tensor, number: int) -> None:
-        """Compare the input of a target with the first one that it had, and its mirror images."""
+    def _compare(self, picture: torch.Tensor, number: int, mirrored: tuple[int, ...]) -> None:
+        """Compare an input with the first one of its target, mirrored as the target is since."""
         flat = picture.float()
         flat = flat - flat.mean((-2, -1), keepdim=True)
         flat = flat / flat.norm().clamp(min=1e-12)
-        first = self.pictures.setdefault(number, flat)
-        if first is not flat and first.shape == flat.shape:
-            alike = float((first * flat).sum())
-            turned = max(float((first * flat.flip(sides)).sum()) for sides in _MIRRORS)
-            self.turned += turned > max(_ALIKE, alike + _APART)
+        sides = dict(zip((number, *mirrored), _SIDES, strict=True))
+        key = next((key for key in sides if key in self.pictures), None)
+        if key is None:
+            self.pictures[number] = flat
+        elif self.pictures[key].shape == flat.shape:
+            alike = {side: float((self.pictures[key].flip(side) * flat).sum()) for side in _SIDES}
+            own = alike.pop(sides[key])
+            self.turned += max(alike.values()) > max(_ALIKE, own + _APART)
             self.kept += 1
 
     def _has_room(self, target: torch.Tensor, given: torch.Tensor) -> bool:

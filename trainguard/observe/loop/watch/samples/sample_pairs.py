@@ -15,6 +15,7 @@ from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.samples.batches import Batches
+from trainguard.observe.loop.watch.samples.centred_columns import CentredColumns
 from trainguard.observe.loop.watch.samples.mirrored_places import MirroredPlaces
 from trainguard.observe.loop.watch.samples.mirrored_targets import MirroredTargets
 from trainguard.observe.loop.watch.samples.row_order import tells_an_order
@@ -131,9 +132,14 @@ class _Pass:
 
 
 class SamplePairs(Watcher):
-    """The Probe events "labels" and "mirrored", of targets that change, and "held out"."""
+    """
+    The Probe events "labels" and "mirrored", of targets that change, "held out", and "centred".
 
-    makes = ("Probe:labels", "Probe:mirrored", "Probe:held out")
+    "centred": a column of windows of a series that is made from so many moments after each, against
+    so many before; the label says which column, and of which.
+    """
+
+    makes = ("Probe:labels", "Probe:mirrored", "Probe:held out", "Probe:centred")
     relies_on = ("Batches", "LossFunctions")
 
     def __init__(self, recorder: Any) -> None:
@@ -142,6 +148,7 @@ class SamplePairs(Watcher):
         self._epochs: dict[str, Epochs] = {}
         self._mirrored: dict[str, MirroredTargets] = {}
         self._places: dict[str, MirroredPlaces] = {}
+        self._windows_of: dict[str, CentredColumns] = {}
         self._trained: set[tuple[int, int]] = set()
         self._fresh: list[tuple[list[int], list[int]]] = []  # rows and targets trained on since
         self._evaluated: dict[str, _EvaluatedPairs] = {}
@@ -197,6 +204,13 @@ class SamplePairs(Watcher):
                 turned, sides, column = found
                 label = f"{sides}, column {column} of the targets"
                 yield make_probe("mirrored", turned, places.kept, label=label, source=source)
+        for source, windows in self._windows_of.items():
+            self.looked |= {"centred"} if windows.rows else set()
+            if (centred := windows.find()) is not None:
+                label = f"column {centred.column}, of column {centred.of}"
+                yield make_probe(
+                    "centred", centred.after, centred.before, label=label, source=source
+                )
         for source, own in ({} if self._unknown else self._evaluated).items():
             trained = len(self._settle())
             yield make_probe(
@@ -226,6 +240,8 @@ class SamplePairs(Watcher):
                     if len(tensors) == 1 and seen.has_made(scores):
                         places = self._places.setdefault(tally.source, MirroredPlaces())
                         places.add(tensors[0], target)
+                        windows = self._windows_of.setdefault(tally.source, CentredColumns())
+                        windows.add(tensors[0], target)
         if pairs is None:
             self._unknown |= not learns
         elif learns:

@@ -1,0 +1,98 @@
+"""Which edges of an evaluation messages go along."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.recorder import Recorder
+
+NODES = 60
+
+
+def split() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return edges of the training, and others, (2, E)."""
+    generator = torch.Generator().manual_seed(0)
+    free = torch.ones(NODES, NODES).triu(1).nonzero().T
+    chosen = free[:, torch.randperm(free.shape[1], generator=generator)[:240]]
+    return chosen[:, 40:], chosen[:, :40]
+
+
+def dense(edges: torch.Tensor) -> torch.Tensor:
+    """Return the matrix of a graph."""
+    matrix = torch.eye(NODES)
+    matrix[edges[0], edges[1]] = matrix[edges[1], edges[0]] = 0.5
+    return matrix
+
+
+def by_index_add(edges: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Add up what neighbours send."""
+    return torch.zeros_like(x).index_add(0, edges[1], x[edges[0]])
+
+
+def by_scatter(edges: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Add up the same by an index for each number."""
+    sent = x.index_select(0, edges[0])
+    return torch.zeros_like(x).scatter_add(0, edges[1][:, None].expand_as(sent), sent)
+
+
+PASSES = {
+    "dense": lambda edges, x: dense(edges) @ x,
+    "sparse": lambda edges, x: torch.sparse.mm(dense(edges).to_sparse(), x),
+    "rows": lambda edges, x: dense(edges).to_sparse_csr() @ x,
+    "index_add": by_index_add,
+    "scatter_add": by_scatter,
+}
+
+
+def found(send, passed: torch.Tensor, **named) -> list[tuple[str, float, float]]:
+    """Train with messages along some edges, with variables of such names; return what is told."""
+    torch.manual_seed(0)
+    layer = nn.Linear(8, 4)
+    val_pos, val_neg = named.get("val_pos"), named.get("val_neg")
+    edges_to_check, test_edges = named.get("edges_to_check"), named.get("test_edges")
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(layer.parameters(), lr=1e-3)
+        for _ in range(3):
+            optimizer.zero_grad()
+            send(passed, layer(torch.randn(NODES, 8))).square().mean().backward()
+            optimizer.step()
+    assert "faults" not in recorder.trace.conditions
+    del val_pos, val_neg, edges_to_check, test_edges
+    probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "edges passed"]
+    return [(probe.label, probe.measured, probe.reference) for probe in probes]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize("name", PASSES)
+def test_edges_held_out(name: str) -> None:
+    """In the graph or not, however messages are sent."""
+    train, held = split()
+    negatives = torch.randint(NODES, held.shape)
+    both = torch.cat([train, held], dim=1)
+    assert found(PASSES[name], both, val_pos=held, val_neg=negatives) == [("val_pos", 40, 40)]
+    assert found(PASSES[name], train, val_pos=held, val_neg=negatives) == [("val_pos", 0, 40)]
+
+
+def test_names_and_shapes() -> None:
+    """Pairs (E, 2), arrays, the other direction; edges alone are named by no contrast."""
+    train, held = split()
+    both = torch.cat([train, held], dim=1)
+    send = PASSES["dense"]
+    assert found(send, both, val_pos=held.T) == [("val_pos", 40, 40)]
+    assert found(send, both, val_pos=held.flip(0).numpy()) == [("val_pos", 40, 40)]
+    assert found(send, both, test_edges=held) == []
+    assert found(send, both, test_edges=held, val_neg=held) == [("test_edges", 40, 40)]
+    assert found(send, both, edges_to_check=held, val_neg=held) == []
+
+
+def test_what_are_no_edges() -> None:
+    """Numbers of other nodes, few of them, fractions; a graph in which most pairs are edges."""
+    train, held = split()
+    both = torch.cat([train, held], dim=1)
+    send = PASSES["dense"]
+    for pairs in (held + NODES, held[:, :20], held.float(), held[0], np.zeros((2, 50))):
+        assert found(send, both, val_pos=pairs) == []
+    full = torch.ones(NODES, NODES).nonzero().T
+    assert found(send, full, val_pos=held) == []

@@ -1,0 +1,103 @@
+"""Judgements of models that tell noise from data: whether it is there, its mean and its size."""
+
+from collections.abc import Iterator
+
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank, note
+from trainguard.core.measure import integer
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import has_probe
+from trainguard.invariants.loop.wording import events
+from trainguard.invariants.wording import number
+
+_MEAN_OF_NOISE = 1.5  # deviations: the numbers of torch.rand have a mean of 1.73
+
+
+@invariant("loop", evidence=has_probe("noise", "no noise was predicted in vain"))
+def noise_is_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The noise that a model is to tell from its input is in the input.
+
+    Judges: steps in which the target of an error is a tensor that the script calls noise, or rows
+        of it that are scaled, all of them: whether any input of its shape correlates with it, where
+        the last quarter of the errors is no smaller than that of predicting its mean.
+    Allows: five deviations of what independent numbers would have, of so many that these are 0.03
+        or less; models that are given the noise itself, as generators are.
+    Misses: noise without a name; targets that are mixed of noise and data; steps that are too few.
+    Why: where one function draws the noise of the target and another that of the input, there is
+        nothing to learn: the loss stays at the variance of the noise.
+    Source: Ho et al. 2020, algorithm 1 (one noise for both); denoising-diffusion-pytorch, whose
+        q_sample draws its own where it is given none.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "noise" and probe.measured <= probe.reference:
+            yield Finding(
+                f"the noise that the model of `{trace.subject}` is to predict is not in its input",
+                f"`{probe.label}`, in {probe.step} of {probe.step} steps",
+                number(probe.measured, "of correlation")
+                + ", and an error as large as that of predicting zero",
+                "above " + number(probe.reference) + ", which independent numbers may have",
+                why="perhaps other noise is drawn for the input: give"
+                f" `{probe.label}` to what makes it",
+                event=probe,
+            )
+
+
+@invariant("loop", evidence=has_probe("noise mean", "no noise was predicted"))
+def noise_has_no_mean(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Noise that a model is to take away is as often below nothing as above it.
+
+    Judges: steps in which the target of an error is a tensor that the script calls noise: its mean
+        over all of them, of 27,778 numbers or more. A note: noise may be like that on purpose.
+    Allows: a mean of 1.5 deviations: that of the numbers of torch.rand is 1.73, that of the size of
+        normal numbers 1.32.
+    Misses: noise without a name; uniform numbers around nothing.
+    Why: `rand` differs from `randn` by a letter: the model learns to take away a shift that is
+        never there where samples begin from normal noise, while its loss is lower than it would be.
+    Source: Ho et al. 2020, algorithm 1; documentation of torch.rand_like and torch.randn_like.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "noise mean" and abs(probe.measured) > _MEAN_OF_NOISE * probe.reference:
+            yield note(
+                f"the noise that the model of `{trace.subject}` is to predict has a mean",
+                f"`{probe.label}`, in {probe.step} of {probe.step} steps",
+                number(abs(probe.measured) / max(probe.reference, 1e-30), "deviations from zero"),
+                number(_MEAN_OF_NOISE, "deviations"),
+                why="perhaps it is drawn by rand, for randn",
+                event=probe,
+            )
+
+
+@invariant("loop", evidence=has_probe("noise scale", "no sum of data and noise was given"))
+def noise_keeps_the_variance(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Data and noise are scaled by the roots of shares that add up to one, and not by the shares.
+
+    Judges: what a model is given that is to tell the noise, where it is a * data + b * noise, by
+        16 pairs of a and b between 0.05 and 0.95: whether a * a + b is 1 in all of them, or
+        a + b * b, within 0.01. The first is a note: the sub-VP process of Song et al. is like that.
+    Allows: any other pairs, such as those of flows, where a + b is 1.
+    Misses: noise and data without a name in the script; samplers; accelerators.
+    Why: `1 - share` is the variance of the noise. Without its root there is less noise than the
+        sampler takes away, which begins from what the model has never seen.
+    Source: Ho et al. 2020, equation 4; Song et al. 2021, equation 29.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe != "noise scale":
+            continue
+        of_noise = probe.label == "a * a + b"
+        what = "noise" if of_noise else "data"
+        yield Finding(
+            f"the {what} in the input of `{trace.subject}`"
+            f" {'is' if of_noise else 'are'} scaled without the root",
+            f"a * data + b * noise, {integer(probe.reference, 'pairs')} of a and b",
+            number(probe.measured, f"at most between `{probe.label}` and one"),
+            "that of `a * a + b * b`, which keeps the variance",
+            why=f"scale {what} by the root of {'1 - the share' if of_noise else 'the share'}"
+            + (", unless this is the sub-VP process" if of_noise else ""),
+            rank=Rank.NOTE if of_noise else Rank.BROKEN,
+            event=probe,
+        )

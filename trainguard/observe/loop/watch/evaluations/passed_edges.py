@@ -1,0 +1,150 @@
+"""Watches graphs that a training passes messages along: whether edges to be predicted are in it."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from trainguard.events.base import Event
+from trainguard.events.loop import Probe
+from trainguard.observe.loop.watch.gradients import autograd_graph
+from trainguard.observe.loop.watch.gradients.autograd_graph import Node, kind_of, saved
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
+from trainguard.observe.tools.owners import find_owners, words_in
+from trainguard.observe.tools.user_line import caller
+
+_STEPS = {0, 8, 64}  # that are looked at
+_MOST_NODES, _FEW = 4096, 8
+_LEAST = 32  # edges that are held out: fewer may be edges by chance
+_LEAST_NODES, _MOST_ENTRIES = 16, 2**24  # of a graph, and of its matrix
+_DENSE = 0.3  # of all pairs: in such a graph most pairs are edges
+_SUMS = {"IndexAddBackward": "index", "ScatterAddBackward": "index", "IndexPutBackward": "indices"}
+_READS = {"IndexBackward": "indices", "IndexSelectBackward": "index", "GatherBackward": "index"}
+_HELD_OUT = {"dev", "eval", "heldout", "holdout", "test", "val", "valid", "validation"}
+_WITHOUT = {"neg", "negative", "negatives", "false", "fake", "nonedges", "non"}
+_WITH = {"pos", "positive", "positives", "true"}
+
+Codes = np.ndarray[Any, np.dtype[np.int64]]  # of pairs of nodes: the first times how many, and one
+
+
+class PassedEdges(Watcher):
+    """
+    The Probe events "edges passed": edges of an evaluation, by their name, that messages go along.
+
+    measured: how many of them do, reference: of how many; label: the name.
+    """
+
+    makes = ("Probe:edges passed",)
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._found: dict[str, Probe] = {}
+
+    @now_and_then
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """Look for a graph below the loss, and for edges that are held out by their name."""
+        if self.recorder.age not in _STEPS or self._found or loss.grad_fn is None:
+            return
+        graph = _find_graph(list(autograd_graph.below(loss.grad_fn, _MOST_NODES)))
+        if graph is None:
+            return
+        edges, count = graph
+        for name, pairs in _find_held_out(count):
+            self.looked.add("edges passed")
+            there = np.isin(pairs[0] * count + pairs[1], edges)
+            there |= np.isin(pairs[1] * count + pairs[0], edges)
+            more = {"step": self.recorder.steps, "label": name, "source": caller()}
+            self._found[name] = make_probe("edges passed", there.sum(), len(there), **more)
+
+    def finish(self) -> Iterable[Event]:
+        """Return how many edges of each name messages go along."""
+        return self._found.values()
+
+
+def _find_graph(nodes: list[Node]) -> tuple[Codes, int] | None:
+    """Return the edges that messages go along below a loss, and of how many nodes the graph is."""
+    for node in nodes:
+        kind = kind_of(node)
+        if kind in ("MmBackward", "SparseAddmmBackward"):
+            found = _edges_of_matrix(saved(node, "mat1" if kind != "MmBackward" else "self"))
+        elif kind in _SUMS:
+            found = _edges_of_sum(node)
+        else:
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def _edges_of_matrix(matrix: torch.Tensor | None) -> tuple[Codes, int] | None:
+    """Return the edges of a matrix that is multiplied with one row for each node."""
+    if matrix is None or matrix.requires_grad or not matrix.is_cpu or matrix.dim() != 2:
+        return None
+    count = len(matrix)
+    fits = matrix.shape[1] == count >= _LEAST_NODES
+    if not fits or (matrix.layout == torch.strided and matrix.numel() > _MOST_ENTRIES):
+        return None
+    if matrix.layout == torch.strided:
+        places = matrix.detach().nonzero().T
+    else:
+        sparse: torch.Tensor = matrix.detach().to_sparse_coo()  # type: ignore[no-untyped-call]
+        places = sparse.coalesce().indices()
+    return _encode(places[0], places[1], count)
+
+
+def _edges_of_sum(node: Node) -> tuple[Codes, int] | None:
+    """Return the edges of rows that are read by one index, and added up by another."""
+    ends = _first_index(node, _SUMS)
+    shape = autograd_graph.shape_made(node)
+    for before, _ in node.next_functions:
+        steps = list(autograd_graph.below(before, _FEW)) if before is not None else []
+        reads = [read for read in steps if kind_of(read) in _READS]
+        begins = _first_index(reads[0], _READS) if reads else None
+        if ends is not None and begins is not None and begins.shape == ends.shape and shape:
+            return _encode(begins, ends, shape[0]) if shape[0] >= _LEAST_NODES else None
+    return None
+
+
+def _first_index(node: Node, names: dict[str, str]) -> torch.Tensor | None:
+    """Return the index of rows that a node reads or adds up by."""
+    kept = saved(node, names[kind_of(node)])
+    first = kept[0] if isinstance(kept, tuple) and kept else kept
+    if not isinstance(first, torch.Tensor) or first.is_floating_point() or not first.is_cpu:
+        return None
+    return first.detach() if first.dim() == 1 else first.detach().flatten(1)[:, 0]
+
+
+def _encode(begins: torch.Tensor, ends: torch.Tensor, count: int) -> tuple[Codes, int] | None:
+    """Return a number for each edge, where few pairs of nodes are one."""
+    codes = np.unique((begins.long() * count + ends.long()).numpy())
+    return (codes, count) if 0 < len(codes) <= _DENSE * count * count else None
+
+
+def _find_held_out(count: int) -> Iterator[tuple[str, Codes]]:
+    """Yield edges that are held out by their name, where pairs without an edge are, too."""
+    named = {
+        key: pairs
+        for _, _, values in find_owners()
+        for key, value in values.items()
+        if isinstance(key, str) and words_in(key) & _HELD_OUT
+        if (pairs := _as_pairs(value, count)) is not None
+    }
+    contrasted = any(words_in(name) & _WITHOUT for name in named)
+    for name, pairs in named.items():
+        words = words_in(name)
+        if not words & _WITHOUT and (words & _WITH or contrasted):
+            yield name, pairs
+
+
+def _as_pairs(value: Any, count: int) -> Codes | None:
+    """Return whole numbers as pairs of nodes, (2, E); None of anything else."""
+    if isinstance(value, torch.Tensor):
+        able = value.is_cpu and value.dtype in (torch.int32, torch.int64)
+        value = value.detach().numpy() if able and value.dim() == 2 else None
+    if not isinstance(value, np.ndarray) or value.ndim != 2 or value.dtype.kind != "i":
+        return None
+    pairs = value if len(value) == 2 else value.T
+    if len(pairs) != 2 or pairs.shape[1] < _LEAST or pairs.min() < 0 or pairs.max() >= count:
+        return None
+    return pairs.astype(np.int64)
