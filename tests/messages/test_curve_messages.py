@@ -6,7 +6,7 @@ import trainguard as tg
 from trainguard.core.catalogue import find_invariants
 from trainguard.curves.curve import Curve
 from trainguard.events.curve import Kept
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.judging.verdict import Config, Verdict
 from trainguard.report.text import render

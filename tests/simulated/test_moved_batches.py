@@ -10,7 +10,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.simulated.device import counts
-from trainguard.events.loop import Probe, Step
+from trainguard.events.loop import Step
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.watch.samples.host_copies import HostCopies
 

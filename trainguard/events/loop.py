@@ -11,6 +11,7 @@ from math import nan
 from trainguard.events.base import Event
 from trainguard.events.fit import FITS
 from trainguard.events.parameter import Parameter as Parameter  # noqa: PLC0414 one of them
+from trainguard.events.probe import Probe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,98 +242,6 @@ class Average(Event):
     student_moved: bool = True
     shared: bool = False
     named: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probe(Event):
-    """
-    What the recorder found by trying something out on copies of live objects.
-
-    probe: "repeat" (an evaluation input twice; "repeat as told" where what drops is told that it is
-        training, "repeat by chance" where one drawn number decides), "mix" (another sample edited;
-        "mix along time" where the second axis is taken for that of samples), "future" (a later
-        position edited), "present" (a position that is its own target edited), "target" (the target
-        looked for in the input), "labels" (one input with different labels), "rerun" (the same run
-        again), "processes" and "workers" (again in a new process, with other workers), "broadcast"
-        (a loss over every pair), "batches" (the same batch again), "matched" (a state that was
-        loaded), "renamed" (frozen parameters that a load left out, of the names that it had too
-        many), "restored" (a state that shares the memory of what it was loaded into), "one memory"
-        (states of different steps that share it, as they are loaded; reference is 1 where that
-        cannot be meant), "overwritten" (what a pass has put in the place of what was loaded, as a
-        share of that), "partial" (parameters that a load has left out; reference is 1 where the
-        module had trained them on), "noise" (how far noise that is predicted no better than by its
-        mean correlates with the input; five deviations of chance), "order" (passes through a loader
-        in the order of an earlier one), "reach" (different samples of a pass, against those drawn;
-        step is the size of the data set), "sorted" (labels that rise through each epoch), "random"
-        (steps that drew the numbers of an earlier one), "statistics" (those of batches, which never
-        moved), "base rate" (the last rate of an optimizer, against the one that it was made with),
-        "held out" (pairs of an evaluation that were trained on; step is the number of all that
-        were), "overlap" (rows of a set of evaluation that were trained on, of all; step as for
-        "held out"), "windows" (those of an evaluation that end inside of what was trained on, of
-        all; step the same), "folds" (rows that folds hold out, and that others learned from with
-        the same weights, of all that they hold out; step is how many folds), "resumed" (advances of
-        a schedule beside an optimizer that was loaded, against those in the file), "detached" (what
-        gets no gradient, edited), "saturated" (what gets no gradient but zero, of so many
-        elements), "packed" (places beyond the ends of packed rows that a loss counts), "filled"
-        (targets of padding that are a class, of all), "ended" (steps without a target for any row's
-        end), "attended" (those in which attention saw padding alone), "moves" (states that stay),
-        "mirrored" (inputs that came again whose target was mirrored, of all), "in vain" (passes
-        whose gradients of a term were cleared unused, against those of which they were used),
-        "copies" (rows of a stream that all workers served, of the different ones), "generators"
-        (workers that begin with the same state of a generator, and draw from it alike), "shifted"
-        (places that a target stands after its token), "self" (tables of scores in which each sample
-        is compared with itself, of all), "stored" (values of a data set that change whenever six of
-        its samples are served; reference is the number of tries in which some did), "leaked" (steps
-        with gradients of another optimizer's loss, of all that were made), "weight" (losses that
-        train what they weight log-probabilities by, of those with log-probabilities), "sample"
-        (losses that depend on a sample without a graph, of those that train its distribution),
-        "scale" (the spread of the inputs of an evaluation, against that in training; the label has
-        their means, and the loss before and after they are brought to one scale), "padding cut"
-        (the typical change of outputs without so much of it, in deviations between samples),
-        "twice" (steps with a log_softmax of a softmax), "picked" (losses that pick classes along
-        another axis than that of their softmax, of those that pick some), "augmented" (rows of
-        evaluations that are not what they were; reference is how many passes), "unused" (looks at
-        an average of which nothing was made), "attention axis" (steps in which weights of attention
-        do not sum to one along the axis that a product sums; "attention axis, perhaps" where that
-        may be meant), "ignored" (targets of a class with a name that a loss leaves out, of all),
-        "tied" (parameters in the places of one that modules shared), "averaged" (steps in which
-        constants, one for each of so many samples, multiply a mean over them; the label says that
-        they are of samples beyond a doubt), "focal" (steps with a focal loss of a mean), "unread"
-        (steps in which a line computes gradients with a graph that no loss has; the label names
-        what moved along them), "borrowed" (evaluations for which several optimizers moved what
-        another one goes on from), "left behind" (steps up to the end in which only what is in no
-        optimizer got gradients), "epsilon" (the least share of a group's elements whose averaged
-        gradients are below the epsilon, of all looks; reference is the epsilon, step how many
-        looks), "penalty" (norms of gradients whose distance to a number is a loss, against the
-        outputs that they are of; the label is the shape), "rounding" (the least share of elements
-        of 16 bits that a step left as they were; reference is how finely their dtype tells numbers
-        apart, step how many looks), "stacked" (the width between two linear layers in a row,
-        against the larger one around them), "weighed crosswise" (a mean of N x N terms, each
-        weighed by what is of all others; reference is N), "one target" (the steps looked at in
-        which all losses that train an output had one target; reference is how many losses, the
-        label the target), "itself" (calls of a loss function that compare what has no graph with
-        itself), "leaf loss" (passes backward at a line that begin at a leaf, all of them; reference
-        is how many passes reached an optimizer), "repeated" (passes over one input with the same
-        results), "acted" (batches with few states, of all; step is before how many as many were
-        acted on), "agreement" (mean cosines, last and first), "noise mean" (that of noise; its
-        spread), "noise scale" (how far a law of the scales of data and noise is missed, by so many
-        pairs), "edges passed" (edges held out that messages go along, of all), "centred" (moments
-        after each one that a column is made from; those before), "steep" (lines with a function of
-        infinite slopes), "signal lost" and "signal grown" (the size of what differs between
-        samples, or of all, in the first and the last layer; the label says which, and what is
-        between).
-    measured, reference: what was found, and what it is held against.
-    step, source, label: when, where, and what tells alike probes apart.
-
-    "padding" counts steps in which the token for padding came as others do; step is its number.
-    """
-
-    probe: str
-    measured: float
-    reference: float = 0.0
-    step: int = 0
-    label: str = ""
-    source: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 
 

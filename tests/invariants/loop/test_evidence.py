@@ -5,7 +5,7 @@ import pytest
 from tests.invariants.loop.conftest import judge, write
 from trainguard.core.catalogue import Invariant, catalogue
 from trainguard.events.counterfactual import WhatIf
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import (
     MIXING,

@@ -7,7 +7,8 @@ from torch.utils.data import TensorDataset
 
 from tests.observe.loop.trainings import network
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe, Step
+from trainguard.events.loop import Step
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 
 

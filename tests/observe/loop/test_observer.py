@@ -11,7 +11,8 @@ from fixtures.healthy.loop import guard_any_number_of_workers
 from tests.observe.loop.trainings import plain
 from trainguard.core.errors import DeclarationError, SubjectError, Unjudged
 from trainguard.core.settings import Settings
-from trainguard.events.loop import Probe, Step
+from trainguard.events.loop import Step
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.observe.loop.observer import observe, rerun
 

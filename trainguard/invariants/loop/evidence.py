@@ -13,12 +13,12 @@ from trainguard.events.loop import (
     Evaluation,
     Logged,
     Parameter,
-    Probe,
     Read,
     Scheduler,
     Step,
     Term,
 )
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 
 E = TypeVar("E", bound=Event)

@@ -11,7 +11,8 @@ from trainguard.core.errors import DeclarationError, SubjectError, Unjudged, is_
 from trainguard.core.settings import Settings
 from trainguard.curves.store import Archive
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe, Step
+from trainguard.events.loop import Step
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.observe.loop.curves import CurveProbe, UlpPerturbation, files_of
 from trainguard.observe.loop.recorder import Recorder

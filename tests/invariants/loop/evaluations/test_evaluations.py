@@ -6,7 +6,8 @@ from math import inf, nan
 import pytest
 
 from trainguard.core.finding import Rank
-from trainguard.events.loop import Evaluation, Logged, Parameter, Probe
+from trainguard.events.loop import Evaluation, Logged, Parameter
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evaluations.evaluations import evaluation_inputs_keep_their_scale
 

@@ -6,7 +6,8 @@ from math import inf, nan
 import pytest
 
 from trainguard.core.finding import Rank
-from trainguard.events.loop import Parameter, Probe, Read
+from trainguard.events.loop import Parameter, Read
+from trainguard.events.probe import Probe
 
 NORM = "total += p.grad.norm() ** 2"
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from trainguard.events.loop import Parameter, Probe
+from trainguard.events.loop import Parameter
+from trainguard.events.probe import Probe
 
 CLAMP = Probe(probe="saturated", measured=64.0, label="Net.log_std.weight clamp")
 

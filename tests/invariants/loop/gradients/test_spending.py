@@ -5,7 +5,7 @@ import pytest
 from trainguard.core.catalogue import find_invariants
 from trainguard.core.finding import Rank
 from trainguard.events.counterfactual import WhatIf
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from trainguard.events.fit import BaselineFit
-from trainguard.events.loop import Probe, Step
+from trainguard.events.loop import Step
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.losses.causes import find_causes
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from trainguard.events.fit import BaselineFit, Skill
-from trainguard.events.loop import Evaluation, Probe
+from trainguard.events.loop import Evaluation
+from trainguard.events.probe import Probe
 
 BEATS = "loss_beats_constant_prediction"
 FOLLOWS = "outputs_follow_inputs"

@@ -5,7 +5,7 @@ from math import log
 import pytest
 
 from trainguard.events.fit import BaselineFit
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 
 FOUND = "partners_are_found"
 CHANCE = log(64)

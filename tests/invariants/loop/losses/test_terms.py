@@ -6,7 +6,8 @@ import pytest
 
 from trainguard.core.finding import Rank
 from trainguard.events.counterfactual import WhatIf
-from trainguard.events.loop import Probe, Term
+from trainguard.events.loop import Term
+from trainguard.events.probe import Probe
 
 BALANCED = "components_are_balanced"
 TWICE = "logits_are_not_normalised_twice"

@@ -4,7 +4,7 @@ import pytest
 
 from trainguard.core.catalogue import find_invariants
 from trainguard.events.fit import BaselineFit
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 
 COUNTS = (40.0, 130.0, 400.0, 70.0)

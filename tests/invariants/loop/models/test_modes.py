@@ -3,7 +3,8 @@
 import pytest
 
 from trainguard.core.finding import Rank
-from trainguard.events.loop import Evaluation, Parameter, Probe
+from trainguard.events.loop import Evaluation, Parameter
+from trainguard.events.probe import Probe
 
 TRAINS = "training_mode_is_on"
 EVALUATES = "evaluation_mode_is_on"

@@ -5,7 +5,8 @@ from math import nan
 import pytest
 
 from trainguard.core.finding import Rank
-from trainguard.events.loop import Logged, Probe
+from trainguard.events.loop import Logged
+from trainguard.events.probe import Probe
 
 LINE = "/home/me/train.py:9"
 KINDS = [

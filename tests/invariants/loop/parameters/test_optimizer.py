@@ -3,7 +3,8 @@
 import pytest
 
 from trainguard.core.finding import Rank
-from trainguard.events.loop import Parameter, Probe
+from trainguard.events.loop import Parameter
+from trainguard.events.probe import Probe
 
 HOLDS = "optimizer_holds_every_trainable_parameter"
 LEFT_OUT = {"held": False, "moved": False}

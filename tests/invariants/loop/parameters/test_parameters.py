@@ -6,7 +6,8 @@ from math import inf, nan
 import pytest
 
 from trainguard.core.finding import Rank
-from trainguard.events.loop import Parameter, Probe
+from trainguard.events.loop import Parameter
+from trainguard.events.probe import Probe
 
 MOVES = "every_trainable_parameter_moves"
 STAYS = "frozen_parameters_stay"

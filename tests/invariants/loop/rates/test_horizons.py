@@ -5,7 +5,8 @@ from math import cos, nan, pi
 import pytest
 
 from trainguard.core.finding import Rank
-from trainguard.events.loop import Logged, Probe, Scheduler
+from trainguard.events.loop import Logged, Scheduler
+from trainguard.events.probe import Probe
 
 STOPPED = {"ended": "stopped"}
 EPOCHS = {"batches": 10}

@@ -2,7 +2,8 @@
 
 import pytest
 
-from trainguard.events.loop import Logged, Probe
+from trainguard.events.loop import Logged
+from trainguard.events.probe import Probe
 
 LOSSES = (1.0, 0.8, 1.1, 0.7, 0.6, 1.2)
 RIGHT = (0.5, 0.6, 0.4, 0.7, 0.8, 0.9)

@@ -5,7 +5,8 @@ from math import nan
 import pytest
 
 from trainguard.core.finding import Rank
-from trainguard.events.loop import Probe, Step
+from trainguard.events.loop import Step
+from trainguard.events.probe import Probe
 
 
 def test_a_batch_that_comes_again_and_again(judged, steps) -> None:

@@ -11,7 +11,8 @@ from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import at_step, integer
 from trainguard.core.names import EVALUATION, words_of
 from trainguard.events.base import Event
-from trainguard.events.loop import Evaluation, Logged, Parameter, Probe, Step
+from trainguard.events.loop import Evaluation, Logged, Parameter, Step
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import EVALUATIONS, NUMBERS, either, has_probe
 from trainguard.invariants.loop.wording import courses, events, finite, middle, stretch

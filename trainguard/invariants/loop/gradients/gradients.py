@@ -10,7 +10,8 @@ from trainguard.core.catalogue import SOON, invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import Measure, integer, join_places, portion
 from trainguard.events.base import Event
-from trainguard.events.loop import Parameter, Probe, Read, Step
+from trainguard.events.loop import Parameter, Read, Step
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import GRADIENTS, READS, steps_from
 from trainguard.invariants.loop.losses.loss import has_nonfinite_loss

@@ -6,7 +6,8 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
-from trainguard.events.loop import Parameter, Probe
+from trainguard.events.loop import Parameter
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import PARAMETERS, both, has_probe, steps_from
 from trainguard.invariants.loop.wording import and_more, events, line_of_steps

@@ -7,7 +7,8 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import Measure, at_step, integer, portion
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe, Step
+from trainguard.events.loop import Step
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import (
     GRADIENTS,

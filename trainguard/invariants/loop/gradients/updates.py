@@ -7,7 +7,8 @@ from statistics import correlation
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank, note
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe, Step
+from trainguard.events.loop import Step
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import LAYERS, UPDATES, has_probe
 from trainguard.invariants.loop.wording import (

@@ -6,7 +6,7 @@ from pathlib import Path
 from trainguard.core.measure import integer, number
 from trainguard.events.base import Event
 from trainguard.events.fit import BaselineFit
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import count, events, gradient_sizes, main_course, middle
 

@@ -9,7 +9,8 @@ from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import portion
 from trainguard.events.base import Event
 from trainguard.events.fit import BaselineFit, Skill
-from trainguard.events.loop import Evaluation, Probe, Step
+from trainguard.events.loop import Evaluation, Step
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import FITS, SKILLS, either, has_probe
 from trainguard.invariants.loop.losses.causes import (

@@ -8,7 +8,8 @@ from trainguard.core.catalogue import SOON, invariant
 from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import Measure, at_step, integer, portion
 from trainguard.events.base import Event
-from trainguard.events.loop import Evaluation, Probe, Step
+from trainguard.events.loop import Evaluation, Step
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import LOSSES
 from trainguard.invariants.loop.wording import (

@@ -7,7 +7,8 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import at_step, integer, portion
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe, Term
+from trainguard.events.loop import Term
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import FUNCTIONS, either, has_answer, has_probe
 from trainguard.invariants.loop.models.counterfactuals import answers_to
@@ -330,10 +331,9 @@ def loss_inputs_do_not_broadcast(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A loss compares each output with its own target, not with all of them.
 
-    Judges: loss functions whose input and target have as many elements and different dimensions, so
-        that both are expanded in every call; losses by hand that reduce more pairs than there are
-        outputs, or values chosen by `gather`, or the terms of N samples times a table of N x N that
-        is made of two vectors; outputs of N x N that are sums or products of (N, 1) and (N,).
+    Judges: loss functions whose input and target have as many elements and different dimensions, in
+        every call; losses by hand that reduce more pairs than there are outputs or chosen values,
+        or N terms times a table made of two vectors; outputs made of (N, 1) and (N,).
     Allows: one side expanded to the other; tables of pairs made on purpose from shapes with as many
         dimensions, such as (N, 1) and (1, N); weights that are symmetric, or of few values.
     Misses: batches of one sample; losses by hand where nothing was probed.

@@ -7,7 +7,7 @@ from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.fit import BaselineFit
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import has_probe, some
 from trainguard.invariants.loop.wording import events

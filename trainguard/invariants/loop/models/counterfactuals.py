@@ -7,7 +7,7 @@ from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import Measure, at_step, integer, portion
 from trainguard.events.base import Event
 from trainguard.events.counterfactual import WhatIf
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import either, has_answer, has_probe
 from trainguard.invariants.loop.wording import events, percent

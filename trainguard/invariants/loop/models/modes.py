@@ -8,7 +8,8 @@ from trainguard.core.catalogue import SOON, invariant
 from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import at_step, integer, portion
 from trainguard.events.base import Event
-from trainguard.events.loop import Evaluation, Logged, Parameter, Probe, Step
+from trainguard.events.loop import Evaluation, Logged, Parameter, Step
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evaluations.accuracy_bases import (
     Closeness,

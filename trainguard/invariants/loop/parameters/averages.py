@@ -9,7 +9,8 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import Measure, integer, number
 from trainguard.events.base import Event
-from trainguard.events.loop import Average, Probe
+from trainguard.events.loop import Average
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import AVERAGES
 from trainguard.invariants.loop.wording import count, courses, events, finite, middle

@@ -7,7 +7,8 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
-from trainguard.events.loop import Parameter, Probe
+from trainguard.events.loop import Parameter
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import FROZEN, PARAMETERS
 from trainguard.invariants.loop.wording import (

@@ -9,7 +9,8 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import integer
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe, Scheduler
+from trainguard.events.loop import Scheduler
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import HORIZONS, RATES
 from trainguard.invariants.loop.wording import Course, count, courses, events, middle

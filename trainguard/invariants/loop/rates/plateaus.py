@@ -9,7 +9,8 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.names import EVALUATION, TRAINING, words_of
 from trainguard.events.base import Event
-from trainguard.events.loop import Logged, Probe, Scheduler
+from trainguard.events.loop import Logged, Scheduler
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import PLATEAUS, either, has_probe
 from trainguard.invariants.loop.wording import events, finite, main_course, middle

@@ -7,7 +7,7 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import Measure, integer, portion
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import SERVED, either, has_probe, steps_from
 from trainguard.invariants.loop.wording import count, courses, events, main_course, middle, percent

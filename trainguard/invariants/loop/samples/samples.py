@@ -8,7 +8,8 @@ from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import integer, portion
 from trainguard.core.names import words_of
 from trainguard.events.base import Event
-from trainguard.events.loop import Logged, Probe
+from trainguard.events.loop import Logged
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import HELD_OUT, has_probe
 from trainguard.invariants.loop.wording import events, percent

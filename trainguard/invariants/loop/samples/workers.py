@@ -6,7 +6,7 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
 from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import has_probe
 from trainguard.invariants.loop.wording import events

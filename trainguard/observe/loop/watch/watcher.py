@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from trainguard.events.base import EVERYTHING, Event
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.patches import Patches
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 
 NODES = 60

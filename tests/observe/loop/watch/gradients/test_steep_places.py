@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.watch.gradients.steep_places import _calls_of
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 
 Outer = Callable[[nn.Linear, torch.Tensor, torch.Tensor, list[torch.Tensor]], torch.Tensor]

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.observe.loop.trainings import batches, network
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.watch.losses.noise_scales import NoiseScales
 

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.observe.loop.trainings import network
-from trainguard.events.loop import Average, Evaluation, Probe, Step, Term
+from trainguard.events.loop import Average, Evaluation, Step, Term
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.loop.watch.models import module_copy
 from trainguard.observe.loop.watch.models.module_copy import (

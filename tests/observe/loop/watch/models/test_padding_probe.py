@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 
 LENGTHS = torch.tensor([9, 3, 4, 3, 5, 2, 4, 3, 6, 5, 3, 4])

@@ -12,7 +12,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from tests.observe.loop.averaging import follow, looks, loop
 from tests.observe.loop.trainings import batches, network
-from trainguard.events.loop import Average, Parameter, Probe
+from trainguard.events.loop import Average, Parameter
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 from trainguard.observe.tools.heap import Holders, holders
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as registry
 
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 
 POINTS = torch.linspace(-1, 1, 2400).reshape(240, 10)

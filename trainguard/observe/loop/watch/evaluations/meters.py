@@ -11,7 +11,7 @@ from torch import nn
 
 from trainguard.core.names import words_of
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.meter_values import MOST, Numbers, numbers_of, readings
 from trainguard.observe.loop.watch.said.logged import LoggedValues, Said
 from trainguard.observe.loop.watch.watcher import Watcher

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node, kind_of, saved
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then

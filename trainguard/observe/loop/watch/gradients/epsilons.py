@@ -8,7 +8,7 @@ import torch
 from torch.optim import NAdam, Optimizer, RAdam, RMSprop
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, now_and_then
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.fingerprint import sample_elements

@@ -10,7 +10,7 @@ import torch
 from torch import distributions
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node
 from trainguard.observe.loop.watch.losses.policy_weights import LOG_PROBABILITY

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node
 from trainguard.observe.loop.watch.gradients.gradient_reads import (

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node, kind_of
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded

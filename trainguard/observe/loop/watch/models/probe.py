@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.watch.models.module_copy import (
     CopyableCall,
     Run,

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.watch.parameters.drawn_lines import DrawnLines
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe, now_and_then
 from trainguard.observe.loop.window import Window

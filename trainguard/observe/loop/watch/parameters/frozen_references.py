@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.models.forwards import Forwards
 from trainguard.observe.loop.watch.watcher import Columns, Watcher

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, shielded
 from trainguard.observe.tools.local_values import has_memory, is_sharded, local_values, start_of
 from trainguard.observe.tools.patches import Patches, tell_after

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, now_and_then
 from trainguard.observe.loop.window import Window, gradient_of
 from trainguard.observe.tools.fingerprint import sample_elements

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, now_and_then, shielded
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.local_values import local_values, start_of

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.samples.overlapping_windows import (
     OverlappingWindows,

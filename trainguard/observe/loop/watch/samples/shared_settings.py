@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from torch.utils.data import Subset, dataloader
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, shielded
 from trainguard.observe.tools.patches import Patches, tell_after, tell_before

@@ -13,7 +13,7 @@ from torch import nn
 
 from trainguard.core.names import EVALUATION, words_of
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, IGNORED, LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import IterableDataset, Subset, TensorDataset, dataloader, default_collate
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.observe.loader.reachable_state import (
     WIDE,
     generators,

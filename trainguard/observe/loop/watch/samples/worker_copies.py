@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset, dataloader
 from torch.utils.data._utils import worker as torch_worker
 
 from trainguard.events.base import Event
-from trainguard.events.loop import Probe
+from trainguard.events.probe import Probe
 from trainguard.observe.loader.reachable_state import generators, streams
 from trainguard.observe.loop.counterfactual.forking import Exit, fork, obstacle
 from trainguard.observe.loop.watch.samples.batches import Batches, tensors_of
