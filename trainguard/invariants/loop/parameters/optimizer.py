@@ -10,7 +10,7 @@ from trainguard.events.loop import Parameter
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import PARAMETERS, has_probe
-from trainguard.invariants.loop.wording import and_more, courses, events, percent
+from trainguard.invariants.loop.wording import and_more, courses, events, line_of_steps, percent
 
 _STEPS = 8  # of a training: before that a stage of warming up may go on
 _TIMES = 2  # that it happens; once may be a stage of the training
@@ -120,6 +120,7 @@ def _make_finding(
         why=why,
         rank=rank,
         event=left_out[0],
+        source=line_of_steps(trace),
     )
 
 
@@ -138,6 +139,7 @@ def _make_replaced_finding(
         integer(0, "%"),
         why="perhaps a layer, or the model, was replaced after the optimizer was built",
         event=left_out[0],
+        source=line_of_steps(trace),
     )
 
 

@@ -72,8 +72,11 @@ class HiddenParameters(Watcher):
                     continue
                 entries = value.items() if isinstance(value, dict) else enumerate(value)
                 for key, entry in entries:
-                    if entry is module:
-                        return f"{names.module(owner)}.{attribute}[{key!r}]"
+                    parts = entry.named_modules() if isinstance(entry, nn.Module) else ()
+                    inner = next((name for name, part in parts if part is module), None)
+                    if inner is not None:
+                        path = f"{names.module(owner)}.{attribute}[{key!r}]"
+                        return f"{path}.{inner}" if inner else path
         return type(module).__name__
 
 
