@@ -76,6 +76,12 @@ def ignored(model: nn.Module, tokens: torch.Tensor, following: torch.Tensor) -> 
     return F.nll_loss(model(tokens).log_softmax(2).transpose(1, 2), some)
 
 
+def left_out(model: nn.Module, tokens: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+    """Leave some targets out by the number of a token, as of padding or of a document's begin."""
+    some = following.masked_fill(torch.rand(following.shape) < 0.3, 0)
+    return F.cross_entropy(model(tokens).transpose(1, 2), some, ignore_index=0)
+
+
 def translated(model: nn.Module, tokens: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
     """Translate other tokens into these."""
     return F.cross_entropy(model(tokens.flip(1), tokens).transpose(1, 2), following)
@@ -163,7 +169,7 @@ def probes(make, loss=outside, *, probe: bool = True, kind="future", **options) 
 
 
 @pytest.mark.parametrize("mask", [None, 1])
-@pytest.mark.parametrize("loss", [outside, named, ignored])
+@pytest.mark.parametrize("loss", [outside, named, ignored, left_out])
 def test_looking_ahead_is_told(mask, loss) -> None:
     """A mask that is missing, or off by one, is told wherever the loss is computed."""
     (probe,) = probes(lambda: Model(mask), loss)
@@ -185,6 +191,7 @@ def test_flat_scores_and_other_models_are_told() -> None:
         (Model, outside),
         (Model, named),
         (Model, ignored),
+        (Model, left_out),
         (lambda: Model(style="flat"), outside),
         (Translator, translated),
         (lambda: Translator(None), copied),

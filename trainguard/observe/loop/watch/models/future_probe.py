@@ -21,6 +21,7 @@ NEXT = 0.99  # of the targets that are the next token
 _COPIED = 0.9  # of the targets that are the token itself: then nothing is predicted
 _MOST_TARGETS = 8  # of a step that are remembered
 _LEAST_TIMES = 3  # tries in which all is two places ahead: heads may be trained in turns
+_IGNORED = -100
 _FEWEST_ROWS = 4  # that begin anew at their ends: fewer may do so by chance
 _TARGETS = {"label", "labels", "target", "targets", "y"}
 _WHOLE = (torch.int64, torch.int32)
@@ -119,7 +120,10 @@ class FutureProbe(ModuleProbe):
     def _on_loss(self, tally: LossCalls, scores: Any, target: Any, _value: Any) -> None:
         """Remember what a loss function was to predict, while something is to be tried."""
         if self.is_wanted and tally.function in CROSS_ENTROPIES and not tally.evaluation:
-            self.note_target(target.detach(), scores.grad_fn)
+            wanted = target.detach()
+            if tally.ignored >= 0 and not wanted.is_floating_point():
+                wanted = wanted.masked_fill(wanted == tally.ignored, _IGNORED)
+            self.note_target(wanted, scores.grad_fn)
         elif not self.is_wanted:
             self.recorder.watcher(LossFunctions).listeners.remove(self._on_loss)
 
