@@ -79,7 +79,8 @@ class Probe(Event):
         acted on), "agreement" (mean cosines, last and first), "noise mean" (that of noise; its
         spread), "noise scale" (how far a law of the scales of data and noise is missed, by so many
         pairs), "edges passed" (edges held out that messages go along, of all), "centred" (moments
-        after each one that a column is made from; those before), "steep" (lines with a function of
+        after each one that a column is made from; those before), "returns reversed" (episodes that
+        are weighed by returns from the last step on, of all), "steep" (lines with a function of
         infinite slopes), "signal lost" and "signal grown" (the size of what differs between
         samples, or of all, in the first and the last layer; the label says which, and what is
         between).

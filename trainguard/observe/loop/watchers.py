@@ -40,6 +40,7 @@ from trainguard.observe.loop.watch.losses.noise_targets import NoiseTargets
 from trainguard.observe.loop.watch.losses.pair_tables import PairTables
 from trainguard.observe.loop.watch.losses.picked_classes import PickedClasses
 from trainguard.observe.loop.watch.losses.policy_weights import PolicyWeights
+from trainguard.observe.loop.watch.losses.return_orders import ReturnOrders
 from trainguard.observe.loop.watch.losses.self_matches import SelfMatches
 from trainguard.observe.loop.watch.losses.shown_tokens import ShownTokens
 from trainguard.observe.loop.watch.losses.transitions import Transitions
@@ -207,6 +208,7 @@ _ALL: tuple[type[Watcher], ...] = (
     PenaltyNorms,
     UnreadUpdates,
     PolicyWeights,
+    ReturnOrders,
     GraphlessSamples,
     Counterfactuals,
     Growing,

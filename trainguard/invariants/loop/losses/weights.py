@@ -168,3 +168,30 @@ def advantages_are_constants(trace: Trace[Event]) -> Iterator[Finding]:
                 why=f"detach {name} in the policy's term; the error of the values keeps its graph",
                 event=probe,
             )
+
+
+@invariant("loop", evidence=has_probe("returns reversed", "no episode was weighed by its returns"))
+def returns_follow_their_steps(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The step of an episode is weighed by its own return.
+
+    Judges: constants that log-probabilities are multiplied by, one for each of 8 steps or more, as
+        they are made of what the script calls rewards: whether in half of the episodes each is a
+        discount times the one before and the reward that far from the end, up to a scale.
+    Allows: returns in the order of the steps; what is made of several episodes, or has a baseline.
+    Misses: losses that are added up step by step; a discount of 1 where all rewards are equal.
+    Why: returns are made from the last step backwards. Unless they are turned round, the first
+        action is blamed for what the last one did.
+    Source: Sutton and Barto, Reinforcement Learning, section 13.3; pytorch/examples, reinforce.py,
+        which fills a deque from its left.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "returns reversed" and 2 * probe.measured > probe.reference:
+            yield Finding(
+                f"the returns of `{trace.subject}` are in reverse",
+                "what weighs the steps of an episode",
+                portion(probe.measured, probe.reference, "episodes") + " begin with the last step",
+                "none",
+                why="turn them round where they are made: insert(0, ...), or reverse()",
+                event=probe,
+            )

@@ -1,0 +1,77 @@
+"""In which order returns weigh the steps of an episode."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from trainguard.events.probe import Probe
+from trainguard.observe.loop.recorder import Recorder
+
+
+def returns_of(rewards: np.ndarray, discount: float = 0.9) -> np.ndarray:
+    """Return the discounted sum of what follows each step."""
+    made, running = [], 0.0
+    for reward in rewards[::-1]:
+        running = reward + discount * running
+        made.insert(0, running)
+    return np.array(made)
+
+
+def found(weigh, *, equal: bool = False, steps: int = 20) -> list[tuple[float, float]]:
+    """Learn from episodes weighed by what is made of rewards; return what is told."""
+    draw = np.random.default_rng(0)
+    torch.manual_seed(0)
+    net = nn.Linear(3, 2)
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for _ in range(3):
+            rewards = np.ones(steps) if equal else draw.normal(size=steps)
+            weights = torch.tensor(weigh(rewards)).float()
+            optimizer.zero_grad()
+            chosen = net(torch.randn(steps, 3)).log_softmax(1)[:, 0]
+            (-chosen * weights).mean().backward()
+            optimizer.step()
+    assert "faults" not in recorder.trace.conditions
+    probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "returns reversed"]
+    return [(probe.measured, probe.reference) for probe in probes]
+
+
+def normalise(row: np.ndarray) -> np.ndarray:
+    """Return numbers of mean 0 and deviation 1."""
+    return (row - row.mean()) / row.std()
+
+
+@pytest.mark.parametrize("equal", [False, True], ids=["rewards", "equal rewards"])
+@pytest.mark.parametrize("scale", [lambda r: r, lambda r: -3 * r, normalise])
+def test_an_order_is_known(equal: bool, scale) -> None:
+    """Whatever the scale, and where all rewards are the same."""
+    assert found(lambda r: scale(returns_of(r)), equal=equal) == [(0.0, 3.0)]
+    assert found(lambda r: scale(returns_of(r)[::-1].copy()), equal=equal) == [(3.0, 3.0)]
+
+
+def test_returns_without_a_discount() -> None:
+    """Known where rewards differ; a ramp says nothing."""
+    assert found(lambda r: returns_of(r, 1.0)) == [(0.0, 3.0)]
+    assert found(lambda r: returns_of(r, 1.0)[::-1].copy()) == [(3.0, 3.0)]
+    assert found(lambda r: returns_of(r, 1.0)[::-1].copy(), equal=True) == []
+
+
+@pytest.mark.parametrize(
+    "weigh",
+    [
+        lambda r: r,
+        lambda r: np.full(len(r), r.sum()),
+        lambda r: returns_of(r) + np.sin(np.arange(len(r))),
+        lambda r: np.random.default_rng(1).normal(size=len(r)),
+    ],
+    ids=["rewards", "sum", "baseline", "noise"],
+)
+def test_other_weights(weigh) -> None:
+    """Rewards themselves, their sum, returns less what is expected, and anything else."""
+    assert found(weigh) == []
+
+
+def test_short_episodes() -> None:
+    """Of few steps any three numbers fit."""
+    assert found(lambda r: returns_of(r)[::-1].copy(), steps=6) == []
