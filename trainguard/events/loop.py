@@ -231,6 +231,8 @@ class Average(Event):
     moved: whether it moved since the last look; student_moved: whether its module did.
     shared: whether it shares memory with its module, so that it is no copy.
     named: whether its name or class calls it an average ("ema", "average", "teacher").
+    stayed: in 16 bits, the share of its elements that did not move, of those far from its module's
+        for that precision; nan where these are few.
     """
 
     name: str
@@ -242,6 +244,7 @@ class Average(Event):
     student_moved: bool = True
     shared: bool = False
     named: bool = False
+    stayed: float = nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -147,6 +147,9 @@ def test_a_promise_without_a_copy_is_a_note(judged, steps) -> None:
         (frozen(every=1, count=8), []),
         (frozen(student_moved=False), []),
         (look(lambda i: 0.99 if i % 3 else nan, moved=lambda i: i % 3 > 0), []),
+        (look(nan, stayed=0.6), ["note"]),
+        (look(nan, stayed=0.2), []),
+        (look(nan, stayed=0.6, count=4), []),
     ],
     ids=[
         "ema",
@@ -169,6 +172,9 @@ def test_a_promise_without_a_copy_is_a_note(judged, steps) -> None:
         "frozen in a short run",
         "nothing to follow",
         "rare",
+        "rounds off",
+        "rounds off a little",
+        "rounds off at few looks",
     ],
 )
 def test_averages_without_a_promise(looks: list[Average], expected, ranks, steps) -> None:
@@ -188,6 +194,7 @@ def columns(one: Average) -> dict:
     [
         (look(shared=True), "shares its parameters", "the same memory", "memory of its own"),
         (look(0.9, residual=0.9), "moved by something else", "0.9 of its moves unexplained", "0.5"),
+        (look(stayed=0.6), "rounds its updates off", "0.6 of the elements that lag", "below 0.3"),
         (look(0.004), "keeps hardly anything", "decay 0.004 (median of 12 looks)", "decay 0.5 or"),
         (look(-0.2), "moves away from", "decay -0.2 (median of 12 looks)", "decay 0 to 1"),
         (frozen(), "does not move", "no move at 12 looks in 44 steps", "a move"),
@@ -199,7 +206,7 @@ def test_what_is_said_of_an_average(
     """Each kind has its own sentence and its own unit."""
     (finding,) = judged(FOLLOWS, [*steps(60), *looks])
     assert summary in finding.summary
-    assert finding.measured == measured
+    assert finding.measured.startswith(measured)
     assert finding.allowed.startswith(allowed)
     assert finding.at == "Encoder#2, a copy of Student.encoder"
 

@@ -15,6 +15,7 @@ from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import AVERAGES
 from trainguard.invariants.loop.wording import count, courses, events, finite, middle
 
+_STUCK = 0.3  # of the elements of an average: with a precision that suffices none does
 _FEW, _MANY = 3, 5  # looks that a finding takes, with a promise and without one
 _RARE = 10  # steps that common averages let pass between two updates
 _COPIED = 2e-5  # a decay below it is that of a plain copy, as before an average begins
@@ -31,7 +32,8 @@ def average_follows_model(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: with `average` promised, the copies that are called an average, or else all of them:
         one must move by the promised decay. Without it, copies that are called an average: none
-        shares its memory with the model, moves away from it, or stays where the model moves.
+        shares its memory with the model, moves away from it, stays where the model moves, or rounds
+        off what it should move by in most of its elements.
     Allows: decays within 0.1 (limit) of 1 - decay of the promised one, plus 1e-4; decays that rise
         or fall through it, or toward it. A note: one that keeps less than half at each update, one
         that stands still and is not promised, one that is only ever copied, no copy at all.
@@ -98,6 +100,11 @@ class _CopyHistory:
         return all(look.shared for look in self.looks)
 
     @property
+    def stayed(self) -> list[float]:
+        """The shares of its elements that stayed where they were, far from its model's."""
+        return [look.stayed for look in self.looks if look.moved and isfinite(look.stayed)]
+
+    @property
     def is_driven(self) -> bool:
         """Whether something else than an average moves it, from the beginning to the end."""
         late = self.moves[len(self.moves) // 2 :]
@@ -162,6 +169,15 @@ def _common(trace: Trace[Event], copy: _CopyHistory, rank: Rank) -> Iterator[Fin
             "the same memory",
             "memory of its own",
             "it may have been made without copy.deepcopy",
+        )
+    elif len(copy.stayed) >= _MANY and middle(copy.stayed) >= _STUCK:
+        yield _make_finding(
+            copy,
+            f"an average in `{trace.subject}` rounds its updates off",
+            number(middle(copy.stayed), "", ".3g") + " of the elements that lag behind do not move",
+            "below " + number(_STUCK),
+            "what it adds is less than its precision: keep the average in float32",
+            rank,
         )
     elif copy.is_driven:
         yield _make_finding(

@@ -262,13 +262,13 @@ def windows_end_before_their_target(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A window of a series holds nothing of what comes after it.
 
-    Judges: windows (N, T, F) of 16 moments or more whose target is the next value of a column, as
-        windows that follow one another by a moment show: whether another column is the same sum of
-        that one at each moment, of moments after it too, and its last value depends on the target
-        by more than what is in the window.
+    Judges: windows (N, T, F) of 16 moments or more whose target is a column's value 1 to 12 moments
+        after them, as windows that begin later show: whether another column is the same sum of that
+        one at each moment, of moments after it too, and its last value depends on the target by
+        more than what is in the window.
     Allows: sums of the past; means that are taken inside of each window; what has a period.
     Misses: targets further away; sums of more than 12 moments to a side, maxima and medians;
-        data of which fewer than 8 pairs of such windows come in the first 1024.
+        data with fewer than 8 pairs of such windows among the first 1024.
     Why: a mean that is centred, as np.convolve(..., mode="same") and a centred rolling are, has the
         target in it. Errors are small as long as the future is known.
     Source: documentation of numpy.convolve and pandas.DataFrame.rolling (center).

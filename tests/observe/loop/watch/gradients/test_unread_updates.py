@@ -95,3 +95,31 @@ def test_outputs_that_can_be_read_once_are_left_to_torch() -> None:
         return (m(x) - y).square().mean() + own.sum() + g[0].square().sum()
 
     assert probes(penalised, named=False) == []
+
+
+def moved_twice(reads: bool, steps: int = 6) -> list[Probe]:
+    """Take two inner steps, the second of what the first has moved; return what is told."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with Recorder("x") as recorder:
+        for _ in range(steps):
+            x, y = torch.randn(8, 3), torch.randn(8, 1)
+            own = list(model.parameters())
+            fast = own
+            for _ in range(2):
+                inner = (x @ fast[0].T + fast[1] - y).square().mean()
+                grads = torch.autograd.grad(inner, fast, create_graph=True)
+                fast = [p - 0.1 * g for p, g in zip(fast, grads, strict=True)]
+            weights = fast if reads else own
+            optimizer.zero_grad()
+            (x @ weights[0].T + weights[1] - y).square().mean().backward()
+            optimizer.step()
+    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "unread"]
+
+
+def test_several_inner_steps() -> None:
+    """A gradient that only another one is made of is in no loss; with the last one, all are."""
+    (probe,) = moved_twice(reads=False)
+    assert (probe.measured, probe.label) == (3, "fast")  # not the first, of an unknown optimizer
+    assert moved_twice(reads=True) == []

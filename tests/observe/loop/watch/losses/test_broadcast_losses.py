@@ -229,3 +229,34 @@ def test_a_table_that_the_model_makes() -> None:
 def test_tables_that_a_model_may_make(first, second, against) -> None:
     """Asked for, or part of distances between all rows."""
     assert crossed(first, second, against) == []
+
+
+def residuals(source, constant: bool = False) -> list[Probe]:
+    """Solve an equation of a second derivative; return what is told of its residual."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def slope(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Return a derivative that can be learned through."""
+        return torch.autograd.grad(y.sum(), x, create_graph=True)[0]
+
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.Adam(net.parameters())
+        for _ in range(3):
+            x = torch.rand(16, 1, requires_grad=True)
+            bent = slope(slope(net(x), x), x)
+            ends = net(torch.tensor([[0.0], [1.0]]))
+            residual = bent + source(x.detach() if constant else x)
+            optimizer.zero_grad()
+            (residual.square().mean() + ends.square().mean()).backward()
+            optimizer.step()
+    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "broadcast"]
+
+
+@pytest.mark.parametrize("constant", [False, True], ids=["with a graph", "constant"])
+def test_a_sum_with_all_sources(constant: bool) -> None:
+    """A residual is a sum too, and its source may depend on places that need a gradient."""
+    (probe,) = residuals(lambda x: x[:, 0].sin(), constant)
+    assert (probe.measured, probe.reference) == (256.0, 16.0)
+    assert residuals(lambda x: x.sin(), constant) == []
+    assert residuals(lambda _: torch.ones(()), constant) == []

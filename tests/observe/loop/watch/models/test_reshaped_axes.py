@@ -147,3 +147,23 @@ def test_inputs_of_recurrent_layers(kind, view, batch_first, wrong) -> None:
     assert recorder.trace.conditions.get("faults", ()) == ()
     labels = [e.label for e in recorder.trace if isinstance(e, Probe) and e.probe == "reshaped"]
     assert labels == ["input (N,5,21) (N,21,5)"] * wrong
+
+
+@pytest.mark.parametrize("way", ["reshape", "transpose"])
+def test_time_first_for_a_loss(way: str) -> None:
+    """CTC takes (T, N, K); lengths that change from batch to batch are the same mistake."""
+    torch.manual_seed(0)
+    model = nn.Linear(5, 7)
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for length in (12, 10, 14):
+            scores = model(torch.randn(4, length, 5)).log_softmax(-1)
+            first = scores.transpose(0, 1)
+            first = scores.reshape(first.shape) if way == "reshape" else first
+            targets, lengths = torch.randint(1, 7, (4, 3)), torch.full((4,), length)
+            optimizer.zero_grad()
+            nn.functional.ctc_loss(first, targets, lengths, torch.full((4,), 3)).backward()
+            optimizer.step()
+    probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "reshaped"]
+    found = [(probe.measured, probe.reference, probe.label) for probe in probes]
+    assert found == ([(3.0, 3.0, "- (N,T,K) (T,N,K)")] if way == "reshape" else [])

@@ -36,6 +36,11 @@ def test_a_centred_mean(width: int) -> None:
     assert seen(centred(width), scale=-7.0, shift=3.0) == expected
 
 
+def test_a_target_that_is_further_away() -> None:
+    """As long as the mean reaches it, or moments that tell of it."""
+    assert seen(centred(9), target=np.roll(SERIES, -2)) == Centred(1, 0, 4, 4)
+
+
 def test_a_centred_difference() -> None:
     """As np.gradient makes it."""
     assert seen(np.gradient(SERIES)) == Centred(1, 0, 1, 1)

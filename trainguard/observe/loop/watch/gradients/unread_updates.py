@@ -46,6 +46,16 @@ class _GradientCall:
     name: str = ""
     passed: bool = False
     spent: bool = False
+    inner: "list[_GradientCall]" = field(
+        default_factory=list
+    )  # whose gradients this one is made of
+
+    def spend(self) -> None:
+        """Take it for spent, and what it is made of."""
+        self.spent = True
+        for call in self.inner:
+            if not call.spent:
+                call.spend()
 
     def forget_values(self) -> None:
         """Take the parameter as it is now: what a step moves, nobody else has written."""
@@ -145,51 +155,65 @@ class UnreadUpdates(Watcher):
             away = compiling() or is_transforming()  # torch.func asks for a graph in any case
             if away or self.recorder.backward or not self.recorder.patches.live:
                 return original(outputs, *args, **kwargs)
-            if self._waiting:
-                self._read(outputs)
+            marks = with_graph and self.recorder.steps in _STEPS
+            inner = (self._read(outputs, spends=not marks) or []) if self._waiting else []
             result = original(outputs, *args, **kwargs)
-            if with_graph and self.recorder.steps in _STEPS:
-                self._take(result, args[0] if args else kwargs.get("inputs"))
+            if marks:
+                self._take(result, args[0] if args else kwargs.get("inputs"), inner)
             return result
 
         return wrapper
 
     @shielded
-    def _read(self, outputs: Any) -> None:
-        """See which of the gradients are in what others are computed of."""
+    def _read(self, outputs: Any, *, spends: bool) -> list[_GradientCall]:
+        """
+        Return the gradients that others are computed of.
+
+        spends: whether that is the end of it; those that are waited for are spent when these are.
+        """
+        found: list[_GradientCall] = []
         if not _is_sequence(outputs):
-            return
+            return found
         for output in (outputs,) if isinstance(outputs, torch.Tensor) else outputs:
             if isinstance(output, torch.Tensor) and output.grad_fn is not None:
-                self._spend(output)
+                found += self._spend(output, spends=spends)
+        return found
 
     @shielded
-    def _take(self, result: Any, inputs: Any) -> None:
+    def _take(self, result: Any, inputs: Any, inner: list[_GradientCall]) -> None:
         """Mark gradients, and wait for what becomes of them."""
         nodes: list[Node] = [
             g.grad_fn for g in result if isinstance(g, torch.Tensor) and g.grad_fn is not None
         ]
         if not nodes or len(self._waiting) >= _MOST_WAITING or not _is_sequence(inputs):
+            for call in inner:
+                call.spend()
             return
         held = {id(p) for window in self.recorder.windows for p in window.parameters}
         leaves = [leaf for leaf in _leaves_of(inputs) if id(leaf) in held]
         before = (leaves[0], _first(leaves[0]).clone()) if leaves else None
         call = _GradientCall(caller(2), self.recorder.steps, set(map(id, leaves)), before)
+        call.inner = inner
         for node in nodes:
             node.metadata[_MARK] = call
         self._waiting.append(call)
 
-    def _spend(self, root: torch.Tensor, backward: bool = False) -> None:
+    def _spend(
+        self, root: torch.Tensor, *, backward: bool = False, spends: bool = True
+    ) -> list[_GradientCall]:
         """Take down which gradients, and which parameters, something is computed of."""
         reached: set[int] = set()
+        found: list[_GradientCall] = []
         for count, node in enumerate(autograd_graph.below(root.grad_fn, _MOST_NODES)):
             call = node.metadata.get(_MARK)
             if call is not None or count >= _MOST_NODES - 1:
-                for each in self._waiting if call is None else [call]:
-                    each.spent = True
+                found += self._waiting if call is None else [call]
             reached.add(id(getattr(node, "variable", None)))
         for each in self._waiting:
             each.passed |= backward and not reached.isdisjoint(each.leaves)
+        for each in found if spends else ():
+            each.spend()
+        return found
 
     def _look_for_name(self, call: _GradientCall) -> None:
         """Find the variable that has what was moved along a gradient, unless it was written."""

@@ -17,6 +17,7 @@ from trainguard.observe.tools.user_line import caller
 
 _STEPS = 8
 _NEAR = 12  # nodes from the loss
+_MOST_NODES = 4096  # of one side of a sum or difference
 _STEPS_ON = 4  # nodes between a choice and what it is compared with
 _REDUCTIONS = {"MeanBackward", "SumBackward"}
 _ELEMENTWISE = {
@@ -45,6 +46,9 @@ _VECTORS = (
     2  # that a table of pairs is made of: a difference, or one value for now and one for then
 )
 _ON_PURPOSE = {"UnsqueezeBackward", "ExpandBackward", "IndexBackward", "RepeatBackward"}
+
+
+_Edge = tuple[autograd_graph.Node, int]
 
 
 class BroadcastLosses(Watcher):
@@ -165,7 +169,9 @@ def _compares(
 ) -> bool:
     """Say whether something is made of differences of so many outputs from something constant."""
     live, kind = _learning(node), autograd_graph.kind_of(node)
-    if kind in _DIFFERENCES:
+    if kind in _DIFFERENCES | {"AddBackward"} and len(live) > 1:
+        live = [each for each in live if _has_parameters(each[0])] or live
+    if kind in _DIFFERENCES or (kind == "AddBackward" and _is_table(loss, node, live, count)):
         before, output = live[0]
         meant = autograd_graph.kind_of(before) in _ON_PURPOSE or not may_be(node)
         if prod(autograd_graph.shape_after(loss, before, output)) == count:
@@ -179,6 +185,14 @@ def _compares(
     if kind not in _ELEMENTWISE or not live or not depth:
         return False
     return all(_compares(loss, before, count, depth - 1, may_be) for before, _ in live)
+
+
+def _is_table(loss: torch.Tensor, node: autograd_graph.Node, live: list[_Edge], count: int) -> bool:
+    """Say whether a sum of one part that learns and of constants has more elements than that."""
+    made = prod(autograd_graph.shape_made(node))
+    return len(live) == 1 and made == count * count != prod(
+        autograd_graph.shape_after(loss, *live[0])
+    )
 
 
 def _is_crossed(loss: torch.Tensor, node: autograd_graph.Node, count: int) -> bool:
@@ -251,6 +265,13 @@ def _is_crosswise(weights: torch.Tensor, count: int) -> bool:
     return varies and several and not paired and rank <= _VECTORS
 
 
-def _learning(node: autograd_graph.Node) -> list[tuple[autograd_graph.Node, int]]:
+def _has_parameters(node: autograd_graph.Node) -> bool:
+    """Say whether something learns: what is made of an input that needs a gradient does not."""
+    nodes = list(autograd_graph.below(node, _MOST_NODES))
+    leaves = (getattr(each, "variable", None) for each in nodes)
+    return len(nodes) >= _MOST_NODES or any(isinstance(leaf, nn.Parameter) for leaf in leaves)
+
+
+def _learning(node: autograd_graph.Node) -> list[_Edge]:
     """Return what a node takes from others that learn, each with the number of its output."""
     return [(before, output) for before, output in node.next_functions if before is not None]

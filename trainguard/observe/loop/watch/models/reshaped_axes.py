@@ -26,6 +26,7 @@ _PRODUCTS = {"AddmmBackward", "MmBackward"}
 _LAYERS = _CONVOLUTIONS | _PRODUCTS | {"BmmBackward", "BaddbmmBackward"}
 _OF_CHANNELS = _CONVOLUTIONS | {"NativeBatchNormBackward", "CudnnBatchNormBackward"}
 _RECURRENT = {"MkldnnRnnLayerBackward", "CudnnRnnBackward"}
+_TIME_FIRST = _RECURRENT | {"CtcLossBackward"}
 _SAVED = {"AddmmBackward": "mat1", "MmBackward": "self"}  # else "input"
 # What is joined, padded or cut may be viewed on purpose in a shape that shears it.
 _ASSEMBLED = ("Cat", "Stack", "ConstantPad", "Slice", "AsStrided", "Index", "Unfold", "Accumulate")
@@ -100,6 +101,9 @@ class ReshapedAxes(Watcher):
         before, after = autograd_graph.sizes(view), autograd_graph.shape_made(view)
         if not before or not after or prod(before) != prod(after) or not prod(before):
             return
+        if _swaps_samples(before, after, readers.get(view, ())):
+            yield "reshaped", "- (N,T,K) (T,N,K)"
+            return
         maker = _maker(view, len(before))
         kind = autograd_graph.kind_of(maker) if maker is not None else ""
         if maker is None or kind.startswith(_ASSEMBLED):
@@ -127,6 +131,13 @@ class ReshapedAxes(Watcher):
             if variable is not None and variable.dim() > 1:
                 return self.recorder.names.parameter(variable)
         return "-"
+
+
+def _swaps_samples(before: Shape, after: Shape, consumers: Iterable[Node]) -> bool:
+    """Say whether (N, T, K) is viewed as (T, N, K) for a loss or layer that takes time first."""
+    exchanged = len(before) == 3 and after == (before[1], before[0], before[2])
+    first = any(autograd_graph.kind_of(node) in _TIME_FIRST for node in consumers)
+    return exchanged and first and before[0] != before[1] and min(before) > 1
 
 
 def leaves_channels(before: Shape, after: Shape) -> bool:

@@ -41,6 +41,9 @@ _FIRST = 2  # steps before copies are looked for
 _OPTIMIZERS = 8  # whose second steps are a time to look: a search of the heap takes 0.1 s
 _PATIENCE = 16  # looks after which a dict that never moved is let go
 _DEEP, _WIDE = 5, 4096  # levels of what is saved, and parts of each
+_APART = 16  # units in the last place: a pull of a twentieth still shows
+_SOME = 0.05  # of the elements
+_FINE = 1e-4  # of float32 and better, where a part that stays is left out and not rounded off
 _ROUNDED = 64  # times the square of what rounding makes of it: a smaller move tells no decay
 
 
@@ -86,6 +89,16 @@ class _WatchedCopy:
             alike = torch.stack([(a == b).all() for a, b in self.copy.pairs()]).all()
             self.alike = alike if self.alike is None else self.alike | alike
 
+    def is_in(self, loaded: list[torch.Tensor]) -> bool:
+        """Say whether some tensors have its numbers; what cannot be compared may have them."""
+        entries = self.copy.entries()
+        if not entries:
+            return False
+        first = entries[0][1]
+        alike = [each for each in loaded if each.shape == first.shape]
+        here = first.is_cpu and all(each.is_cpu for each in alike)
+        return bool(alike) and (not here or any(torch.equal(e.to(first), first) for e in alike))
+
     def is_used(self) -> bool:
         """Say whether anything was made of it, as far as that was seen."""
         return self.used or (self.alike is not None and bool(self.alike))
@@ -113,7 +126,7 @@ class AveragedCopies(Watcher):
     def install(self, patches: Patches) -> None:
         """Listen to what makes copies (deepcopy, unpickling, load_state_dict) and what saves."""
         patches.replace(nn.Module, "__setstate__", tell_before(self._count_restored))
-        patches.replace(nn.Module, "load_state_dict", tell_before(self._count_restored))
+        patches.replace(nn.Module, "load_state_dict", tell_before(self._see_loading))
         patches.replace(nn.Module, "state_dict", tell_before(self._see_taking))
         patches.redirect(torch.save, tell_before(self._see_saving))
 
@@ -169,6 +182,16 @@ class AveragedCopies(Watcher):
         if self._followed:
             self._followed = [one for one in self._followed if not one.copy.is_abandoned]
         return {}
+
+    @shielded_anywhere
+    def _see_loading(self, *args: Any, **kwargs: Any) -> None:
+        """Count it, and take copies for used whose numbers are loaded into a module."""
+        self._restored += 1
+        if self.recorder.patches.active and self.recorder.thread.hears():
+            given = args[1] if len(args) > 1 else kwargs.get("state_dict")
+            loaded = list(_tensors_below(given)) if self._followed else []
+            for one in self._followed:
+                one.used |= bool(loaded) and one.is_in(loaded)
 
     @shielded_anywhere
     def _count_restored(self, *_: Any, **__: Any) -> None:
@@ -291,11 +314,18 @@ def measure_move(was: list[Pair], now: list[Pair], *, single: bool) -> dict[str,
     changed = [(a[1] != b[1]).any().to(move) for a, b in zip(was, now, strict=True)]
     products = [torch.stack(changed).sum(), move @ move, before_copy @ before_copy]
     products.append((after - before).abs().max())
+    eps = torch.finfo(now[0][1].dtype).eps
+    apart = toward.abs() > _APART * eps * before_copy.abs()
+    products += [apart.sum(), (apart & (move == 0)).sum()]
     for way in (toward, toward_before):
         products += [way @ way, way @ move]
-    moved, square, size, student, *ways = torch.stack(products).tolist()
-    found = {"moved": moved > 0, "student_moved": student != 0}
-    noise = size * torch.finfo(now[0][1].dtype).eps ** 2
+    moved, square, size, student, away, stayed, *ways = torch.stack(
+        [product.to(move) for product in products]
+    ).tolist()
+    found: dict[str, Any] = {"moved": moved > 0, "student_moved": student != 0}
+    if eps > _FINE and away >= _SOME * len(move):
+        found["stayed"] = stayed / away
+    noise = size * eps**2
     if not single or not isfinite(square) or square <= _ROUNDED * noise:
         return found
     best = min(_explain(square, noise, *ways[:2]), _explain(square, noise, *ways[2:]))

@@ -12,7 +12,7 @@ from trainguard.observe.tools.fingerprint import hash_rows
 
 _SHORTEST, _COLUMNS = 16, 16  # moments of a window at least, and columns at most
 _ROWS, _NUMBERS = 1024, 2**21  # windows that are kept, and numbers in them
-_PAIRS = 8  # windows that follow another one by a moment: they show what its target is
+_PAIRS = 8  # windows that follow another one by some moments: they show what its target is
 _REACH = 12  # moments to each side that a column may be made from
 _EQUATIONS = 4096  # that a column is fitted by
 _EXACT = 1e-3  # of a column's deviation: the rounding of narrow numbers
@@ -65,17 +65,19 @@ class CentredColumns:
 
 
 def _find_next(stacked: torch.Tensor, windows: Table, targets: Table) -> Iterator[int]:
-    """Yield the columns whose next value is the target, up to its scale."""
-    begins = {row: place for place, row in enumerate(hash_rows(stacked[:, :-1].flatten(1)))}
-    ends = enumerate(hash_rows(stacked[:, 1:].flatten(1)))
-    pairs = [(place, begins[row]) for place, row in ends if row in begins]
-    if len(pairs) < _PAIRS:
-        return
-    first, second = (np.array(side) for side in zip(*pairs, strict=True))
-    for column in range(windows.shape[2]):
-        _, rest = _fit(windows[second, -1, column][:, None], targets[first])
-        if np.std(targets[first]) > 0 and rest <= _EXACT * float(np.std(targets[first])):
-            yield column
+    """Yield the columns of which a value soon after is the target, up to its scale."""
+    for ahead in range(1, min(_REACH, windows.shape[1] // 2) + 1):
+        begins = {r: place for place, r in enumerate(hash_rows(stacked[:, :-ahead].flatten(1)))}
+        ends = enumerate(hash_rows(stacked[:, ahead:].flatten(1)))
+        pairs = [(place, begins[row]) for place, row in ends if row in begins]
+        if len(pairs) < _PAIRS:
+            continue
+        first, second = (np.array(side) for side in zip(*pairs, strict=True))
+        size = float(np.std(targets[first]))
+        for column in range(windows.shape[2]):
+            _, rest = _fit(windows[second, -1, column][:, None], targets[first])
+            if size > 0 and rest <= _EXACT * size:
+                yield column
 
 
 def _find_centred(windows: Table, of: int) -> Iterator[tuple[Centred, Table]]:
