@@ -189,9 +189,10 @@ class AveragedCopies(Watcher):
         self._restored += 1
         if self.recorder.patches.active and self.recorder.thread.hears():
             given = args[1] if len(args) > 1 else kwargs.get("state_dict")
-            loaded = list(_tensors_below(given)) if self._followed else []
-            for one in self._followed:
-                one.used |= bool(loaded) and one.is_in(loaded)
+            waiting = [one for one in self._followed if not one.used]
+            loaded = list(_tensors_below(given)) if waiting else []
+            for one in waiting:
+                one.used = one.is_in(loaded)
 
     @shielded_anywhere
     def _count_restored(self, *_: Any, **__: Any) -> None:
