@@ -23,7 +23,7 @@ from trainguard.observe.tools.user_line import caller
 _STEPS = {48, 64, 96, 128, 192, 256, 384, 512, 1024}  # 48 is what a model has to learn something
 _LAYERS = (nn.Linear, _ConvNd, nn.RNNBase)
 _LEAST_ROWS = 4
-_LOST = 0.01  # of what differs between samples in the first layer; a rate of 0.1 makes it nothing
+_LOST = 0.01  # of what differs between samples in the first layer: models that learn keep half
 _GROWN = 1e3  # times what comes in: no score of a class, and no target of unit size, is as large
 _NEAR = 8  # operations between two layers
 # What brings numbers close together, and the word for it in Python.
