@@ -176,6 +176,25 @@ def test_passes_in_every_step_are_a_routine() -> None:
     assert {event.routine for event in events} == {True}
 
 
+def test_a_routine_of_a_second_training() -> None:
+    """It comes in its own first steps; what was evaluated before it began is none."""
+
+    def roll_out(model: nn.Module) -> None:
+        """Call the model without measuring anything."""
+        with torch.no_grad():
+            model(torch.randn(8, 4))
+
+    torch.manual_seed(0)
+    with Recorder("x") as recorder:
+        train(steps=110, evaluate=roll_out, every=100)
+        train(steps=20, evaluate=roll_out, every=1)
+        train(steps=110, evaluate=roll_out, every=100)
+    found = [event for event in recorder.trace if isinstance(event, Evaluation)]
+    assert [(e.step > 110, e.routine) for e in found[:1]] == [(False, False)]
+    assert all(event.routine == (event.step >= 110) for event in found)
+    assert len(found) > 10
+
+
 def test_a_loss_module_is_no_pass() -> None:
     """What has no parameters is part of the loss."""
     criterion = nn.MSELoss()

@@ -204,9 +204,12 @@ class Forwards(Watcher):
         return self.so_far()
 
     def so_far(self) -> Iterable[Event]:
-        """Return the evaluations that are over; those that every step has are a routine."""
-        steps = min(max(1, self.recorder.steps), int(EVERY * DENSE))  # those that are all watched
-        often = sum(1 for at in self._windows_with if at <= steps) > 0.5 * steps and steps > 2
+        """
+        Return the evaluations that are over; those that every step has are a routine.
+
+        A training that comes after another one, as after a probe, may have a teacher of its own.
+        """
+        often = [begin for begin in self.recorder.stages if self._is_often(begin)]
         for at, columns in enumerate(self._found):
             self._found[at] = self.recorder.faults.fetch(columns)
         undone = {name for columns in self._found for name in columns["undone"]}
@@ -215,7 +218,16 @@ class Forwards(Watcher):
             # The last one is followed by no training: what was put back before is taken for so.
             put_back = set[str]() if settled else undone
             touched = tuple(name for name in event.touched if name not in put_back)
-            yield replace(event, routine=often and not event.measures, touched=touched)
+            comes = bool(often) and min(often) <= event.step
+            yield replace(event, routine=comes and not event.measures, touched=touched)
+
+    def _is_often(self, begin: int) -> bool:
+        """Say whether most steps have such passes, of the first ones from the begin of a stage."""
+        later = [each for each in self.recorder.stages if each > begin] if begin else []
+        made = max(1, min([*later, self.recorder.steps]) - begin)
+        steps = min(made, int(EVERY * DENSE))  # those that are all watched
+        passes = sum(1 for at in self._windows_with if begin <= at <= begin + steps)
+        return passes > 0.5 * steps and steps > 2
 
     def sensitive_parts(self, module: nn.Module) -> list[tuple[nn.Module, str]]:
         """Return the modules whose mode matters, with their names; looked up once."""
