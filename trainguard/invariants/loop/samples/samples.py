@@ -257,7 +257,7 @@ def _is_held_out(name: str) -> bool:
     return not _HELD_OUT.isdisjoint(words_of(name))
 
 
-@invariant("loop", evidence=has_probe("centred", "no windows of a series with columns were seen"))
+@invariant("loop", evidence=has_probe("centred", "no windows before their targets were seen"))
 def windows_end_before_their_target(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A window of a series holds nothing of what comes after it.

@@ -75,3 +75,26 @@ def test_other_weights(weigh) -> None:
 def test_short_episodes() -> None:
     """Of few steps any three numbers fit."""
     assert found(lambda r: returns_of(r)[::-1].copy(), steps=6) == []
+
+
+def test_what_is_called_a_reward_may_be_anything() -> None:
+    """Numbers of other kinds and lengths are left alone, and the user's memory stays theirs."""
+    r, reward = torch.zeros(20, dtype=torch.bfloat16), np.array(["a"] * 20)
+    rewards = torch.ones(20, dtype=torch.float64)
+    assert found(lambda row: returns_of(row)[::-1].copy()) == [(3.0, 3.0)]
+    rewards.resize_(40)
+    assert (len(r), len(reward), len(rewards)) == (20, 20, 40)
+
+
+def test_constants_that_are_no_weights() -> None:
+    """Complex ones, and large ones, which are not copied."""
+    net = nn.Linear(3, 2)
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        rewards = [1.0] * 20
+        out = net(torch.randn(20, 3))[:, 0]
+        turned = (out * torch.ones(20, dtype=torch.complex64)).abs().sum()
+        (turned + (out * torch.ones(300, 20)).sum()).backward()
+        optimizer.step()
+    assert len(rewards) == 20
+    assert "faults" not in recorder.trace.conditions

@@ -88,3 +88,15 @@ def test_batches_that_are_no_windows() -> None:
     columns.add(torch.randn(8, 30, 2), torch.randn(8))
     assert columns.rows == 16
     assert columns.find() is None
+
+
+@pytest.mark.parametrize("after", [True, False])
+def test_what_had_nothing_to_judge_is_known(after: bool) -> None:
+    """Targets that are no later value of any column leave nothing to look for."""
+    table = torch.tensor(np.stack([SERIES, np.roll(SERIES, 3)], axis=1)).float()
+    windows = table.unfold(0, LENGTH, 1)[:-1].transpose(1, 2)
+    targets = table[LENGTH:, 0] if after else torch.randn(len(windows))
+    columns = CentredColumns()
+    columns.add(windows, targets)
+    assert columns.find() is None
+    assert columns.is_series == after

@@ -11,6 +11,7 @@ from trainguard.events.probe import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node, kind_of, saved
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
+from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.owners import find_owners, words_in
 from trainguard.observe.tools.user_line import caller
 
@@ -141,7 +142,7 @@ def _as_pairs(value: Any, count: int) -> Codes | None:
     """Return whole numbers as pairs of nodes, (2, E); None of anything else."""
     if isinstance(value, torch.Tensor):
         able = value.is_cpu and value.dtype in (torch.int32, torch.int64)
-        value = value.detach().numpy() if able and value.dim() == 2 else None
+        value = array_of(value) if able and value.dim() == 2 else None
     if not isinstance(value, np.ndarray) or value.ndim != 2 or value.dtype.kind != "i":
         return None
     pairs = value if len(value) == 2 else value.T

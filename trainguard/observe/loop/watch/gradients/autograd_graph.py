@@ -6,7 +6,6 @@ so that no graph is kept alive by somebody who wants to recognise it later.
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -56,6 +55,7 @@ def saved(node: Node, name: str) -> Any:
     """
     Return what an operation keeps for its way back under a name; None where that is not at hand.
 
+    It is not where it was written since, or where its graph has been used up.
     What hooks have packed is left alone: checkpoints would compute it again, which draws random
     numbers and moves the statistics of batches.
     """
@@ -63,20 +63,20 @@ def saved(node: Node, name: str) -> Any:
     each = packed if isinstance(packed, tuple) else (packed,)
     if any(getattr(one, "unpack_hook", None) is not None for one in each):
         return None
-    return getattr(node, f"_saved_{name}", None)
+    try:
+        return getattr(node, f"_saved_{name}", None)
+    except RuntimeError:
+        return None
 
 
 def find_tables(nodes: Iterable[Node]) -> Iterator[tuple[torch.Tensor, torch.Tensor, int]]:
     """Yield the tables of tokens that embeddings read, with the embedding and its padding."""
     for node in nodes:
         if kind_of(node) == "EmbeddingBackward":
-            with suppress(RuntimeError):  # what was changed since cannot be read
-                rows = saved(node, "indices")
-                weight = getattr(node.next_functions[0][0], "variable", None)
-                if weight is None or rows is None:
-                    continue
-                if rows.is_cpu and rows.dim() == 2:
-                    yield weight, rows, signed(node._saved_padding_idx)  # noqa: SLF001
+            rows = saved(node, "indices")
+            weight = getattr(node.next_functions[0][0], "variable", None)
+            if weight is not None and rows is not None and rows.is_cpu and rows.dim() == 2:
+                yield weight, rows, signed(node._saved_padding_idx)  # noqa: SLF001
 
 
 def producer(tensor: torch.Tensor) -> str:

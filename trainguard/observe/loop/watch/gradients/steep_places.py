@@ -75,11 +75,8 @@ def _find_steep(root: Node) -> Iterator[str]:
     """Yield the functions below a loss that are infinitely steep somewhere."""
     nodes = list(autograd_graph.below(root, _MOST_NODES))
     kinds = {kind_of(node) for node in nodes if kind_of(node) != "PowBackward" or _is_root(node)}
-    for kind in kinds & _STEEP.keys():
-        yield _STEEP[kind][0]
-    if kinds & _LEFT_OUT:
-        for kind in kinds & _STEEPER.keys():
-            yield _STEEPER[kind][0]
+    able = _STEEP | _STEEPER if kinds & _LEFT_OUT else _STEEP
+    yield from (names[0] for kind, names in able.items() if kind in kinds)
 
 
 def _is_root(power: Node) -> bool:

@@ -12,8 +12,6 @@ _FITTED = 0.9  # of the rows, so that it is this sum indeed
 _ROWS = 4096  # of one pass
 _TABLES = 6  # that may be the data
 
-Sums = tuple[torch.Tensor, ...]
-
 
 @dataclass(slots=True)
 class NoiseScales:

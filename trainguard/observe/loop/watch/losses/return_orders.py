@@ -10,6 +10,8 @@ from trainguard.events.base import Event
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import kind_of, saved
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
+from trainguard.observe.tools.arrays import array_of
+from trainguard.observe.tools.least_squares import Table, fit_columns
 from trainguard.observe.tools.owners import find_owners, words_in
 from trainguard.observe.tools.user_line import caller
 
@@ -19,8 +21,6 @@ _SHORTEST, _LONGEST = 8, 4096  # steps of an episode: of fewer, three numbers fi
 _EXACT = 1e-4  # of the weights' deviation: the rounding of float32
 _DISCOUNTS = (0.3, 0.9999)  # one of 1, with equal rewards, is a ramp in either order
 _REWARDS = {"r", "rew", "rews", "reward", "rewards"}
-
-Row = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class ReturnOrders(Watcher):
@@ -60,45 +60,49 @@ class ReturnOrders(Watcher):
             yield make_probe("returns reversed", self._reversed, self._known, source=self._source)
 
 
-def _find_weights(loss: torch.Tensor) -> Iterator[Row]:
+def _find_weights(loss: torch.Tensor) -> Iterator[Table]:
     """Yield constants, one for each step of an episode, that something learned is multiplied by."""
     for node in autograd_graph.below(loss.grad_fn, _MOST_NODES):
         if kind_of(node) == "MulBackward":
             for name in ("self", "other"):
                 kept = saved(node, name)
-                if isinstance(kept, torch.Tensor) and kept.is_cpu and not kept.requires_grad:
-                    flat = kept.detach().reshape(-1).double().numpy()
-                    if _SHORTEST <= len(flat) <= _LONGEST and np.isfinite(flat).all():
+                if isinstance(kept, torch.Tensor) and _is_row(kept):
+                    flat = array_of(kept.detach().reshape(-1).double())
+                    if np.isfinite(flat).all():
                         yield flat
 
 
-def _find_rewards(lengths: set[int]) -> Iterator[Row]:
+def _find_rewards(lengths: set[int]) -> Iterator[Table]:
     """Yield numbers of such lengths that the script calls rewards."""
     for _, _, values in find_owners():
         for name, value in values.items():
             if not isinstance(name, str) or not words_in(name) & _REWARDS:
                 continue
-            if isinstance(value, torch.Tensor) and value.is_cpu and not value.requires_grad:
-                value = value.detach().numpy()
-            plain = isinstance(value, np.ndarray) or (
+            if isinstance(value, torch.Tensor) and _is_row(value):
+                value = array_of(value.detach().double())
+            plain = (isinstance(value, np.ndarray) and value.dtype.kind in "biuf") or (
                 isinstance(value, list) and all(isinstance(each, int | float) for each in value)
             )
             if plain and np.size(value) in lengths:
                 yield np.asarray(value, np.float64).reshape(-1)
 
 
-def _find_order(weights: Row, rewards: Row) -> int:
+def _is_row(tensor: torch.Tensor) -> bool:
+    """Say whether a tensor has a constant number for each step of an episode."""
+    here = tensor.is_cpu and tensor.layout == torch.strided and not tensor.is_complex()
+    return here and not tensor.requires_grad and _SHORTEST <= tensor.numel() <= _LONGEST
+
+
+def _find_order(weights: Table, rewards: Table) -> int:
     """Return 1 where weights are returns up to a scale, -1 where they are in reverse, else 0."""
     if _are_returns(weights, rewards):
         return 1
     return -1 if _are_returns(weights[::-1], rewards) else 0
 
 
-def _are_returns(weights: Row, rewards: Row) -> bool:
+def _are_returns(weights: Table, rewards: Table) -> bool:
     """Say whether each weight is a discount times the next, its reward, and a constant."""
-    design = np.column_stack([weights[1:], rewards[:-1], np.ones(len(rewards) - 1)])
-    factors, *_ = np.linalg.lstsq(design, weights[:-1], rcond=None)
-    rest = float(np.sqrt(np.mean((weights[:-1] - design @ factors) ** 2)))
+    factors, rest = fit_columns(np.column_stack([weights[1:], rewards[:-1]]), weights[:-1])
     size, equal = float(np.std(weights)), float(np.ptp(rewards[:-1])) == 0
     low, high = _DISCOUNTS
     discounted = low <= factors[0] <= (high if equal else 1 + _EXACT)

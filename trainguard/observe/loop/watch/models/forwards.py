@@ -223,6 +223,7 @@ class Forwards(Watcher):
 
     def _is_often(self, begin: int) -> bool:
         """Say whether most steps have such passes, of the first ones from the begin of a stage."""
+        # A second optimizer of the first training begins a stage too, and does not end that one.
         later = [each for each in self.recorder.stages if each > begin] if begin else []
         made = max(1, min([*later, self.recorder.steps]) - begin)
         steps = min(made, int(EVERY * DENSE))  # those that are all watched

@@ -187,10 +187,7 @@ def _saved_of(node: Node) -> torch.Tensor | None:
     kind = autograd_graph.kind_of(node)
     if kind not in _OF_CHANNELS | _RECURRENT | _SAVED.keys():
         return None
-    try:
-        given = autograd_graph.saved(node, _SAVED.get(kind, "input"))
-    except RuntimeError:  # it was written since, or its graph is gone
-        return None
+    given = autograd_graph.saved(node, _SAVED.get(kind, "input"))
     return given if isinstance(given, torch.Tensor) and not given.requires_grad else None
 
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from trainguard.observe.tools.arrays import array_of
-from trainguard.observe.tools.fingerprint import hash_rows
+from trainguard.observe.tools.fingerprint import Hashes, hashes_of_rows
+from trainguard.observe.tools.least_squares import Table, fit_columns
 
 _SHORTEST, _COLUMNS = 16, 16  # moments of a window at least, and columns at most
 _ROWS, _NUMBERS = 1024, 2**21  # windows that are kept, and numbers in them
@@ -20,8 +21,6 @@ _OPEN = 0.02  # of it that the past must leave open: what has a period is known 
 _HISTORY = 4  # moments before the end, which tell part of what comes
 _TOLD = 0.1  # of what they leave open that the target explains: one moment of seven in a mean
 _CERTAIN = 30.0  # an F of one and many degrees: by chance once in 10 million
-
-Table = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class Centred(NamedTuple):
@@ -35,11 +34,17 @@ class Centred(NamedTuple):
 
 @dataclass(slots=True)
 class CentredColumns:
-    """The first windows that a module learned from, and their targets."""
+    """
+    The first windows that a module learned from, and their targets.
+
+    is_series: whether targets were found to be later values of a column, so that there was
+    something to look for.
+    """
 
     windows: list[torch.Tensor] = field(default_factory=list)
     targets: list[torch.Tensor] = field(default_factory=list)
     rows: int = 0
+    is_series: bool = False
 
     def add(self, given: torch.Tensor, target: torch.Tensor) -> None:
         """Take in a batch: windows (N, T, F), and what comes next, which begins each target."""
@@ -56,26 +61,28 @@ class CentredColumns:
         if len({each.shape[1:] for each in self.windows}) != 1:
             return None
         stacked = torch.cat(self.windows).double()
-        windows, targets = array_of(stacked), array_of(torch.cat(self.targets).double())
-        for of in _find_next(stacked, windows, targets):
+        windows, moments = array_of(stacked), hashes_of_rows(stacked.flatten(0, 1))
+        targets = array_of(torch.cat(self.targets).double())
+        for of in _find_next(windows, moments.reshape(windows.shape[:2]), targets):
+            self.is_series = True
             for found in _find_centred(windows, of):
                 if _tells_target(windows, targets, *found):
                     return found[0]
         return None
 
 
-def _find_next(stacked: torch.Tensor, windows: Table, targets: Table) -> Iterator[int]:
+def _find_next(windows: Table, moments: Hashes, targets: Table) -> Iterator[int]:
     """Yield the columns of which a value soon after is the target, up to its scale."""
     for ahead in range(1, min(_REACH, windows.shape[1] // 2) + 1):
-        begins = {r: place for place, r in enumerate(hash_rows(stacked[:, :-ahead].flatten(1)))}
-        ends = enumerate(hash_rows(stacked[:, ahead:].flatten(1)))
+        begins = {row.tobytes(): place for place, row in enumerate(moments[:, :-ahead])}
+        ends = enumerate(row.tobytes() for row in moments[:, ahead:])
         pairs = [(place, begins[row]) for place, row in ends if row in begins]
         if len(pairs) < _PAIRS:
             continue
         first, second = (np.array(side) for side in zip(*pairs, strict=True))
         size = float(np.std(targets[first]))
         for column in range(windows.shape[2]):
-            _, rest = _fit(windows[second, -1, column][:, None], targets[first])
+            _, rest = fit_columns(windows[second, -1, column][:, None], targets[first])
             if size > 0 and rest <= _EXACT * size:
                 yield column
 
@@ -93,8 +100,8 @@ def _find_centred(windows: Table, of: int) -> Iterator[tuple[Centred, Table]]:
         size = float(np.std(own))
         if column == of or size == 0:
             continue
-        factors, rest = _fit(around, own)
-        _, open_rest = _fit(around[:, : reach + 1], own)
+        factors, rest = fit_columns(around, own)
+        _, open_rest = fit_columns(around[:, : reach + 1], own)
         if rest <= _EXACT * size and open_rest >= _OPEN * size:
             used = lags[np.abs(factors[:-1]) > _EXACT * np.abs(factors[:-1]).max()]
             yield Centred(column, of, -int(min(used.min(), 0)), int(used.max())), factors
@@ -106,17 +113,9 @@ def _tells_target(windows: Table, targets: Table, found: Centred, factors: Table
     past = windows[:, -1 - reach :, found.of] @ factors[: reach + 1] + factors[-1]
     after = windows[:, -1, found.column] - past
     history = windows[:, -_HISTORY:, found.of]
-    _, without = _fit(history, after)
-    _, told = _fit(np.column_stack([history, targets]), after)
+    _, without = fit_columns(history, after)
+    _, told = fit_columns(np.column_stack([history, targets]), after)
     size = float(np.std(windows[:, -1, found.column]))
     share = 1 - (told / without) ** 2 if without > _OPEN * size else 0.0
     freedom = len(windows) - _HISTORY - 2
     return share >= _TOLD and (share >= 1 or share / (1 - share) * freedom >= _CERTAIN)
-
-
-def _fit(columns: Table, wanted: Table) -> tuple[Table, float]:
-    """Return factors of columns and a constant, and the root mean square that they leave."""
-    design = np.column_stack([columns, np.ones(len(columns))])
-    factors, *_ = np.linalg.lstsq(design, wanted, rcond=None)
-    rest = float(np.sqrt(np.mean((wanted - design @ factors) ** 2)))
-    return factors.astype(np.float64), rest

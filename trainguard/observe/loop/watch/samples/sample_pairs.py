@@ -205,8 +205,9 @@ class SamplePairs(Watcher):
                 label = f"{sides}, column {column} of the targets"
                 yield make_probe("mirrored", turned, places.kept, label=label, source=source)
         for source, windows in self._windows_of.items():
-            self.looked |= {"centred"} if windows.rows else set()
-            if (centred := windows.find()) is not None:
+            centred = windows.find()
+            self.looked |= {"centred"} if windows.is_series else set()
+            if centred is not None:
                 label = f"column {centred.column}, of column {centred.of}"
                 yield make_probe(
                     "centred", centred.after, centred.before, label=label, source=source
