@@ -80,10 +80,11 @@ class Probe(Event):
         spread), "noise scale" (how far a law of the scales of data and noise is missed, by so many
         pairs), "edges passed" (edges held out that messages go along, of all), "centred" (moments
         after each one that a column is made from; those before), "returns reversed" (episodes that
-        are weighed by returns from the last step on, of all), "steep" (lines with a function of
-        infinite slopes), "signal lost" and "signal grown" (the size of what differs between
-        samples, or of all, in the first and the last layer; the label says which, and what is
-        between).
+        are weighed by returns from the last step on, of all), "ends passed" (looks at which all
+        returns reach beyond the ends of episodes; step: how many ends), "steep" (lines with a
+        function of infinite slopes), "signal lost" and "signal grown" (the size of what differs
+        between samples, or of all, in the first and the last layer; the label says which, and what
+        is between).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

@@ -30,6 +30,7 @@ from trainguard.observe.loop.watch.losses.constant_predictions import ConstantPr
 from trainguard.observe.loop.watch.losses.constant_targets import ConstantTargets
 from trainguard.observe.loop.watch.losses.cosines import Cosines
 from trainguard.observe.loop.watch.losses.crossed_columns import CrossedColumns
+from trainguard.observe.loop.watch.losses.episode_ends import EpisodeEnds
 from trainguard.observe.loop.watch.losses.ignored_classes import IgnoredClasses
 from trainguard.observe.loop.watch.losses.leaf_losses import LeafLosses
 from trainguard.observe.loop.watch.losses.live_pairs import LivePairs
@@ -209,6 +210,7 @@ _ALL: tuple[type[Watcher], ...] = (
     UnreadUpdates,
     PolicyWeights,
     ReturnOrders,
+    EpisodeEnds,
     GraphlessSamples,
     Counterfactuals,
     Growing,

@@ -195,3 +195,33 @@ def returns_follow_their_steps(trace: Trace[Event]) -> Iterator[Finding]:
                 why="turn them round where they are made: insert(0, ...), or reverse()",
                 event=probe,
             )
+
+
+@invariant("loop", evidence=has_probe("ends passed", "no returns over several episodes were seen"))
+def returns_stop_at_ends(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What an action is credited with ends where its episode ends.
+
+    Judges: returns and advantages over several episodes in a row, as they are made of what the
+        script calls rewards and, for advantages, values: whether the one of an episode's last step
+        is made of the first of the next episode too, as anywhere else. With 4 ends or
+        more (6 for advantages), which the script calls done, terminal, or the opposite of masks.
+    Allows: returns that end with their episodes, or go on from a value there; rewards called
+        intrinsic or bonus, which are meant to outlive episodes; returns of both kinds in one run.
+    Misses: rollouts in lists of tuples; returns that are no tables of their own.
+    Why: the last action is praised or blamed for an episode that it had no part in: what ends an
+        episode badly is worth as much as a new start.
+    Source: Sutton and Barto, Reinforcement Learning, section 3.4; Huang et al., The 37
+        Implementation Details of PPO, detail 4; DLR-RM/stable-baselines3, RolloutBuffer.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "ends passed" and 2 * probe.measured > probe.reference:
+            yield Finding(
+                f"the returns of `{trace.subject}` reach past the ends of episodes",
+                f"`{probe.label}`, what the steps of several episodes are credited with",
+                "the next episode counts too, at " + integer(probe.step or 0, "ends of episodes"),
+                "nothing after an end",
+                why="where a step was the last of its episode, drop what follows: "
+                "`running = rewards[t] + gamma * (1 - dones[t]) * running`",
+                event=probe,
+            )

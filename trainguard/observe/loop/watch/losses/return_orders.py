@@ -12,7 +12,8 @@ from trainguard.observe.loop.watch.gradients.autograd_graph import kind_of, save
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
 from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.least_squares import Table, fit_columns
-from trainguard.observe.tools.owners import find_owners, words_in
+from trainguard.observe.tools.named_numbers import REWARDS, find_numbers
+from trainguard.observe.tools.owners import words_in
 from trainguard.observe.tools.user_line import caller
 
 _STEPS = {0, 1, 2, 4, 8, 16, 32, 64}  # that are looked at
@@ -20,7 +21,6 @@ _MOST_NODES = 256
 _SHORTEST, _LONGEST = 8, 4096  # steps of an episode: of fewer, three numbers fit by chance
 _EXACT = 1e-4  # of the weights' deviation: the rounding of float32
 _DISCOUNTS = (0.3, 0.9999)  # one of 1, with equal rewards, is a ramp in either order
-_REWARDS = {"r", "rew", "rews", "reward", "rewards"}
 
 
 class ReturnOrders(Watcher):
@@ -43,7 +43,8 @@ class ReturnOrders(Watcher):
         if self.recorder.age not in _STEPS or loss.grad_fn is None:
             return
         weights = list(_find_weights(loss))
-        rewards = list(_find_rewards({len(row) for row in weights})) if weights else []
+        numbers = find_numbers(_SHORTEST, _LONGEST) if weights else ()
+        rewards = [table.reshape(-1) for name, table in numbers if words_in(name) & REWARDS]
         for row in weights:
             for own in rewards:
                 order = _find_order(row, own) if len(own) == len(row) else 0
@@ -70,21 +71,6 @@ def _find_weights(loss: torch.Tensor) -> Iterator[Table]:
                     flat = array_of(kept.detach().reshape(-1).double())
                     if np.isfinite(flat).all():
                         yield flat
-
-
-def _find_rewards(lengths: set[int]) -> Iterator[Table]:
-    """Yield numbers of such lengths that the script calls rewards."""
-    for _, _, values in find_owners():
-        for name, value in values.items():
-            if not isinstance(name, str) or not words_in(name) & _REWARDS:
-                continue
-            if isinstance(value, torch.Tensor) and _is_row(value):
-                value = array_of(value.detach().double())
-            plain = (isinstance(value, np.ndarray) and value.dtype.kind in "biuf") or (
-                isinstance(value, list) and all(isinstance(each, int | float) for each in value)
-            )
-            if plain and np.size(value) in lengths:
-                yield np.asarray(value, np.float64).reshape(-1)
 
 
 def _is_row(tensor: torch.Tensor) -> bool:

@@ -12,13 +12,13 @@ from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.local_values import has_rows, start_of
+from trainguard.observe.tools.named_numbers import REWARDS
 from trainguard.observe.tools.owners import NEXT, named_tensors, words_in
 from trainguard.observe.tools.user_line import caller
 
 _STEPS = {0, 1, 2, 4, 8, 16, 32, 64}  # that are looked at
 _LEAST_ROWS = 4
 _NODES = 64  # of the graph, from the loss
-_REWARDS = {"r", "rew", "rews", "reward", "rewards"}
 
 
 class Transitions(Watcher):
@@ -56,7 +56,7 @@ class Transitions(Watcher):
         named = list(named_tensors()) if given else []
         after = [t for _, name, t in named if NEXT & words_in(name) and t.shape == given[0].shape]
         follows = [t for t in after if start_of(t) == start_of(given[0])]
-        rewards = any(_REWARDS & words_in(n) and t.numel() == len(given[0]) for _, n, t in named)
+        rewards = any(REWARDS & words_in(n) and t.numel() == len(given[0]) for _, n, t in named)
         if not follows or not rewards or bool((follows[0] == follows[0][0]).all()):
             return
         states = [
