@@ -26,3 +26,21 @@ def test_growth(kind: str, counts, among, expected: list, ranks, steps) -> None:
     """What grows without end is broken; what is let go, and a few stages, are not."""
     growth = RunGrowth(kind=kind, steps=LOOKS[: len(counts)], counts=counts, among=among)
     assert ranks("nothing_grows", [*steps(70), growth]) == expected
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ((0, 1, 2, 3, 4, 6, 8, 10), ["broken"]),
+        ((0, 1, 2, 3, 4, 5, 6, 7), []),
+        ((0, 2, 4, 6, 8, 9, 9, 9), []),
+        ((0, 2, 4, 8, 2, 4, 8, 10), []),
+        ((0, 0, 0, 0, 0, 0, 5, 10), []),
+    ],
+    ids=["grows", "few", "a bound", "let go", "two looks"],
+)
+def test_graphs_of_evaluations(counts, expected: list, ranks, steps) -> None:
+    """Few graphs are kept for ever, too, where each look finds more of them."""
+    graphs = RunGrowth(kind="graphs", steps=LOOKS, counts=counts, among=(0, *range(10, 80, 10)))
+    stale = RunGrowth(kind="stale", steps=LOOKS, counts=counts)
+    assert ranks("nothing_grows", [*steps(70), graphs, stale]) == expected

@@ -60,11 +60,12 @@ def loaded_state_is_used(trace: Trace[Event]) -> Iterator[Finding]:
     A pass uses the parameters that were loaded.
 
     Judges: the first pass of a module after a load that has changed it: whether a parameter is then
-        another one than it was when the pass began, by 5 % (limit) of it.
+        another one than it was when the pass began, by 5 % (limit) of it; and whether before that
+        pass all matrices that the load has changed have got unrelated values, with a cosine below
+        0.5. A note where most of them have.
     Allows: parameters that a pass only scales or makes smaller, as a bound on norms does; passes in
         which a step is made; those that the load left as they were.
-    Misses: what is overwritten between load and pass; buffers; parameters of 65536 elements and
-        more; changes of less.
+    Misses: buffers; parameters of 65536 elements and more; changes of less.
     Why: what a layer takes from the first batch that it sees (its scale, its codes), it takes again
         from the first batch after a load, unless the mark of that is in the state dict.
     Source: chaiyujin/glow-pytorch, whose `inited` is an attribute that set_actnorm_init has to set
@@ -82,6 +83,20 @@ def loaded_state_is_used(trace: Trace[Event]) -> Iterator[Finding]:
             " is a plain attribute: register_buffer() puts it into the state dict",
             event=probe,
         )
+    for probe in events(trace, Probe):
+        if probe.probe == "load lost":
+            every = probe.measured == probe.reference
+            yield Finding(
+                f"what `{trace.subject}` loads is overwritten before it is used",
+                f"{probe.label}, before the first pass after the load",
+                "other values in "
+                + portion(probe.measured, probe.reference, "matrices that were loaded"),
+                "as they were loaded",
+                why="initialise first, and load after it: `self.apply(init)` draws every layer"
+                " anew, the loaded ones too",
+                rank=Rank.BROKEN if every else Rank.NOTE,
+                event=probe,
+            )
 
 
 @invariant("loop", evidence=has_probe("partial", "no state was loaded in part"))

@@ -12,6 +12,9 @@ from trainguard.events.trace import Trace
 from trainguard.invariants.loop.wording import events
 
 _GRAPHS = 24  # kept at once: more than a queue of a few batches
+_STALE = 8  # different steps whose graphs are kept: a window of a truncated history has fewer
+_STEADY = 6  # looks at which they were more
+_LATE = 2  # looks, of which one shows that there is no bound to them yet
 _WHOLE = 0.9  # of all graphs since the first step
 _RISES = 3  # between looks: what is put in place once or twice is no growth
 _STAGES = 5  # optimizers after the first: a run of a few stages or tasks has fewer
@@ -27,7 +30,9 @@ def nothing_grows(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: graphs of outputs, hooks on a module or parameter, handlers of a logger, and optimizers
         that are made anew for the same parameters so that their state is lost. Losses of steps 1,
         2, 4, 8, ... of which 3 in a row have what was behind the loss before behind them as well.
-    Allows: 24 graphs at once; hooks and handlers that grow fewer than 3 times; optimizers that are
+        Graphs of 8 steps or more that are over, where each of 6 looks found more of them.
+    Allows: 24 graphs at once that do not go on growing; hooks and handlers that grow fewer than 3
+        times; optimizers that are
         made anew while their parameters were changed in between, or that had no state. It is a note
         where graphs are let go now and then, and where 5 optimizers or more, of more than 2 steps
         each, follow the first: one for each task or stage is a choice.
@@ -37,9 +42,10 @@ def nothing_grows(trace: Trace[Event]) -> Iterator[Finding]:
     Source: pytorch.org/docs/stable/notes/faq.html ("Don't accumulate history across your training
         loop"); NeuroBench/neurobench issue 184.
     """
+    grown = {growth.kind: growth for growth in events(trace, RunGrowth)}
     for growth in events(trace, RunGrowth):
         if growth.kind == "graphs":
-            yield from _judge_graphs(trace, growth)
+            yield from _judge_graphs(trace, growth, grown.get("stale"))
         elif growth.kind == "history":
             yield from _judge_history(trace, growth)
         elif growth.kind in _TOLD:
@@ -48,22 +54,32 @@ def nothing_grows(trace: Trace[Event]) -> Iterator[Finding]:
             yield from _judge_optimizers(trace, growth)
 
 
-def _judge_graphs(trace: Trace[Event], growth: RunGrowth) -> Iterator[Finding]:
+def _judge_graphs(
+    trace: Trace[Event], growth: RunGrowth, stale: RunGrowth | None
+) -> Iterator[Finding]:
     """Yield a finding where outputs of many steps ago are still there with their graphs."""
     kept = max(growth.counts, default=0)
-    if kept < _GRAPHS:
-        return
     whole = growth.counts[-1] >= max(_GRAPHS, _WHOLE * growth.among[-1])
-    yield Finding(
-        f"`{trace.subject}` keeps the graphs of steps that are over",
-        f"in `{growth.name}`" if growth.name else "",
-        integer(kept, "graphs") + " at once, none of them of the latest steps",
-        "fewer than " + integer(_GRAPHS, "graphs"),
-        why="a loss or an output is added up or put in a list with its graph, so that memory grows"
-        " with each step; keep loss.item() or output.detach()",
-        rank=Rank.BROKEN if whole else Rank.NOTE,
-        event=growth,
-    )
+    whole = whole or (stale is not None and _keeps_growing(stale.counts))
+    if kept >= _GRAPHS or whole:
+        yield Finding(
+            f"`{trace.subject}` keeps the graphs of steps that are over",
+            f"in `{growth.name}`" if growth.name else "",
+            integer(kept, "graphs") + " at once, none of them of the latest steps",
+            "fewer than " + integer(_STALE if kept < _GRAPHS else _GRAPHS, "graphs"),
+            why="a loss or an output is added up or put in a list with its graph, so that memory"
+            " grows with each step; keep loss.item() or output.detach()",
+            rank=Rank.BROKEN if whole else Rank.NOTE,
+            event=growth,
+        )
+
+
+def _keeps_growing(counts: tuple[int, ...]) -> bool:
+    """Say whether graphs of ever more steps are kept, up to the last look."""
+    changes = [after - before for before, after in pairwise(counts)]
+    rises = sum(change > 0 for change in changes)
+    steady = bool(changes) and min(changes) >= 0 and max(changes[-_LATE:]) > 0
+    return steady and rises >= _STEADY and counts[-1] >= _STALE
 
 
 _TOLD = {

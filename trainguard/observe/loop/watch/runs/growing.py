@@ -1,7 +1,6 @@
 """Watches what a run keeps more and more of: graphs, old steps in them, hooks, handlers."""
 
 import logging
-import sys
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -16,13 +15,15 @@ from trainguard.events.loop import RunGrowth
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, now_and_then
 from trainguard.observe.loop.window import Forward, Window
-from trainguard.observe.tools.user_line import caller, foreign, user_frame, variables_of
+from trainguard.observe.tools.owners import find_owners
+from trainguard.observe.tools.user_line import caller
 
 _MARK = "trainguard_kept"  # at nodes of the graph
 _STEP = "trainguard_step"
 _MOST_GRAPHS = 4096
 _MOST_LOOKS = 64
 _MANY = 24  # graphs that one variable holds: more than those of a step or two
+_STALE = 8  # steps whose graphs are held
 _MOST_NODES = 2000
 _DEEPEST = 20000  # nodes of a loss in which earlier steps are looked for
 _GIVEN_UP = 8  # steps after which it is known that there are none
@@ -100,10 +101,12 @@ class Growing(Watcher):
         self._graphs = [(made, ref) for made, ref in self._graphs if ref() is not None]
         # The graphs of this round of all optimizers and of the one before may still be waited for.
         late = step - 2 * max(1, sum(w.index > 0 for w in self.recorder.windows))
-        old = sum(made < late for made, _ in self._graphs)
-        if old >= _MANY and not self._holder:
+        old = [made for made, _ in self._graphs if made < late]
+        stale = len(set(old))
+        if (len(old) >= _MANY or stale >= _STALE) and not self._holder:
             self._holder = _find_holder()
-        self._add("graphs", step, old, sum(made < late for made in self._made), self._holder)
+        self._add("graphs", step, len(old), sum(made < late for made in self._made), self._holder)
+        self._add("stale", step, stale, 0, self._holder)
         self._add("hooks", step, *_count_hooks(self.recorder.names))
         self._add("handlers", step, *_count_handlers())
         return {}
@@ -142,13 +145,10 @@ def _node_of(output: Any) -> Any:
 
 def _find_holder() -> str:
     """Return the variable of the user's code that holds many graphs, or nothing."""
-    frame = user_frame(sys._getframe())  # noqa: SLF001 the one cheap way to callers
-    while frame is not None:
-        own = variables_of(frame) if foreign(frame.f_code.co_filename) else {}
-        for name, value in own.items():
-            if name[:2] != "__" and _count_graphs(value) >= _MANY:
-                return name
-        frame = frame.f_back
+    for owner, _, values in find_owners():
+        for name, value in values.items():
+            if isinstance(name, str) and name[:2] != "__" and _count_graphs(value) >= _STALE:
+                return f"{owner}.{name}" if owner else name
     return ""
 
 
