@@ -81,7 +81,9 @@ class Probe(Event):
         pairs), "edges passed" (edges held out that messages go along, of all), "centred" (moments
         after each one that a column is made from; those before), "returns reversed" (episodes that
         are weighed by returns from the last step on, of all), "ends passed" (looks at which all
-        returns reach beyond the ends of episodes; step: how many ends), "steep" (lines with a
+        returns reach beyond the ends of episodes; step: how many ends), "zero term" (looks at
+        which all weights of a term of the loss are zero; step: how many), "load lost" (matrices
+        that a load had changed, and that were others before the first pass), "steep" (lines with a
         function of infinite slopes), "signal lost" and "signal grown" (the size of what differs
         between samples, or of all, in the first and the last layer; the label says which, and what
         is between).

@@ -45,6 +45,7 @@ from trainguard.observe.loop.watch.losses.return_orders import ReturnOrders
 from trainguard.observe.loop.watch.losses.self_matches import SelfMatches
 from trainguard.observe.loop.watch.losses.shown_tokens import ShownTokens
 from trainguard.observe.loop.watch.losses.transitions import Transitions
+from trainguard.observe.loop.watch.losses.zero_terms import ZeroTerms
 from trainguard.observe.loop.watch.models.attended_padding import AttendedPadding
 from trainguard.observe.loop.watch.models.attention_axes import AttentionAxes
 from trainguard.observe.loop.watch.models.components import Components
@@ -199,6 +200,7 @@ _ALL: tuple[type[Watcher], ...] = (
     DrawnLines,
     EqualUnits,
     ZeroMasks,
+    ZeroTerms,
     Saturation,
     SteepPlaces,
     TimeAndMemory,

@@ -15,6 +15,7 @@ from trainguard.invariants.loop.wording import and_more, events, line_of_steps
 _FEW = 3
 _LEAST_STEPS = 21  # from the 20th on it is looked at
 _DEAD = 20  # steps in a row with zeros, as of weights that have died
+_SHARES = ("log_softmax", "softmax")  # over one element
 _STEPPED = ("ceil", "floor", "round", "sgn", "sign", "trunc")  # without a slope anywhere
 
 
@@ -25,8 +26,9 @@ def functions_let_gradients_through(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: parameters that an optimizer holds and that got 20 gradients or more, all exactly zero:
         whether they become zero in a clamp, relu, tanh, sigmoid or another function with a limit,
-        or in one with steps such as round, and nowhere else. With steps also those that have
-        learned before, and got zeros in the last 20 steps or more.
+        in a softmax over an axis of one element, or in one with steps such as round, and nowhere
+        else. With steps also those that have learned before, and got zeros in the last 20 steps or
+        more.
     Allows: margins and penalties, after which terms are only added up; factors of zero; other
         functions than those with steps where there was another gradient at any step. A note for a
         single number, as a temperature at its cap, in runs that load a state, and for what has
@@ -72,14 +74,28 @@ def _make_finding(
         and_more(probe.label.rpartition(" ")[0] for probe in probes),
         "gradients of exactly " + integer(0) + f" in {when}",
         "above " + integer(0) + " in some step",
-        why=f"{function}() is flat wherever it is not a step: let the gradient pass by it, as in"
-        f" x + ({function}(x) - x).detach()"
-        if function in _STEPPED
-        else f"{function}() was at its limit for every sample from the start: begin inside of it,"
-        " or take a smooth function that leads into the range",
+        why=_explain(function),
         rank=rank,
         event=first,
         source=first.source or line_of_steps(trace),
+    )
+
+
+def _explain(function: str) -> str:
+    """Say why a function is flat, and what to do."""
+    if function in _STEPPED:
+        return (
+            f"{function}() is flat wherever it is not a step: let the gradient pass by it, as in"
+            f" x + ({function}(x) - x).detach()"
+        )
+    if function in _SHARES:
+        return (
+            f"{function}() is taken over an axis of one element, whose share is always the whole:"
+            " take it over the axis of what is chosen from"
+        )
+    return (
+        f"{function}() was at its limit for every sample from the start: begin inside of it,"
+        " or take a smooth function that leads into the range"
     )
 
 

@@ -95,6 +95,7 @@ def _make_finding(trace: Trace[Event], fit: BaselineFit, order: str) -> Finding:
     )
 
 
+_LOOKS = 4  # the last one at step 32 or later: no warm-up of a few steps
 _STEPS = 2  # in which weights, or a focal factor, met one number
 
 
@@ -223,5 +224,39 @@ def returns_stop_at_ends(trace: Trace[Event]) -> Iterator[Finding]:
                 "nothing after an end",
                 why="where a step was the last of its episode, drop what follows: "
                 "`running = rewards[t] + gamma * (1 - dones[t]) * running`",
+                event=probe,
+            )
+
+
+@invariant("loop", evidence=has_probe("zero term", "no term of a loss had weights for its samples"))
+def terms_weigh_something(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What the terms of a loss are multiplied by is not always zero.
+
+    Judges: constants of 8 elements or more that a term of the loss is multiplied by, before it is
+        summed up: whether all of them are zero in each of 4 looks or more, at steps 1, 8, 16, 32,
+        64, 128, 256 and 512. Broken where they weigh log-probabilities of what was chosen, and the
+        script has rewards that are not zero; a note of other terms.
+    Allows: a term with one weight; zeros in some of the looks, as a warm-up has them; rewards that
+        are all zero; masks inside of a model.
+    Misses: weights that are zeros by rounding alone; terms that go through anything but sums.
+    Why: advantages that are normalised over an axis of one element are zero, whatever was earned:
+        what is left of the loss, an entropy or a penalty, falls, and the policy stays random.
+    Source: pytorch.org/docs/stable/generated/torch.nn.functional.layer_norm.html, over a last axis
+        of size 1; openai/spinningup, utils/mpi_tools.py (over all processes).
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "zero term" and _LOOKS <= probe.measured == probe.reference:
+            yield Finding(
+                f"a term of the loss of `{trace.subject}` is multiplied by zeros",
+                "what weighs "
+                + ("the choices of a policy" if probe.label else "the samples in it"),
+                integer(probe.step or 0, "weights")
+                + ", all of them zero, at each of "
+                + integer(probe.measured, "looks"),
+                "some that are not zero",
+                why="perhaps they were normalised over an axis of one element, (x - x.mean()) of a"
+                " single number, or a comparison holds for none of them",
+                rank=Rank.BROKEN if probe.label else Rank.NOTE,
                 event=probe,
             )

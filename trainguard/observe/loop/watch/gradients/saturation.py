@@ -39,6 +39,7 @@ _LIMITED = {
     "SignBackward": "sign",
     "TruncBackward": "trunc",
 }
+_SHARES = {"LogSoftmaxBackward": "log_softmax", "SoftmaxBackward": "softmax"}
 # What a loss may be added up with: a function below nothing else is a margin or a penalty.
 _SUMS = {
     *("AddBackward", "CatBackward", "DivBackward", "ExpandBackward", "IndexBackward"),
@@ -169,7 +170,7 @@ class _Flow:
         """Yield each leaf whose gradient became zero in limited functions alone, with those."""
         for leaf, parameter in self._leaves:
             ends = self._ends(leaf)
-            kinds = [_LIMITED.get(autograd_graph.kind_of(node), "") for node in ends]
+            kinds = [_limit_of(node) for node in ends]
             if ends and all(kinds) and any(map(self._is_inside, ends)):
                 yield parameter, kinds
 
@@ -201,6 +202,16 @@ class _Flow:
                     seen.add(above)
                     waiting.append(above)
         return False
+
+
+def _limit_of(node: Node) -> str:
+    """Return the word for a function with a limit, or for a softmax that has one element."""
+    kind = autograd_graph.kind_of(node)
+    axis = autograd_graph.saved(node, "dim") if kind in _SHARES else None
+    shape = autograd_graph.shape_made(node) if isinstance(axis, int) else None
+    if shape and shape[autograd_graph.signed(axis)] == 1:
+        return _SHARES[kind]
+    return _LIMITED.get(kind, "")
 
 
 def _is_zero(gradient: torch.Tensor | None) -> bool:

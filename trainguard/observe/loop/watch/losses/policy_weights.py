@@ -75,7 +75,7 @@ class PolicyWeights(Watcher):
         if not self._draws or self.recorder.age not in _STEPS or loss.grad_fn is None:
             return
         nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
-        if len(nodes) >= _MOST_NODES or not any(map(_is_log_probability, nodes)):
+        if len(nodes) >= _MOST_NODES or not any(map(is_log_probability, nodes)):
             return
         self.looked.add("weight")
         self._seen += 1
@@ -136,7 +136,7 @@ def _live(node: Node) -> list[Node]:
     return [before for before, _ in node.next_functions if before is not None]
 
 
-def _is_log_probability(node: Node) -> bool:
+def is_log_probability(node: Node) -> bool:
     """Say whether a node returns the log-probability of a choice that was made."""
     if LOG_PROBABILITY in node.metadata:
         return True
@@ -154,11 +154,11 @@ def _weight_in(node: Node) -> Node | None:
     operands = _live(node) if kind_of(node) == "MulBackward" else []
     if len(operands) != 2:
         return None
-    chosen = [any(map(_is_log_probability, _parts(o, _SAME_SIGN))) for o in operands]
+    chosen = [any(map(is_log_probability, parts_of_sum(o, _SAME_SIGN))) for o in operands]
     return operands[chosen.index(False)] if sum(chosen) == 1 else None
 
 
-def _parts(root: Node, more: Iterable[str] = ()) -> Iterator[Node]:
+def parts_of_sum(root: Node, more: Iterable[str] = ()) -> Iterator[Node]:
     """Yield a node and what it is a sum of, up to constant factors and to what is no sum."""
     through = {*SAME, *_PARTS, *_LINEAR, *more}
     waiting, seen = [root], {root}
@@ -176,7 +176,7 @@ def _parts(root: Node, more: Iterable[str] = ()) -> Iterator[Node]:
 def _origins(node: Node) -> list[Node]:
     """Return what a weight comes from at last: heads of models."""
     through = {*SAME, *_PARTS, *_LINEAR}
-    return [part for part in _parts(node) if kind_of(part) not in through and _live(part)]
+    return [part for part in parts_of_sum(node) if kind_of(part) not in through and _live(part)]
 
 
 def _fitted_by(node: Node) -> list[Node]:
