@@ -194,6 +194,9 @@ class Term(Event):
     evaluation: whether the calls were made without gradients.
     beyond: the mean share of targets that what made the input cannot return, as a negative one
         under a ReLU. viewed: the shape that the input had before it was viewed in its own.
+    reach, frames: of ctc_loss, the largest share of the steps in time of an input that a length
+        has, and how many different numbers of steps in time inputs have.
+    logarithm: whether the input is taken for the logarithm of a rate.
     """
 
     function: str
@@ -217,6 +220,9 @@ class Term(Event):
     evaluation: bool = False
     beyond: float = 0.0
     viewed: tuple[int, ...] = ()
+    reach: float = 0.0
+    frames: int = 0
+    logarithm: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,3 +65,38 @@ def test_a_blank_among_targets(judged) -> None:
     (finding,) = judged(RANGE, [term("ctc_loss", blanks=7)])
     assert str(finding.measured) == "7 calls with the blank among their targets"
     assert judged(RANGE, [term("ctc_loss")]) == []
+
+
+READ = "losses_read_what_they_are_given"
+
+
+@pytest.mark.parametrize(
+    ("producer", "logarithm", "expected"),
+    [
+        ("SoftplusBackward0", True, ["broken"]),
+        ("ExpBackward0", True, ["broken"]),
+        ("ReluBackward0", True, ["note"]),
+        ("SoftplusBackward0", False, []),
+        ("AddmmBackward0", True, []),
+        ("LogBackward0", True, []),
+    ],
+)
+def test_rates_and_their_logarithms(producer: str, logarithm: bool, expected, ranks) -> None:
+    """What is never negative is a rate; anything else may be a logarithm."""
+    rates = term("poisson_nll_loss", producer=producer, logarithm=logarithm)
+    assert ranks(READ, [rates]) == expected
+
+
+@pytest.mark.parametrize(
+    ("reach", "frames", "calls", "expected"),
+    [
+        (0.51, 5, 20, ["broken"]),
+        (0.96, 5, 20, []),
+        (0.51, 1, 20, []),
+        (0.51, 5, 4, []),
+    ],
+    ids=["half", "whole", "one size", "few calls"],
+)
+def test_lengths_of_inputs(reach: float, frames: int, calls: int, expected, ranks) -> None:
+    """The longest of a batch that is padded to its longest is read to its end."""
+    assert ranks(READ, [term("ctc_loss", reach=reach, frames=frames, calls=calls)]) == expected

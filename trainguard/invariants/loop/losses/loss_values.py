@@ -8,7 +8,7 @@ from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Step, Term
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import FUNCTIONS
+from trainguard.invariants.loop.evidence import FUNCTIONS, some
 from trainguard.invariants.loop.losses.loss import has_nonfinite_loss
 from trainguard.invariants.loop.wording import events, percent
 from trainguard.invariants.wording import number
@@ -22,9 +22,21 @@ _SIGNS = {
     "margin_ranking_loss",
     "soft_margin_loss",
 }
+_READ = 0.8  # of the steps in time, in the batch with the longest length
+_CALLS, _SIZES = 8, 3  # of ctc_loss: fewer sizes may be those of a padding that never changes
+_RATES = {"exp": "an exponential", "softplus": "a softplus"}
+_MAYBE_RATES = {
+    **{"abs": "an absolute value", "pow": "a power", "relu": "a ReLU"},
+    **{"sigmoid": "a sigmoid"},
+}
 _PROBABILITIES = {"binary_cross_entropy_with_logits", "multilabel_soft_margin_loss"}
 # Their results have no lower bound, or another one than zero.
 _UNBOUNDED = {"gaussian_nll_loss", "poisson_nll_loss", "nll_loss"}
+
+
+def _has_reading(term: Term) -> bool:
+    """Say whether it is known how a loss reads its input."""
+    return term.logarithm or _is_padded_alike(term)
 
 
 @invariant("loop", evidence=FUNCTIONS)
@@ -151,3 +163,53 @@ _WHY = {
     "kl_div": "its input must be logarithms (log_softmax), its target probabilities that sum to"
     " one; see also log_target",
 }
+
+
+@invariant("loop", evidence=some(Term, "no loss of rates or of lengths was called", _has_reading))
+def losses_read_what_they_are_given(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A loss function reads its input as what it is, and to its end.
+
+    Judges: the input of poisson_nll_loss with log_input=True, as it is by default: whether it comes
+        from a softplus or an exponential (broken), or from a ReLU, square, absolute value or
+        sigmoid (a note), and so is a rate. The input lengths of ctc_loss, in 8 calls or more whose
+        inputs have 3 different numbers of steps in time or more: whether even the longest has less
+        than 80 % (limit) of them.
+    Allows: constants that a rate is multiplied by or that are added; inputs of ctc_loss that are
+        padded to one size.
+    Misses: rates by other functions; lengths on an accelerator; lengths that are a little off.
+    Why: a model that returns rates learns their logarithms, and predicts far too little; the loss
+        looks as good. Frames beyond a length are never learned from, and are read all the same.
+    Source: PyTorch, PoissonNLLLoss and CTCLoss (documentation); SeanNaren/deepspeech.pytorch, whose
+        get_seq_lens follows each convolution.
+    """
+    least = trace.limit("losses_read_what_they_are_given", _READ)
+    for term in events(trace, Term):
+        activation = term.producer.rstrip("0123456789").removesuffix("Backward").lower()
+        if term.logarithm and activation in {**_RATES, **_MAYBE_RATES}:
+            names = {**_RATES, **_MAYBE_RATES}
+            yield Finding(
+                f"{term.function} of `{trace.subject}` takes rates for logarithms",
+                f"input of shape {term.input}, from {names[activation]}",
+                "log_input=True, and an input that is never negative",
+                "log_input=False, or logarithms",
+                why="leave the last function out, and take exp() of the output where a rate is"
+                " wanted; or give log_input=False",
+                rank=Rank.BROKEN if activation in _RATES else Rank.NOTE,
+                event=term,
+            )
+        if _is_padded_alike(term) and term.reach < least:
+            yield Finding(
+                f"{term.function} of `{trace.subject}` reads its inputs in part",
+                f"input of shape {term.input}",
+                "at most " + percent(term.reach) + " of the steps in time of any batch",
+                "at least " + percent(least) + " in one batch of those padded to their longest",
+                why="count again what the model leaves of the length: a convolution of stride 2"
+                " halves it once; input_lengths are those of its output",
+                event=term,
+            )
+
+
+def _is_padded_alike(term: Term) -> bool:
+    """Say whether inputs of ctc_loss are as long as the longest of each batch, as it seems."""
+    return term.function == "ctc_loss" and term.calls >= _CALLS and term.frames >= _SIZES

@@ -163,3 +163,35 @@ def test_blanks_among_targets(target: list, blank: int, seen: int) -> None:
     lengths = {"input_lengths": torch.tensor([6, 6]), "target_lengths": torch.tensor([2, 2])}
     term = called("ctc_loss", scores, torch.tensor(target), blank=blank, **lengths)
     assert term.blanks == (seen and 8)  # of the calls that are looked at
+
+
+@pytest.mark.parametrize("kind", [list, tuple, torch.tensor])
+def test_how_far_lengths_reach(kind) -> None:
+    """The longest of each call counts, against the steps in time of its input."""
+    scores = [torch.randn(frames, 2, 3).log_softmax(2) for frames in (8, 10, 12, 16)]
+    with Recorder("x") as recorder:
+        for each in scores:
+            lengths = kind([len(each) // 2, 3]), kind([1, 1])
+            F.ctc_loss(each, torch.ones(2, 1, dtype=torch.long), *lengths)
+    (term,) = (event for event in recorder.trace if isinstance(event, Term))
+    assert (term.reach, term.frames) == (0.5, 4)
+
+
+@pytest.mark.parametrize(
+    ("make", "producer"),
+    [
+        (lambda raw: F.softplus(raw) + 1e-4, "SoftplusBackward0"),
+        (lambda raw: 2 * raw.exp().unsqueeze(1).squeeze(1), "ExpBackward0"),
+        (lambda raw: raw * 1.0, "AddmmBackward0"),
+    ],
+    ids=["softplus", "exp", "linear"],
+)
+def test_what_makes_rates(make, producer: str) -> None:
+    """Constants that are added or multiplied are looked through."""
+    net, counts = torch.nn.Linear(3, 2), torch.ones(4, 2)
+    for options, logarithm in (({}, True), ({"log_input": False}, False)):
+        with Recorder("x") as recorder:
+            F.poisson_nll_loss(make(net(torch.randn(4, 3))), counts, **options)
+        (term,) = (event for event in recorder.trace if isinstance(event, Term))
+        assert term.logarithm == logarithm
+        assert not logarithm or term.producer == producer

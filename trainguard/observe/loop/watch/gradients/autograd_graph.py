@@ -92,6 +92,18 @@ def producer(tensor: torch.Tensor) -> str:
     return name_of(node)
 
 
+def activation(tensor: torch.Tensor) -> str:
+    """Name the function that made a tensor, but for constants that were added or multiplied."""
+    node: Node = tensor.grad_fn
+    for _ in range(_LOOKED_THROUGH if node is not None else 0):
+        live = [before for before, _ in node.next_functions if before is not None]
+        moved = kind_of(node) in ("AddBackward", "MulBackward", "DivBackward") and len(live) == 1
+        if not moved and (kind_of(node) not in SAME | _PARTS or not live):
+            break
+        node = live[0]
+    return name_of(node) if node is not None else ""
+
+
 def find_readers(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
     """Return the nodes that each node's numbers go to."""
     readers: dict[Node, list[Node]] = {}

@@ -70,6 +70,8 @@ class LossCalls:
     low, high: the smallest and the largest target.
     beyond: the shares of targets that the input cannot reach, in the calls looked at, added up.
     viewed: the shape that the input had before it was viewed in its own.
+    reach: of calls of ctc_loss, the largest share of the steps in time that any length has; frames:
+        how many steps in time their inputs have.
     options: the other arguments of the first call; None where they are too large to be kept.
     """
 
@@ -94,6 +96,8 @@ class LossCalls:
     high: Any = -inf
     beyond: Any = 0.0
     viewed: tuple[int, ...] = ()
+    reach: float = 0.0
+    frames: set[int] = field(default_factory=set)
     shares: dict[int, list[float]] = field(default_factory=dict)
     step: int = -1
     left: int = _IN_A_STEP
@@ -106,6 +110,12 @@ class LossCalls:
     def ignored(self) -> int:
         """The target that is left out."""
         return int((self.options or {}).get("ignore_index", IGNORED))
+
+    @property
+    def is_given_logarithms(self) -> bool:
+        """Whether the input is taken for the logarithm of a rate."""
+        poisson = self.function == "poisson_nll_loss" and self.options is not None
+        return poisson and bool((self.options or {}).get("log_input", True))
 
     def token(self, backward: int) -> Token:
         """
@@ -169,6 +179,14 @@ class LossCalls:
             self.negative = self.negative + (own < -_TOLERANCE)
             self.nonfinite = self.nonfinite + ~own.isfinite()
 
+    def see_lengths(self, frames: int, lengths: Any) -> None:
+        """See which part of its input in time a call of ctc_loss is told to read."""
+        here = not isinstance(lengths, torch.Tensor) or lengths.is_cpu
+        longest = max(torch.as_tensor(lengths).flatten().tolist(), default=0) if here else frames
+        self.reach = max(self.reach, longest / max(1, frames))
+        if len(self.frames) < MOST_TURNS:
+            self.frames.add(frames)
+
     def _is_crossed(self, scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Say whether an input of logarithms, or a soft target, goes along another axis."""
         if scores.dim() < 2 or (scores.dim() == 2 and scores.shape[0] == scores.shape[1]):
@@ -229,6 +247,9 @@ class LossCalls:
                 evaluation=self.evaluation,
                 beyond=float(self.beyond) / max(1, self.checked),
                 viewed=self.viewed,
+                reach=self.reach,
+                frames=len(self.frames),
+                logarithm=self.is_given_logarithms,
             )
 
     def _scale(self, found: int) -> int:

@@ -207,6 +207,9 @@ class LossFunctions(Watcher):
             scores = args[0] if args else kwargs[function.first]
             second = function.place
             target = args[second] if len(args) > second else kwargs[function.second]
+            if function.name == "ctc_loss":
+                lengths = args[2] if len(args) > 2 else kwargs["input_lengths"]
+                tally.see_lengths(scores.shape[0], lengths)
             self._add(tally, scores, target, value)
         except Exception:  # noqa: BLE001 what is noted of a loss must not fail the training
             return
@@ -247,7 +250,10 @@ class LossFunctions(Watcher):
             token = tally.token(self._backwards)
             self.fresh.add(token)
             autograd_graph.mark(value, token)
-            tally.producer = tally.producer or autograd_graph.producer(scores)
+            name = (
+                autograd_graph.activation if tally.is_given_logarithms else autograd_graph.producer
+            )
+            tally.producer = tally.producer or name(scores)
             if tally.calls == 1:
                 tally.viewed = autograd_graph.shape_before_view(scores)
         if value.numel() and value.is_floating_point():
