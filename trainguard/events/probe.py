@@ -83,7 +83,9 @@ class Probe(Event):
         are weighed by returns from the last step on, of all), "ends passed" (looks at which all
         returns reach beyond the ends of episodes; step: how many ends), "zero term" (looks at
         which all weights of a term of the loss are zero; step: how many), "load lost" (matrices
-        that a load had changed, and that were others before the first pass), "steep" (lines with a
+        that a load had changed, and that were others before the first pass), "carried" (passes that
+        begin with the state that the pass before has ended with, of those given one),
+        "steep" (lines with a
         function of infinite slopes), "signal lost" and "signal grown" (the size of what differs
         between samples, or of all, in the first and the last layer; the label says which, and what
         is between).

@@ -48,6 +48,7 @@ from trainguard.observe.loop.watch.losses.transitions import Transitions
 from trainguard.observe.loop.watch.losses.zero_terms import ZeroTerms
 from trainguard.observe.loop.watch.models.attended_padding import AttendedPadding
 from trainguard.observe.loop.watch.models.attention_axes import AttentionAxes
+from trainguard.observe.loop.watch.models.carried_states import CarriedStates
 from trainguard.observe.loop.watch.models.components import Components
 from trainguard.observe.loop.watch.models.detached_probe import DetachedProbe
 from trainguard.observe.loop.watch.models.forwards import Forwards
@@ -131,6 +132,7 @@ _ALL: tuple[type[Watcher], ...] = (
     RepeatProbe,
     RepeatedPasses,
     MixingProbe,
+    CarriedStates,
     FutureProbe,
     PresentProbe,
     ShiftProbe,

@@ -26,8 +26,10 @@ _READ = 0.8  # of the steps in time, in the batch with the longest length
 _CALLS, _SIZES = 8, 3  # of ctc_loss: fewer sizes may be those of a padding that never changes
 _RATES = {"exp": "an exponential", "softplus": "a softplus"}
 _MAYBE_RATES = {
-    **{"abs": "an absolute value", "pow": "a power", "relu": "a ReLU"},
-    **{"sigmoid": "a sigmoid"},
+    "abs": "an absolute value",
+    "pow": "a power",
+    "relu": "a ReLU",
+    "sigmoid": "a sigmoid",
 }
 _PROBABILITIES = {"binary_cross_entropy_with_logits", "multilabel_soft_margin_loss"}
 # Their results have no lower bound, or another one than zero.

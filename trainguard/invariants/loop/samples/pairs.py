@@ -11,6 +11,8 @@ from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import either, has_probe
 from trainguard.invariants.loop.wording import events, percent
 
+_CARRIED = 3  # passes: not by chance, and not the chunks of one batch
+
 
 @invariant(
     "loop",
@@ -26,9 +28,8 @@ def labels_follow_inputs(trace: Trace[Event]) -> Iterator[Finding]:
         loader of classes, and those of any epochs that have the same inputs and the same targets.
         Targets that lie over their images, as masks do: those that came mirrored with the same one,
         and images that came mirrored with the same target, or otherwise than it, in whatever light.
-        Pictures that came
-        mirrored, with targets of at most 16 numbers of which one goes with the place of what is
-        in the picture: how far both are off the middle correlates by 0.7 or more.
+        Pictures that came mirrored, with targets of at most 16 numbers of which one goes with the
+        place of what is in the picture: how far both are off the middle correlates by 0.7 or more.
     Allows: three quarters of the share that labels drawn by chance would have: some data is noisy.
         Classes that are named anew; targets that are the same in each batch, as positions are.
     Misses: inputs that are seen once, or augmented otherwise; labels that are wrong from the
@@ -75,3 +76,36 @@ def _mirrored_apart(trace: Trace[Event], probe: Probe) -> Finding:
         " -1 and -2: counted from the end they are the same in a mask without channels",
         event=probe,
     )
+
+
+@invariant(
+    "loop", evidence=has_probe("carried", "no pass was given the state of a recurrent layer")
+)
+def states_follow_their_samples(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A recurrent state goes on with the samples that it has read.
+
+    Judges: training passes of models with recurrent layers, each with a batch whose samples a
+        loader of torch draws at random, and that are given a state: whether in 3 or more, and in
+        half of them, it is the one that the pass before has returned.
+    Allows: states of zeros, or that are learned; chunks of one batch in a row; loaders that draw in
+        order, as for streams; batches made by other means.
+    Misses: states that a module keeps by itself; memories that are no states of recurrent layers.
+    Why: in a shuffled batch row 3 is another sample than row 3 of the batch before: it begins with
+        what was read about a stranger, and the first steps in time are guesswork.
+    Source: pytorch.org/tutorials, word-level language modelling (repackage_hidden, over contiguous
+        text); Keras, RNN (documentation: stateful=True wants shuffle=False).
+    """
+    for probe in events(trace, Probe):
+        carried = probe.probe == "carried" and probe.measured >= _CARRIED
+        if carried and 2 * probe.measured > probe.reference:
+            yield Finding(
+                f"recurrent states of `{trace.subject}` go on with other samples",
+                "a state that a pass returns, and the next one is given",
+                portion(probe.measured, probe.reference, "passes")
+                + " over batches in random order",
+                "none",
+                why="begin each batch with no state; or, where samples are chunks of streams, serve"
+                " them in order, the next chunk in the same row",
+                event=probe,
+            )

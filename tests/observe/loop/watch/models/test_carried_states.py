@@ -1,0 +1,75 @@
+"""Recurrent states that go on with other samples."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from trainguard.events.probe import Probe
+from trainguard.observe.loop.recorder import Recorder
+
+
+class Net(nn.Module):
+    """A recurrent layer, and numbers from what it returns."""
+
+    def __init__(self, kind: type = nn.GRU) -> None:
+        super().__init__()
+        self.rnn, self.head = kind(2, 6, batch_first=True), nn.Linear(6, 1)
+
+    def forward(self, x: torch.Tensor, state: object = None) -> object:
+        """Return numbers (N, T) and the next state."""
+        out, state = self.rnn(x, state)
+        kept = (
+            state.detach() if isinstance(state, torch.Tensor) else tuple(s.detach() for s in state)
+        )
+        return self.head(out)[..., 0], kept
+
+
+def found(
+    carry: Callable, *, shuffle: bool = True, chunks: int = 1, kind: type = nn.GRU
+) -> list[tuple[float, float]]:
+    """Train with some way of carrying states on; return what is told of it."""
+    torch.manual_seed(0)
+    model, state = Net(kind), None
+    data = TensorDataset(torch.randn(64, 12, 2), torch.randn(64, 12))
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for x, y in DataLoader(data, batch_size=8, shuffle=shuffle):
+            state = None if chunks > 1 else state
+            for part, wanted in zip(x.chunk(chunks, 1), y.chunk(chunks, 1), strict=True):
+                numbers, state = model(part, carry(state))
+                optimizer.zero_grad()
+                (numbers - wanted).square().mean().backward()
+                optimizer.step()
+    assert "faults" not in recorder.trace.conditions
+    probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "carried"]
+    return [(probe.measured, probe.reference) for probe in probes]
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
+def test_states_of_other_samples(kind: type) -> None:
+    """Each pass but the first begins with that of the batch before."""
+    assert found(lambda state: state, kind=kind) == [(7.0, 7.0)]
+
+
+def test_states_that_are_copied() -> None:
+    """It is their values that are known."""
+    assert found(lambda state: None if state is None else state.clone()) == [(7.0, 7.0)]
+
+
+@pytest.mark.parametrize(
+    ("carry", "options"),
+    [
+        (lambda state: None, {}),
+        (lambda state: torch.zeros(1, 8, 6), {}),
+        (lambda state: None if state is None else torch.zeros_like(state), {}),
+        (lambda state: state, {"shuffle": False}),
+        (lambda state: state, {"chunks": 3}),
+    ],
+    ids=["none", "zeros", "zeros like it", "in order", "chunks of a batch"],
+)
+def test_states_that_are_their_own(carry: Callable, options: dict) -> None:
+    """Fresh ones, those of streams, and those of the same batch."""
+    assert found(carry, **options) == []
