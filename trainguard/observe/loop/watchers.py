@@ -60,6 +60,7 @@ from trainguard.observe.loop.watch.models.padding_rows import PaddingRows
 from trainguard.observe.loop.watch.models.read_places import ReadPlaces
 from trainguard.observe.loop.watch.models.repeat_probe import RepeatProbe
 from trainguard.observe.loop.watch.models.reshaped_axes import ReshapedAxes
+from trainguard.observe.loop.watch.models.series_probe import SeriesProbe
 from trainguard.observe.loop.watch.models.signal_probe import SignalProbe
 from trainguard.observe.loop.watch.models.stacked_layers import StackedLayers
 from trainguard.observe.loop.watch.models.zero_masks import ZeroMasks
@@ -136,6 +137,7 @@ _ALL: tuple[type[Watcher], ...] = (
     FutureProbe,
     PresentProbe,
     ShiftProbe,
+    SeriesProbe,
     DetachedProbe,
     PaddingProbe,
     SignalProbe,

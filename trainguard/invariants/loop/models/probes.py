@@ -43,12 +43,14 @@ def target_is_not_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: columns of the input, or places in windows whose neighbours foretell them, that equal
         the target in every row of the batches looked at; the last places of windows, half of them
         at most, that are a target of several; the outputs at earlier positions when a later one is
-        edited; where each token is its own target, the output for an edited one,
-        of a model whose outputs depend on earlier tokens and on no later ones. A note: half of the
-        targets or more are shown, where the others are hidden behind a token that is no target.
+        edited, of tokens, and of series of 8 values or more under a distance of torch; where each
+        token is its own target, the output for an edited one, of a model whose outputs depend on
+        earlier tokens and on no later ones. A note: half of the targets or more are shown, where
+        the others are hidden behind a token that is no target.
     Allows: a share below 1 (limit) of equal rows; a change of an output within rounding; losses
         without a reduction, which are perhaps masked later.
-    Misses: targets that are scaled, shifted or hidden in several columns.
+    Misses: targets that are scaled, shifted or hidden in several columns; series that a model with
+        a batch norm reads.
     Why: the loss falls to nothing and the model is of no use where the target is not known yet.
     Source: huggingface/transformers issues 31673, 35066 and 48745; neurodata/SPORF issue 355.
     """
@@ -81,7 +83,11 @@ def target_is_not_in_the_input(trace: Trace[Event]) -> Iterator[Finding]:
                 _at(probe),
                 "changed by " + number(probe.measured),
                 "at most " + number(probe.reference),
-                why="perhaps a causal mask is missing, or padding on the wrong side",
+                why="perhaps padding is on the wrong side, a layer reads backwards, or a norm takes"
+                " its statistics over all steps in time, as GroupNorm does it; LayerNorm over the"
+                " features of each step does not"
+                if probe.label.startswith("next value")
+                else "perhaps a causal mask is missing, or padding on the wrong side",
                 event=probe,
             )
     for probe in _of(trace, "present"):

@@ -90,20 +90,32 @@ class FutureProbe(ModuleProbe):
     def look(self, call: CopyableCall, run: Run) -> Seen | None:
         """Edit one token of each sequence, and see which outputs change."""
         tokens = call.inputs[self._place]
-        middle = tokens.shape[1] // 2
-        first = _scores(run(call.inputs), tokens.shape)
+        middle = self.length_of(tokens) // 2
+        first = self.scores(run(call.inputs), tokens)
         if first is None:
             return None
         reference = self.reference(call, first)
-        if not steady(first, _scores(run(call.inputs), tokens.shape), reference):
+        if not steady(first, self.scores(run(call.inputs), tokens), reference):
             return None
-        edited = self._with(call.inputs, _edit(tokens, middle))
-        after = _scores(run(edited), tokens.shape)
+        edited = self._with(call.inputs, self.edit(tokens, middle))
+        after = self.scores(run(edited), tokens)
         if after is None or after.shape != first.shape:
             return None
         parts = (slice(middle), slice(middle, middle + 1), slice(middle + 1, None))
         changes = [difference([after[:, part]], [first[:, part]]) for part in parts]
         return self.judge(changes, reference)
+
+    def length_of(self, tokens: torch.Tensor) -> int:
+        """Return how many places there are."""
+        return tokens.shape[1]
+
+    def edit(self, tokens: torch.Tensor, middle: int) -> torch.Tensor:
+        """Return tokens of which one is another one in each sequence."""
+        return _edit(tokens, middle)
+
+    def scores(self, output: list[torch.Tensor], tokens: torch.Tensor) -> torch.Tensor | None:
+        """Return the first output with something for each place, (N, T, ...)."""
+        return _scores(output, tokens.shape)
 
     def judge(self, changes: list[float], reference: float) -> Seen | None:
         """Tell how much the outputs before the edited token change."""
