@@ -78,19 +78,18 @@ def _mirrored_apart(trace: Trace[Event], probe: Probe) -> Finding:
     )
 
 
-@invariant(
-    "loop", evidence=has_probe("carried", "no pass was given the state of a recurrent layer")
-)
+@invariant("loop", evidence=has_probe("carried", "no recurrent layer began with a state"))
 def states_follow_their_samples(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A recurrent state goes on with the samples that it has read.
 
     Judges: training passes of models with recurrent layers, each with a batch whose samples a
-        loader of torch draws at random, and that are given a state: whether in 3 or more, and in
-        half of them, it is the one that the pass before has returned.
+        loader of torch draws at random, and whose layers begin with anything but zeros: whether in
+        3 or more, and in half of them, that is what the pass before has returned, or has left in an
+        attribute of its modules.
     Allows: states of zeros, or that are learned; chunks of one batch in a row; loaders that draw in
         order, as for streams; batches made by other means.
-    Misses: states that a module keeps by itself; memories that are no states of recurrent layers.
+    Misses: memories that are no states of recurrent layers; states that are kept elsewhere.
     Why: in a shuffled batch row 3 is another sample than row 3 of the batch before: it begins with
         what was read about a stranger, and the first steps in time are guesswork.
     Source: pytorch.org/tutorials, word-level language modelling (repackage_hidden, over contiguous
@@ -101,9 +100,9 @@ def states_follow_their_samples(trace: Trace[Event]) -> Iterator[Finding]:
         if carried and 2 * probe.measured > probe.reference:
             yield Finding(
                 f"recurrent states of `{trace.subject}` go on with other samples",
-                "a state that a pass returns, and the next one is given",
+                "the state that a recurrent layer begins with",
                 portion(probe.measured, probe.reference, "passes")
-                + " over batches in random order",
+                + " begin with the last state of the batch before, which has other samples",
                 "none",
                 why="begin each batch with no state; or, where samples are chunks of streams, serve"
                 " them in order, the next chunk in the same row",

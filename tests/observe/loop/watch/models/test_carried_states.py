@@ -20,19 +20,40 @@ class Net(nn.Module):
 
     def forward(self, x: torch.Tensor, state: object = None) -> object:
         """Return numbers (N, T) and the next state."""
-        out, state = self.rnn(x, state)
-        kept = (
-            state.detach() if isinstance(state, torch.Tensor) else tuple(s.detach() for s in state)
-        )
+        out, state = self.rnn(x, tuple(state) if isinstance(state, list) else state)
+        kept = state.detach() if isinstance(state, torch.Tensor) else [s.detach() for s in state]
         return self.head(out)[..., 0], kept
 
 
+class Kept(nn.Module):
+    """A recurrent layer that keeps its state from pass to pass."""
+
+    def __init__(self, kind: type, anew: bool) -> None:
+        super().__init__()
+        self.rnn, self.head = kind(2, 6, num_layers=2, batch_first=True), nn.Linear(6, 1)
+        self.hidden, self.anew = None, anew
+
+    def forward(self, x: torch.Tensor, _: object = None) -> object:
+        """Return numbers (N, T)."""
+        begin = None if self.anew else self.hidden
+        out, state = self.rnn(x, tuple(begin) if isinstance(begin, list) else begin)
+        self.hidden = (
+            state.detach() if isinstance(state, torch.Tensor) else [s.detach() for s in state]
+        )
+        return self.head(out)[..., 0], None
+
+
 def found(
-    carry: Callable, *, shuffle: bool = True, chunks: int = 1, kind: type = nn.GRU
+    carry: Callable = lambda state: state,
+    *,
+    shuffle: bool = True,
+    chunks: int = 1,
+    kind: type = nn.GRU,
+    model: nn.Module | None = None,
 ) -> list[tuple[float, float]]:
     """Train with some way of carrying states on; return what is told of it."""
     torch.manual_seed(0)
-    model, state = Net(kind), None
+    model, state = model or Net(kind), None
     data = TensorDataset(torch.randn(64, 12, 2), torch.randn(64, 12))
     with Recorder("x") as recorder:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -57,6 +78,25 @@ def test_states_of_other_samples(kind: type) -> None:
 def test_states_that_are_copied() -> None:
     """It is their values that are known."""
     assert found(lambda state: None if state is None else state.clone()) == [(7.0, 7.0)]
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
+def test_states_that_a_module_keeps(kind: type) -> None:
+    """They are known where it begins with them, and not where it only shows them."""
+    assert found(model=Kept(kind, anew=False)) == [(7.0, 7.0)]
+    assert found(model=Kept(kind, anew=True)) == []
+    assert found(model=Kept(kind, anew=False), shuffle=False) == []
+
+
+def test_a_state_that_is_handed_through() -> None:
+    """One that is the same for all batches was read of none."""
+
+    class Through(Net):
+        def forward(self, x: torch.Tensor, state: object = None) -> object:
+            return super().forward(x, state)[0], state
+
+    begin = torch.ones(1, 8, 6)
+    assert found(lambda state: begin, model=Through()) == []
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Watches recurrent states that come back: whether they go on with other samples."""
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch.utils import data
 
 from trainguard.events.base import Event
 from trainguard.observe.loop.locate_nonfinite import tensors_in
+from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.models.mixing_probe import draws_samples
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then, shielded
 from trainguard.observe.loop.window import Forward
@@ -19,6 +20,14 @@ from trainguard.observe.tools.user_line import caller
 
 _STEPS = 16  # the first ones, in each of which it is looked
 _LARGEST = 1 << 18  # elements of a state
+_MOST, _MOST_NODES = 16, 20000
+# What recurrent layers keep of the state that they begin with, by the operations that they make.
+_BEGIN = {
+    "AddmmBackward": ("mat1",),
+    "CudnnRnnBackward": ("hx",),
+    "MiopenRnnBackward": ("hx",),
+    "MkldnnRnnLayerBackward": ("hx_",),
+}
 _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 
 
@@ -27,8 +36,9 @@ class CarriedStates(Watcher):
     The Probe event "carried": passes that begin with the state that the pass before has ended with.
 
     Only of training passes with recurrent layers, each with a batch whose samples a loader draws at
-    random: what comes next has nothing to do with what came before. measured: how many, reference:
-    of how many that were given a state.
+    random: what comes next has nothing to do with what came before. What a layer begins with stands
+    in the graph of the loss; what it has ended with is returned, or kept by a module. measured: how
+    many passes, reference: of how many that begin with anything but zeros.
     """
 
     makes = ("Probe:carried",)
@@ -37,7 +47,8 @@ class CarriedStates(Watcher):
         super().__init__(recorder)
         self._widths: weakref.WeakKeyDictionary[nn.Module, set[int]] = weakref.WeakKeyDictionary()
         self._drawn = False  # whether the latest batch has come since the latest pass
-        self._ends: list[torch.Tensor] = []  # states that the latest pass has returned
+        self._before: list[torch.Tensor] = []  # the states that the pass before has ended with
+        self._ends: list[torch.Tensor] = []
         self._given = self._carried = 0
         self._source = ""
 
@@ -50,21 +61,31 @@ class CarriedStates(Watcher):
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
-        """Compare the state that a pass begins with to that which the pass before has returned."""
+        """Keep the states that a pass ends with."""
         if self.recorder.age >= _STEPS or not forward.gradients:
             return
         widths = self._find_widths(module)
-        if not widths:
+        if widths:
+            drawn, self._drawn = self._drawn, False
+            self._before = self._ends if drawn else []
+            held = (tensors_in(list(vars(each).values()), 2) for each in module.modules())
+            own = (t for some in held for t in some if not isinstance(t, nn.Parameter))
+            kept = [t for t in (*tensors_in(output), *own) if _is_state(t, widths)]
+            self._ends = [t.detach().clone() for t in kept[:_MOST]]
+
+    @now_and_then
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """Compare what a pass began with to what the pass before has ended with."""
+        before, self._before = self._before, []
+        if not before or loss.grad_fn is None:
             return
-        given = [t.detach() for t in tensors_in(inputs) if _is_state(t, widths)]
-        ends = [t.detach().clone() for t in tensors_in(output) if _is_state(t, widths)]
-        drawn, self._drawn = self._drawn, False
-        if given and drawn:
-            same = _compare(given, self._ends)
-            stays = _compare(given, ends)  # as a state does that is learned, and handed through
-            told = partial(self._take, caller(), len(same))
-            self.recorder.reads.ask(self, [*same, *stays], told)
-        self._ends = ends
+        begun = list(_find_beginnings(loss, {end.shape[-1] for end in before}))
+        others = [state.any() for state in begun]
+        same = _compare(begun, before)
+        stays = _compare(begun, self._ends)  # as a state does that is handed through
+        counts = len(others), len(same)
+        told = partial(self._take, caller(), counts)
+        self.recorder.reads.ask(self, [*others, *same, *stays], told)
 
     def finish(self) -> Iterable[Event]:
         """Return how many passes went on with the state of others."""
@@ -88,18 +109,41 @@ class CarriedStates(Watcher):
             }
         return self._widths[module]
 
-    def _take(self, source: str, count: int, flags: list[torch.Tensor]) -> None:
-        """Count a pass that was given a state."""
-        self._given += 1
-        if any(map(bool, flags[:count])) and not any(map(bool, flags[count:])):
+    def _take(self, source: str, counts: tuple[int, int], flags: list[torch.Tensor]) -> None:
+        """Count a pass that has begun with something."""
+        others, same = counts
+        self._given += any(map(bool, flags[:others]))
+        if any(map(bool, flags[others : others + same])) and not any(
+            map(bool, flags[others + same :])
+        ):
             self._carried += 1
             self._source = self._source or source
 
 
-def _compare(given: list[torch.Tensor], ends: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return for each pair of states of one shape and place whether they are the same."""
-    pairs = [(one, end) for one in given for end in ends if one.shape == end.shape]
-    return [(one == end).all() for one, end in pairs if one.device == end.device]
+def _find_beginnings(loss: torch.Tensor, widths: set[int]) -> Iterator[torch.Tensor]:
+    """Yield the constants of such widths that recurrent layers begin with."""
+    for node in autograd_graph.below(loss.grad_fn, _MOST_NODES):
+        kind = autograd_graph.kind_of(node)
+        for name in _BEGIN.get(kind, ()):
+            state = autograd_graph.saved(node, name)
+            learned = kind == "AddmmBackward" and node.next_functions[1][0] is not None
+            if isinstance(state, torch.Tensor) and not learned and _is_state(state, widths):
+                yield state.detach()
+
+
+def _compare(begun: list[torch.Tensor], ends: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return for each pair of states (layers, N, H) on one device whether a layer is the same."""
+    pairs = [
+        (one.reshape(-1, *one.shape[-2:]), end.reshape(-1, *end.shape[-2:]))
+        for one in begun
+        for end in ends
+        if one.device == end.device and one.shape[-2:] == end.shape[-2:]
+    ]
+    return [
+        ((one == end).flatten(1).all(1) & end.flatten(1).any(1)).any()
+        for one, end in pairs
+        if len(one) in (1, len(end))
+    ]
 
 
 def _is_state(tensor: torch.Tensor, widths: set[int]) -> bool:
