@@ -61,11 +61,11 @@ def load(side: str, name: str) -> ModuleType:
 
 
 def sampled(side: str) -> list[Any]:
-    """Return the fixtures of a side; all but one in 20 that train are slow, and 3 in 4 others."""
+    """Return the fixtures of a side; all but one in 30 that train are slow, and 5 in 6 others."""
     train = scripts(side)
     others = [name for name in names(side) if name not in train]
-    later = {name for place, name in enumerate(train) if place % 20} | {
-        name for place, name in enumerate(others) if place % 4
+    later = {name for place, name in enumerate(train) if place % 30} | {
+        name for place, name in enumerate(others) if place % 6
     }
     slow = pytest.mark.slow
     return [pytest.param(n, marks=slow) if n in later else n for n in names(side)]
