@@ -236,9 +236,9 @@ def terms_weigh_something(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: constants of 8 elements or more that a term of the loss is multiplied by, before it is
         summed up: whether all of them are zero in each of 4 looks or more, at steps 1, 8, 16, 32,
         64, 128, 256 and 512. Broken where they weigh log-probabilities of what was chosen, and the
-        script has rewards that are not zero; a note of other terms.
+        script has rewards that differ; a note of other terms.
     Allows: a term with one weight; zeros in some of the looks, as a warm-up has them; rewards that
-        are all zero; masks inside of a model.
+        are all the same; masks inside of a model.
     Misses: weights that are zeros by rounding alone; terms that go through anything but sums.
     Why: advantages that are normalised over an axis of one element are zero, whatever was earned:
         what is left of the loss, an entropy or a penalty, falls, and the policy stays random.

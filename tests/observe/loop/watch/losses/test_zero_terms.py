@@ -43,7 +43,7 @@ class Rollout:
         """Return the loss of a policy, with an entropy."""
         choices = Categorical(logits=net(x))
         actions = choices.sample()
-        self.rewards = (actions == 2).float() * paid
+        self.rewards = (actions == 2).float() * paid + 1
         chosen = choices.log_prob(actions)
         return -(chosen * weigh(self.rewards)).mean() - 0.1 * choices.entropy().mean()
 
@@ -54,7 +54,7 @@ def whiten(rewards: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_policy_weighed_by_zeros() -> None:
-    """Known as such where there are rewards; else they may be zero themselves."""
+    """Known as such where rewards differ; else there is nothing to choose between."""
     rollout = Rollout()
     assert found(lambda net, x, _: rollout.act(net, x, whiten)) == [(5.0, 5.0, "policy")]
     assert found(lambda net, x, _: rollout.act(net, x, whiten, False)) == [(5.0, 5.0, "")]

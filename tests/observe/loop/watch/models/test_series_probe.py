@@ -106,9 +106,10 @@ def test_other_distances(function: Callable) -> None:
         (lambda s: (s[:, :-1], s[:, 6:]), True),
         (lambda s: (s[:, :-1], s[:, :-1]), False),
         (lambda s: (s[:, :-1], s[:, 1:].sin()), False),
+        (lambda s: (s[:, :-1], s[:, :-1].roll(-1, 1)), False),
         (lambda s: (torch.zeros_like(s[:, 1:]), torch.zeros_like(s[:, 1:])), False),
     ],
-    ids=["its end alone", "itself", "something else", "a constant"],
+    ids=["its end alone", "itself", "something else", "a ring", "a constant"],
 )
 def test_other_targets(cut: Callable, expected: bool) -> None:
     """Only what follows in the same series is foretold."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from trainguard.events.base import Event
@@ -27,7 +28,7 @@ class ZeroTerms(Watcher):
     The Probe events "zero term": terms of the loss that are zeros times something, in every look.
 
     measured: in how many looks, reference: of how many; label: "policy" where log-probabilities of
-    choices are multiplied, though the script has rewards that are not zero; step: how many zeros.
+    choices are multiplied, though the script has rewards that differ; step: how many zeros.
     """
 
     makes = ("Probe:zero term",)
@@ -49,7 +50,7 @@ class ZeroTerms(Watcher):
             return
         policy = any(is_log_probability(part) for node, _ in weighed for part in parts_of_sum(node))
         policy = policy and any(
-            bool(table.any())
+            np.ptp(table) > 0
             for name, table in find_numbers(1, _REWARDS)
             if words_in(name) & REWARDS
         )

@@ -99,4 +99,6 @@ def _follows(series: Any, target: torch.Tensor, axis: int) -> bool:
     wanted = target.to(series.device).narrow(axis, 0, kept - 1)
     ahead = (own.narrow(axis, 1, kept - 1) == wanted).double().mean()
     copied = (own.narrow(axis, 0, kept - 1) == wanted).double().mean()
-    return float(ahead) >= NEXT and float(copied) < _COPIED
+    # What turns round is moved along a ring, as a wave is: there is no time in it.
+    turned = torch.equal(target.select(axis, kept - 1).to(own), own.select(axis, 0))
+    return float(ahead) >= NEXT and float(copied) < _COPIED and not turned
