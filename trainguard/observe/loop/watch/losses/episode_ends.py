@@ -53,23 +53,18 @@ class EpisodeEnds(Watcher):
         if self.recorder.age not in _STEPS:
             return
         rollout = _sort(find_numbers(_SHORTEST, _LARGEST))
+        known: dict[str, bool] = {}
+        count = 0
         for _, rewards in rollout["rewards"]:
             for _, ends in rollout["ends"]:
                 if ends.shape == rewards.shape and ends[:-1].sum() >= _LEAST_ENDS:
-                    self._look(rewards, ends, rollout)
-
-    def _look(self, rewards: Table, ends: Table, rollout: Rollout) -> None:
-        """Hold each table that may be one of returns against the rewards."""
-        values = [table for _, table in rollout["values"] if table.shape == rewards.shape][:2]
-        some = rollout["others"] + rollout["values"]
-        alike = [pair for pair in some if pair[1].shape == rewards.shape][:_MOST]
-        judged = {name: _reaches_on(table, rewards, ends, values) for name, table in alike}
-        known = {name: passed for name, passed in judged.items() if passed is not None}
+                    count = max(count, int(ends[:-1].sum()))
+                    known.update(_find_returns(rewards, ends, rollout))
         self._known += bool(known)
         # Where other returns end with their episodes, those that do not are meant so.
         if known and all(known.values()):
             self._passed += 1
-            self._ends = max(self._ends, int(ends[:-1].sum()))
+            self._ends = max(self._ends, count)
             self._name, self._source = min(known), self._source or caller()
 
     def finish(self) -> Iterable[Event]:
@@ -103,6 +98,15 @@ def _kind_of(words: set[str]) -> str:
     if words & REWARDS and not words & _APART:
         return "rewards"
     return "ends" if words & _ENDS else "values" if words & _VALUES else "others"
+
+
+def _find_returns(rewards: Table, ends: Table, rollout: Rollout) -> dict[str, bool]:
+    """Return the names of the tables that are returns of rewards, and whether they reach on."""
+    values = [table for _, table in rollout["values"] if table.shape == rewards.shape][:2]
+    some = rollout["others"] + rollout["values"]
+    alike = [pair for pair in some if pair[1].shape == rewards.shape][:_MOST]
+    judged = {name: _reaches_on(table, rewards, ends, values) for name, table in alike}
+    return {name: reaches for name, reaches in judged.items() if reaches is not None}
 
 
 def _reaches_on(returns: Table, rewards: Table, ends: Table, values: list[Table]) -> bool | None:
