@@ -17,6 +17,7 @@ from trainguard.observe.loop.watch.gradients.gradients import Gradients
 from trainguard.observe.loop.watch.gradients.graphless_samples import GraphlessSamples
 from trainguard.observe.loop.watch.gradients.leaked_gradients import LeakedGradients
 from trainguard.observe.loop.watch.gradients.penalty_norms import PenaltyNorms
+from trainguard.observe.loop.watch.gradients.replaced_gradients import ReplacedGradients
 from trainguard.observe.loop.watch.gradients.saturation import Saturation
 from trainguard.observe.loop.watch.gradients.scaling import Scaling
 from trainguard.observe.loop.watch.gradients.spent_gradients import SpentGradients
@@ -206,6 +207,7 @@ _ALL: tuple[type[Watcher], ...] = (
     ZeroMasks,
     ZeroTerms,
     Saturation,
+    ReplacedGradients,
     SteepPlaces,
     TimeAndMemory,
     LoggedValues,

@@ -37,6 +37,7 @@ _ANOTHER_MODEL = (
     "the loss goes to parameters that it does not hold: those of another model, or of one that was"
     " replaced or copied after the optimizer was made"
 )
+_GUARDED = 3  # steps
 _NO_GRAPH = (
     "the loss that should train it is computed from a copy of its output that has no graph:"
     " .detach(), .data, .item(), numpy, or under torch.no_grad()"
@@ -57,9 +58,11 @@ def gradients_are_finite(trace: Trace[Event]) -> Iterator[Finding]:
     The gradients of every step are finite.
 
     Judges: the global norm of the gradients that a step was made with, up to the first loss that
-        is not finite, which loss_is_finite has.
-    Allows: steps that a gradient scaler skipped, also where an optimizer skips them by itself: the
-        next gradients are then finite. Not 40 skipped ones in a row to the end.
+        is not finite, which loss_is_finite has. Gradients that are not finite after the pass
+        backward, and are at the step, in 3 or more, and in half of the steps looked at.
+    Allows: a guard that replaces what is not finite now and then; steps that a gradient scaler
+        skipped, also where an optimizer skips them by itself: the next gradients are then finite.
+        Not 40 skipped ones in a row to the end.
     Misses: gradients that are not finite and that no optimizer used.
     Why: the loss of that step is still a number; the next one, and every one after it, is not.
     Source: pytorch/pytorch issue 10729.
@@ -82,11 +85,29 @@ def gradients_are_finite(trace: Trace[Event]) -> Iterator[Finding]:
             )
         else:
             yield from _skipped_for_good(trace, course)
+    for probe in events(trace, Probe):
+        if probe.probe == "replaced" and probe.measured >= max(_GUARDED, probe.reference / 2):
+            left = "zeros" if probe.label else "other numbers"
+            yield Finding(
+                f"the gradients of `{trace.subject}` are not finite, and are replaced",
+                "between the pass backward and the step",
+                portion(probe.measured, probe.reference, "steps")
+                + f" were made with {left} in their place",
+                "a few of many",
+                why=_explain_places(trace),
+                event=probe,
+            )
 
 
 def _explain(trace: Trace[Event], step: Step) -> str:
     """Say which value was not finite first, and what may have made it so."""
     told = [f"the first value that is not finite: {step.culprit}"] if step.culprit else []
+    return _explain_places(trace, *told)
+
+
+def _explain_places(trace: Trace[Event], *known: str) -> str:
+    """Say what may have made gradients infinite, after what is known."""
+    told = list(known)
     steep = [probe for probe in events(trace, Probe) if probe.probe == "steep"]
     for probe in steep:
         slope = _SLOPES.get(probe.label, _EDGE)
@@ -220,6 +241,7 @@ def gradient_norm_is_positive(trace: Trace[Event]) -> Iterator[Finding]:
     given = any(p.held and p.moved and not p.trainable for p in events(trace, Parameter))
     idle = sum(1 for p in events(trace, Parameter) if _is_idle(p))
     left_out = any(p.received and p.trainable and not p.held for p in events(trace, Parameter))
+    replaced = any(p.probe == "replaced" and p.label for p in events(trace, Probe))
     for course in courses(trace):
         if _is_frozen(course):
             if not given:
@@ -238,7 +260,9 @@ def gradient_norm_is_positive(trace: Trace[Event]) -> Iterator[Finding]:
                 course.at(dead[0]),
                 "norm " + integer(0) + f" in {tally(dead, ran)}",
                 "above " + integer(0),
-                why="perhaps a clamp that is always active, dead units, or a factor of zero",
+                why="what was not finite in them was replaced by zeros before the step"
+                if replaced
+                else "perhaps a clamp that is always active, dead units, or a factor of zero",
                 event=dead[0],
             )
 

@@ -14,6 +14,7 @@ from trainguard.events.probe import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node, kind_of
 from trainguard.observe.loop.watch.gradients.gradients import Gradients
+from trainguard.observe.loop.watch.gradients.replaced_gradients import ReplacedGradients
 from trainguard.observe.loop.watch.watcher import Watcher, now_and_then
 from trainguard.observe.tools.user_line import foreign, user_frames
 
@@ -45,7 +46,7 @@ class SteepPlaces(Watcher):
     """
 
     makes = ("Probe:steep",)
-    relies_on = ("Gradients",)
+    relies_on = ("Gradients", "ReplacedGradients")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -64,7 +65,9 @@ class SteepPlaces(Watcher):
 
     def finish(self) -> Iterable[Event]:
         """Return where the user's code has them, if a gradient was not finite."""
-        for name in self._names if self.recorder.watcher(Gradients).unsound else ():
+        replaced = self.recorder.watcher(ReplacedGradients).count > 0
+        unsound = self.recorder.watcher(Gradients).unsound or replaced
+        for name in self._names if unsound else ():
             near = [place for file in self._near for place in _calls_of(name, file)]
             lines = near or [place for file in _own_files() for place in _calls_of(name, file)]
             for place in lines if len(lines) <= _MOST_LINES else ():  # of more none is telling
