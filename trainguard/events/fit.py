@@ -90,7 +90,7 @@ class Score(Event):
         the loss ignores counts, as wrong, as it comes or as right), and known mistakes: "axis" (the
         highest score along another axis), "pairs" (each prediction against each target), "first"
         and "second" (one class always predicted), "half" (a logit above one half), "rounded" (a
-        logit that was rounded).
+        logit that was rounded), "final" (the last of several batches alone).
     commonest: at least so many targets were of the commonest class.
     """
 

@@ -85,10 +85,11 @@ class Probe(Event):
         which all weights of a term of the loss are zero; step: how many), "load lost" (matrices
         that a load had changed, and that were others before the first pass), "carried" (passes that
         begin with the state that the pass before has ended with, of those given one),
-        "replaced" (steps whose gradients were not finite before something made them so), "steep"
-        (lines with a function of infinite slopes), "signal lost" and "signal grown" (the size of
-        what differs between samples, or of all, in the first and the last layer; the label says
-        which, and what is between).
+        "kept noise" and "kept mask" (looks in all of which noise for each sample, or a mask of
+        dropout, was the same; how many numbers it has), "replaced" (steps whose gradients were not
+        finite before something made them so), "steep" (lines with a function of infinite slopes),
+        "signal lost" and "signal grown" (the size of what differs between samples, or of all, in
+        the first and the last layer; the label says which, and what is between).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

@@ -100,6 +100,7 @@ from trainguard.observe.loop.watch.samples.epoch_orders import EpochOrders
 from trainguard.observe.loop.watch.samples.epoch_pairs import EpochPairs
 from trainguard.observe.loop.watch.samples.fold_rows import FoldRows
 from trainguard.observe.loop.watch.samples.input_scales import InputScales
+from trainguard.observe.loop.watch.samples.kept_noise import KeptNoise
 from trainguard.observe.loop.watch.samples.label_order import LabelOrder
 from trainguard.observe.loop.watch.samples.labels import Labels
 from trainguard.observe.loop.watch.samples.own_scales import OwnScales
@@ -206,6 +207,7 @@ _ALL: tuple[type[Watcher], ...] = (
     EqualUnits,
     ZeroMasks,
     ZeroTerms,
+    KeptNoise,
     Saturation,
     ReplacedGradients,
     SteepPlaces,

@@ -73,6 +73,16 @@ def test_values_are_held_against_the_ways_of_counting(judged, values, rank) -> N
     assert [f.rank for f in judged("logged_accuracies_are_true", events)] == rank
 
 
+def test_the_last_batch_alone(judged) -> None:
+    """It is noted, and that of all batches is right."""
+    events = [*evaluations(final=(22, 41, 53, 30)), *said((0.22, 0.41, 0.53, 0.30))]
+    (finding,) = judged("logged_accuracies_are_true", events)
+    assert finding.rank is Rank.NOTE
+    assert finding.summary.endswith("logs is that of the last batch of each evaluation")
+    right = [*evaluations(final=(22, 41, 53, 30)), *said((0.40, 0.55, 0.70, 0.90))]
+    assert judged("logged_accuracies_are_true", right) == []
+
+
 def test_a_share_is_no_percentage(judged) -> None:
     """Of many classes, what is near to one in a hundred of a share is not near to chance."""
     events = [*map(partial(replace, classes=60), evaluations()), *said((0.35, 0.58, 0.66, 0.93))]

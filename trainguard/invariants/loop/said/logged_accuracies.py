@@ -53,8 +53,8 @@ def logged_accuracies_are_true(trace: Trace[Event]) -> Iterator[Finding]:
         of a difference; the highest score along another axis; each prediction against each target;
         one class always predicted; another divisor, the same each time; a count that goes on from
         one to the next; a validation accuracy that is that of training; zero, where most are right.
-        Notes: a logit held against one half, or rounded; a divisor off by less than a tenth; values
-        that stay at chance.
+        Notes: that of the last of 3 batches or more; a logit held against one half, or rounded; a
+        divisor off by less than a tenth; values that stay at chance.
     Allows: 2e-3 (limit) of the value and what was rounded off; means over batches or samples, whole
         sequences, the best so far, any batch since the value before.
     Misses: values that match nothing, as smoothed ones and other thresholds do; targets that are
@@ -237,7 +237,7 @@ def _at_chance(pairs: Sequence[_Pair]) -> _Fault | None:
 
 
 _CONSTANT = ("first", "second")
-_NOTES = ("half", "rounded", "running", "nearly", "chance")
+_NOTES = ("final", "half", "rounded", "running", "nearly", "chance")
 _FAULTS = {
     **dict.fromkeys(
         PADDED,
@@ -257,6 +257,10 @@ _FAULTS = {
     ),
     "grown": ("adds up from one time to the next", "the count may never be set back to zero"),
     "running": ("goes on from one time to the next", "the average may never be reset"),
+    "final": (
+        "is that of the last batch of each evaluation",
+        "set the counts back to zero before the loop over batches, not in it",
+    ),
     "half": (
         "holds logits against one half",
         "a probability of one half is a logit of 0, or apply the sigmoid first",

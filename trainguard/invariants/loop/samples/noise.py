@@ -12,6 +12,19 @@ from trainguard.invariants.loop.evidence import has_probe
 from trainguard.invariants.loop.wording import events
 from trainguard.invariants.wording import number
 
+_LOOKS = 4  # at step 8 or later
+_KEPT = {
+    "kept noise": (
+        "the noise of `{}` is the same in every step",
+        "others for other samples",
+        Rank.BROKEN,
+    ),
+    "kept mask": (
+        "a mask of `{}`, like one of dropout, is the same in every step",
+        "another one in each pass",
+        Rank.NOTE,
+    ),
+}
 _MEAN_OF_NOISE = 1.5  # deviations: the numbers of torch.rand have a mean of 1.73
 
 
@@ -101,3 +114,36 @@ def noise_keeps_the_variance(trace: Trace[Event]) -> Iterator[Finding]:
             rank=Rank.NOTE if of_noise else Rank.BROKEN,
             event=probe,
         )
+
+
+@invariant("loop", evidence=has_probe("kept noise", "nothing learned was multiplied by constants"))
+def noise_is_drawn_anew(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Noise that a loss is made with is another one in another step.
+
+    Judges: constants of 32 numbers or more that something learned is multiplied by, and that are
+        the same, to the last bit, at 4 looks or more, of steps 1, 2, 4, 8, 16, 32, 64, 128. Broken
+        where they have a row for each sample and the moments of a normal distribution, while the
+        inputs are others in each look. A note where they are zeros and one number that makes their
+        mean 1, as a mask of dropout.
+    Allows: noise in full batches; masks of zeros and ones, as of connections; what is drawn for an
+        evaluation, or for one batch that comes again.
+    Misses: noise that is only added, or uniform; a few tensors that are used in turns.
+    Why: a latent that is always drawn in the same place of a batch is no distribution, and a unit
+        that is always dropped is no regularisation.
+    Source: Kingma and Welling (arXiv 1312.6114), whose noise is drawn for each sample and step; Gal
+        and Ghahramani (arXiv 1512.05287), on masks that stay for one sequence only.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe in _KEPT and probe.measured >= _LOOKS:
+            summary, allowed, rank = _KEPT[probe.probe]
+            yield Finding(
+                summary.format(trace.subject),
+                f"numbers of shape {probe.label} that something learned is multiplied by",
+                "the same at " + integer(probe.measured, "looks"),
+                allowed,
+                why="it is perhaps drawn where the module is made; draw it in forward(), or in the"
+                " loop over batches",
+                rank=rank,
+                event=probe,
+            )

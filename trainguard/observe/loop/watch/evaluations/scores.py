@@ -28,6 +28,7 @@ from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.patches import Patches
 
 _LARGEST = 2**22  # elements of the scores of a batch
+_SEVERAL = 3  # calls of an evaluation, of which the last one is told
 _PLACES = 16
 _STRETCHES = 4096  # of all places
 _NUMPY = (torch.float32, torch.float64)
@@ -42,7 +43,7 @@ class _Stretch:
     """
     The calls of one place that belong together; numbers: right, of, and sum of their ratios.
 
-    waiting: what counts calls that were put aside.
+    waiting: what counts calls that were put aside. latest: what is right in the last call.
     """
 
     step: int
@@ -54,14 +55,22 @@ class _Stretch:
     calls: int = 0
     numbers: dict[str, Any] = field(default_factory=dict)
     waiting: list[Callable[[], Counts]] = field(default_factory=list)
+    latest: tuple[Any, Any] | None = None
 
     def add(self, counts: Counts) -> None:
         """Add the counts of one call."""
         self.calls += 1
+        self.latest = counts.get("right")
         for name, (right, of) in counts.items():
             known = self.numbers.get(name, (0, 0, 0))
             share = right / (of + (of == 0))
             self.numbers[name] = known[0] + right, known[1] + of, known[2] + share
+
+    def count_waiting(self) -> None:
+        """Add the counts of what was put aside."""
+        waiting, self.waiting = self.waiting, []
+        for count in waiting:
+            self.add(count())
 
 
 class Scores(Watcher):
@@ -115,8 +124,7 @@ class Scores(Watcher):
             if learns and not self._logged.says_accuracy:
                 continue
             for stretch in stretches:
-                for count in stretch.waiting:
-                    stretch.add(count())
+                stretch.count_waiting()
             yield from (_describe(source, one) for one in stretches if one.numbers)
 
     def _on_loss(
@@ -151,6 +159,7 @@ class Scores(Watcher):
         count = _put_aside(function, scores.detach(), target, ignored)
         self._room -= target.numel()
         if self._logged.says_accuracy or self._room < 0 or not scores.is_cpu:
+            stretch.count_waiting()
             stretch.add(count())
         else:
             stretch.waiting.append(count)
@@ -289,6 +298,9 @@ def _describe(source: str, stretch: _Stretch) -> Score:
     hard = numbers.pop("hard", (0.0, 0.0))
     commonest = numbers.pop("commonest", (float("nan"),))
     sharp = hard[0] == hard[1]
+    if stretch.evaluation and stretch.latest is not None and stretch.calls >= _SEVERAL:
+        right, of = map(float, stretch.latest)
+        numbers["final"] = right, of, stretch.calls * right / max(1.0, of)
     return Score(
         step=stretch.step,
         source=source,
