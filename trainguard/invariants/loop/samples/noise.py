@@ -121,8 +121,9 @@ def noise_is_drawn_anew(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Noise that a loss is made with is another one in another step.
 
-    Judges: constants of 32 numbers or more that something learned is multiplied by, and that are
-        the same, to the last bit, at 4 looks or more, of steps 1, 2, 4, 8, 16, 32, 64, 128. Broken
+    Judges: constants of 32 numbers or more that something learned is multiplied by, or targets of
+        a distance of torch, that are the same, to the last bit, at 4 looks or more, of steps 1, 2,
+        4, 8, 16, 32, 64 and 128. Broken
         where they have a row for each sample and the moments of a normal distribution, while the
         inputs are others in each look. A note where they are zeros and one number that makes their
         mean 1, as a mask of dropout.
@@ -139,7 +140,7 @@ def noise_is_drawn_anew(trace: Trace[Event]) -> Iterator[Finding]:
             summary, allowed, rank = _KEPT[probe.probe]
             yield Finding(
                 summary.format(trace.subject),
-                f"numbers of shape {probe.label} that something learned is multiplied by",
+                f"numbers of shape {probe.label} that the loss is made with",
                 "the same at " + integer(probe.measured, "looks"),
                 allowed,
                 why="it is perhaps drawn where the module is made; draw it in forward(), or in the"

@@ -49,7 +49,7 @@ def workers_share_the_data(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A stream that several workers serve is split between them.
 
-    Judges: the first 4096 rows of each pass through an IterableDataset with 2 workers or more that
+    Judges: the first 32768 rows of each pass through an IterableDataset with 2 workers or more that
         is trained on: how many different rows came from each of the workers, once.
     Allows: 95 % (limit); rows that one worker repeats.
     Misses: streams that are augmented at random; fewer than 32 different rows.

@@ -92,7 +92,10 @@ def test_a_state_that_is_handed_through() -> None:
     """One that is the same for all batches was read of none."""
 
     class Through(Net):
+        """Returns the state that it was given."""
+
         def forward(self, x: torch.Tensor, state: object = None) -> object:
+            """Return numbers and that state."""
             return super().forward(x, state)[0], state
 
     begin = torch.ones(1, 8, 6)

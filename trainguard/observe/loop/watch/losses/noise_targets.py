@@ -41,6 +41,8 @@ class NoiseTargets(Watcher):
     predicted, and its deviation. And "noise scale", where what the model is given is a * data +
     b * noise: how far a law of two scales is missed at most, over so many pairs; the label is the
     law: "a * a + b" where noise is scaled by its variance, "a + b * b" where data are.
+
+    latest: the noise that the latest loss is to tell, where it is any.
     """
 
     makes = ("Probe:noise", "Probe:noise mean", "Probe:noise scale")
@@ -50,6 +52,7 @@ class NoiseTargets(Watcher):
         self._open: tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]] | None = None
         self._rows: list[torch.Tensor] = []
         self._name = self._source = ""
+        self.latest: torch.Tensor | None = None
         self._vain = 0
         self._scales = NoiseScales()
 
@@ -105,19 +108,21 @@ class NoiseTargets(Watcher):
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """See whether the noise is what the model is to return, and how much of it is given."""
+        self.latest = None
         if self._open is None or loss.grad_fn is None:
             return
         (noise, returned, parts), self._open = self._open, None
         with torch.no_grad():
             errors = list(_compare_with(loss, noise, returned))[:1]
             if errors:
+                self.latest = noise
                 sums = [_correlate(noise, part) for part in parts]
                 sums += [torch.zeros_like(sums[0])] * (_PARTS - len(sums))
                 self._rows.append(torch.cat([errors[0], *sums]))
 
     def finish(self) -> Iterable[Event]:
         """Return what is known of noise that was the target in every step looked at."""
-        self._open = None
+        self._open = self.latest = None
         rows = to_host(self._rows)
         if not rows or not all(float(row[0]) for row in rows):
             return

@@ -25,6 +25,8 @@ _BATCHES = 64  # of training that are measured
 _LEAST_BATCHES = 8
 _STEPS = 32  # before which a model knows too little to be asked
 _FACTOR = 2.0  # between spreads: augmentation and other samples change them by less
+_ASIDE = 0.5  # of a spread: how far a mean must be from all of those that were learned from,
+_APART = 3.0  # and how many times further than these are from each other
 _TRIES = 6  # evaluations, at different steps
 _ROWS = 8
 _LARGEST = 2**22  # elements of an input
@@ -57,7 +59,10 @@ class _Trained:
     def differs_from(self, own: _Scale) -> bool:
         """Say whether a scale is none of those that were learned from."""
         spreads = [scale.spread for scale in self.scales]
-        return own.spread > _FACTOR * max(spreads) or own.spread * _FACTOR < min(spreads)
+        means = [scale.mean for scale in self.scales]
+        aside = max(min(means) - own.mean, own.mean - max(means))
+        moved = aside > max(_ASIDE * max(spreads), _APART * (max(means) - min(means)))
+        return moved or own.spread > _FACTOR * max(spreads) or own.spread * _FACTOR < min(spreads)
 
     def middle(self) -> _Scale:
         """Return the scale of the batches in the middle."""

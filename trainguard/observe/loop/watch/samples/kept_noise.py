@@ -12,10 +12,14 @@ from torch import nn
 from trainguard.events.base import Event
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.gradients import autograd_graph
+from trainguard.observe.loop.watch.losses.loss_calls import DISTANCES, LossCalls
+from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
+from trainguard.observe.loop.watch.losses.noise_targets import NoiseTargets
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.least_squares import Table
+from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
 _STEPS = {1, 2, 4, 8, 16, 32, 64, 128}  # that are looked at
@@ -27,7 +31,7 @@ _CHANCE = 4.0  # deviations of a mean, a deviation, or a fourth moment
 
 class KeptNoise(Watcher):
     """
-    The Probe events "kept noise" and "kept mask": constants of a product that look drawn by chance.
+    The Probe events "kept noise" and "kept mask": constants of a loss that look drawn by chance.
 
     Noise of a normal distribution for each sample, while the inputs are others; a mask of zeros and
     of what dropout multiplies the rest by. Both with the same numbers in each look. measured: how
@@ -35,6 +39,7 @@ class KeptNoise(Watcher):
     """
 
     makes = ("Probe:kept noise", "Probe:kept mask")
+    relies_on = ("LossFunctions", "NoiseTargets")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -43,7 +48,12 @@ class KeptNoise(Watcher):
         self._inputs: set[int] = set()
         self._rows = self._looks = 0
         self._given: list[torch.Tensor] = []
+        self._targets: list[torch.Tensor] = []
         self._source = ""
+
+    def install(self, patches: Patches) -> None:
+        """Ask to be told of the calls of loss functions."""
+        self.recorder.watcher(LossFunctions).listeners.append(self._on_loss)
 
     @now_and_then
     def forward(
@@ -56,22 +66,24 @@ class KeptNoise(Watcher):
     @now_and_then
     def before_backward(self, loss: torch.Tensor) -> None:
         """Compare the constants that a loss is made with to those of the looks before."""
-        given, self._given = self._given, []
+        (given, self._given), (targets, self._targets) = (self._given, []), (self._targets, [])
         if self.recorder.steps not in _STEPS or not given or loss.grad_fn is None:
             return
         if self._looks and not self._kept:
             self.recorder.dismiss(self)
             return
-        constants = list(_find_constants(loss))[:_MOST]
+        told = self.recorder.watcher(NoiseTargets).latest
+        targets += [told] if told is not None and _is_constant(told) else []
+        constants = [*targets, *_find_constants(loss)][:_MOST]
         self._rows = len(given[0])
         if not self._looks:
             self._source = caller()
-        told = partial(self._take, [] if self._looks else [c.clone() for c in constants])
-        self.recorder.reads.ask_checksums(self, [*given, *constants], told)
+        take = partial(self._take, [] if self._looks else [c.clone() for c in constants])
+        self.recorder.reads.ask_checksums(self, [*given, *constants], take)
 
     def finish(self) -> Iterable[Event]:
         """Return what was kept, by what it looks like."""
-        self._given = []
+        self._given, self._targets = [], []
         if self._looks < 2:
             return
         self.looked |= {"kept noise", "kept mask"}
@@ -82,6 +94,14 @@ class KeptNoise(Watcher):
             if kind:
                 named = {"label": str(table.shape), "source": self._source}
                 yield make_probe(kind, self._looks, table.size, **named)
+
+    def _on_loss(
+        self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
+    ) -> None:
+        """Keep what a distance is to, which may be noise, until the loss is handed to backward."""
+        wanted = self.recorder.steps in _STEPS and value.requires_grad
+        if wanted and tally.function in DISTANCES and _is_constant(target):
+            self._targets = [*self._targets[: _MOST - 1], target.detach()]
 
     def _take(self, constants: list[torch.Tensor], sums: list[int | None]) -> None:
         """Take the checksums of an input and of the constants."""

@@ -28,7 +28,7 @@ from trainguard.observe.tools.user_line import caller
 _SECONDS = 2.0  # of processor time for a few samples
 _SAMPLES = 3  # that each of two workers is to load
 _LEAST = 16  # samples of a data set that is looked at
-_COUNTED = 4096  # rows of a stream
+_COUNTED = 1 << 15  # rows of a stream: of fewer, two shuffled copies have little in common
 _MOST, _PASSES = 32, 4  # data sets, and passes through streams, that are looked at
 
 States = dict[str, tuple[int, int]]  # of generators, before and after some samples
