@@ -19,6 +19,8 @@ from trainguard.invariants.loop.wording import events
 TRUE = ("right", "whole")  # ways of counting that are no mistake
 PADDED = ("all", "padded", "filled")  # those that are none where little is left out
 FAR = 0.1  # from the truth: nearer to it a wrong count is not worth a word
+_HALVED = 2.0  # times the errors that are said: half of them are hidden, and
+_CLEAR = 0.02  # of all are more than rounding
 _STEADY = 0.9  # of the steps have a call at a place that a training goes through
 _COARSE = 0.02  # of the value: what is rounded more than that says nothing,
 _TWO_DIGITS = 0.005  # unless it has two digits at least
@@ -220,8 +222,9 @@ def _meant(said: Logged, bases: Sequence[Basis]) -> list[Basis]:
 
 
 def is_far(basis: Basis, name: str) -> bool:
-    """Say whether a way of counting makes a difference."""
-    return abs(basis.counts[name].share - basis.counts["right"].share) >= FAR
+    """Say whether a way of counting makes a difference: to the share, or to that of errors."""
+    said, right = basis.counts[name].share, basis.counts["right"].share
+    return abs(said - right) >= (FAR if 1 - right < _HALVED * (1 - said) else _CLEAR)
 
 
 def commonest(basis: Basis) -> float:

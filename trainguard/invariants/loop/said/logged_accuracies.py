@@ -50,7 +50,7 @@ def logged_accuracies_are_true(trace: Trace[Event]) -> Iterator[Finding]:
         the scores and targets that loss functions, or evaluation passes, were given since the value
         before: 3 values or more, and 4 in 5 of those that can be judged, match one known mistake,
         and none the truth. The mistakes: what the loss ignores is counted, where that makes a tenth
-        of a difference; the highest score along another axis; each prediction against each target;
+        of a difference, or hides half of the errors; the highest score along another axis; each prediction against each target;
         one class always predicted; another divisor, the same each time; a count that goes on from
         one to the next; a validation accuracy that is that of training; zero, where most are right.
         Notes: that of the last of 3 batches or more; a logit held against one half, or rounded; a

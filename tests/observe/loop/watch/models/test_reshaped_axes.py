@@ -48,6 +48,7 @@ def test_channels(before, after, wrong) -> None:
         ((9, 7, 7), (9, 7, 7), True, False),
         ((7, 9, 12), (9, 7, 12), True, False),  # that mixes samples, and is found by this
         ((9, 6, 8, 3), (9, 3, 6, 8), True, True),
+        ((9, 2, 1, 16, 16), (9, 1, 16, 16), True, False),  # two views of each sample
         ((9, 6, 8, 3), (9, 3, 8, 6), True, False),
     ],
 )

@@ -166,6 +166,8 @@ def exchanges(before: Shape, after: Shape, *, certain: bool) -> bool:
     """
     if not before or not after or before[0] != after[0]:
         return False
+    if prod(before[1:]) != prod(after[1:]):
+        return False  # views of one sample, say, became samples
     own = [size for size in before[1:] if size > 1]
     new = [size for size in after[1:] if size > 1]
     if len(own) == 3 and len(new) == 2:  # heads joined before they are moved behind the places
