@@ -50,9 +50,10 @@ def logged_accuracies_are_true(trace: Trace[Event]) -> Iterator[Finding]:
         the scores and targets that loss functions, or evaluation passes, were given since the value
         before: 3 values or more, and 4 in 5 of those that can be judged, match one known mistake,
         and none the truth. The mistakes: what the loss ignores is counted, where that makes a tenth
-        of a difference, or hides half of the errors; the highest score along another axis; each prediction against each target;
-        one class always predicted; another divisor, the same each time; a count that goes on from
-        one to the next; a validation accuracy that is that of training; zero, where most are right.
+        of a difference, or hides half of the errors; the highest score along another axis; each
+        prediction against each target; one class always predicted; another divisor, the same each
+        time; a count that goes on from one to the next; a validation accuracy that is that of
+        training; zero, where most are right.
         Notes: that of the last of 3 batches or more; a logit held against one half, or rounded; a
         divisor off by less than a tenth; values that stay at chance.
     Allows: 2e-3 (limit) of the value and what was rounded off; means over batches or samples, whole
