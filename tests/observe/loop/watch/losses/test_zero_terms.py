@@ -61,6 +61,18 @@ def test_a_policy_weighed_by_zeros() -> None:
     assert found(lambda net, x, _: rollout.act(net, x, lambda rewards: rewards - 0.1)) == []
 
 
+def test_a_term_of_zeros_beside_a_policy() -> None:
+    """What weighs the policy is not zero: the other term is none of it."""
+    rollout = Rollout()
+
+    def lose(net: nn.Module, x: torch.Tensor, _: int) -> torch.Tensor:
+        """Return the loss of a policy, and a mask that is shut."""
+        policy = rollout.act(net, x, lambda rewards: rewards - 0.1)
+        return policy + (net(x).square().sum(1) * ZEROS).mean()
+
+    assert found(lose) == [(5.0, 5.0, "")]
+
+
 @pytest.mark.parametrize(
     ("lose", "expected"),
     [

@@ -69,6 +69,14 @@ def saved(node: Node, name: str) -> Any:
         return None
 
 
+def constants_of(node: Node) -> Iterator[torch.Tensor]:
+    """Yield the tensors without a gradient that a product multiplies something learned by."""
+    for name in ("self", "other") if kind_of(node) == "MulBackward" else ():
+        kept = saved(node, name)
+        if isinstance(kept, torch.Tensor) and not kept.requires_grad:
+            yield kept
+
+
 def find_tables(nodes: Iterable[Node]) -> Iterator[tuple[torch.Tensor, torch.Tensor, int]]:
     """Yield the tables of tokens that embeddings read, with the embedding and its padding."""
     for node in nodes:

@@ -8,7 +8,6 @@ import torch
 
 from trainguard.events.base import Event
 from trainguard.observe.loop.watch.gradients import autograd_graph
-from trainguard.observe.loop.watch.gradients.autograd_graph import kind_of, saved
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
 from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.least_squares import Table, fit_columns
@@ -64,13 +63,10 @@ class ReturnOrders(Watcher):
 def _find_weights(loss: torch.Tensor) -> Iterator[Table]:
     """Yield constants, one for each step of an episode, that something learned is multiplied by."""
     for node in autograd_graph.below(loss.grad_fn, _MOST_NODES):
-        if kind_of(node) == "MulBackward":
-            for name in ("self", "other"):
-                kept = saved(node, name)
-                if isinstance(kept, torch.Tensor) and _is_row(kept):
-                    flat = array_of(kept.detach().reshape(-1).double())
-                    if np.isfinite(flat).all():
-                        yield flat
+        for kept in filter(_is_row, autograd_graph.constants_of(node)):
+            flat = array_of(kept.detach().reshape(-1).double())
+            if np.isfinite(flat).all():
+                yield flat
 
 
 def _is_row(tensor: torch.Tensor) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from trainguard.events.base import Event
-from trainguard.observe.loop.watch.gradients.autograd_graph import Node, kind_of, saved
+from trainguard.observe.loop.watch.gradients.autograd_graph import Node, constants_of
 from trainguard.observe.loop.watch.losses.policy_weights import is_log_probability, parts_of_sum
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
 from trainguard.observe.tools.named_numbers import REWARDS, find_numbers
@@ -16,10 +16,7 @@ from trainguard.observe.tools.owners import words_in
 from trainguard.observe.tools.user_line import caller
 
 _STEPS = {1, 8, 16, 32, 64, 128, 256, 512}  # that are looked at: a term may be weighed later on
-_LEAST, _LARGEST = (
-    8,
-    1 << 20,
-)  # elements: a term whose one weight is zero is switched off on purpose
+_LEAST, _LARGEST = 8, 1 << 20  # elements: one weight of zero switches a term off on purpose
 _REWARDS = 1 << 16  # of a rollout
 
 
@@ -48,24 +45,27 @@ class ZeroTerms(Watcher):
         ]
         if not weighed:
             return
-        policy = any(is_log_probability(part) for node, _ in weighed for part in parts_of_sum(node))
-        policy = policy and any(
+        chosen = [any(map(is_log_probability, parts_of_sum(node))) for node, _ in weighed]
+        paid = any(chosen) and any(
             np.ptp(table) > 0
             for name, table in find_numbers(1, _REWARDS)
             if words_in(name) & REWARDS
         )
-        sizes = [weights.numel() for _, weights in weighed]
+        terms = [
+            (weights.numel(), paid and policy)
+            for (_, weights), policy in zip(weighed, chosen, strict=True)
+        ]
         shut = [~weights.any() for _, weights in weighed]
-        self.recorder.reads.ask(self, shut, partial(self._take, sizes, policy, caller()))
+        self.recorder.reads.ask(self, shut, partial(self._take, terms, caller()))
 
-    def _take(self, sizes: list[int], policy: bool, source: str, shut: list[torch.Tensor]) -> None:
+    def _take(self, terms: list[tuple[int, bool]], source: str, shut: list[torch.Tensor]) -> None:
         """Count a look in which all weights of a term were zero."""
-        zeros = [size for size, flag in zip(sizes, shut, strict=True) if flag]
+        zeros = [term for term, flag in zip(terms, shut, strict=True) if flag]
         self._looks += 1
         self._zero += bool(zeros)
-        self._policy += bool(zeros) and policy
+        self._policy += any(policy for _, policy in zeros)
         if zeros:
-            self._size, self._source = max(zeros), source
+            self._size, self._source = max(size for size, _ in zeros), source
 
     def finish(self) -> Iterable[Event]:
         """Return in how many looks a term was zero."""
@@ -79,8 +79,6 @@ class ZeroTerms(Watcher):
 
 def _weights_of(node: Node) -> Iterator[torch.Tensor]:
     """Yield the constants that a product multiplies by, one for each of some samples."""
-    for name in ("self", "other") if kind_of(node) == "MulBackward" else ():
-        kept = saved(node, name)
-        constant = isinstance(kept, torch.Tensor) and not kept.requires_grad
-        if constant and kept.layout == torch.strided and _LEAST <= kept.numel() <= _LARGEST:
-            yield kept.detach()
+    for weights in constants_of(node):
+        if weights.layout == torch.strided and _LEAST <= weights.numel() <= _LARGEST:
+            yield weights.detach()

@@ -103,10 +103,8 @@ class CarriedStates(Watcher):
         """Return how wide the states of a module's recurrent layers are."""
         if module not in self._widths:
             layers = [m for m in module.modules() if isinstance(m, _RECURRENT)]
-            widths = {int(layer.hidden_size) for layer in layers}
-            self._widths[module] = widths | {
-                int(getattr(layer, "proj_size", 0)) or int(layer.hidden_size) for layer in layers
-            }
+            projected = {int(getattr(layer, "proj_size", 0)) for layer in layers} - {0}
+            self._widths[module] = {int(layer.hidden_size) for layer in layers} | projected
         return self._widths[module]
 
     def _take(self, source: str, counts: tuple[int, int], flags: list[torch.Tensor]) -> None:

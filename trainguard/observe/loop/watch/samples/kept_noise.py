@@ -119,11 +119,9 @@ class KeptNoise(Watcher):
 def _find_constants(loss: torch.Tensor) -> Iterator[torch.Tensor]:
     """Yield the tensors without a gradient that something learned is multiplied by."""
     for node in autograd_graph.below(loss.grad_fn, _MOST_NODES):
-        if autograd_graph.kind_of(node) == "MulBackward":
-            for name in ("self", "other"):
-                kept = autograd_graph.saved(node, name)
-                if isinstance(kept, torch.Tensor) and _is_constant(kept):
-                    yield kept.detach()
+        for kept in autograd_graph.constants_of(node):
+            if _is_constant(kept):
+                yield kept.detach()
 
 
 def _is_constant(tensor: torch.Tensor) -> bool:
