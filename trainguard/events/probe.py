@@ -33,7 +33,8 @@ class Probe(Event):
         "held out"), "windows" (those of an evaluation that end inside of what was trained on, of
         all; step the same), "folds" (rows that folds hold out, and that others learned from with
         the same weights, of all that they hold out; step is how many folds), "resumed" (advances of
-        a schedule beside an optimizer that was loaded, against those in the file), "detached" (what
+        a schedule beside an optimizer that was loaded, against those in the file), "resumed place"
+        (those that it is told, against the steps that its optimizer had made), "detached" (what
         gets no gradient, edited), "saturated" (what gets no gradient but zero, of so many
         elements), "packed" (places beyond the ends of packed rows that a loss counts), "filled"
         (targets of padding that are a class, of all), "ended" (steps without a target for any row's

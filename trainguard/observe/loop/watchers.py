@@ -82,6 +82,7 @@ from trainguard.observe.loop.watch.parameters.shared_layers import SharedLayers
 from trainguard.observe.loop.watch.parameters.ties import Ties
 from trainguard.observe.loop.watch.parameters.update_norms import UpdateNorms
 from trainguard.observe.loop.watch.parameters.zero_factors import ZeroFactors
+from trainguard.observe.loop.watch.rates.placed_schedules import PlacedSchedules
 from trainguard.observe.loop.watch.rates.rates import Rates
 from trainguard.observe.loop.watch.rates.rebuilt_optimizers import RebuiltOptimizers
 from trainguard.observe.loop.watch.rates.resumed_schedules import ResumedSchedules
@@ -195,6 +196,7 @@ _ALL: tuple[type[Watcher], ...] = (
     LoadedValues,
     PartialLoads,
     ResumedSchedules,
+    PlacedSchedules,
     AveragedCopies,
     BatchStatistics,
     BorrowedMemory,

@@ -68,6 +68,30 @@ def test_a_schedule_in_epochs_advanced_by_the_step_is_found(ranks, steps) -> Non
     assert ranks("schedule_fits_the_run", [*steps(60), plan(9, 60)], EPOCHS) == []
 
 
+def test_samples_are_another_unit_than_batches(judged, ranks, steps) -> None:
+    """A length that is the epochs times the samples, to the sample, where batches are counted."""
+    served = EPOCHS | {"samples": 317}
+    (finding,) = judged("schedule_fits_the_run", [*steps(60), plan(6 * 317, 60)], served)
+    why = "its length is the number of samples, and each batch advances it: count the batches in"
+    assert (finding.why, finding.rank) == (f"{why} its length", Rank.BROKEN)
+    assert ranks("schedule_fits_the_run", [*steps(60), plan(6 * 317 + 1, 60)], served) == []
+    assert ranks("schedule_fits_the_run", [*steps(60), plan(6 * 317, 57)], served) == []
+
+
+def test_a_formula_that_hardly_lowers_a_rate_is_noted(judged, ranks, steps) -> None:
+    """Where it goes along a line to zero, in equal advances that are far more than those made."""
+    hand = steps(60, rates=lambda i: (0.1 * (1 - i / 7680),))
+    (finding,) = judged("schedule_fits_the_run", hand)
+    assert finding.summary == "the rate of `train` has hardly been lowered when the run ends"
+    assert finding.measured == "59 advances, to a rate of 0.09923"
+    assert (finding.allowed, finding.rank) == ("7680 advances, to a rate of 0", Rank.NOTE)
+    for factor in (lambda i: 1 - i / 580, lambda i: 0.999**i, lambda i: 1 + i / 7680):
+        run = steps(60, rates=lambda i, factor=factor: (0.1 * factor(i),))
+        assert ranks("schedule_fits_the_run", run) == []
+    assert ranks("schedule_fits_the_run", hand, STOPPED) == []
+    assert ranks("schedule_fits_the_run", [*hand, plan(0, 60, name="LinearLR")]) == []
+
+
 def test_a_rate_that_climbs_again_is_found(ranks, steps) -> None:
     """A function that knows its length is broken by it; a cosine of torch's may be meant."""
     run = steps(60, rates=lambda i: (0.5 + 0.5 * cos(pi * i / 20),))

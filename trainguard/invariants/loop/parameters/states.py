@@ -8,10 +8,12 @@ from trainguard.core.measure import at_step, integer, number, portion
 from trainguard.events.base import Event
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import has_probe
+from trainguard.invariants.loop.evidence import either, has_probe
 from trainguard.invariants.loop.wording import and_more, events, percent
 
 _REPLACED = 0.05  # of a parameter; a projection after the last step before saving moves it less
+
+_RESUMED = "no schedule went on from a file"
 
 
 @invariant("loop", evidence=has_probe("matched", "no state was loaded"))
@@ -266,7 +268,9 @@ def batch_statistics_have_samples(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop", evidence=has_probe("resumed", "no schedule went on from a file"))
+@invariant(
+    "loop", evidence=either(has_probe("resumed", _RESUMED), has_probe("resumed place", _RESUMED))
+)
 def schedule_is_resumed(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Where an optimizer goes on from a file, its schedule does so too.
@@ -275,10 +279,13 @@ def schedule_is_resumed(trace: Trace[Event]) -> Iterator[Finding]:
         since, whether its schedule of the same settings has been advanced as often. Where no state
         of one was read: whether the first step is made at the rate that came with the optimizer,
         and the schedule then goes to one near its own beginning, at least twice as far away.
+        Schedules that are told where they go on, make the rate leap, and are advanced by each step:
+        whether the optimizer had made twice as many steps by then, or more.
     Allows: schedules of other settings, as of another stage; files of which no optimizer is loaded;
         schedules that had hardly begun, that are made after the optimizer is loaded, or that go on
         from the rate that they find.
-    Misses: schedules that are functions; files not read by torch.load, but for the rates.
+    Misses: schedules that are functions, of which only the place is judged, and that not beside
+        optimizers that count no steps (SGD); files not read by torch.load, but for the rates.
     Why: a schedule that begins again warms up once more, from the rate that it had come down to.
     Source: lightly-ai/lightly-train pull request 301; ultralytics/yolov5 issue 292.
     """
@@ -291,6 +298,16 @@ def schedule_is_resumed(trace: Trace[Event]) -> Iterator[Finding]:
                 "advanced " + integer(probe.reference, "times") + ", as in the file",
                 why="the file has its state: scheduler.load_state_dict() is missing",
                 event=probe,
+            )
+        elif probe.probe == "resumed place":
+            yield Finding(
+                f"a schedule of `{trace.subject}` goes on at another place than its optimizer",
+                f"{probe.label}, advanced by each step from there",
+                "at advance " + integer(probe.measured),
+                "near " + integer(probe.reference, "steps, as its optimizer had made by then"),
+                why="last_epoch counts what step() is called for: steps here, and not epochs",
+                event=probe,
+                source=probe.source,
             )
     if any(probe.probe == "resumed" for probe in events(trace, Probe)):
         return

@@ -6,7 +6,7 @@ from itertools import pairwise
 from math import isfinite
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import integer
 from trainguard.events.base import Event
 from trainguard.events.loop import Scheduler
@@ -24,6 +24,7 @@ _FEW = 20  # steps: in a shorter run numbers agree by chance
 _GRADUAL = 4  # different rates on the way up: a restart on purpose is one leap
 _BEGUN = 3  # times the advances of a run: a warmup that long is no plan for that run
 _IN_STEPS = 50  # advances: the longest warmups in epochs that are published take 40
+_SLIGHT = 10  # times the advances of a run: a decay of a tenth is as good as none
 _WHOLE = 1e-3  # of an advance: a climb that is made for a rate meets it exactly
 
 
@@ -35,11 +36,14 @@ def schedule_fits_the_run(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: schedulers that know their length (OneCycleLR, CosineAnnealingLR, PolynomialLR, a
         SequentialLR that ends with one, a LambdaLR whose function knows one number under a name
         such as `total_steps`) by how often they are advanced: less than half of it in a run that
-        came to its end, where the length is the number of steps, or of micro-batches, of that run;
+        came to its end, where the length is the number of steps, of micro-batches or of samples of
+        that run;
         beyond 1.5 times of it where the length is the number of epochs and each step advances it,
         or the number of steps and each micro-batch does, or where the rate of a LambdaLR climbs
         back from below 0.1 to above 0.5 of its peak, little by little. Milestones that all lie
         below the number of epochs, where each step advances it and the first epoch passes them.
+        A note for a rate that a formula lowers along a line, of which it has made less than a tenth
+        when the run ends.
     Allows: 5 % (limit) between those numbers; functions after whose number the rate still changes,
         and does not climb again as said; runs that are shorter than their schedule for another
         reason, as a trial or a run that stops early; schedulers that restart by design, and those
@@ -61,6 +65,10 @@ def schedule_fits_the_run(trace: Trace[Event]) -> Iterator[Finding]:
             else:
                 yield from _too_long(trace, driven)
                 yield from _too_short(trace, driven)
+    scheduled = {scheduler.optimizer for scheduler in events(trace, Scheduler)}
+    for course in by_name.values() if trace.conditions.get("ended") == "finished" else ():
+        if course.optimizer not in scheduled:
+            yield from _hardly_lowered(trace, course)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,7 @@ class _Drive:
 
     steps, passes, epochs: how many steps its optimizer made, how many backward passes those had,
         and how many times the loader was gone through, 0 where that is unknown.
+    samples: how many the loader has served if each call is a batch, 0 where that is unknown.
     near: by how much two of those numbers may differ.
     """
 
@@ -78,6 +87,7 @@ class _Drive:
     steps: int
     passes: int
     epochs: float
+    samples: int
     near: float
 
     @property
@@ -100,10 +110,14 @@ def _measure_drive(trace: Trace[Event], scheduler: Scheduler, course: Course) ->
     steps = count(course.every)
     each = [len(s.losses) for s in course.every if s.losses] or [1]
     passes = round(steps * middle(each))
-    batches = trace.conditions.get("batches")
-    epochs = passes / batches if isinstance(batches, int) and batches > 1 else 0.0
+    known = trace.conditions.get("batches")
+    batches = known if isinstance(known, int) and known > 1 else 0
+    epochs = passes / batches if batches else 0.0
+    served, samples = trace.conditions.get("samples"), 0
+    if isinstance(served, int) and epochs and scheduler.calls % batches == 0:
+        samples = scheduler.calls // batches * served
     near = trace.limit("schedule_fits_the_run", _NEAR)
-    return _Drive(scheduler, course, steps, passes, epochs, near)
+    return _Drive(scheduler, course, steps, passes, epochs, samples, near)
 
 
 def _too_long(trace: Trace[Event], drive: _Drive) -> Iterator[Finding]:
@@ -111,19 +125,17 @@ def _too_long(trace: Trace[Event], drive: _Drive) -> Iterator[Finding]:
     finished = trace.conditions.get("ended") == "finished"
     if not finished or drive.calls > _HALF * drive.length:
         return
-    told = "optimizer.step()"
     if drive.is_about(drive.length, drive.steps) and drive.calls <= _HALF * drive.steps:
-        unit = "steps"
+        why = "the number of steps: call scheduler.step() after each optimizer.step()"
     elif drive.is_about(drive.length, drive.passes):
-        unit = "micro-batches"
-        told = "loss.backward(), or count the steps of the optimizer in its length"
+        why = "the number of micro-batches: call scheduler.step() after each loss.backward(), "
+        why += "or count the steps of the optimizer in its length"
+    elif drive.length == drive.samples and drive.steps >= _FEW:
+        why = "the number of samples, and each batch advances it: count the batches in its length"
     else:
         return
-    yield _make_finding(
-        drive,
-        f"a schedule of `{trace.subject}` is hardly begun when the run ends",
-        f"its length is the number of {unit}: call scheduler.step() after each {told}",
-    )
+    summary = f"a schedule of `{trace.subject}` is hardly begun when the run ends"
+    yield _make_finding(drive, summary, f"its length is {why}")
 
 
 def _too_short(trace: Trace[Event], drive: _Drive) -> Iterator[Finding]:
@@ -169,6 +181,22 @@ def _early_milestones(trace: Trace[Event], drive: _Drive) -> Iterator[Finding]:
         why = "they may be epochs, and it is advanced after each step"
         summary = f"all milestones of a schedule of `{trace.subject}` pass in the first epoch"
         yield _make_finding(drive, summary, why)
+
+
+def _hardly_lowered(trace: Trace[Event], course: Course) -> Iterator[Finding]:
+    """Yield a note for a rate that goes to zero along a line that is far longer than the run."""
+    made, needed = _measure_line(course, 0.0)
+    if made >= _FEW and needed >= _SLIGHT * made:
+        last = course.every[-1]
+        yield note(
+            f"the rate of `{trace.subject}` has hardly been lowered when the run ends",
+            course.at(last),
+            integer(made, "advances") + f", to a rate of {number(last.rates[0])}",
+            integer(needed, "advances") + ", to a rate of 0",
+            why="its formula may divide one unit by another, as updates by samples",
+            event=last,
+            source=last.source,
+        )
 
 
 def _climbs_again(course: Course) -> bool:
@@ -219,7 +247,7 @@ def warmup_ends(trace: Trace[Event]) -> Iterator[Finding]:
     own = [probe for probe in events(trace, Probe) if probe.probe == "base rate"]
     bases = {probe.label: probe.reference for probe in own}
     for course in courses(trace) if trace.conditions.get("ended") == "finished" else ():
-        made, needed = _measure_climb(course, bases.get(course.optimizer, 0.0))
+        made, needed = _measure_line(course, bases.get(course.optimizer, 0.0))
         steps = count(course.every)
         least = trace.limit("warmup_ends", _BEGUN)
         if steps < _FEW or made < _GRADUAL or not least * made <= needed <= steps:
@@ -240,14 +268,20 @@ def warmup_ends(trace: Trace[Event]) -> Iterator[Finding]:
         )
 
 
-def _measure_climb(course: Course, base: float) -> tuple[int, int]:
-    """Return how many equal advances a rate has made, and how many lead to a rate, 0 if none do."""
+def _measure_line(course: Course, goal: float) -> tuple[int, int]:
+    """
+    Return how many equal advances a rate has made, and how many lead to another rate.
+
+    Nothing where it goes up and down, or the advances are not equal or never meet that rate.
+    """
     rates = [step.rates[0] for step in course.steps if step.rates]
     gaps = [after - rate for rate, after in pairwise(rates) if after != rate]
-    least = min(gaps, default=0.0)
-    if least <= 0:
+    least = min(gaps, key=abs, default=0.0)
+    if not least:
         return 0, 0
-    needed = [gap / least for gap in (*gaps, base - rates[0])]
+    needed = [gap / least for gap in (*gaps, goal - rates[0])]
     if not all(isfinite(part) and abs(part - round(part)) <= _WHOLE for part in needed):
+        return 0, 0
+    if min(needed) < 0:
         return 0, 0
     return round(sum(needed[:-1])), round(needed[-1])

@@ -211,7 +211,9 @@ class Batches(Watcher):
             return
         self._numbers.add(served.number)
         self._wholes.add(whole)
-        self.recorder.watcher(Conditions).seen.setdefault("batches", served.batches)
+        seen = self.recorder.watcher(Conditions).seen
+        if "batches" not in seen:
+            seen |= {"batches": served.batches, "samples": served.samples}
         if self._found is None:
             label = f"input of {forward.module}, {forward.samples} samples"
             reference = float(served.batches)
