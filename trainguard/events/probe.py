@@ -90,7 +90,9 @@ class Probe(Event):
         dropout, was the same; how many numbers it has), "replaced" (steps whose gradients were not
         finite before something made them so), "steep" (lines with a function of infinite slopes),
         "signal lost" and "signal grown" (the size of what differs between samples, or of all, in
-        the first and the last layer; the label says which, and what is between).
+        the first and the last layer; the label says which, and what is between), "shared setting"
+        and "copied setting" (what is set of data that others share; the label has what and how),
+        "taught meter" (counts of a mean that is said of an evaluation, and those in it).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

@@ -108,19 +108,22 @@ def _best(
 def _shadows(
     tables: Sequence[Any], trained: Sequence[TrainedModule], known: Sequence[AveragedCopy]
 ) -> list[AveragedCopy]:
-    """Return the dicts and lists of tensors that are copies with a memory of their own."""
+    """Return the dicts and lists of tensors that are copies, those without own memory last."""
     places = {_place(copy) for copy in known}
-    found, candidates = [], []
+    followed = {id(copy.source) for copy in known}
+    found: list[AveragedCopy] = []
+    candidates: list[AveragedCopy] = []
+    shared: list[AveragedCopy] = []
     for table in tables:
         made = _match_list(table, trained) if type(table) is list else _match_dict(table, trained)
-        if made is not None and made.pairs() and not made.is_shared():
-            candidates.append(made)
+        if made is not None and made.pairs() and id(table) not in followed:
+            (shared if made.is_shared() else candidates).append(made)
     for made, likeness in zip(candidates, likenesses(candidates), strict=True):
         place = _place(made)
         if likeness >= ALIKE and place not in places:
             places.add(place)
             found.append(made)
-    return found
+    return found + shared
 
 
 def _match_dict(candidate: dict[Any, Any], trained: Sequence[TrainedModule]) -> AveragedCopy | None:
@@ -196,12 +199,14 @@ class Holders:
     What holds one object.
 
     names: of the attributes and variables that it is held by. kinds: the classes of their owners.
+    direct: the names that are its own, and not of an object that has it for an attribute.
     wrappers: the modules that it is a part of, the innermost first, as long as nothing in them is
     trained.
     """
 
     names: list[str] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
+    direct: set[str] = field(default_factory=set)
     wrappers: "list[weakref.ref[nn.Module]]" = field(default_factory=list)
 
 
@@ -314,6 +319,7 @@ def _add(entries: dict[Any, Any], kind: str, by_id: dict[int, Holders]) -> None:
         if own is not None and isinstance(name, str):
             own.names.append(name)
             own.kinds.append(kind)
+            own.direct.add(name)
 
 
 def living(wanted: type[Any]) -> list[Any]:

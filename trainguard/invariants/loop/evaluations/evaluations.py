@@ -1,4 +1,4 @@
-"""Judgements of evaluations: what they report can change, begins anew, and is of what was seen."""
+"""Judgements of evaluations: what they report can change, and is of what was seen."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -359,38 +359,4 @@ def evaluation_judges_the_whole_set(trace: Trace[Event]) -> Iterator[Finding]:
                 rank=Rank.BROKEN if probe.label else Rank.NOTE,
                 event=probe,
                 source=probe.source,
-            )
-
-
-_LEAST = 2  # evaluations that agree
-
-
-@invariant("loop", evidence=has_probe("meter", "nothing added up the samples of an evaluation"))
-def meters_begin_anew(trace: Trace[Event]) -> Iterator[Finding]:
-    """
-    A mean that is said of an evaluation is over its own samples.
-
-    Judges: variables of the running functions, and what has numbers, lists of them or small tables
-        in these: what is at the end of each evaluation what it is before the next one, and grows in
-        that. Whether what it comes to over several evaluations is said after two of them, and what
-        this one alone comes to is not: a sum divided by a number of samples or batches; precision,
-        F1 and intersection over union of what was counted as right and as wrong; metrics of a table
-        or of two lists of classes.
-    Allows: totals that nothing is divided by, counts that begin anew, and times.
-    Misses: other metrics; what is said of less than 3 evaluations, or more than 2 objects deep;
-        what is evaluated after each step.
-    Why: a metric that goes on from one evaluation to the next lags behind, so that schedules,
-        early stopping and the choice of the best model follow the past.
-    Source: torchmetrics (outside of Lightning, reset() is the user's to call); pytorch/examples
-        (imagenet/main.py makes its AverageMeter anew in each epoch).
-    """
-    for probe in events(trace, Probe):
-        if probe.probe == "meter" and probe.step >= _LEAST:
-            yield Finding(
-                f"a mean that `{trace.subject}` says of an evaluation is over earlier ones too",
-                f"`{probe.label}`, after {probe.step} evaluations",
-                integer(probe.measured, "samples"),
-                integer(probe.reference, "samples") + ", which the evaluation has",
-                why="reset what adds up, or make it anew, before each evaluation",
-                event=probe,
             )

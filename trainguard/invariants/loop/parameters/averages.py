@@ -168,7 +168,7 @@ def _common(trace: Trace[Event], copy: _CopyHistory, rank: Rank) -> Iterator[Fin
             f"an average in `{trace.subject}` shares its parameters with the model",
             "the same memory",
             "memory of its own",
-            "it may have been made without copy.deepcopy",
+            "made of p.detach() or state_dict(), which copy nothing: clone(), or copy.deepcopy()",
         )
     elif len(copy.stayed) >= _MANY and middle(copy.stayed) >= _STUCK:
         yield _make_finding(

@@ -15,6 +15,8 @@ from trainguard.invariants.wording import number
 
 _LEAST = 3  # steps: the first ones may be odd
 
+_UNSHARED = "no part of a split was served"
+
 
 @invariant("loop", evidence=SERVED)
 def batches_differ(trace: Trace[Event]) -> Iterator[Finding]:
@@ -285,15 +287,19 @@ def stored_samples_stay(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop", evidence=has_probe("shared setting", "no part of a split was served"))
+@invariant(
+    "loop",
+    evidence=either(has_probe("shared setting", _UNSHARED), has_probe("copied setting", _UNSHARED)),
+)
 def parts_keep_their_settings(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    What is set for one part of a split leaves the other parts as they are.
+    What is set for one data set leaves the others as they are: parts of a split, and copies.
 
     Judges: parts of random_split, or of Subset, that share one data set, where a line such as
         `val_set.dataset.transform = None` sets something of it and is what another part is served
         with: which had it set by a line before, otherwise, or is trained on and had something else
-        there when it was split.
+        there when it was split. Shallow copies of a data set, of which one is trained on and the
+        other is not: plain values in a dictionary or object that both have, which were set since.
     Allows: what is set of the data set by its own name, or the same for each part; what is set anew
         before the part is served; statistics of the part that is trained on, set through that part.
     Misses: the augmentation of a training set that comes to an evaluation which had none; lines in
@@ -313,6 +319,18 @@ def parts_keep_their_settings(trace: Trace[Event]) -> Iterator[Finding]:
                 f"{own}, as that part has set it" if own else "what it was at the split",
                 why="the parts of a split share one data set: give each one of its own,"
                 " `Subset(Data(..., transform=...), part.indices)`",
+                event=probe,
+                source=probe.source,
+            )
+        elif probe.probe == "copied setting":
+            place, name, was, now = probe.label.split("\n")
+            yield Finding(
+                f"a data set of `{trace.subject}` and its copy share their settings",
+                f"{name} in {place}",
+                f"{now} for the data that are trained on and for the others",
+                f"{was}, as it was when they were copied, for one of them",
+                why="copy.copy() copies what stands in a data set by reference: copy.deepcopy(), or"
+                " a dictionary of its own for each",
                 event=probe,
                 source=probe.source,
             )

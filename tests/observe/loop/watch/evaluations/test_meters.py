@@ -72,6 +72,33 @@ def test_what_is_said(make, capsys) -> None:
     assert found(make, False, lambda _: "nothing") == []
 
 
+@pytest.mark.parametrize("make", [Sums, Lists])
+@pytest.mark.parametrize("between", [False, True], ids=["once", "between too"])
+def test_what_goes_on_from_training(make, between: bool, capsys) -> None:
+    """A meter that training has added to, and that is reset when training begins again."""
+    torch.manual_seed(0)
+    with Recorder("x") as recorder:
+        net = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for epoch in range(5):
+            meter = make()
+            for _ in range(2):
+                losses = net(torch.randn(8, 3))[:, 0].square()
+                losses.mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                meter.add(losses.detach())
+            print(f"train error: {meter.mean():.5f}")
+            meter = make() if between else meter
+            with torch.no_grad():
+                for _ in range(2):
+                    meter.add(net(torch.randn(6, 3))[:, 0].square() + epoch)
+            print(f"val error: {meter.mean():.5f}")
+    found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "taught meter"]
+    told = [] if between else [(28.0, 12.0)]
+    assert [(probe.measured, probe.reference) for probe in found] == told
+
+
 def test_what_is_counted_beside_a_function(capsys) -> None:
     """Counts that are variables, and so far inside of others, are meters too."""
     inside = [Hits(), Hits()]

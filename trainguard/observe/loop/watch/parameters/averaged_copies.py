@@ -35,6 +35,8 @@ _CALLED = frozenset(
         *("target", "teacher"),
     )
 )
+# Of what has a module's own tensors: a teacher may be the module itself.
+_AVERAGED = _CALLED - {"momentum", "target", "teacher"}
 _PLAIN = frozenset(("module", "model", "net", "copy", "self", "value"))
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")  # of names such as ema_model and ModelEMA
 _FIRST = 2  # steps before copies are looked for
@@ -241,7 +243,8 @@ class AveragedCopies(Watcher):
             own = student.get_parameter(copy.follows.compared[0]) if student is not None else None
             named = _is_called_average(copy, held_by)
             # Without a name, what shares its memory may well be another view of the module.
-            if own is not None and (named or not copy.is_shared()):
+            shown = copy.module is None and not words(*held_by.direct) & _AVERAGED
+            if own is not None and (not copy.is_shared() or (named and not shown)):
                 self.ids |= copy.ids
                 name = self._name_copy(copy, held_by)
                 one = _WatchedCopy(copy, name, named, held[id(own)], held_by.wrappers)

@@ -1,7 +1,7 @@
 """Watches what the script says: numbers that it prints, and those that it hands to loggers."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from math import nan
@@ -69,6 +69,7 @@ class LoggedValues(Watcher):
 
     says_accuracy: whether a number was ever said under a name that may mean an accuracy.
     says_evaluation: whether one was under a name that is about an evaluation.
+    at_said: what is called once numbers of a line, or of a call of a logger, were taken down.
     """
 
     makes = ("Logged",)
@@ -83,6 +84,7 @@ class LoggedValues(Watcher):
         self._until = 0  # the step after the latest that was recorded
         self._heard_at: dict[str, tuple[int, bool]] = {}
         self.says_accuracy = self.says_evaluation = False
+        self.at_said: list[Callable[[], None]] = []
 
     def install(self, patches: Patches) -> None:
         """Listen to both streams and to the loggers that are there."""
@@ -160,6 +162,8 @@ class LoggedValues(Watcher):
             if column is not None and column.wants(step):
                 source = source or caller(2)
                 self._keep(column, (step, clock, number.value, number.rounding, source))
+        for tell in self.at_said if source else ():
+            tell()
 
     @shielded
     def _on_log(self, channel: str, given: list[Any]) -> None:
@@ -175,6 +179,8 @@ class LoggedValues(Watcher):
                 self._far.append((column, (step, clock, nan, rounding, source), value))
             else:
                 self._keep(column, (step, clock, value, rounding, source))
+        for tell in self.at_said if source else ():
+            tell()
         if len(self._far) >= _FETCHED:
             self._fetch()
 

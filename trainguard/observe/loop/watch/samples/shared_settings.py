@@ -1,6 +1,7 @@
-"""Watches the parts of a split: what is set of the data set of one holds for the others too."""
+"""Watches data sets that share settings, as parts of a split or as copies: whose they become."""
 
 import ast
+import copy
 import linecache
 import weakref
 from collections.abc import Iterable, Iterator
@@ -8,18 +9,21 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any, NamedTuple
 
-from torch.utils.data import Subset, dataloader
+from torch.utils.data import Dataset, Subset, dataloader
 
 from trainguard.events.base import Event
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, shielded
 from trainguard.observe.tools.patches import Patches, tell_after, tell_before
-from trainguard.observe.tools.user_line import user_frames
+from trainguard.observe.tools.user_line import caller, user_frames
 
 _FRAMES = 16  # of the user's in which the split may be running still
 _MOST = 64  # parts
 _SETTINGS = (type(None), bool, str)  # and whatever can be called
+_PLAIN = (*_SETTINGS, int, float)
+_DEEP = 4  # data sets around others
+_WIDE = 64  # entries: what has more is no table of settings
 
 
 class Setting(NamedTuple):
@@ -50,26 +54,42 @@ class _SplitPart(NamedTuple):
     place: int
 
 
+class _CopiedData(NamedTuple):
+    """A data set, its shallow copy, and the settings in what both have, by attribute and name."""
+
+    data: weakref.ref[Any]
+    copy: weakref.ref[Any]
+    there: dict[tuple[str, str], Any]
+    source: str
+
+
 class SharedSettings(Watcher):
     """
     The Probe event "shared setting": a line sets something of the data set of one part of a split.
 
     Another part shares that data set, and is served with what the line has put there: instead of
     what a line before set for it, or of what was there at the split, if it is trained on.
+
+    The Probe event "copied setting": something that a data set and its shallow copy share was set
+    since, before either was served; one is trained on and the other is not.
     """
 
-    makes = ("Probe:shared setting",)
+    makes = ("Probe:shared setting", "Probe:copied setting")
     relies_on = ("Batches",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._parts: dict[int, _SplitPart] = {}
         self._served: dict[int, list[tuple[bool, Probe]]] = {}  # whether it had set it itself
+        self._copied: list[_CopiedData] = []
+        self._set: list[tuple[int, int, Probe]] = []  # of two data sets
+        self._around: dict[int, set[int]] = {}  # what was served of each data set: itself, parts
 
     def install(self, patches: Patches) -> None:
         """Listen to splits, and to the iterators of loaders."""
         self._batches = self.recorder.watcher(Batches)
         patches.replace(Subset, "__init__", tell_after(self._see_split))
+        patches.replace(copy, "copy", tell_after(self._see_copied))
         for name in ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"):
             patches.replace(getattr(dataloader, name), "__init__", tell_before(self._see_start))
 
@@ -81,7 +101,51 @@ class SharedSettings(Watcher):
             for itself, probe in probes
             if itself or part in self._batches.trained_data
         }
-        return found.values()
+        yield from found.values()
+        trained = self._batches.trained_data
+        for *pair, probe in self._set:
+            served = [self._around.get(data, set()) for data in pair]
+            if all(served) and sum(bool(each & trained) for each in served) == 1:
+                yield probe
+
+    @shielded
+    def _see_copied(self, made: Any, data: Any, *_: Any, **__: Any) -> None:
+        """Remember a shallow copy of a data set, and the settings in what it shares with it."""
+        known = isinstance(data, Dataset) and self.recorder.patches.active
+        if known and made is not data and len(self._copied) < _MOST:
+            place = caller()
+            there = {
+                (name, entry): value
+                for name, own in vars(data).items()
+                if own is vars(made).get(name)
+                for entry, value in _entries(own)
+            }
+            if there:
+                self._copied.append(_CopiedData(weakref.ref(data), weakref.ref(made), there, place))
+
+    def _look_at_copies(self, part: Any) -> None:
+        """Find what was set of a data set and its copy since, as the first of them is served."""
+        own: Any = part
+        inside: list[int] = []
+        while own is not None and len(inside) < _DEEP:
+            inside.append(id(own))
+            self._around.setdefault(id(own), set()).add(id(part))
+            own = getattr(own, "dataset", None)
+        for one in self._copied[:]:
+            data, made = one.data(), one.copy()
+            if data is None or made is None or not {id(data), id(made)} & set(inside):
+                continue
+            self._copied.remove(one)
+            self.looked.add("copied setting")
+            for (name, entry), was in one.there.items():
+                shared = vars(data).get(name)
+                same = shared is vars(made).get(name)
+                now = dict(_entries(shared)).get(entry) if same else was
+                if type(now) in _PLAIN and now != was:
+                    label = f"{type(data).__name__}.{name}\n{entry}\n{was!r}\n{now!r}"
+                    probe = make_probe("copied setting", 1, label=label, source=one.source)
+                    self._set.append((id(data), id(made), probe))
+                    break
 
     @shielded
     def _see_split(self, _: Any, part: Any, *__: Any, **___: Any) -> None:
@@ -102,6 +166,8 @@ class SharedSettings(Watcher):
     def _see_start(self, _: Any, loader: Any, *__: Any, **___: Any) -> None:
         """Look at what is set of a data set, when one of its parts is about to be served."""
         part = getattr(loader, "dataset", None)
+        if self.recorder.patches.active:
+            self._look_at_copies(part)
         known = self._parts.get(id(part))
         if known is None or known.part() is not part or not self.recorder.patches.live:
             return
@@ -163,6 +229,15 @@ def _settings_of(part: Any) -> dict[str, Any]:
     """Return what is set of the data set of a part, of what is no data."""
     own = getattr(part.dataset, "__dict__", {})
     return {n: value for n, value in own.items() if isinstance(value, _SETTINGS) or callable(value)}
+
+
+def _entries(own: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the plain settings in a dictionary, or in an object of the user's own, by name."""
+    parts = own if type(own) is dict else getattr(own, "__dict__", None)
+    if isinstance(parts, dict) and len(parts) <= _WIDE and not isinstance(own, type):
+        for name, value in parts.items():
+            if isinstance(name, str) and type(value) in _PLAIN:
+                yield name, value
 
 
 def _lines_of(code: CodeType) -> set[int | None]:
