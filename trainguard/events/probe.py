@@ -92,7 +92,9 @@ class Probe(Event):
         "signal lost" and "signal grown" (the size of what differs between samples, or of all, in
         the first and the last layer; the label says which, and what is between), "shared setting"
         and "copied setting" (what is set of data that others share; the label has what and how),
-        "taught meter" (counts of a mean that is said of an evaluation, and those in it).
+        "alike starts" (generators made from one seed, and episodes that begin with one state; step:
+        the other seeds of that line), "taught meter" (counts of a mean that is said of an
+        evaluation, and those in it).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

@@ -92,6 +92,7 @@ from trainguard.observe.loop.watch.runs.growing import Growing
 from trainguard.observe.loop.watch.runs.random_numbers import RandomNumbers
 from trainguard.observe.loop.watch.runs.replicas import Replicas
 from trainguard.observe.loop.watch.runs.saved_files import SavedFiles
+from trainguard.observe.loop.watch.runs.seeded_generators import SeededGenerators
 from trainguard.observe.loop.watch.runs.time_memory import TimeAndMemory
 from trainguard.observe.loop.watch.said.logged import LoggedValues
 from trainguard.observe.loop.watch.samples.acted_states import ActedStates
@@ -177,6 +178,7 @@ _ALL: tuple[type[Watcher], ...] = (
     ReshapedAxes,
     Meters,
     Transitions,
+    SeededGenerators,
     ActedStates,
     NoiseTargets,
     SelfMatches,

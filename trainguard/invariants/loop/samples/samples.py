@@ -16,11 +16,7 @@ from trainguard.invariants.loop.wording import events, percent
 
 _FEW = 2  # passes that repeat an order: two may be one run that was made again
 _OFTEN = 20  # times that each sample reached is drawn in one pass, or that the data are larger
-_MOVES = 3  # steps whose batches of moves agree
 _PASSED = 0.9  # of the edges held out: a few may come twice
-_STAY = 0.97  # of states: an environment moves more often, and resets put others in their place
-_BATCHES = 8  # that are learned from
-_FROZEN = 0.9  # of them: in the first ones of a memory a state may be there several times
 _DRAWN = 64  # samples of a pass, at least
 _STEPS = 4  # that repeat the numbers of another
 _OPENINGS = 2  # epochs that begin with those of another: three times the same is no accident
@@ -315,72 +311,3 @@ def held_out_edges_pass_no_messages(trace: Trace[Event]) -> Iterator[Finding]:
                 event=probe,
             )
             return
-
-
-@invariant("loop", evidence=has_probe("moves", "no batch of states and what follows them was seen"))
-def states_move_on(trace: Trace[Event]) -> Iterator[Finding]:
-    """
-    What follows the states of a batch is not these states themselves.
-
-    Judges: batches with rewards, states and, by its name, what follows each, which is given to a
-        network: whether 97 % of the rows are the same in both, though they differ from each other,
-        over all steps that were looked at, 3 at least. By no name, what networks are asked about
-        without a graph before a loss gathers, of what one returns for states, a value for each.
-    Allows: states that stay where they are more often than not.
-    Misses: policies whose tables have other names; accelerators; batches that are one object.
-    Why: an environment that changes the array which it has handed out changes what was stored: each
-        state of the memory is the one that came later.
-    Source: google-deepmind/dm_control issue 34; openai/baselines pull request 418;
-        Farama-Foundation/SuperSuit pull request 116.
-    """
-    for probe in events(trace, Probe):
-        if probe.probe == "moves" and probe.step >= _MOVES and _all_stay(probe):
-            yield Finding(
-                f"what follows the states of `{trace.subject}` is the states themselves",
-                "batches of moves",
-                portion(probe.measured, probe.reference, "states") + " are followed by themselves",
-                "some of them, where nothing can move",
-                why="perhaps the environment changes the array that it has returned: store copies",
-                event=probe,
-            )
-            return
-
-
-def _all_stay(probe: Probe) -> bool:
-    """Say whether hardly any state is followed by another one."""
-    return probe.measured >= _STAY * probe.reference
-
-
-@invariant("loop", evidence=has_probe("acted", "no module acted on states before it learned"))
-def states_learned_from_differ(trace: Trace[Event]) -> Iterator[Finding]:
-    """
-    An agent that has acted on many states learns from as many.
-
-    Judges: the first 32 batches of a module that is given a few rows at a time, of numbers on the
-        CPU, before it first learns from 16 or more: whether 9 of 10 of these, 8 at least, have four
-        times as many rows as different ones, though so many different states were acted on, and
-        most of them were. Broken where half as many as a batch has rows were acted on since the one
-        before, as in a rollout. Else a note.
-    Allows: states that come again; a step that learns from another pass too, as where each state is
-        repeated for several actions.
-    Misses: memories in which a network of another name acts, or none; 16 environments and more at
-        once; accelerators.
-    Why: an environment that changes the array which it has handed out changes what was stored: all
-        states of an episode have become its last.
-    Source: google-deepmind/dm_control issue 34; openai/baselines pull request 418.
-    """
-    for probe in events(trace, Probe):
-        few = probe.reference < _BATCHES or probe.measured < _FROZEN * probe.reference
-        if probe.probe != "acted" or few:
-            continue
-        yield Finding(
-            f"`{trace.subject}` acts on many states, and learns from hardly any",
-            "batches that " + probe.label + " learns from",
-            portion(probe.measured, probe.reference, "batches")
-            + " have four times as many rows as states, or more",
-            "about as many states as rows, as it acted on",
-            why="perhaps the environment changes the array that it has returned: store copies",
-            rank=Rank.BROKEN if 2 * probe.step >= probe.measured else Rank.NOTE,
-            event=probe,
-        )
-        return

@@ -1,6 +1,6 @@
 """Watches agents that act on many different states, and learn from hardly any."""
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from trainguard.events.base import Event
+from trainguard.observe.loop.watch.runs.seeded_generators import Seed, SeededGenerators
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.fingerprint import hash_rows
@@ -20,6 +21,9 @@ _JUDGED = 32  # batches of the run
 _KEPT = 8192  # states that are taken down: what acts on more has learned, or never does
 _ALIKE = 4  # times as many rows as states: batches drawn with repetition have more of these
 _WAITING = 8  # passes of a step
+_EPISODES = 8  # that begin alike: fewer seeds may agree by chance
+_LEARNED = 3  # batches that have the state they begin with
+_NEAR = 0.1  # of the episodes: the last of a rollout may be cut off
 
 
 @dataclass(slots=True)
@@ -31,9 +35,11 @@ class _Agent:
     to learn. learns: whether it does so now.
     batches, alike: all that it learned from after so many states, and those with hardly any states.
     fresh: of these, the ones before which it acted on half as many states as they have rows.
+    seen: in how many batches each state was. seeds: the generators made by the time that no more
+    states were taken down.
     """
 
-    acted: set[int] = field(default_factory=set)
+    acted: Counter[int] = field(default_factory=Counter)
     rows: int = 0
     latest: set[int] = field(default_factory=set)
     learns: bool = False
@@ -41,6 +47,8 @@ class _Agent:
     alike: int = 0
     fresh: int = 0
     source: str = ""
+    seen: Counter[int] = field(default_factory=Counter)
+    seeds: Counter[Seed] | None = None
 
     def act(self, rows: list[int]) -> None:
         """Take down states that were acted on."""
@@ -54,6 +62,7 @@ class _Agent:
     def learn(self, rows: list[int], source: str) -> None:
         """Judge a batch, where as many states were acted on, and those were mostly different."""
         self.learns = True
+        self.seen.update(set(rows))
         if len(self.acted) < len(rows) or 2 * len(self.acted) < self.rows:
             return
         self.batches += 1
@@ -71,9 +80,13 @@ class ActedStates(Watcher):
 
     The same module was given a few rows at a time, beginning before it first learned. Of several
     passes that a step learns from, the one with the most states counts.
+
+    The Probe event "alike starts": a state that was acted on as often as a line made a generator
+    from one seed, and learned from; step: how many other seeds that line has made some from.
     """
 
-    makes = ("Probe:acted",)
+    makes = ("Probe:acted", "Probe:alike starts")
+    relies_on = ("SeededGenerators",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -86,8 +99,12 @@ class ActedStates(Watcher):
     ) -> None:
         """Take down what a pass is given: a few states, or a batch."""
         known = self._agents.get(forward.module)
-        if forward.module in self._others or (known and known.batches >= _JUDGED):
+        if forward.module in self._others:
             return
+        if known is not None and (known.batches >= _JUDGED or known.rows >= _KEPT):
+            known.seeds = known.seeds or self._made.copy()
+            if known.batches >= _JUDGED:
+                return
         given = self.recorder.given[0] if self.recorder.given else None
         if given is None or not given.is_cpu or not has_rows(given) or given.is_complex():
             return
@@ -121,3 +138,22 @@ class ActedStates(Watcher):
                 yield make_probe(
                     "acted", own.alike, own.batches, step=own.fresh, label=name, source=own.source
                 )
+            yield from self._find_starts(name, own)
+
+    @property
+    def _made(self) -> Counter[Seed]:
+        """The generators that were made so far."""
+        return self.recorder.watcher(SeededGenerators).made
+
+    def _find_starts(self, name: str, own: _Agent) -> Iterable[Event]:
+        """Find the state that episodes begin with, where all are made from one seed."""
+        learned = [state for state, batches in own.seen.items() if batches >= _LEARNED]
+        self.looked |= {"alike starts"} if learned and self._made else set()
+        times = max((own.acted[state] for state in learned), default=0)
+        seeds = self._made if own.seeds is None else own.seeds
+        for (line, seed), made in seeds.items():
+            if times >= _EPISODES and abs(made - times) <= _NEAR * times:
+                others = sum(other[0] == line and other[1] != seed for other in seeds)
+                label = f"{name}\n{seed}"
+                yield make_probe("alike starts", made, times, step=others, label=label, source=line)
+                return

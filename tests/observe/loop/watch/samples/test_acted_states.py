@@ -1,0 +1,88 @@
+"""What is seen of episodes: whether all of them begin by one seed."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from trainguard.events.probe import Probe
+from trainguard.observe.loop.recorder import Recorder
+
+LONG = 6
+
+
+class Pond:
+    """A duck that drifts, from a place that its generator draws, or from the middle."""
+
+    def __init__(self, *, drawn: bool = True) -> None:
+        self.rng = np.random.default_rng()
+        self.drawn = drawn
+
+    def reset(self, seed: int | None = None) -> Any:
+        """Begin an episode."""
+        if seed is not None:
+            self.rng = np.random.default_rng(seed)
+        self.place = self.rng.normal(size=3) if self.drawn else np.zeros(3)
+        return self.place.astype(np.float32)
+
+    def step(self) -> Any:
+        """Drift."""
+        self.place = self.place + self.rng.normal(size=3)
+        return self.place.astype(np.float32)
+
+
+def found(seeds: Any, *, drawn: bool = True, tests: int = 0) -> list[Probe]:
+    """Train on episodes that are seeded in some way, and test some; return what was found."""
+    torch.manual_seed(0)
+    pond, critic = Pond(drawn=drawn), nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(critic.parameters(), lr=0.01)
+    seed = iter(range(10**6))
+
+    def run(own: int | None) -> list[torch.Tensor]:
+        """Act through an episode."""
+        states = [torch.from_numpy(pond.reset(own))]
+        for _ in range(LONG):
+            with torch.no_grad():
+                critic(states[-1] + 0)
+            states.append(torch.from_numpy(pond.step()))
+        return states[:-1]
+
+    with Recorder("x") as recorder:
+        for _ in range(6):
+            states = torch.stack([s for _ in range(3) for s in run(seeds(next(seed)))])
+            loss = (critic(states)[:, 0] - states.sum(1)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            for number in range(tests):
+                run(900 + number)
+    events = recorder.trace
+    return [e for e in events if isinstance(e, Probe) and e.probe == "alike starts"]
+
+
+def test_episodes_by_one_seed_are_found() -> None:
+    """Each begins with the same state, as often as one line has used one seed."""
+    (probe,) = found(lambda _: 7)
+    assert (probe.measured, probe.reference, probe.step) == (18.0, 18.0, 0)
+    assert probe.label == "Linear\n7"
+    assert "test_acted_states.py:" in probe.source
+    (probe,) = found(lambda _: 7, tests=3)
+    assert (probe.reference, probe.step) == (18.0, 3)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"seeds": lambda number: number},
+        {"seeds": lambda _: None},
+        {"seeds": lambda _: None, "drawn": False},
+        {"seeds": lambda number: number, "tests": 1},
+        {"seeds": lambda _: None, "drawn": False, "tests": 1},
+    ],
+    ids=["new seeds", "one generator", "one start", "tests by one seed", "one start, tests"],
+)
+def test_episodes_of_their_own_are_left_alone(how: dict[str, Any]) -> None:
+    """Environments may begin in one state, and tests by one seed."""
+    assert found(**how) == []

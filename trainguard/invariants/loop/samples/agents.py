@@ -1,0 +1,120 @@
+"""Judgements of the states that agents act on and learn from."""
+
+from collections.abc import Iterator
+
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import integer, portion
+from trainguard.events.base import Event
+from trainguard.events.probe import Probe
+from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import has_probe
+from trainguard.invariants.loop.wording import events
+
+_MOVES = 3  # steps whose batches of moves agree
+_STAY = 0.97  # of states: an environment moves more often, and resets put others in their place
+_BATCHES = 8  # that are learned from
+_FROZEN = 0.9  # of them: in the first ones of a memory a state may be there several times
+
+
+@invariant("loop", evidence=has_probe("moves", "no batch of states and what follows them was seen"))
+def states_move_on(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What follows the states of a batch is not these states themselves.
+
+    Judges: batches with rewards, states and, by its name, what follows each, which is given to a
+        network: whether 97 % of the rows are the same in both, though they differ from each other,
+        over all steps that were looked at, 3 at least. By no name, what networks are asked about
+        without a graph before a loss gathers, of what one returns for states, a value for each.
+    Allows: states that stay where they are more often than not.
+    Misses: policies whose tables have other names; accelerators; batches that are one object.
+    Why: an environment that changes the array which it has handed out changes what was stored: each
+        state of the memory is the one that came later.
+    Source: google-deepmind/dm_control issue 34; openai/baselines pull request 418;
+        Farama-Foundation/SuperSuit pull request 116.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "moves" and probe.step >= _MOVES and _all_stay(probe):
+            yield Finding(
+                f"what follows the states of `{trace.subject}` is the states themselves",
+                "batches of moves",
+                portion(probe.measured, probe.reference, "states") + " are followed by themselves",
+                "some of them, where nothing can move",
+                why="perhaps the environment changes the array that it has returned: store copies",
+                event=probe,
+            )
+            return
+
+
+def _all_stay(probe: Probe) -> bool:
+    """Say whether hardly any state is followed by another one."""
+    return probe.measured >= _STAY * probe.reference
+
+
+@invariant("loop", evidence=has_probe("acted", "no module acted on states before it learned"))
+def states_learned_from_differ(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    An agent that has acted on many states learns from as many.
+
+    Judges: the first 32 batches of a module that is given a few rows at a time, of numbers on the
+        CPU, before it first learns from 16 or more: whether 9 of 10 of these, 8 at least, have four
+        times as many rows as different ones, though so many different states were acted on, and
+        most of them were. Broken where half as many as a batch has rows were acted on since the one
+        before, as in a rollout. Else a note.
+    Allows: states that come again; a step that learns from another pass too, as where each state is
+        repeated for several actions.
+    Misses: memories in which a network of another name acts, or none; 16 environments and more at
+        once; accelerators.
+    Why: an environment that changes the array which it has handed out changes what was stored: all
+        states of an episode have become its last.
+    Source: google-deepmind/dm_control issue 34; openai/baselines pull request 418.
+    """
+    for probe in events(trace, Probe):
+        few = probe.reference < _BATCHES or probe.measured < _FROZEN * probe.reference
+        if probe.probe != "acted" or few:
+            continue
+        yield Finding(
+            f"`{trace.subject}` acts on many states, and learns from hardly any",
+            "batches that " + probe.label + " learns from",
+            portion(probe.measured, probe.reference, "batches")
+            + " have four times as many rows as states, or more",
+            "about as many states as rows, as it acted on",
+            why="perhaps the environment changes the array that it has returned: store copies",
+            rank=Rank.BROKEN if 2 * probe.step >= probe.measured else Rank.NOTE,
+            event=probe,
+        )
+        return
+
+
+@invariant("loop", evidence=has_probe("alike starts", "no agent beside generators was seen"))
+def episodes_differ(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The episodes that an agent learns from are drawn anew.
+
+    Judges: agents that act on a few states at a time, of numbers on the CPU, before they learn from
+        more: whether one state comes as often as a line makes a generator of numpy from one seed,
+        8 times or more, give or take a tenth, and is learned from in 3 of the first 32 batches.
+        Broken where that line makes generators from two other seeds or more, as for tests.
+    Allows: environments that begin in one state by themselves. A note where a line knows one seed:
+        it may be that of a place which is the same on purpose.
+    Misses: generators that are not numpy's default_rng, or not called by that name in np.random;
+        16 environments and more at once; accelerators.
+    Why: reset(seed=...) in the loop makes the generator of an environment anew, so that the agent
+        learns one episode by heart, and its returns rise as if it had learned the task.
+    Source: Farama-Foundation/Gymnasium, Env.reset ("right after the environment has been
+        initialized and then never again").
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "alike starts":
+            agent, seed = probe.label.split("\n")
+            yield Finding(
+                f"the episodes of `{trace.subject}` all begin by one seed",
+                f"states that {agent} acts on and learns from",
+                integer(probe.reference, "episodes") + f" begin with one state, by seed {seed}",
+                "another seed for each, or one generator for all of them",
+                why="reset(seed=...) in each episode makes its generator anew: give it a seed once",
+                rank=Rank.BROKEN if probe.step > 1 else Rank.NOTE,
+                event=probe,
+                source=probe.source,
+            )
+            return
