@@ -107,6 +107,7 @@ from trainguard.observe.loop.watch.samples.label_order import LabelOrder
 from trainguard.observe.loop.watch.samples.labels import Labels
 from trainguard.observe.loop.watch.samples.own_scales import OwnScales
 from trainguard.observe.loop.watch.samples.sample_pairs import SamplePairs
+from trainguard.observe.loop.watch.samples.seeded_streams import SeededStreams
 from trainguard.observe.loop.watch.samples.shared_rows import SharedRows
 from trainguard.observe.loop.watch.samples.shared_settings import SharedSettings
 from trainguard.observe.loop.watch.samples.split_rows import SplitRows
@@ -179,6 +180,7 @@ _ALL: tuple[type[Watcher], ...] = (
     Meters,
     Transitions,
     SeededGenerators,
+    SeededStreams,
     ActedStates,
     NoiseTargets,
     SelfMatches,

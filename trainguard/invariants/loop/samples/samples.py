@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from statistics import mode
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding, Rank
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import integer, portion
 from trainguard.core.names import words_of
 from trainguard.events.base import Event
 from trainguard.events.loop import Logged
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import HELD_OUT, has_probe
+from trainguard.invariants.loop.evidence import HELD_OUT, either, has_probe
 from trainguard.invariants.loop.wording import events, percent
 
 _FEW = 2  # passes that repeat an order: two may be one run that was made again
@@ -55,21 +55,41 @@ _SAID = 3  # accuracies that are of the same rows
 _COVERED = 0.9  # of what was trained on: so much may be evaluated on purpose
 
 
-@invariant("loop", evidence=has_probe("order", "no two shuffled epochs of a loader were seen"))
+@invariant(
+    "loop",
+    evidence=either(
+        has_probe("order", "no two shuffled epochs of a loader were seen"),
+        has_probe("seeded stream", "no stream was gone through three times"),
+    ),
+)
 def epochs_are_reshuffled(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A loader that shuffles has another order in each epoch.
 
     Judges: the passes through loaders with a sampler of torch that draws an order, from which one
-        optimizer learned: how many began as an earlier one did.
+        optimizer learned: how many began as an earlier one did. A note for an IterableDataset
+        without workers, each pass through which begins alike, 3 times or more, and makes a
+        generator of numpy from one seed.
     Allows: half of the passes, and one. Loaders that do not shuffle; samplers of the user's own;
         a training that begins again with another optimizer; a single batch of all samples.
-    Misses: orders that are drawn outside of loaders; runs of two epochs.
+    Misses: orders that are drawn outside of loaders; runs of two epochs; streams with generators of
+        torch.
     Why: DistributedSampler needs set_epoch(), and a generator that is made or seeded anew draws the
         same order: the model sees the same batches over and over.
     Source: kan-bayashi/ParallelWaveGAN issue 177; pytorch/pytorch issue 31771.
     """
     for probe in events(trace, Probe):
+        if probe.probe == "seeded stream":
+            stream, seed = probe.label.split("\n")
+            yield note(
+                f"each pass of `{trace.subject}` through its data draws the same numbers",
+                f"the stream {stream}",
+                integer(probe.measured, "passes") + f" begin alike, each by seed {seed}",
+                "other numbers in each, unless the data are to be the same on purpose",
+                why="its __iter__ makes a generator anew: keep one, or add the epoch to its seed",
+                event=probe,
+                source=probe.source,
+            )
         if probe.probe != "order" or probe.measured < _FEW:
             continue
         if 2 * probe.measured >= probe.reference - 1:

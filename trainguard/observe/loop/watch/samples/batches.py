@@ -80,6 +80,7 @@ class Batches(Watcher):
 
     recent: the latest batches that loaders have served.
     given: the input of the latest pass that may learn. served_by: the iterator of the latest batch.
+    at_pass: what is called with the first batch of each pass, and its iterator.
     copies: the batches that were moved to a device. trained_data: identities of the data sets whose
     batches were the latest when a step was made.
     """
@@ -94,6 +95,7 @@ class Batches(Watcher):
         self.copies = HostCopies()
         self.served_by: Callable[[], Any] = lambda: None
         self.trained_data: set[int] = set()
+        self.at_pass: list[Callable[[Any, ServedBatch], None]] = []
         self._thread = threading.get_ident()
         self._inside = False
         self._count = 0
@@ -265,6 +267,8 @@ class Batches(Watcher):
             source,
         )
         self.recent.append(served)
+        for tell in self.at_pass if self._turns[iterator] == self._count else ():
+            tell(iterator, served)
 
 
 def _has_rows(given: torch.Tensor) -> bool:
