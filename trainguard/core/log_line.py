@@ -120,7 +120,9 @@ def _is_plain(line: str, pair: re.Match[str], starts: set[int], glued: bool) -> 
     opened = glued or not before or start - len(before) > 1 or before[-1] in _BEFORE
     opened = opened or _PROGRESS.search(before) is not None
     name = pair["name"]
-    if not opened or name.count(" ") > 1 + is_accuracy(name) or _NO_NAME.search(name):
+    # A whole number after three words may be prose: `we stopped after step 12`.
+    spaces = 1 + (is_accuracy(name) or not _is_whole(pair["number"]))
+    if not opened or name.count(" ") > spaces or _NO_NAME.search(name):
         return False
     if not _AFTER.match(line, end) and end + 1 not in starts:
         return False

@@ -93,9 +93,10 @@ class Probe(Event):
         the first and the last layer; the label says which, and what is between), "shared setting"
         and "copied setting" (what is set of data that others share; the label has what and how),
         "alike starts" (generators made from one seed, and episodes that begin with one state; step:
-        the other seeds of that line), "seeded stream" (passes that
-        begin alike, all of them), "taught meter" (counts of a mean that is said of an
-        evaluation, and those in it).
+        the other seeds of that line), "seeded stream" (passes that begin alike, all of them),
+        "found itself" (a metric of retrieval with and without each sample itself; step: how often
+        it was said), "taught meter" (counts of a mean that is said of an evaluation, and those in
+        it).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

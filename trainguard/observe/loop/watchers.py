@@ -7,6 +7,7 @@ from trainguard.observe.loop.watch.evaluations.evaluation_metrics import Evaluat
 from trainguard.observe.loop.watch.evaluations.evaluation_skill import EvaluationSkill
 from trainguard.observe.loop.watch.evaluations.meters import Meters
 from trainguard.observe.loop.watch.evaluations.passed_edges import PassedEdges
+from trainguard.observe.loop.watch.evaluations.ranked_tables import RankedTables
 from trainguard.observe.loop.watch.evaluations.repeated_passes import RepeatedPasses
 from trainguard.observe.loop.watch.evaluations.scores import Scores
 from trainguard.observe.loop.watch.evaluations.unjudged_rows import UnjudgedRows
@@ -178,6 +179,7 @@ _ALL: tuple[type[Watcher], ...] = (
     PickedClasses,
     ReshapedAxes,
     Meters,
+    RankedTables,
     Transitions,
     SeededGenerators,
     SeededStreams,

@@ -10,8 +10,9 @@ from trainguard.core.names import metric_of
 from trainguard.events.base import Event
 from trainguard.events.fit import Metrics
 from trainguard.events.loop import Logged
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import METRICS
+from trainguard.invariants.loop.evidence import METRICS, either, has_probe
 from trainguard.invariants.loop.wording import events, place_of_log
 from trainguard.invariants.wording import number
 
@@ -43,7 +44,9 @@ _FAULTS = {
 }
 
 
-@invariant("loop", evidence=METRICS)
+@invariant(
+    "loop", evidence=either(METRICS, has_probe("found itself", "no table of likeness was ranked"))
+)
 def logged_metrics_are_true(trace: Trace[Event]) -> Iterator[Finding]:
     """
     An AUC, F1, precision, recall, R2, RMSE, correlation or perplexity is that of the evaluation.
@@ -52,15 +55,21 @@ def logged_metrics_are_true(trace: Trace[Event]) -> Iterator[Finding]:
         and targets are known from a loss function or a loader: all of them match a known mistake,
         none the truth, and both are 1 % apart. The mistakes: the mean of the metrics of single
         batches; an AUC of decisions; outputs and targets exchanged; an RMSE without its root;
-        logits held against 0.5. In one evaluation alone that is a note.
+        logits held against 0.5. Metrics of retrieval (mean average precision, precision and hits
+        at k) of square tables on the CPU that argsort, sort or topk ranks, whose rows begin with
+        the samples themselves: whether they count these. In one evaluation alone it is a note.
     Allows: each convention in use: of either class, macro, micro, weighted; over all columns or the
         mean of them; ROC or precision and recall; 2e-4 (limit) of the value and what was rounded,
         up to 0.2 % of it, or 0.8 % in 5 evaluations or more.
-    Misses: metrics at k; targets that were scaled back; thresholds of one's own; outputs that are
-        no single tensor; evaluations of more than a million numbers.
+    Misses: other metrics at k; a metric of retrieval that is 1; targets that were scaled back;
+        thresholds of one's own; outputs that are no single tensor; evaluations of more than a
+        million numbers.
     Why: an AUC over 16 samples at a time is that of another question; models are chosen by it.
     Source: Lightning-AI/torchmetrics documentation, "avoid averaging over batches".
     """
+    itself = [probe for probe in events(trace, Probe) if probe.probe == "found itself"]
+    if itself:
+        yield _of_itself(trace, max(itself, key=lambda probe: probe.step))
     near = trace.limit("logged_metrics_are_true", _NEAR)
     measured = events(trace, Metrics)
     series: dict[tuple[str, str], list[_SaidMetric]] = defaultdict(list)
@@ -79,6 +88,22 @@ def logged_metrics_are_true(trace: Trace[Event]) -> Iterator[Finding]:
         alike = frozenset.intersection(*(look.faults for look in looks))
         if alike:
             yield _finding(trace, looks, told[0], min(alike))
+
+
+def _of_itself(trace: Trace[Event], probe: Probe) -> Finding:
+    """Return the finding about a metric of retrieval that counts each sample as found."""
+    name, metric = probe.label.split("\n")
+    return Finding(
+        f"`{name}` of `{trace.subject}` counts each sample as found by itself",
+        f"{name}, in {probe.step} evaluations" if probe.step > 1 else name,
+        number(probe.measured),
+        number(probe.reference, f"the {metric} of the others"),
+        why="each sample is the most like itself: fill the diagonal with -inf before it is ranked,"
+        " or leave the first rank out",
+        rank=Rank.BROKEN if probe.step >= _FEW else Rank.NOTE,
+        event=probe,
+        source=probe.source,
+    )
 
 
 @dataclass(frozen=True, slots=True)
