@@ -72,6 +72,9 @@ READ = {
     "layer 3 grad_norm 0.5": "layer=3 +-0.5, layer 3 grad_norm=0.5 +-0.05",
     "head 2: loss: 0.5": "head=2 +-0.5, head 2 loss=0.5 +-0.05",
     "epoch 3 loss 0.5": "epoch=3 +-0.5, loss=0.5 +-0.05",
+    # Three words, and a unit, are no prose beside a number with a point.
+    "loss 0.5  val retrieval mAP 0.25": "loss=0.5 +-0.05, val retrieval mAP=0.25 +-0.005",
+    "val rmse 0.70 MW | mae 0.5 m/s": "val rmse=0.7 +-0.005, mae=0.5 +-0.05",
 }
 NOT_READ = [
     "loss 1: 0.5, loss 2: 0.7",
@@ -86,6 +89,8 @@ NOT_READ = [
     "Loss improved from 0.5 to 0.4",
     "done: 99.5%, left: 99.5 %, accuracy: 3/4/2024",
     "tokens: 5k, size: 3GB, time: 10ms",
+    "train 12.5 s | val 1.2 s | peak 1.25 GiB",
+    "we stopped after epoch 3 MW",
     "tokens: 1,000 at: 12:30 on: 2024-01-01 with: 2.4.1",
     "python train.py --lr 0.1 --loss 3",
     "http://localhost:6006/",

@@ -52,6 +52,12 @@ _PROGRESS = re.compile(
 )
 _BEFORE = frozenset("|,;\t[](){}<>:'\"-*#")  # what may stand before `key value`
 _AFTER = re.compile(r" *(?:$|[|,;\t()\[\]{}'\":]|- |\. )|  ")
+# A unit after a space, and nothing else, as of `val rmse 0.701 MW`; times and bytes say nothing of
+# what is learned, and `val 1.2 s` is no loss.
+_UNIT = re.compile(
+    r" (?!(?:at|by|in|is|of|on|to|[num\u00b5]?s|secs?|mins?|hr?s?|[KMGT]?i?B|it|img)\b)"
+    r"[A-Za-z\u00b0\u00b5]{1,4}(?:/[a-z]{1,3})?(?=\s*(?:$|[|,;)\]]|\s\s))"
+)
 _SECOND = re.compile(r"\s*:\s*[-+.\d]")
 _ACCURACY = re.compile(r"(?<![a-z])acc(?:urac(?:y|ies))?s?(?![a-z])", re.IGNORECASE)
 _NO_NAME = re.compile(r"(?:^| )(?:after|at|before|by|for|from|in|is|of|than|to|was|with)$")
@@ -124,7 +130,8 @@ def _is_plain(line: str, pair: re.Match[str], starts: set[int], glued: bool) -> 
     spaces = 1 + (is_accuracy(name) or not _is_whole(pair["number"]))
     if not opened or name.count(" ") > spaces or _NO_NAME.search(name):
         return False
-    if not _AFTER.match(line, end) and end + 1 not in starts:
+    unit = _UNIT.match(line, end) if not _is_whole(pair["number"]) else None
+    if not unit and not _AFTER.match(line, end) and end + 1 not in starts:
         return False
     # `loss 1: 0.5` is the first of several losses.
     return not (_is_whole(pair["number"]) and _SECOND.match(line, end))

@@ -32,6 +32,7 @@ from trainguard.observe.loop.watch.losses.constant_predictions import ConstantPr
 from trainguard.observe.loop.watch.losses.constant_targets import ConstantTargets
 from trainguard.observe.loop.watch.losses.cosines import Cosines
 from trainguard.observe.loop.watch.losses.crossed_columns import CrossedColumns
+from trainguard.observe.loop.watch.losses.divided_losses import DividedLosses
 from trainguard.observe.loop.watch.losses.episode_ends import EpisodeEnds
 from trainguard.observe.loop.watch.losses.ignored_classes import IgnoredClasses
 from trainguard.observe.loop.watch.losses.leaf_losses import LeafLosses
@@ -123,6 +124,7 @@ _ALL: tuple[type[Watcher], ...] = (
     Gradients,
     Losses,
     LeafLosses,
+    DividedLosses,
     Clipping,
     Rates,
     UpdateNorms,

@@ -4,6 +4,7 @@ import pytest
 
 from trainguard.core.finding import Rank
 from trainguard.events.loop import Evaluation, Logged
+from trainguard.events.probe import Probe
 
 MEANS = (
     (1.25, 1.5, 1.9, 1.1),
@@ -122,3 +123,40 @@ def test_epochs_of_training_are_averaged_too(ranks, steps) -> None:
         assert ranks("logged_averages_are_true", [*run, *words]) == rank
     grown = said([sum(sums[: n + 1]) / 5 for n in range(4)], "train_loss")
     assert ranks("logged_averages_are_true", [*run, *grown]) == ["broken"]
+
+
+def accumulated(value, *, times: int = 3, divisor: float = 4.0, rounding: float = 5e-5) -> list:
+    """Write what is said of the training after every five steps, and by what losses are divided."""
+    divided = Probe(probe="divided loss", measured=divisor, reference=64.0)
+    return [*said([value(n) for n in range(times)], "train_loss", rounding), divided]
+
+
+def parts(index: int) -> tuple[float, ...]:
+    """Return the four losses of a step, each divided by four."""
+    return tuple((2 - 0.1 * index + 0.3 * place) / 4 for place in range(4))
+
+
+def mean_of(n: int) -> float:
+    """Return the mean of the divided losses of five steps."""
+    return sum(loss for index in range(5 * n, 5 * n + 5) for loss in parts(index)) / 20
+
+
+def test_a_mean_of_divided_losses_is_found(judged, steps) -> None:
+    """It is four times too small, where each loss is divided to be accumulated."""
+    run = steps(15, losses=parts)
+    (finding,) = judged("logged_averages_are_true", [*run, *accumulated(mean_of)])
+    said = "the mean loss that `train` logs is that of losses that were divided"
+    assert (finding.summary, finding.rank) == (said, Rank.BROKEN)
+    assert finding.why == "each is divided by 4 to be accumulated: add up what it was before"
+
+
+def test_means_before_they_are_divided_are_left_alone(ranks, steps) -> None:
+    """As are those of another divisor, said once, or rounded to two digits."""
+    run = steps(15, losses=parts)
+    for told in (
+        accumulated(lambda n: 4 * mean_of(n)),
+        accumulated(mean_of, divisor=3.0),
+        accumulated(mean_of, times=1),
+        accumulated(mean_of, rounding=5e-3),
+    ):
+        assert ranks("logged_averages_are_true", [*run, *told]) == []

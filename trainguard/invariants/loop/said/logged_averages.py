@@ -10,6 +10,7 @@ from trainguard.core.finding import Finding, Rank
 from trainguard.core.names import EVALUATION, TRAINING, words_of
 from trainguard.events.base import Event
 from trainguard.events.loop import Evaluation, Logged, Step
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evaluations.evaluations import select_evaluations
 from trainguard.invariants.loop.evidence import NUMBERS
@@ -19,6 +20,7 @@ from trainguard.invariants.wording import number
 
 _FEW = 3  # averages that agree on a mistake
 _NEAR = 2e-3  # of the value: what float16 and another order of adding up may change
+_AGREE = 2  # means of divided losses: they are a multiple apart, and given to three digits
 _COARSE = 0.02  # of the value: what is rounded more than that says nothing
 _NOTES = ("sum", "last")
 _BESIDE = {"loss", "epoch", "mean", "avg", "average", "running"}
@@ -35,7 +37,9 @@ def logged_averages_are_true(trace: Trace[Event]) -> Iterator[Finding]:
         and none the truth. The mistakes: the sum of means divided by the number of samples, by the
         number of training batches, or by one batch too few or too many; sums over samples divided
         by the number of batches; a sum or a mean that goes on from one to the next; sums divided by
-        the batch size of training. The sum itself and the loss of the last batch are notes.
+        the batch size of training. The sum itself and the loss of the last batch are notes. Where
+        gradients are accumulated, and each loss is divided by the number of passes before: whether
+        what is said twice or more of the training is the mean of what was divided.
     Allows: 2e-3 (limit) of the value and what was rounded off; means over batches or samples, the
         best so far, and, in training, the loss of any step.
     Misses: losses of several terms, what is said once for each batch, evaluations with gradients,
@@ -45,6 +49,7 @@ def logged_averages_are_true(trace: Trace[Event]) -> Iterator[Finding]:
     Source: qinnzou/DeepCrack issue 18; mahmoodlab/PathomicFusion pull request 3.
     """
     near = trace.limit("logged_averages_are_true", _NEAR)
+    yield from _divided(trace, near)
     divisors = _find_divisors(trace)
     told = set()
     for name, pairs in (*_validations(trace), *_epochs(trace)):
@@ -152,6 +157,44 @@ def _epochs(trace: Trace[Event]) -> Iterator[tuple[str, list[_Pair]]]:
                 history.append(_of_steps(own))
                 pairs.append((one, tuple(history)))
         yield name, pairs
+
+
+def _divided(trace: Trace[Event], near: float) -> Iterator[Finding]:
+    """Yield a finding for means of losses that were divided to be accumulated."""
+    parts = {p.measured for p in events(trace, Probe) if p.probe == "divided loss"}
+    course = main_course(trace)
+    steps = course.every if parts and course is not None and course.alone else ()
+    if not steps or middle(len(step.losses) for step in steps) not in parts:
+        return
+    several, batches = parts.pop(), trace.conditions.get("batches")
+    epoch = batches if isinstance(batches, int) else 0
+    said = [one for one in events(trace, Logged) if set(words_of(one.name)) & TRAINING]
+    ordered = sorted(said, key=lambda one: (one.channel, one.name, one.clock))
+    for (_, name), group in groupby(ordered, key=lambda one: (one.channel, one.name)):
+        start, told = -1, []
+        for one in group:
+            own = [step for step in steps if start < step.clock < one.clock]
+            start = one.clock
+            losses = [loss for step in own for loss in step.losses]
+            if len(own) < 2 or any(step.span > 1 for step in own):
+                continue
+            exact = one.rounding <= near * abs(one.value)
+            for those in (losses, losses[-epoch:]):  # not each epoch may be told of
+                mean = sum(those) / max(1, len(those))
+                if exact and abs(one.value - mean) <= near * abs(mean) + one.rounding:
+                    told.append((one, several * mean, len(those)))
+                    break
+        if len(told) >= _AGREE:
+            one, true, count = told[0]
+            yield Finding(
+                f"the mean loss that `{trace.subject}` logs is that of losses that were divided",
+                place_of_log(name, one.channel, one.step),
+                number(one.value) + f" ({len(told)} times)",
+                number(true) + f", the mean of {count} losses before that",
+                why=f"each is divided by {several:g} to be accumulated: add up what it was before",
+                event=one,
+            )
+            return
 
 
 def _of_steps(steps: Sequence[Step]) -> _Losses:
