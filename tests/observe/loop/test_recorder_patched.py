@@ -39,9 +39,9 @@ def test_a_patch_of_the_user_stays(user) -> None:
     owner, name = USERS[user]
     if not hasattr(owner, name):
         pytest.skip("this torch has no such function")
-    original, calls = vars(owner).get(name), []
     where = places()
     torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # torch wraps its step at the first one
+    original, calls = vars(owner).get(name), []
     own = attributes(where)
 
     def patch():

@@ -56,14 +56,15 @@ def logged_metrics_are_true(trace: Trace[Event]) -> Iterator[Finding]:
         none the truth, and both are 1 % apart. The mistakes: the mean of the metrics of single
         batches; an AUC of decisions; outputs and targets exchanged; an RMSE without its root;
         logits held against 0.5. Metrics of retrieval (mean average precision, precision and hits
-        at k) of square tables on the CPU that argsort, sort or topk ranks, whose rows begin with
-        the samples themselves: whether they count these. In one evaluation alone it is a note.
+        at k) of square tables on the CPU that their method argsort, sort or topk ranks, whose rows
+        begin with the samples themselves: whether they count these. In one evaluation alone it is a
+        note.
     Allows: each convention in use: of either class, macro, micro, weighted; over all columns or the
         mean of them; ROC or precision and recall; 2e-4 (limit) of the value and what was rounded,
         up to 0.2 % of it, or 0.8 % in 5 evaluations or more.
-    Misses: other metrics at k; a metric of retrieval that is 1; targets that were scaled back;
-        thresholds of one's own; outputs that are no single tensor; evaluations of more than a
-        million numbers.
+    Misses: other metrics at k; torch.topk(table); a metric of retrieval that is 1; targets that
+        were scaled back; thresholds of one's own; outputs that are no single tensor; evaluations of
+        more than a million numbers.
     Why: an AUC over 16 samples at a time is that of another question; models are chosen by it.
     Source: Lightning-AI/torchmetrics documentation, "avoid averaging over batches".
     """

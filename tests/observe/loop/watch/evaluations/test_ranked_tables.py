@@ -26,7 +26,7 @@ def by_topk(features: torch.Tensor, kind: torch.Tensor, *, own: bool) -> torch.T
 
 def by_distance(features: torch.Tensor, kind: torch.Tensor, *, own: bool) -> torch.Tensor:
     """Return the order of distances."""
-    order = torch.sort(torch.cdist(features, features), dim=1)[1]
+    order = torch.cdist(features, features).sort(dim=1)[1]
     return order if own else order[:, 1:]
 
 

@@ -1,9 +1,9 @@
 """Watches tables of likeness that are ranked: whether what is said counts each sample itself."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import partial
+from functools import wraps
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from trainguard.observe.loop.watch.watcher import Watcher, make_probe, shielded
 from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.local_values import local_values
 from trainguard.observe.tools.owners import named_tensors
-from trainguard.observe.tools.patches import Patches, tell_after
+from trainguard.observe.tools.patches import Patches
 
 _LEAST, _MOST = 32, 2048  # samples of a table: in few of them numbers agree by chance
 _ITSELF = 0.99  # of the rows whose first one is the sample itself: the others may be twins
@@ -43,7 +43,8 @@ class RankedTables(Watcher):
     The Probe event "found itself": a metric of retrieval that counts each sample as found.
 
     measured: what was said last; reference: what it is without the sample itself; step: how often.
-    Tables are square and ranked without gradients; the classes are among the user's variables.
+    Tables are square, and ranked without gradients by a method of theirs; the classes are among the
+    user's variables.
     """
 
     makes = ("Probe:found itself",)
@@ -60,9 +61,9 @@ class RankedTables(Watcher):
         """Listen to what ranks the rows of tables, and to what is said."""
         self._said = self.recorder.watcher(LoggedValues)
         self._said.at_said.append(self._compare)
-        for owner in (torch, torch.Tensor):
-            for name in ("argsort", "sort", "topk"):
-                patches.replace(owner, name, tell_after(partial(self._see, name)))
+        # Functions of the module torch itself are left alone: scripts may be compiled from them.
+        for name in ("argsort", "sort", "topk"):
+            patches.replace(torch.Tensor, name, self._ranking)
 
     def finish(self) -> Iterable[Event]:
         """Return the metrics that count each sample itself, once for each name."""
@@ -71,17 +72,31 @@ class RankedTables(Watcher):
             label = f"{name}\n{metric}"
             yield make_probe("found itself", said, truth, step=times, label=label, source=source)
 
+    def _ranking(self, rank: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a method that ranks, and tells of it where nothing learns."""
+        compiling = torch.compiler.is_compiling
+
+        @wraps(rank)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            """Do what the original does."""
+            ranked = rank(*args, **kwargs)
+            if not compiling() and self.recorder.patches.active and not torch.is_grad_enabled():
+                self._see(args[0] if args else None, ranked)
+            return ranked
+
+        return wrapper
+
     @shielded
-    def _see(self, kind: str, ranked: Any, table: Any, *_: Any, **__: Any) -> None:
+    def _see(self, table: Any, ranked: Any) -> None:
         """Take down what a table comes to whose rows begin with the samples themselves."""
-        if not isinstance(table, torch.Tensor) or torch.is_grad_enabled() or table.dim() != 2:
+        if type(table) is not torch.Tensor or table.dim() != 2:
             return
         square = table.shape[0] == table.shape[1] and _LEAST <= len(table) <= _MOST
         if not square or not table.is_cpu or self._tables >= _TABLES:
             return
-        if not self.recorder.patches.active or not self.recorder.thread.hears():
+        if not self.recorder.thread.hears():
             return
-        order = local_values(ranked if kind == "argsort" else ranked[1])
+        order = local_values(ranked if isinstance(ranked, torch.Tensor) else ranked[1])
         own = torch.arange(len(table))
         if order is None or order.dim() != 2 or len(order) != len(table) or order.shape[1] < 2:
             return
