@@ -201,6 +201,14 @@ def _times_mean(node: Node, place: int) -> float | None:
     return by if isinstance(by, float) else None
 
 
+def factor_of(node: Node) -> float:
+    """Return the number that a product or quotient multiplies by; 0 where there is no such one."""
+    live = [place for place, (before, _) in enumerate(node.next_functions) if before]
+    scales = kind_of(node) in ("MulBackward", "DivBackward") and len(live) == 1
+    by = _constant(node, live[0]) if scales else None
+    return by if isinstance(by, float) else 0.0
+
+
 def _constant(node: Node, place: int) -> Any:
     """Return what an operation multiplies its input at a place by; None where it does more."""
     kind = kind_of(node)

@@ -9,10 +9,10 @@ import torch
 from trainguard.events.base import Event
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe
-from trainguard.observe.tools.local_values import local_values
 
 _PASSES = 64  # that are looked at: what is so in them is so in all
 _LARGEST = 65536  # that a loss is divided by
+_DIGITS = 6  # of it: 1 / (1 / 49) is not quite 49
 
 
 class DividedLosses(Watcher):
@@ -29,9 +29,9 @@ class DividedLosses(Watcher):
         """See what the last operation of a loss is."""
         if self._passes < _PASSES and loss.grad_fn is not None:
             self._passes += 1
-            divisor = _divisor_of(loss.grad_fn)
-            if 1 < divisor < _LARGEST:
-                self._divisors[divisor] += 1
+            factor = autograd_graph.factor_of(loss.grad_fn)
+            if 1 / _LARGEST < factor < 1:
+                self._divisors[round(1 / factor, _DIGITS)] += 1
 
     def finish(self) -> Iterable[Event]:
         """Return the one divisor of all losses."""
@@ -39,16 +39,3 @@ class DividedLosses(Watcher):
         for divisor, times in self._divisors.items():
             if times == self._passes:
                 yield make_probe("divided loss", divisor, times)
-
-
-def _divisor_of(node: Any) -> float:
-    """Return the number that an operation divides by, or multiplies by its inverse; 0 for none."""
-    kind = autograd_graph.kind_of(node)
-    if kind not in ("DivBackward", "MulBackward"):
-        return 0.0
-    kept = autograd_graph.saved(node, "other")
-    if not isinstance(kept, torch.Tensor) or kept.numel() != 1 or kept.requires_grad:
-        return 0.0
-    number = local_values(kept) if kept.is_cpu else None
-    value = float(number) if number is not None and not kept.is_complex() else 0.0
-    return value if kind == "DivBackward" or not value else 1 / value
