@@ -95,7 +95,8 @@ class Probe(Event):
         "alike starts" (generators made from one seed, and episodes that begin with one state; step:
         the other seeds of that line), "seeded stream" (passes that begin alike, all of them),
         "found itself" (a metric of retrieval with and without each sample itself; step: how often
-        it was said), "divided loss" (what all losses are divided by, before so many passes
+        it was said), "interleaved" (passes with pictures whose channels are read in another order
+        than they are stored), "divided loss" (what all losses are divided by, before so many passes
         backward), "taught meter" (counts of a mean that is said of an evaluation, and those in it).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.

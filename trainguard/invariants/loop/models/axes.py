@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
-from trainguard.core.measure import portion
+from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import has_probe
+from trainguard.invariants.loop.evidence import either, has_probe
 from trainguard.invariants.loop.wording import events, percent
 
 _LEAST = 2  # steps: the first may be odd
@@ -16,7 +16,13 @@ _LEAST_CROSSED = 4  # steps: a network needs a few to find out which column is w
 _MADE = {"-": "what a layer has made", "input": "the input of a layer"}
 
 
-@invariant("loop", evidence=has_probe("reshaped", "no view was seen in the graph of a loss"))
+@invariant(
+    "loop",
+    evidence=either(
+        has_probe("reshaped", "no view was seen in the graph of a loss"),
+        has_probe("interleaved", "no pictures were seen"),
+    ),
+)
 def reshapes_exchange_no_axes(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A reshape is not taken for an exchange of axes.
@@ -26,12 +32,14 @@ def reshapes_exchange_no_axes(trace: Trace[Event]) -> Iterator[Finding]:
         give (N, T, D) the shape (N, D, T), (N, heads, T, D / heads) or (N, D, H, W), and those that
         give (N, heads, T, K) the shape (N, T, heads * K). Of inputs, those that a layer is given
         as (N, D, T) and that are (N, T, D), or as (N, C, H, W) and are (N, H, W, C).
-        Parts of channels that later layers learn from, as capsules do, are a note.
+        Parts of channels that later layers learn from, as capsules do, are a note. Pictures of 3 to
+        8 channels, (N, C, H, W), in the first passes: whether neighbours are alike where the same
+        numbers are read as (N, H, W, C), in both directions, and by less than half as they are.
     Allows: axes that are split, merged or left as they are; what was joined, padded or cut before,
         as for relative positions; what is reduced over the last axis.
     Misses: sizes that are equal; (N, D, T) where one size divides the other, unless a convolution
-        comes next; pictures that are copied after their view; torch 2.4, which does not tell what
-        a view made.
+        comes next; pictures without likeness of neighbours, or of less than 20,000 numbers in a
+        pass; torch 2.4, which does not tell what a view made.
     Why: view() and reshape() go by the order in memory. The shape is right, and each row holds
         neighbouring places of one channel instead of the channels of one place.
     Source: torch.Tensor.view and torch.Tensor.permute; lufficc/SSD, where box heads are permuted
@@ -52,6 +60,17 @@ def reshapes_exchange_no_axes(trace: Trace[Event]) -> Iterator[Finding]:
                 " transpose() first, then reshape",
                 rank=ranks[probe.probe],
                 event=probe,
+            )
+        elif probe.probe == "interleaved" and probe.measured == probe.reference > _LEAST:
+            yield Finding(
+                f"the pictures of `{trace.subject}` have the shape of channels first, and are not",
+                f"inputs of {probe.label}",
+                "neighbours are alike as (N,H,W,C), and not as given, in "
+                + integer(probe.measured, "passes"),
+                "neighbours that are alike as the pictures are given",
+                why="reshape() leaves numbers in the order of memory: permute(0, 3, 1, 2) instead",
+                event=probe,
+                source=probe.source,
             )
 
 

@@ -143,11 +143,13 @@ def samples_do_not_mix(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: in evaluation mode, the outputs of the other samples when one of them is edited; in a
         step that a forked child made again, what loss functions of torch are given for them. A note
         along the second axis, where a layer takes time along the first: these may be a scene; and
-        where no loader drew the rows, which come in no order, each with one target, and all change.
+        where no loader drew the rows, nor indices in no order from a variable of the script, but
+        the rows themselves come in no order, each with one target, and all change.
     Allows: changes within rounding; of a step, what changes less than 90 % of the other samples,
         unless it goes on from each sample to the next, and fades.
     Misses: mixing inside of a loss; steps with batch statistics, tables of all pairs, several
-        optimizers, or rows that no loader of torch draws at random and that are no tables.
+        optimizers, or rows that neither a loader of torch nor the script draws at random and that
+        are no tables.
     Why: a softmax or a mean over the batch dimension makes predictions depend on the company.
     Source: DeepReinforcementLearningInAction issue 32; perone/euclidesdb issue 2 (softmax, dim=0).
     """

@@ -176,6 +176,34 @@ def test_only_where_rows_are_samples(options) -> None:
     assert probes(net(MIXED, "mean"), **options) == []
 
 
+def drawn_by_hand(name: str, *, ordered: bool = False, flat: bool = False) -> list[Probe]:
+    """Train on rows of a table that is a variable here, at indices; return what was found."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3) if flat else net(MIXED | SOUND, name)()
+    table = torch.randn(64, 6) if flat else torch.randn(64, 5, 6)
+    kinds = torch.randint(0, 3, (64,))
+    if flat:
+        model.register_forward_hook(lambda _, __, output: output - output.mean(0))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with Recorder("x") as recorder:
+        for _ in range(3):
+            for rows in (torch.arange(64) if ordered else torch.randperm(64)).split(16):
+                loss = F.cross_entropy(model(table[rows]), kinds[rows])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+    events = recorder.trace
+    return [e for e in events if isinstance(e, Probe) and e.probe == "mix"]
+
+
+def test_rows_that_are_drawn_by_hand_are_samples() -> None:
+    """Where indices in no order take them from a table, and a row is more than a point."""
+    assert drawn_by_hand("mean")
+    assert drawn_by_hand("plain") == []
+    assert drawn_by_hand("mean", ordered=True) == []
+    assert drawn_by_hand("mean", flat=True) == []
+
+
 def test_batches_of_the_users_own_are_left_alone() -> None:
     """A sampler may put together what belongs together."""
 

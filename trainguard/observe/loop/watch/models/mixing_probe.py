@@ -14,9 +14,11 @@ from trainguard.observe.loop.watch.models.probe import ModuleProbe, Seen, steady
 from trainguard.observe.loop.watch.samples.row_order import tells_an_order
 from trainguard.observe.loop.watch.watcher import shielded
 from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.owners import named_tensors
 from trainguard.observe.tools.patches import Patches, tell_after
 
 _LEAST_ROWS = 4
+_TABLES = 4  # of the user's variables, each with the indices
 _PERVASIVE = 0.9  # of the samples; experts that are full drop a few
 PLAIN = (bool, int, float, str, type(None))
 _RANDOM = (data.RandomSampler, data.SubsetRandomSampler, data.WeightedRandomSampler)
@@ -29,9 +31,10 @@ class MixingProbe(ModuleProbe):
     The Probe event "mix": every other sample is exchanged for one of the rest, which must not care.
 
     Only where rows are samples for sure: the batch comes from a loader that shuffles single samples
-    and puts them together itself. Or, as "mix along time", where a layer that takes time along the
-    first axis is given one like the input. A batch norm without running statistics mixes on
-    purpose; a table of all pairs of samples, as contrastive models return, is no output of one.
+    and puts them together itself, or is a table of the user's at indices in no order. Or, as "mix
+    along time", where a layer that takes time along the first axis is given one like the input. A
+    batch norm without running statistics mixes on purpose; a table of all pairs of samples, as
+    contrastive models return, is no output of one.
     """
 
     makes = ("Probe:mix", "Probe:mix along time")
@@ -64,7 +67,7 @@ class MixingProbe(ModuleProbe):
         plain = all(isinstance(entry, (torch.Tensor, *PLAIN)) for entry in call.inputs)
         if not plain or not tensors or not all(tensor.dim() for tensor in tensors):
             return False
-        loaded = any(_same(tensors[0], each) for each in batch)
+        loaded = any(_same(tensors[0], each) for each in batch) or _are_drawn(tensors)
         if not loaded and not (counts_time_first(call.module) and _is_sequence(tensors)):
             return False
         self._axis = 0 if loaded else 1
@@ -124,6 +127,36 @@ def _same(given: torch.Tensor, loaded: torch.Tensor) -> bool:
         return False
     rows, own = given.detach().reshape(len(given), -1), loaded.reshape(len(loaded), -1)
     return rows.shape == own.shape and torch.equal(rows.cpu(), own.cpu().to(rows.dtype))
+
+
+def _are_drawn(tensors: list[torch.Tensor]) -> bool:
+    """Say whether an input is a table among the user's variables at indices in no order."""
+    given, count = tensors[0].detach(), len(tensors[0])
+    # A row of a few numbers may be a point or a node, of which many are drawn of one sample.
+    alone = given.dim() > 2 or (given.dim() == 2 and not given.is_floating_point())
+    pairs = any(_is_of_pairs(tensor, count) for tensor in tensors)
+    if not alone or not given.is_cpu or count < _LEAST_ROWS or pairs:
+        return False
+    held = [tensor.detach() for _, _, tensor in named_tensors() if tensor.is_cpu]
+    orders = [t for t in held if t.dtype is torch.int64 and t.shape == (count,)]
+    tables = [t for t in held if t.shape[1:] == given.shape[1:] and len(t) > count]
+    return any(
+        torch.equal(table[order], given)
+        for order in orders[:_TABLES]
+        for table in tables[:_TABLES]
+        if _has_no_order(order) and order.min() >= 0 and order.max() < len(table)
+    )
+
+
+def _is_of_pairs(tensor: torch.Tensor, count: int) -> bool:
+    """Say whether an input has an entry for each pair of rows, as what joins nodes of a graph."""
+    return tensor.layout != torch.strided or tensor.shape[:2] == (count, count)
+
+
+def _has_no_order(indices: torch.Tensor) -> bool:
+    """Say whether indices are different, and neither rise nor fall."""
+    steps = indices.sort().values.diff(), indices.diff()
+    return bool((steps[0] > 0).all() and (steps[1] > 0).any() and (steps[1] < 0).any())
 
 
 def _edit(entry: Any, axis: int) -> Any:
