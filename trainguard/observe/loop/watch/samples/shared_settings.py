@@ -111,13 +111,13 @@ class SharedSettings(Watcher):
     @shielded
     def _see_copied(self, made: Any, data: Any, *_: Any, **__: Any) -> None:
         """Remember a shallow copy of a data set, and the settings in what it shares with it."""
-        known = isinstance(data, Dataset) and self.recorder.patches.active
+        known = issubclass(type(data), Dataset) and self.recorder.patches.active
         if known and made is not data and len(self._copied) < _MOST:
             place = caller()
             there = {
                 (name, entry): value
-                for name, own in vars(data).items()
-                if own is vars(made).get(name)
+                for name, own in _attributes(data).items()
+                if own is _attributes(made).get(name)
                 for entry, value in _entries(own)
             }
             if there:
@@ -130,7 +130,7 @@ class SharedSettings(Watcher):
         while own is not None and len(inside) < _DEEP:
             inside.append(id(own))
             self._around.setdefault(id(own), set()).add(id(part))
-            own = getattr(own, "dataset", None)
+            own = _attributes(own).get("dataset")
         for one in self._copied[:]:
             data, made = one.data(), one.copy()
             if data is None or made is None or not {id(data), id(made)} & set(inside):
@@ -138,8 +138,8 @@ class SharedSettings(Watcher):
             self._copied.remove(one)
             self.looked.add("copied setting")
             for (name, entry), was in one.there.items():
-                shared = vars(data).get(name)
-                same = shared is vars(made).get(name)
+                shared = _attributes(data).get(name)
+                same = shared is _attributes(made).get(name)
                 now = dict(_entries(shared)).get(entry) if same else was
                 if type(now) in _PLAIN and now != was:
                     label = f"{type(data).__name__}.{name}\n{entry}\n{was!r}\n{now!r}"
@@ -229,6 +229,11 @@ def _settings_of(part: Any) -> dict[str, Any]:
     """Return what is set of the data set of a part, of what is no data."""
     own = getattr(part.dataset, "__dict__", {})
     return {n: value for n, value in own.items() if isinstance(value, _SETTINGS) or callable(value)}
+
+
+def _attributes(own: Any) -> dict[str, Any]:
+    """Return what an object has by itself, and computes nothing for."""
+    return getattr(own, "__dict__", {})
 
 
 def _entries(own: Any) -> Iterator[tuple[str, Any]]:
