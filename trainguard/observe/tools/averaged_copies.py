@@ -104,6 +104,10 @@ class AveragedCopy:
         """Say whether the copy has the same memory as its module."""
         return all(start_of(a) == start_of(b) for a, b in self.pairs())
 
+    def has_the_very_same(self) -> bool:
+        """Say whether it holds the module's parameters themselves, not other tensors of theirs."""
+        return any(a is b for a, b in self.entries())
+
 
 def likenesses(copies: Sequence[AveragedCopy]) -> list[float]:
     """

@@ -116,8 +116,12 @@ def _shadows(
     shared: list[AveragedCopy] = []
     for table in tables:
         made = _match_list(table, trained) if type(table) is list else _match_dict(table, trained)
-        if made is not None and made.pairs() and id(table) not in followed:
-            (shared if made.is_shared() else candidates).append(made)
+        if made is None or not made.pairs() or id(table) in followed:
+            continue
+        if not made.is_shared():
+            candidates.append(made)
+        elif not made.has_the_very_same():  # an optimizer has a list of these
+            shared.append(made)
     for made, likeness in zip(candidates, likenesses(candidates), strict=True):
         place = _place(made)
         if likeness >= ALIKE and place not in places:
