@@ -27,7 +27,9 @@ class DividedLosses(Watcher):
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """See what the last operation of a loss is."""
-        if self._passes < _PASSES and loss.grad_fn is not None:
+        if self._passes >= _PASSES:
+            self.recorder.dismiss(self)
+        elif loss.grad_fn is not None:
             self._passes += 1
             factor = autograd_graph.factor_of(loss.grad_fn)
             if 1 / _LARGEST < factor < 1:

@@ -13,6 +13,7 @@ from trainguard.observe.tools.local_values import has_rows
 from trainguard.observe.tools.user_line import caller
 
 _LOOKS = 6  # passes that are looked at: what is so in all of them is so of the data
+_WAITS = 32  # passes that learn, after which no more pictures are waited for
 _FEWEST, _CHANNELS = 3, 8  # of colours: two may be a board, or sides that alternate
 _LEAST = 8  # places along each side
 _PICTURES = 64  # of a pass
@@ -35,7 +36,7 @@ class PictureLayouts(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._looks = self._found = 0
+        self._passes = self._looks = self._found = 0
         self._label = self._source = ""
 
     def forward(
@@ -43,9 +44,12 @@ class PictureLayouts(Watcher):
     ) -> None:
         """Look at what the first passes that learn are given."""
         given = self.recorder.given[0] if self.recorder.given else None
-        if self._looks >= _LOOKS or not forward.gradients or given is None:
+        if not forward.gradients or given is None:
             return
-        if _may_be_pictures(given):
+        self._passes += 1
+        if self._looks >= _LOOKS or self._passes > _WAITS:
+            self.recorder.dismiss(self)
+        elif _may_be_pictures(given):
             self._looks += 1
             if _is_interleaved(given.detach()[:_PICTURES]):
                 self._found += 1

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -11,6 +12,7 @@ from trainguard.events.base import Event
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe
 from trainguard.observe.loop.window import Forward
+from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.local_values import has_rows
 from trainguard.observe.tools.user_line import caller
 
@@ -31,7 +33,7 @@ class _TrainedRows:
     """The rows that a module learned from: sums by place, and what rows are known again by."""
 
     sums: torch.Tensor
-    keys: set[tuple[float, ...]] = field(default_factory=set)
+    keys: set[bytes] = field(default_factory=set)
     rows: int = 0
     batches: int = 0
 
@@ -56,7 +58,7 @@ class _ShownRows:
     least: torch.Tensor
     most: torch.Tensor
     edges: torch.Tensor
-    keys: set[tuple[float, ...]] = field(default_factory=set)
+    keys: set[bytes] = field(default_factory=set)
     rows: int = 0
     batches: int = 0
     single: bool = True
@@ -186,11 +188,13 @@ def _groups(*sums: torch.Tensor) -> Iterator[tuple[str, tuple[torch.Tensor, ...]
         yield "number", tuple(each.mean().reshape(1) for each in sums)
 
 
-def _keys(given: torch.Tensor) -> Iterator[tuple[float, ...]]:
-    """Yield what rows are known again by: some of their numbers."""
-    rows = given.flatten(1)
+def _keys(given: torch.Tensor) -> list[bytes]:
+    """Return what rows are known again by: some of their numbers."""
+    rows = given.detach().flatten(1)
     places = [rows.shape[1] * share // 4 for share in range(4)]
-    yield from map(tuple, rows[:, places].tolist())
+    chosen = np.ascontiguousarray(array_of(rows[:, places]))
+    keys: list[bytes] = chosen.view(f"V{4 * chosen.itemsize}").ravel().tolist()
+    return keys
 
 
 def _is_scaled(given: torch.Tensor) -> bool:
