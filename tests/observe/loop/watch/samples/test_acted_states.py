@@ -1,5 +1,6 @@
 """What is seen of episodes: whether all of them begin by one seed."""
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -86,3 +87,11 @@ def test_episodes_by_one_seed_are_found() -> None:
 def test_episodes_of_their_own_are_left_alone(how: dict[str, Any]) -> None:
     """Environments may begin in one state, and tests by one seed."""
     assert found(**how) == []
+
+
+def test_what_makes_generators_can_be_pickled() -> None:
+    """As where a process that is spawned is told to make one."""
+    with Recorder("x"):
+        written = pickle.dumps(np.random.default_rng)
+        assert pickle.loads(written)(3).integers(9) == np.random.default_rng(3).integers(9)
+    assert pickle.loads(written) is np.random.default_rng

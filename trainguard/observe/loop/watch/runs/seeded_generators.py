@@ -41,6 +41,7 @@ class SeededGenerators(Watcher):
                 self._count(seed, sys._getframe(1))  # noqa: SLF001 the way that is cheap
             return make(*args, **kwargs)
 
+        wrapper.__module__ = np.random.__name__  # where it is found when somebody pickles it
         return wrapper
 
     def _count(self, seed: int, frame: Any) -> None:
