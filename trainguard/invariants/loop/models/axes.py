@@ -20,7 +20,7 @@ _MADE = {"-": "what a layer has made", "input": "the input of a layer"}
     "loop",
     evidence=either(
         has_probe("reshaped", "no view was seen in the graph of a loss"),
-        has_probe("interleaved", "no pictures were seen"),
+        has_probe("interleaved", "-"),
     ),
 )
 def reshapes_exchange_no_axes(trace: Trace[Event]) -> Iterator[Finding]:

@@ -13,8 +13,6 @@ from trainguard.invariants.loop.wording import and_more, events, percent
 
 _REPLACED = 0.05  # of a parameter; a projection after the last step before saving moves it less
 
-_RESUMED = "no schedule went on from a file"
-
 
 @invariant("loop", evidence=has_probe("matched", "no state was loaded"))
 def loaded_state_matches(trace: Trace[Event]) -> Iterator[Finding]:
@@ -269,7 +267,10 @@ def batch_statistics_have_samples(trace: Trace[Event]) -> Iterator[Finding]:
 
 
 @invariant(
-    "loop", evidence=either(has_probe("resumed", _RESUMED), has_probe("resumed place", _RESUMED))
+    "loop",
+    evidence=either(
+        has_probe("resumed", "no schedule went on from a file"), has_probe("resumed place", "-")
+    ),
 )
 def schedule_is_resumed(trace: Trace[Event]) -> Iterator[Finding]:
     """

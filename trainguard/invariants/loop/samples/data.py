@@ -15,8 +15,6 @@ from trainguard.invariants.wording import number
 
 _LEAST = 3  # steps: the first ones may be odd
 
-_UNSHARED = "no part of a split was served"
-
 
 @invariant("loop", evidence=SERVED)
 def batches_differ(trace: Trace[Event]) -> Iterator[Finding]:
@@ -289,7 +287,10 @@ def stored_samples_stay(trace: Trace[Event]) -> Iterator[Finding]:
 
 @invariant(
     "loop",
-    evidence=either(has_probe("shared setting", _UNSHARED), has_probe("copied setting", _UNSHARED)),
+    evidence=either(
+        has_probe("shared setting", "no part of a split was served"),
+        has_probe("copied setting", "-"),
+    ),
 )
 def parts_keep_their_settings(trace: Trace[Event]) -> Iterator[Finding]:
     """

@@ -54,6 +54,7 @@ class RankedTables(Watcher):
         super().__init__(recorder)
         self._waiting: list[tuple[int, list[_Value], set[str]]] = []  # and the names that were said
         self._tables = 0
+        self._step = -1  # that the latest table came after
         self._told: Counter[tuple[str, str]] = Counter()
         self._latest: dict[tuple[str, str], tuple[float, float, str]] = {}
 
@@ -94,21 +95,22 @@ class RankedTables(Watcher):
         square = table.shape[0] == table.shape[1] and _LEAST <= len(table) <= _MOST
         if not square or not table.is_cpu or self._tables >= _TABLES:
             return
-        if not self.recorder.thread.hears():
-            return
         order = local_values(ranked if isinstance(ranked, torch.Tensor) else ranked[1])
-        own = torch.arange(len(table))
         if order is None or order.dim() != 2 or len(order) != len(table) or order.shape[1] < 2:
             return
         self.looked.add("found itself")
-        if float((order[:, 0] == own).float().mean()) >= _ITSELF:
+        if float((order[:, 0] == torch.arange(len(table))).float().mean()) >= _ITSELF:
             self._tables += 1
             values = [v for ranks in _ranks(array_of(order)) for v in _metrics(ranks)]
-            self._waiting = [*self._waiting[-_KEPT:], (self.recorder.tick(), values, set())]
+            own = self._waiting if self._step == self.recorder.steps else []
+            self._waiting = [*own[-_KEPT:], (self.recorder.tick(), values, set())]
+            self._step = self.recorder.steps
 
     @shielded
     def _compare(self) -> None:
-        """Compare what is said with what the latest tables come to."""
+        """Compare what is said before the next step with what the latest tables come to."""
+        if self._waiting and self._step != self.recorder.steps:
+            self._waiting = []
         for clock, values, names in self._waiting:
             for said, rounding, source, name in self._said.said_after(clock):
                 if name not in names and _COARSE * abs(said) >= rounding:

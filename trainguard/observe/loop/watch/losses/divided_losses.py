@@ -37,7 +37,6 @@ class DividedLosses(Watcher):
 
     def finish(self) -> Iterable[Event]:
         """Return the one divisor of all losses."""
-        self.looked |= {"divided loss"} if self._passes else set()
         for divisor, times in self._divisors.items():
             if times == self._passes:
                 yield make_probe("divided loss", divisor, times)

@@ -83,7 +83,8 @@ def _is_interleaved(given: torch.Tensor) -> bool:
 
 def _alike_neighbours(pictures: torch.Tensor) -> tuple[float, float]:
     """Return how neighbours in a column, and in a row, correlate."""
-    rest = pictures.double() - pictures.double().mean(dim=(0, 2, 3), keepdim=True)
+    numbers = pictures.double()
+    rest = numbers - numbers.mean(dim=(0, 2, 3), keepdim=True)
     square = float(rest.square().mean())
     if not square > 0:
         return 0.0, 0.0

@@ -69,7 +69,8 @@ class LoggedValues(Watcher):
 
     says_accuracy: whether a number was ever said under a name that may mean an accuracy.
     says_evaluation: whether one was under a name that is about an evaluation.
-    at_said: what is called once numbers of a line, or of a call of a logger, were taken down.
+    at_said: what is called once the training's numbers of a line, or of a call of a logger, were
+        taken down.
     """
 
     makes = ("Logged",)
@@ -162,8 +163,7 @@ class LoggedValues(Watcher):
             if column is not None and column.wants(step):
                 source = source or caller(2)
                 self._keep(column, (step, clock, number.value, number.rounding, source))
-        for tell in self.at_said if source else ():
-            tell()
+        self._tell(source)
 
     @shielded
     def _on_log(self, channel: str, given: list[Any]) -> None:
@@ -179,10 +179,14 @@ class LoggedValues(Watcher):
                 self._far.append((column, (step, clock, nan, rounding, source), value))
             else:
                 self._keep(column, (step, clock, value, rounding, source))
-        for tell in self.at_said if source else ():
-            tell()
+        self._tell(source)
         if len(self._far) >= _FETCHED:
             self._fetch()
+
+    def _tell(self, source: str) -> None:
+        """Tell that numbers were taken down, unless a thread beside the training says them."""
+        for tell in self.at_said if source and not self.recorder.thread.is_elsewhere() else ():
+            tell()
 
     def _column(self, channel: str, name: str) -> _LoggedColumn | None:
         """Return the numbers of one name, or None where there are too many names already."""
