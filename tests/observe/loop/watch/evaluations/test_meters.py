@@ -74,14 +74,17 @@ def test_what_is_said(make, capsys) -> None:
 
 @pytest.mark.parametrize("make", [Sums, Lists])
 @pytest.mark.parametrize("between", [False, True], ids=["once", "between too"])
-def test_what_goes_on_from_training(make, between: bool, capsys) -> None:
+@pytest.mark.parametrize("kept", [False, True], ids=["made anew", "one object"])
+def test_what_goes_on_from_training(make, between: bool, kept: bool, capsys) -> None:
     """A meter that training has added to, and that is reset when training begins again."""
     torch.manual_seed(0)
     with Recorder("x") as recorder:
         net = nn.Linear(3, 1)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        meter = make()
         for epoch in range(5):
-            meter = make()
+            meter = meter if kept else make()
+            meter.__init__()
             for _ in range(2):
                 losses = net(torch.randn(8, 3))[:, 0].square()
                 losses.mean().backward()

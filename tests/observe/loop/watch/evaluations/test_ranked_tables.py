@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.loop.watch.evaluations.ranked_tables import _find, _Value
 
 
 def by_argsort(features: torch.Tensor, kind: torch.Tensor, *, own: bool) -> torch.Tensor:
@@ -86,3 +87,11 @@ def test_a_metric_that_counts_the_sample_itself_is_found(metric: Any, rank: Any)
 def test_a_metric_of_the_others_is_left_alone(metric: Any, rank: Any) -> None:
     """The first rank is cut off, or never there."""
     assert found(metric, rank, False) == []
+
+
+def test_what_may_be_right_is_not_found() -> None:
+    """A number that is one metric with the samples themselves, and another one without them."""
+    values = [_Value("precision at 5", 0.6, 0.5), _Value("hits at 3", 0.7, 0.6)]
+    assert _find(values, 0.6, 1e-4) is None
+    assert _find(values[:1], 0.6, 1e-4) == ("precision at 5", 0.5)
+    assert _find(values[:1], 60.0, 1e-2) == ("precision at 5", 50.0)

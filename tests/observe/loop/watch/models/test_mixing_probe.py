@@ -176,14 +176,21 @@ def test_only_where_rows_are_samples(options) -> None:
     assert probes(net(MIXED, "mean"), **options) == []
 
 
+class Centred(nn.Linear):
+    """A layer whose outputs are told without what all rows have in common."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the outputs."""
+        made = super().forward(inputs)
+        return made - made.mean(0)
+
+
 def drawn_by_hand(name: str, *, ordered: bool = False, flat: bool = False) -> list[Probe]:
     """Train on rows of a table that is a variable here, at indices; return what was found."""
     torch.manual_seed(0)
-    model = nn.Linear(6, 3) if flat else net(MIXED | SOUND, name)()
+    model = Centred(6, 3) if flat else net(MIXED | SOUND, name)()
     table = torch.randn(64, 6) if flat else torch.randn(64, 5, 6)
     kinds = torch.randint(0, 3, (64,))
-    if flat:
-        model.register_forward_hook(lambda _, __, output: output - output.mean(0))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with Recorder("x") as recorder:
         for _ in range(3):

@@ -13,6 +13,7 @@ class Average:
     def __init__(self, module: nn.Module, *, cloned: bool) -> None:
         own = module.state_dict()
         self.references = dict(module.named_parameters())
+        self.source = module.state_dict()
         self.shadow = {name: p.clone() if cloned else p.detach() for name, p in own.items()}
 
     @torch.no_grad()

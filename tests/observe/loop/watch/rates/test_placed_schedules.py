@@ -60,9 +60,17 @@ def test_a_place_in_epochs_is_found() -> None:
         {"place": 60},
         {"place": 5, "every": EPOCH},
         {"place": 59, "longer": 3},
+        {"place": 5, "every": EPOCH, "longer": 3},
         {"place": 5, "kind": torch.optim.SGD},
     ],
-    ids=["same", "one further", "by the epoch", "another plan", "steps unknown"],
+    ids=[
+        "same",
+        "one further",
+        "by the epoch",
+        "another plan",
+        "another in epochs",
+        "steps unknown",
+    ],
 )
 def test_places_that_fit_or_say_nothing(how: dict[str, Any]) -> None:
     """A schedule that is told what it counts by, in steps or epochs, may have another plan."""

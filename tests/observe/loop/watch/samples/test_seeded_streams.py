@@ -52,6 +52,7 @@ def found(how: str, epochs: int = 4, *, learns: bool = True) -> list[Probe]:
                     optimizer.zero_grad()
                     loss.backward()
                     optimizer.step()
+    assert not recorder.trace.conditions.get("faults")
     return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "seeded stream"]
 
 
