@@ -4,7 +4,9 @@ import re
 from functools import cache
 from typing import Final
 
-EVALUATION: Final = frozenset({"val", "valid", "validation", "eval", "evaluation", "test", "dev"})
+EVALUATION: Final = frozenset(
+    {"val", "valid", "validation", "eval", "evaluation", "test", "dev", "holdout"}
+)
 TRAINING: Final = frozenset({"train", "training"})
 
 _METRICS: Final = {
@@ -20,15 +22,18 @@ _METRICS: Final = {
 _BESIDE: Final = {"score", "mean", "avg", "average", "epoch", "step", "macro", "micro", "weighted"}
 
 
+_HELD_OUT: Final = re.compile(r"h(?:e|o)ld[-_ ]?out")  # however it is written
+
+
 def words_of(name: str) -> list[str]:
     """Return the words that a name of a logged number is made of, without its digits."""
-    return [word for word in re.split(r"[^a-z]+", name.lower()) if word]
+    return [word for word in re.split(r"[^a-z]+", _HELD_OUT.sub("holdout", name.lower())) if word]
 
 
 @cache
 def metric_of(name: str) -> str:
     """Return the metric that a name means, if it is one that is no mean over samples; else ""."""
-    words = set(filter(None, re.split(r"[^a-z0-9]+", name.lower())))
+    words = set(filter(None, re.split(r"[^a-z0-9]+", _HELD_OUT.sub("holdout", name.lower()))))
     found = [metric for metric, names in _METRICS.items() if words & names]
     beside = EVALUATION | TRAINING | _BESIDE
     return found[0] if len(found) == 1 and words <= beside | _METRICS[found[0]] else ""

@@ -129,7 +129,7 @@ def test_a_mean_over_several_values_is_no_multiple() -> None:
     leaf = torch.ones(3, requires_grad=True)
     for count, found in ((3, False), (1, True)):
         values = leaf[:count].exp()
-        autograd_graph.mark(values, "values")
+        autograd_graph.mark(values.grad_fn, "values")
         assert (autograd_graph.multiple(values.sum()) is not None) == found
         assert (autograd_graph.multiple(values.mean() / 2) == ("values", 0.5)) == found
 
@@ -150,7 +150,7 @@ def test_a_mean_over_several_values_is_no_multiple() -> None:
 def test_a_mean_by_hand_is_known(reduce, found: bool) -> None:
     """What is a plain mean of the numbers that a loss function returned is one, however made."""
     values = torch.ones(2, 3, requires_grad=True).exp()
-    autograd_graph.mark(values, "values")
+    autograd_graph.mark(values.grad_fn, "values")
     assert (autograd_graph.mean_of_several(reduce(values)) == "values") == found
 
 

@@ -12,7 +12,18 @@ from trainguard.events.base import Event
 from trainguard.events.fit import Metrics
 from trainguard.observe.loop.metric_values import Batch, perplexities, values_of
 from trainguard.observe.loop.watch.evaluations.evaluation_skill import EvaluationSkill
-from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, LOGITS, LossCalls
+from trainguard.observe.loop.watch.evaluations.near_targets import (
+    NearTargets,
+    Pair,
+    fit_classes,
+    fit_numbers,
+)
+from trainguard.observe.loop.watch.losses.loss_calls import (
+    CROSS_ENTROPIES,
+    IGNORED,
+    LOGITS,
+    LossCalls,
+)
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.said.logged import LoggedValues
 from trainguard.observe.loop.watch.samples.batches import Batches
@@ -20,9 +31,11 @@ from trainguard.observe.loop.watch.watcher import Columns, Watcher, now_and_then
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.user_line import user_frames
 
 _FIRST = 4  # evaluations that are kept though no metric was said yet
 _MOST = 64  # evaluations
+_FRAMES = 3  # of the user's code, whose lines tell one evaluation from another
 # Numbers that an evaluation predicts: the metrics of more are not computed. And of evaluations that
 # are over, how many wait for a step that is looked at more closely anyway.
 _LARGEST = 2**20
@@ -49,6 +62,8 @@ class EvaluationMetrics(Watcher):
     """
     The Metrics events, of evaluations whose targets a loss function was given, or a loader served.
 
+    Where there is neither, targets are what lies beside the input in the variables of the caller.
+
     A long run goes on with it only where a metric is ever said.
     """
 
@@ -62,6 +77,8 @@ class EvaluationMetrics(Watcher):
         self._found: list[Metrics] = []
         self._count = 0
         self._logits = False  # whether there is a loss of logits, each of one class by itself
+        self._near = NearTargets()
+        self._measured = False  # whether an evaluation has a loss of torch
 
     def install(self, patches: Patches) -> None:
         """Ask to be told of the calls of loss functions."""
@@ -72,11 +89,16 @@ class EvaluationMetrics(Watcher):
     def evaluate(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
-        """Keep the output of a pass that does not learn, and the targets that were served."""
-        for target in self._skill.targets_of(forward, output)[:1]:
-            own = self._evaluation(f"of {forward.module}")
-            if own is not None:
-                self._add(own, output, target)
+        """Keep the output of a pass that does not learn, and what was served or lies beside it."""
+        targets = self._skill.targets_of(forward, output)[:1]
+        pair: Pair | None = (output, targets[0]) if targets else None
+        lines: tuple[int, ...] = ()
+        if pair is None and not self._measured and self.recorder.steps:
+            pair = self._near.find(forward.module, inputs, output, _fit_either)
+            lines = tuple(frame.f_lineno for frame in user_frames(_FRAMES))
+        own = self._evaluation(f"of {forward.module}", lines) if pair is not None else None
+        if pair is not None and own is not None:
+            self._add(own, *pair)
 
     def _on_loss(
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
@@ -85,6 +107,7 @@ class EvaluationMetrics(Watcher):
         self._logits |= tally.function == LOGITS
         if not tally.evaluation or not isinstance(target, torch.Tensor):
             return
+        self._measured = True
         own = self._evaluation(tally.source)
         if own is None:
             return
@@ -106,9 +129,13 @@ class EvaluationMetrics(Watcher):
         self._measure_over()
         yield from self._found
 
-    def _evaluation(self, place: str) -> _Evaluation | None:
-        """Return the evaluation at a place that goes on, or the next one; None after too many."""
-        key = self.recorder.steps, self._served[-1].turn if self._served else 0
+    def _evaluation(self, place: str, lines: tuple[int, ...] = ()) -> _Evaluation | None:
+        """
+        Return the evaluation at a place that goes on, or the next one; None after too many.
+
+        lines: those that ask for it, where no loader tells one set of samples from another.
+        """
+        key = self.recorder.steps, self._served[-1].turn if self._served else 0, lines
         own = self._latest.get(place)
         if own is None or own.key != key:
             if not self._goes_on():
@@ -174,6 +201,12 @@ class EvaluationMetrics(Watcher):
                     values=tuple(dict.fromkeys(values)),
                 )
             )
+
+
+def _fit_either(scores: torch.Tensor, target: torch.Tensor, *, known: bool) -> Pair | None:
+    """Return scores and classes, or scores and numbers, where they fit."""
+    classes = fit_classes(scores, target, known=known, ignored=IGNORED)
+    return classes or fit_numbers(scores, target, known=known)
 
 
 def _fit(scores: Any, target: Any) -> bool:

@@ -8,7 +8,7 @@ caller, or as a table of which the input's table has as many rows.
 
 from collections.abc import Iterator
 from types import CodeType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -20,7 +20,16 @@ _FRAMES = 3  # of the user's code whose variables are looked at
 _PATIENCE = 8  # passes of a module without any
 _MODULES = 8
 _LARGEST = 2**22  # elements of scores
+_OUTPUTS = 3  # of a pass
+_LEAST = 4  # rows of numbers: fewer may be anything
 Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+class Fit(Protocol):
+    """Says what is compared, of scores and something beside the input; None if it is no target."""
+
+    def __call__(self, scores: torch.Tensor, target: torch.Tensor, *, known: bool) -> Pair | None:
+        """Return both; known: it is the one variable that fitted before."""
 
 
 class NearTargets:
@@ -35,12 +44,11 @@ class NearTargets:
         self._places: dict[str, tuple[CodeType, str]] = {}
         self._tries: dict[str, int] = {}
 
-    def find(self, module: str, inputs: tuple[Any, ...], output: Any, ignored: int) -> Pair | None:
-        """Return scores, classes in the second axis, and what is to be named; None if unknown."""
-        scores = next(
-            (t for t in tensors_in(output) if t.is_floating_point() and t.dim() > 1), None
-        )
-        if scores is None or not 0 < scores.numel() <= _LARGEST or not self._goes_on(module):
+    def find(self, module: str, inputs: tuple[Any, ...], output: Any, fit: Fit) -> Pair | None:
+        """Return scores and what they are to be, the one pair that fits; None if unknown."""
+        outputs = [t for t in tensors_in(output) if t.is_floating_point() and t.dim()]
+        outputs = [t for t in outputs if 0 < t.numel() <= _LARGEST][:_OUTPUTS]
+        if not outputs or not self._goes_on(module):
             return None
         given = [tensor for tensor in tensors_in(inputs) if tensor.dim() and has_rows(tensor)]
         for frame in user_frames(_FRAMES):
@@ -53,7 +61,8 @@ class NearTargets:
                 (name, pair)
                 for name, value in named.items()
                 for target in _targets_in(value, given)
-                if (pair := _fit(scores, target, ignored, known=known is not None)) is not None
+                for scores in outputs
+                if (pair := fit(scores, target, known=known is not None)) is not None
             ]
             if found and all(torch.equal(found[0][1][1], other[1]) for _, other in found[1:]):
                 self._places[module] = frame.f_code, found[0][0]
@@ -71,12 +80,13 @@ class NearTargets:
 
 
 def _targets_in(value: Any, given: list[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Yield what may be classes in a variable: beside inputs, or the same rows of a whole table."""
+    """Yield what may be targets in a variable: beside inputs, or the same rows of a whole table."""
     places = {storage_of(tensor) for tensor in given[:1]}  # a batch may be given as a whole
+    places |= {storage_of(tensor) for tensor in given if tensor.is_floating_point()}
     for tensor in [value] if isinstance(value, torch.Tensor) else _entries_of(value):
-        if tensor.is_floating_point() or tensor.is_complex() or not tensor.dim():
+        if tensor.is_complex() or not tensor.dim() or tensor.requires_grad:
             continue
-        if storage_of(tensor) in places or not given:
+        if storage_of(tensor) in places or not given or not has_rows(tensor):
             continue
         base, rows = given[0]._base, len(given[0])  # noqa: SLF001
         if base is not None and base.dim() == given[0].dim() and len(tensor) == len(base) > rows:
@@ -99,14 +109,18 @@ def _row_bytes(table: torch.Tensor) -> int:
     return int(table.stride(0)) * table.element_size()
 
 
-def _fit(scores: torch.Tensor, target: torch.Tensor, ignored: int, *, known: bool) -> Pair | None:
+def fit_classes(
+    scores: torch.Tensor, target: torch.Tensor, *, known: bool, ignored: int
+) -> Pair | None:
     """Return scores and targets as a loss takes them, where these are classes of those."""
+    if scores.dim() < 2:
+        return None
     shapes = [scores.shape[:1] + scores.shape[2:], scores.shape[:-1]]
     fitting = [target.shape == shape for shape in shapes]
-    if not any(fitting) or target.dtype is torch.bool or target.device != scores.device:
+    if not any(fitting) or target.is_floating_point() or target.dtype is torch.bool:
         return None
     axis = 1 if fitting[0] else -1
-    if scores.shape[axis] < 2:
+    if target.device != scores.device or scores.shape[axis] < 2:
         return None
     pair = scores.detach().movedim(axis, 1), target
     if known and not scores.is_cpu:  # it was looked at once, and would be waited for each time
@@ -116,3 +130,16 @@ def _fit(scores: torch.Tensor, target: torch.Tensor, ignored: int, *, known: boo
         return None
     inside = int(kept.min()) >= 0 and int(kept.max()) < scores.shape[axis]
     return pair if inside else None
+
+
+def fit_numbers(scores: torch.Tensor, target: torch.Tensor, *, known: bool) -> Pair | None:
+    """Return scores and targets, where there is one of these for each of those, and they differ."""
+    alike = {tuple(scores.shape), (len(scores), *scores.shape[2:])} if scores.dim() > 1 else set()
+    alike |= {tuple(scores.shape), (*scores.shape, 1)}
+    if tuple(target.shape) not in alike or scores.numel() != target.numel():
+        return None
+    if target.device != scores.device or len(target) < _LEAST:
+        return None
+    if known or bool((target != target.flatten()[0]).any()):
+        return scores.detach(), target
+    return None

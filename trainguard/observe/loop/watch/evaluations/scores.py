@@ -13,7 +13,7 @@ from torch import nn
 from trainguard.events.base import Event
 from trainguard.events.fit import Score
 from trainguard.observe.loop.watch.evaluations.evaluation_skill import EvaluationSkill
-from trainguard.observe.loop.watch.evaluations.near_targets import NearTargets
+from trainguard.observe.loop.watch.evaluations.near_targets import NearTargets, fit_classes
 from trainguard.observe.loop.watch.losses.loss_calls import (
     CROSS_ENTROPIES,
     IGNORED,
@@ -112,7 +112,8 @@ class Scores(Watcher):
                 self._add(place, "cross_entropy", output, target)
         if served or self._measured or not self.recorder.steps:
             return
-        near = self._near.find(forward.module, inputs, output, self._ignored)
+        fit = partial(fit_classes, ignored=self._ignored)
+        near = self._near.find(forward.module, inputs, output, fit)
         if near is not None:
             self._add(place, "cross_entropy", *near, self._ignored)
 

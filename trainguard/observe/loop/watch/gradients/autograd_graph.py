@@ -33,7 +33,7 @@ SAME = {
 }
 VIEWS = {"ReshapeAliasBackward", "UnsafeViewBackward", "ViewBackward"}  # in the order of memory
 _COPIES = {"CloneBackward", "LogSoftmaxBackward", "ToCopyBackward"}  # number for number
-_PARTS = {"SelectBackward", "SliceBackward"}  # some of the same numbers
+PARTS = {"SelectBackward", "SliceBackward"}  # some of the same numbers
 
 
 def name_of(node: Node) -> str:
@@ -94,7 +94,7 @@ def producer(tensor: torch.Tensor) -> str:
         return ""
     for _ in range(_LOOKED_THROUGH):
         before = node.next_functions[0][0] if node.next_functions else None
-        if before is None or kind_of(node) not in SAME | _PARTS:
+        if before is None or kind_of(node) not in SAME | PARTS:
             break
         node = before
     return name_of(node)
@@ -106,7 +106,7 @@ def activation(tensor: torch.Tensor) -> str:
     for _ in range(_LOOKED_THROUGH if node is not None else 0):
         live = [before for before, _ in node.next_functions if before is not None]
         moved = kind_of(node) in ("AddBackward", "MulBackward", "DivBackward") and len(live) == 1
-        if not moved and (kind_of(node) not in SAME | _PARTS or not live):
+        if not moved and (kind_of(node) not in SAME | PARTS or not live):
             break
         node = live[0]
     return name_of(node) if node is not None else ""
@@ -130,9 +130,8 @@ def shape_before_view(tensor: torch.Tensor) -> tuple[int, ...]:
     return sizes(node) if node is not None and kind_of(node) in VIEWS else ()
 
 
-def mark(tensor: torch.Tensor, token: object) -> None:
-    """Leave a token at the node that made a tensor, where there is one."""
-    node: Node = tensor.grad_fn
+def mark(node: Node, token: object) -> None:
+    """Leave a token at a node, where there is one."""
     if node is not None:
         node.metadata[_MARK] = token
 
@@ -158,6 +157,22 @@ def multiple(loss: torch.Tensor) -> tuple[Any, torch.Tensor | float] | None:
         live = [place for place, (before, _) in enumerate(node.next_functions) if before]
         by = _constant(node, live[0]) if len(live) == 1 else None
         if by is None:
+            return None
+        node, factor = node.next_functions[live[0]][0], factor * by
+    return None
+
+
+def find_reduction(loss: torch.Tensor) -> tuple[Node, float] | None:
+    """Return the mean or sum of several numbers that a loss is a constant multiple of; or None."""
+    node, factor = loss.grad_fn, 1.0
+    for _ in range(_CONSTANTS):
+        if node is None or token_at(node) is not None:
+            return None
+        if kind_of(node) in ("MeanBackward", "SumBackward") and elements(node) > 1:
+            return node, factor
+        live = [place for place, (before, _) in enumerate(node.next_functions) if before]
+        by = _constant(node, live[0]) if len(live) == 1 else None
+        if not isinstance(by, float):
             return None
         node, factor = node.next_functions[live[0]][0], factor * by
     return None

@@ -1,7 +1,8 @@
 """
 Watches the loss functions of `torch.nn.functional`: from where they are called, and with what.
 
-The modules `nn.*Loss` call them, so that they are seen too. A loss written by hand is not.
+The modules `nn.*Loss` call them, so that they are seen too. Losses written by hand are known where
+they go backward, if they are nothing but a distance, or logarithms of classes that are picked.
 """
 
 import inspect
@@ -19,9 +20,10 @@ from torch.nn import functional
 from trainguard.events.base import Event
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.losses.loss_calls import EXPANDS, LossCalls, Token, is_broadcast
+from trainguard.observe.loop.watch.losses.written_losses import keep_outputs, read_loss
 from trainguard.observe.loop.watch.models.forwards import Forwards
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
-from trainguard.observe.loop.window import Window
+from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.patches import Patches, graphless
 from trainguard.observe.tools.redirection import can_be_redirected
 from trainguard.observe.tools.user_line import user_frame
@@ -126,6 +128,12 @@ class LossFunctions(Watcher):
         for window in self.recorder.windows:
             del self._weights.setdefault(id(window), [])[len(window.losses) :]
         self._weight = None
+        if loss.grad_fn is not None and not self.fresh:
+            self._inside.busy = True  # listeners call loss functions, which are not the user's
+            try:
+                self._look_for_written(loss)
+            finally:
+                self._inside.busy = False
         try:
             found = autograd_graph.multiple(loss)
         except Exception:  # noqa: BLE001 a constant that was changed since cannot be read
@@ -136,6 +144,34 @@ class LossFunctions(Watcher):
             self._weight = found[0], found[1] / self.recorder.scaling.of(loss)
         elif found is None:
             self._weight = _mean_by_hand(loss)
+
+    def forward(self, forward: Forward, module: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Keep what a pass returns for the losses that are written by hand."""
+        if forward.gradients:
+            keep_outputs(output)
+
+    @shielded
+    def _look_for_written(self, loss: torch.Tensor) -> None:
+        """Take a loss that is written by hand for a call of the function that it is."""
+        found = read_loss(loss)
+        user = user_frame(sys._getframe(1))  # noqa: SLF001
+        if found is None or user is None:
+            return
+        key = ("by hand", found.function, id(user.f_code), user.f_lineno)
+        tally = self._tallies.get(key)
+        if tally is None and len(self._tallies) < _MOST_PLACES:
+            tally = self._tallies[key] = LossCalls(
+                found.function,
+                f"{user.f_code.co_filename}:{user.f_lineno}",
+                False,
+                found.reduction,
+                tuple(found.scores.shape),
+                tuple(found.target.shape),
+                options={},
+                code=user.f_code,
+            )
+        if tally is not None:
+            self._add(tally, found.scores, found.target, found.value, found.node)
 
     def after_backward(self, loss: torch.Tensor) -> None:
         """Give the multiple to the optimizers that the loss was given to."""
@@ -240,16 +276,25 @@ class LossFunctions(Watcher):
         return tally
 
     def _add(
-        self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
+        self,
+        tally: LossCalls,
+        scores: torch.Tensor,
+        target: Any,
+        value: torch.Tensor,
+        node: autograd_graph.Node = None,
     ) -> None:
-        """Count a call, leave its mark in the graph, and look at its values now and then."""
+        """
+        Count a call, leave its mark in the graph, and look at its values now and then.
+
+        node: that which made the value, where another one is a multiple of it.
+        """
         tally.calls += 1
         if is_batched(value):  # inside of vmap nothing can be kept, and there is no value to read
             return
         if value.requires_grad:
             token = tally.token(self._backwards)
             self.fresh.add(token)
-            autograd_graph.mark(value, token)
+            autograd_graph.mark(node or value.grad_fn, token)
             name = (
                 autograd_graph.activation if tally.is_given_logarithms else autograd_graph.producer
             )
