@@ -49,8 +49,8 @@ def loss_beats_constant_prediction(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A model ends better than a constant that knows no input.
 
-    Judges: the loss functions of torch that compare with classes or numbers, called 48 times or
-        more: the last quarter of the losses, against those that always predicting the average of
+    Judges: the loss functions of torch that compare with classes or numbers, and the same by hand
+        (`((model(x) - y) ** 2).mean()`), called 48 times or more: the last quarter of the losses, against those that always predicting the average of
         the targets seen before has in the same calls. Broken where the loss is that of one place
         alone and a small regression on 256 of the same inputs explains 30 % of targets that it was
         not shown, unless it still falls and there are fewer than 96 calls, or where the loss ends
@@ -61,7 +61,7 @@ def loss_beats_constant_prediction(trace: Trace[Event]) -> Iterator[Finding]:
         constant's where there are few; rates that still rise; targets that hardly vary; terms
         beside others, unless they compare with the input itself and never beat it, also where
         they fall ever more slowly (a note).
-    Misses: losses written by hand, and several terms; runs with rollouts; a model that has learned
+    Misses: other losses by hand, and several terms; runs with rollouts; a model that has learned
         less than it could; of several trainings one after another, all but the last, which has
         48 calls or more of its own.
     Why: a model that predicts the mean looks like a loss curve that has converged.

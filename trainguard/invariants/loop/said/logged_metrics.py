@@ -50,7 +50,8 @@ def logged_metrics_are_true(trace: Trace[Event]) -> Iterator[Finding]:
     An AUC, F1, precision, recall, R2, RMSE, correlation or perplexity is that of the evaluation.
 
     Judges: numbers under such a name ("val_auc", "f1"), said after an evaluation of which outputs
-        and targets are known from a loss function or a loader: all of them match a known mistake,
+        and targets are known from a loss function, a loader or, where there is neither, the
+        variables of who asks the model: all of them match a known mistake,
         none the truth, and both are 1 % apart. The mistakes: the mean of the metrics of single
         batches; an AUC of decisions; outputs and targets exchanged; an RMSE without its root;
         logits held against 0.5. Metrics of retrieval (mean average precision, precision and hits
