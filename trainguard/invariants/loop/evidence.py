@@ -102,6 +102,12 @@ def steps_from(least: int) -> Evidence:
     return evidence
 
 
+def rates_change(trace: Trace[Any]) -> str:
+    """Return what says of a run that its rates stay as they are, however they are set."""
+    rates = {event.rates for event in trace if isinstance(event, Step) and event.rates}
+    return "" if len(rates) > 2 else "no learning rate changed"
+
+
 def several_optimizers(trace: Trace[Any]) -> str:
     """Return what is missing of a run that has one optimizer, or nothing."""
     made = trace.conditions.get("optimizers", ())
@@ -134,7 +140,10 @@ FUNCTIONS = some(Term, "no loss function of torch was called", lambda t: not t.e
 SCHEDULERS = some(Scheduler, "no learning-rate scheduler was made")
 PLATEAUS = both(SCHEDULERS, some(Scheduler, "no scheduler is told a metric", lambda s: s.mode))
 LAMBDAS = both(SCHEDULERS, some(Scheduler, "no scheduler is a LambdaLR", lambda s: s.base))
-HORIZONS = both(SCHEDULERS, some(Scheduler, "no scheduler has a length", lambda s: s.length))
+HORIZONS = either(
+    both(SCHEDULERS, some(Scheduler, "no scheduler has a length", lambda s: s.length)),
+    rates_change,
+)
 NUMBERS = some(Logged, "no number was printed or logged")
 READS = some(Read, "no line of the script read a gradient")
 PARAMETERS = some(Parameter, "no parameter was seen")

@@ -5,7 +5,7 @@ from math import cos, nan, pi
 import pytest
 
 from trainguard.core.finding import Rank
-from trainguard.events.loop import Logged, Scheduler
+from trainguard.events.loop import Logged, Scheduler, Step
 from trainguard.events.probe import Probe
 
 STOPPED = {"ended": "stopped"}
@@ -90,6 +90,24 @@ def test_a_formula_that_hardly_lowers_a_rate_is_noted(judged, ranks, steps) -> N
         assert ranks("schedule_fits_the_run", run) == []
     assert ranks("schedule_fits_the_run", hand, STOPPED) == []
     assert ranks("schedule_fits_the_run", [*hand, plan(0, 60, name="LinearLR")]) == []
+
+
+def test_a_formula_in_micro_batches_is_found(judged, ranks, steps) -> None:
+    """Where its decay is over after so much of the run as a micro-batch is of a step."""
+
+    def run(decay: int, batches: int = 4) -> list[Step]:
+        """Return a run of 120 steps whose rate is lowered in the first of them."""
+        rates = lambda i: (0.1 * (1 - 0.9 * min(1.0, i / decay)),)  # noqa: E731 shorter so
+        return steps(120, losses=(0.5,) * batches, rates=rates)
+
+    (finding,) = judged("schedule_fits_the_run", run(30))
+    assert finding.summary == "the rate of `train` has come to its end long before the run"
+    assert finding.measured == "30 steps, of 120 with 4 micro-batches each"
+    assert (finding.allowed, finding.rank) == ("120 steps", Rank.BROKEN)
+    assert ranks("schedule_fits_the_run", run(60, 2)) == ["note"]
+    for other in (run(24), run(36), run(120), run(30, 1), run(30, 2)):
+        assert ranks("schedule_fits_the_run", other) == []
+    assert ranks("schedule_fits_the_run", run(30), STOPPED) == []
 
 
 def test_a_rate_that_climbs_again_is_found(ranks, steps) -> None:

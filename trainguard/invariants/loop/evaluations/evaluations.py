@@ -237,14 +237,15 @@ def evaluation_inputs_keep_their_scale(trace: Trace[Event]) -> Iterator[Finding]
     Judges: the first input of evaluations with a loss of torch, where its standard deviation is
         never that of any batch of the training, by a factor of 2: whether the loss falls by 30 %
         where a copy of the model gets the same input in the scale of the training, at the two
-        latest evaluations. A note where the factor is below 3 (limit), and where the rows of the
-        first evaluation, others than those of the training, are scaled by their own numbers: a
-        mean of zero and a standard deviation of one in all columns, or channels, or of all numbers,
-        near those of the training; or columns of a table that all go from 0 to 1.
+        latest evaluations. A note where the factor is below 3 (limit), and where no loss is known
+        of two evaluations whose inputs have such a deviation, or a mean that lies half of one aside
+        from those of all batches of the training. And a note where the rows of the first
+        evaluation, others than those of the training, are scaled by their own numbers: a mean of
+        zero and a standard deviation of one in all columns, or channels, or of all numbers, near
+        those of the training; or columns of a table that all go from 0 to 1.
     Allows: runs with one evaluation in the scale of the training; inputs that are better as they
         are, as far from what is known they may lie.
-    Misses: another mean alone; other inputs than the first; windows that overlap; evaluations
-        without a loss, whose loader does not serve pairs of an input and its target.
+    Misses: other inputs than the first; windows that overlap.
     Why: a normalisation that only the training has leaves a model among numbers it has never seen.
     Source: jchen42703/kits19-cnn issue 22; yu-changqian/TorchSeg issue 33.
     """
@@ -256,16 +257,17 @@ def evaluation_inputs_keep_their_scale(trace: Trace[Event]) -> Iterator[Finding]
         module, own, other, before, after = probe.label.rsplit(" ", 4)
         least, most = sorted((probe.measured, probe.reference))
         far = trace.limit("evaluation_inputs_keep_their_scale", _FAR)
+        told = f": loss {before}, and {after} once it is brought to the scale of the training"
         yield Finding(
             f"evaluations of `{trace.subject}` have inputs in another scale than its training",
             f"input of {module}, after " + integer(probe.step, "steps"),
             number(probe.measured, "", ".3g")
-            + f" standard deviation around {own}: loss {before}, and {after} once it is brought to"
-            " the scale of the training",
+            + f" standard deviation around {own}"
+            + (told if before != "-" else ""),
             number(probe.reference, "", ".3g") + f" around {other}, as in training",
             why="normalise what is evaluated by the same numbers as in training: subtract the same"
             " mean, and divide by the same standard deviation",
-            rank=Rank.BROKEN if most >= far * least else Rank.NOTE,
+            rank=Rank.BROKEN if most >= far * least and before != "-" else Rank.NOTE,
             event=probe,
         )
 

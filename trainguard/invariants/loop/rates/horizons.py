@@ -25,6 +25,7 @@ _GRADUAL = 4  # different rates on the way up: a restart on purpose is one leap
 _BEGUN = 3  # times the advances of a run: a warmup that long is no plan for that run
 _IN_STEPS = 50  # advances: the longest warmups in epochs that are published take 40
 _SLIGHT = 10  # times the advances of a run: a decay of a tenth is as good as none
+_MANY = 3  # micro-batches: a decay that ends at half of a run may be meant, for all that are two
 _WHOLE = 1e-3  # of an advance: a climb that is made for a rate meets it exactly
 
 
@@ -42,8 +43,9 @@ def schedule_fits_the_run(trace: Trace[Event]) -> Iterator[Finding]:
         or the number of steps and each micro-batch does, or where the rate of a LambdaLR climbs
         back from below 0.1 to above 0.5 of its peak, little by little. Milestones that all lie
         below the number of epochs, where each step advances it and the first epoch passes them.
-        A note for a rate that a formula lowers along a line, of which it has made less than a tenth
-        when the run ends.
+        A rate that a formula lowers until so much of the run is over as a micro-batch is of a step,
+        where there are 3 or more (a note of 2). And a note for a rate that a formula lowers along a
+        line, of which it has made less than a tenth when the run ends.
     Allows: 5 % (limit) between those numbers; functions after whose number the rate still changes,
         and does not climb again as said; runs that are shorter than their schedule for another
         reason, as a trial or a run that stops early; schedulers that restart by design, and those
@@ -69,6 +71,7 @@ def schedule_fits_the_run(trace: Trace[Event]) -> Iterator[Finding]:
     for course in by_name.values() if trace.conditions.get("ended") == "finished" else ():
         if course.optimizer not in scheduled:
             yield from _hardly_lowered(trace, course)
+            yield from _over_in_micro_batches(trace, course)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +199,29 @@ def _hardly_lowered(trace: Trace[Event], course: Course) -> Iterator[Finding]:
             why="its formula may divide one unit by another, as updates by samples",
             event=last,
             source=last.source,
+        )
+
+
+def _over_in_micro_batches(trace: Trace[Event], course: Course) -> Iterator[Finding]:
+    """Yield a finding for a formula whose decay has as many steps as the run would have batches."""
+    steps = [step for step in course.every if step.rates]
+    batches = {len(step.losses) for step in steps}
+    changed = [after for step, after in pairwise(steps) if after.rates != step.rates]
+    if len(batches) != 1 or min(batches) < 2 or len(changed) < _FEW:
+        return
+    each, lowest = batches.pop(), min(step.rates[0] for step in steps)
+    lasted, made = changed[-1].step - steps[0].step, count(course.every)
+    falls = changed[-1].rates[0] == lowest < max(step.rates[0] for step in steps)
+    if falls and abs(lasted * each / made - 1) <= trace.limit("schedule_fits_the_run", _NEAR):
+        yield Finding(
+            f"the rate of `{trace.subject}` has come to its end long before the run",
+            course.at(changed[-1]),
+            integer(lasted, "steps") + f", of {made} with {each} micro-batches each",
+            integer(made, "steps"),
+            why="its formula may be given the number of micro-batches, and count on that of steps",
+            rank=Rank.BROKEN if each >= _MANY else Rank.NOTE,
+            event=changed[-1],
+            source=changed[-1].source,
         )
 
 

@@ -29,6 +29,7 @@ _ASIDE = 0.5  # of a spread: how far a mean must be from all of those that were 
 _APART = 3.0  # and how many times further than these are from each other
 _TRIES = 6  # evaluations, at different steps
 _ROWS = 8
+_SEVERAL = 2  # evaluations without a loss, at different steps
 _LARGEST = 2**22  # elements of an input
 _BETTER = 0.7  # of a loss: noise of a batch is less
 
@@ -47,6 +48,7 @@ class _Trained:
 
     features: sums of columns and of their squares, of inputs with as many; rows: of these inputs.
     alike: whether any evaluation was given inputs of such a scale.
+    unasked: evaluations in another scale of which no loss is known, by their steps.
     """
 
     scales: list[_Scale] = field(default_factory=list)
@@ -55,6 +57,7 @@ class _Trained:
     alike: bool = False
     found: list[Probe] = field(default_factory=list)
     left: int = _TRIES
+    unasked: dict[int, Probe] = field(default_factory=dict)
 
     def differs_from(self, own: _Scale) -> bool:
         """Say whether a scale is none of those that were learned from."""
@@ -96,7 +99,8 @@ class InputScales(Watcher):
     """
     The Probe event "scale": evaluations with inputs in another scale than all that were learned.
 
-    The loss of such an evaluation is computed again on a copy, with the scale of the training.
+    The loss of such an evaluation is computed again on a copy, with the scale of the training; the
+    label has "-" in its place where none is known.
     """
 
     makes = ("Probe:scale",)
@@ -119,9 +123,7 @@ class InputScales(Watcher):
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Measure the scale of an input, and remember an evaluation that is out of it."""
-        last, served, self._last = self._last, self._served, None
-        if last is not None and served is not None:  # no loss was computed of the pass before
-            self._ask(last, served)
+        self._close()
         given = next(iter(self.recorder.given), None)
         if given is None or not self.recorder.probe or not _is_measurable(given):
             return
@@ -140,11 +142,26 @@ class InputScales(Watcher):
 
     def finish(self) -> Iterable[Event]:
         """Return what was found, of modules that were never evaluated in the scale of training."""
+        self._close()
         for known in self._trained.values():
-            if known.found:
+            if known.found or known.unasked:
                 self.looked.add("scale")
-            if not known.alike:
+            if known.alike:
+                continue
+            if known.found:
                 yield from known.found[-1:] if _are_better(known.found) else []
+            elif len(known.unasked) >= _SEVERAL:
+                yield known.unasked[max(known.unasked)]
+
+    def _close(self) -> None:
+        """Ask for the loss of the pass before, where none was computed since."""
+        last, served, self._last = self._last, self._served, None
+        if last is not None and served is not None:
+            self._ask(last, served)
+        elif last is not None:
+            (call, _, name, source), known = last, self._trained[last[2]]
+            known.unasked[self.recorder.steps] = self._tell(call, known, name, source, "- -")
+            known.left -= 1
 
     def _on_loss(
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
@@ -175,19 +192,22 @@ class InputScales(Watcher):
             lambda: attempt(self.recorder, call, lambda run: losses.compare(call, run, known)),
         )
         if seen:
-            given = next(t for t in tensors_in(call.inputs) if t.dim())
-            own, middle = _measure(given), known.middle()
-            numbers = (own.mean, middle.mean, *seen)
-            known.found.append(
-                Probe(
-                    probe="scale",
-                    measured=own.spread,
-                    reference=middle.spread,
-                    step=step,
-                    label=" ".join([name, *(f"{number:.3g}" for number in numbers)]),
-                    source=source,
-                )
-            )
+            losses_told = " ".join(f"{number:.3g}" for number in seen)
+            known.found.append(self._tell(call, known, name, source, losses_told))
+
+    def _tell(
+        self, call: CopyableCall, known: _Trained, name: str, source: str, losses: str
+    ) -> Probe:
+        """Return the event of an evaluation; losses: as it was, and in the scale of training."""
+        own, middle = _measure(next(t for t in tensors_in(call.inputs) if t.dim())), known.middle()
+        return Probe(
+            probe="scale",
+            measured=own.spread,
+            reference=middle.spread,
+            step=self.recorder.steps,
+            label=f"{name} {own.mean:.3g} {middle.mean:.3g} {losses}",
+            source=source,
+        )
 
 
 class _LossCall(NamedTuple):
