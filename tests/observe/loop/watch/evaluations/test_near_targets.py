@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainguard.events.fit import Score
+from trainguard.events.fit import Metrics, Score
 from trainguard.observe.loop.recorder import Recorder
 
 X, Y = torch.randn(24, 4, generator=torch.Generator().manual_seed(0)), torch.arange(24) % 3
@@ -86,3 +86,53 @@ def test_two_that_fit_are_left_alone() -> None:
 def test_a_loss_knows_better() -> None:
     """Where evaluations have a loss, what it is given is counted alone."""
     assert all(event.source != "of Linear" for event in scores(measured))
+
+
+NUMBERS = 2 * X[:, :1] - 1
+
+
+def rows_beside(model: nn.Module) -> None:
+    """Measure slices of a table of numbers, with weights of other sizes beside them."""
+    x, y, weights = X, NUMBERS[:, 0], torch.ones(3)
+    for low in (12, 18):
+        apart = model(x[low : low + 6])[:, 0] - y[low : low + 6]
+        (weights.sum() * apart).square().mean()
+
+
+def batches_beside(model: nn.Module) -> None:
+    """Measure rows beside their numbers, which are no view of a table."""
+    for low in (12, 18):
+        x, y = X[low : low + 6].clone(), NUMBERS[low : low + 6].clone()
+        found = model(x)
+        (found - y).square().mean()
+
+
+def several_beside(model: nn.Module) -> None:
+    """Measure rows with other numbers of the same size beside them."""
+    x, y = X[12:].clone(), NUMBERS[12:].clone()
+    other = y + 1
+    (model(x) - y - other).square().mean()
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "count"), [(rows_beside, 3), (batches_beside, 3), (several_beside, 0)]
+)
+def test_numbers_beside_an_input_are_found(evaluate, count: int) -> None:
+    """The metrics are those of all of them, unless several fit."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Recorder("x") as recorder:
+        for _ in range(3):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(X[:12]), NUMBERS[:12]).backward()
+            optimizer.step()
+            with torch.no_grad():
+                evaluate(model)
+    found = [event for event in recorder.trace if isinstance(event, Metrics)]
+    assert len(found) == count
+    with torch.no_grad():
+        error = (model(X[12:]) - NUMBERS[12:]).square().mean().sqrt().item()
+    for event in found[-1:]:
+        assert event.batches == 2
+        assert ("rmse", "true", pytest.approx(error, rel=1e-5)) in event.values

@@ -90,13 +90,17 @@ class EvaluationMetrics(Watcher):
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
         """Keep the output of a pass that does not learn, and what was served or lies beside it."""
+        place = f"of {forward.module}"
+        latest = self._latest.get(place)
+        if (latest is None or latest.step != self.recorder.steps) and not self._goes_on():
+            return
         targets = self._skill.targets_of(forward, output)[:1]
         pair: Pair | None = (output, targets[0]) if targets else None
         lines: tuple[int, ...] = ()
         if pair is None and not self._measured and self.recorder.steps:
             pair = self._near.find(forward.module, inputs, output, _fit_either)
             lines = tuple(frame.f_lineno for frame in user_frames(_FRAMES))
-        own = self._evaluation(f"of {forward.module}", lines) if pair is not None else None
+        own = self._evaluation(place, lines) if pair is not None else None
         if pair is not None and own is not None:
             self._add(own, *pair)
 

@@ -10,6 +10,7 @@ import torch
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node
+from trainguard.observe.tools.local_values import has_memory, is_transforming
 from trainguard.observe.tools.owners import named_tensors
 
 _LARGEST = 2**20  # elements of an output, which lives as long as its graph does
@@ -37,6 +38,8 @@ class WrittenLoss:
 
 def keep_outputs(output: Any) -> None:
     """Leave the numbers that a pass returned with their graph, which they live and die with."""
+    if is_transforming():
+        return
     for tensor in islice(tensors_in(output), _OUTPUTS):
         small = tensor.is_floating_point() and 0 < tensor.numel() <= _LARGEST
         if small and type(tensor) is torch.Tensor and tensor.grad_fn is not None:
@@ -166,7 +169,8 @@ def _output_at(node: Node, place: int) -> torch.Tensor | None:
     for _ in range(_BETWEEN):
         kept = node.metadata.get(_OUTPUT, {}).get(place)
         if kept is not None:
-            return kept[0] if kept[0]._version == kept[1] else None  # noqa: SLF001
+            same = kept[0]._version == kept[1] and has_memory(kept[0])  # noqa: SLF001
+            return kept[0] if same else None
         edges = [edge for edge in node.next_functions if edge[0] is not None]
         if len(edges) != 1 or autograd_graph.kind_of(node) not in _ORDERED | autograd_graph.PARTS:
             return None
