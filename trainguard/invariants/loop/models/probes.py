@@ -208,8 +208,9 @@ def evaluation_is_deterministic(trace: Trace[Event]) -> Iterator[Finding]:
     The same input gives the same output in evaluation mode.
 
     Judges: two passes over the input of an evaluation, on a copy of the model. A note where what
-        drops is told training=True, and a loss is measured. What differs by dropout, or by single
-        numbers that are drawn for a whole batch, of which a loss is measured.
+        drops is told training=True, and a loss is measured or a number of an evaluation is said.
+        What differs by dropout, or by single numbers that are drawn for a whole batch, of which a
+        loss is measured.
     Allows: differences within rounding, as the probe measured it; noise; three passes over one
         input, or batches in which a row comes again: an average over them is meant to differ.
     Misses: randomness that not every input brings about.

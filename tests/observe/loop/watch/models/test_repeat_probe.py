@@ -94,6 +94,17 @@ def counted(model: nn.Module, inputs: torch.Tensor, classes: torch.Tensor) -> No
     (model(inputs).argmax(1) == classes).float().mean()
 
 
+def said(model: nn.Module, inputs: torch.Tensor, classes: torch.Tensor) -> None:
+    """Count what is right, take no loss, and say it."""
+    print(f"val acc {(model(inputs).argmax(1) == classes).float().mean():.4f}")
+
+
+def said_of_several(model: nn.Module, inputs: torch.Tensor, classes: torch.Tensor) -> None:
+    """Say what is right of an average."""
+    found = sum(model(inputs).softmax(1) for _ in range(5))
+    print(f"val acc {(found.argmax(1) == classes).float().mean():.4f}")
+
+
 def drawn_at_once(model: nn.Module, inputs: torch.Tensor, classes: torch.Tensor) -> None:
     """Average over several passes that are made in one batch."""
     F.cross_entropy(model(inputs.repeat(5, 1)).reshape(5, 16, 3).mean(0), classes)
@@ -128,10 +139,11 @@ def test_dropout_in_every_mode_is_told(middle, evaluate) -> None:
 
 
 def test_dropout_that_is_asked_for_is_told_apart() -> None:
-    """With training=True it may be meant: it is told as that where a loss is measured."""
-    (probe,) = probes(told, measured)
-    assert probe.probe == "repeat as told"
-    assert probes(told, counted) == []
+    """With training=True it may be meant: it is told as that where something is measured."""
+    for evaluate in (measured, said):
+        (probe,) = probes(told, evaluate)
+        assert probe.probe == "repeat as told"
+    assert probes(told, counted) == probes(told, said_of_several) == []
 
 
 def by_python(_net: Net, hidden: torch.Tensor) -> torch.Tensor:

@@ -28,6 +28,7 @@ from trainguard.observe.loop.watch.models.module_copy import (
     difference,
     largest,
 )
+from trainguard.observe.loop.watch.said.logged import LoggedValues
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.fingerprint import checksums
@@ -53,7 +54,7 @@ _DROPS = {
 }
 _SAYS = "True"
 _DECIDES = ("rand", "random", "random_sample", "randint", "randn", "uniform")  # of all generators
-_BY_CHANCE = "repeat by chance"
+_BY_CHANCE, _AS_TOLD = "repeat by chance", "repeat as told"
 _ATTENDS = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}
 
 
@@ -83,11 +84,12 @@ class RepeatProbe(Watcher):
     What samples on purpose, as a variational autoencoder does, is left alone: only what becomes
     deterministic once nothing is dropped any more, or once no line draws a single number for the
     whole batch, is told. Several passes over one input are left alone too, and modules of the
-    latter kind, or that say training=True, of which no loss is measured: that may be meant.
+    latter kind of which no loss is measured, or that say training=True and of which no number is
+    said either: that may be meant.
     """
 
     makes = ("Probe:repeat",)
-    relies_on = ("LossFunctions",)
+    relies_on = ("LoggedValues", "LossFunctions")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -116,8 +118,10 @@ class RepeatProbe(Watcher):
 
     def finish(self) -> Iterable[Event]:
         """Return what was found and is not meant."""
+        said = self.recorder.watcher(LoggedValues).says_evaluation
         for drawn in self._found.values():
-            if not drawn.meant and (drawn.measured or not drawn.stated):
+            measured = drawn.measured or (said and drawn.probe.probe == _AS_TOLD)
+            if not drawn.meant and (measured or not drawn.stated):
                 yield drawn.probe
 
     def _on_loss(self, tally: LossCalls, *_: Any) -> None:
@@ -173,7 +177,7 @@ def _compare_passes(run: Run, inputs: tuple[Any, ...]) -> tuple[float, float, st
     with _NothingDropped() as mode:
         still = difference(run(inputs), run(inputs))
     if still <= reference and mode.sources:
-        return measured, reference, mode.sources[0], "repeat as told" if mode.stated else "repeat"
+        return measured, reference, mode.sources[0], _AS_TOLD if mode.stated else "repeat"
     with _ChanceFixed() as chance:
         still = difference(run(inputs), run(inputs))
     if still > reference or not chance.drawn:
