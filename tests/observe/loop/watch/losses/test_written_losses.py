@@ -52,6 +52,7 @@ UNKNOWN = {
     "weighed": lambda: (X[:, :1] * (told(NUMBERS) - Y) ** 2).mean(),
     "two outputs": lambda: ((told(NUMBERS) - told(SCORES)[:, :1]) ** 2).mean(),
     "two terms": lambda: ((told(NUMBERS) - Y) ** 2).mean() + told(SCORES).pow(2).mean(),
+    "powers": lambda: ((told(NUMBERS) - Y) ** torch.full((64, 1), 2.0)).mean(),
     "cubes": lambda: ((told(NUMBERS) - Y) ** 3).mean(),
     "no output": lambda: ((NUMBERS(X) - Y) ** 2).mean(),
     "written over": lambda: ((told(NUMBERS).mul_(2) - Y) ** 2).mean(),

@@ -9,6 +9,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial, wraps
 from types import FrameType, ModuleType
@@ -130,10 +131,9 @@ class LossFunctions(Watcher):
         self._weight = None
         if loss.grad_fn is not None and not self.fresh:
             self._inside.busy = True  # listeners call loss functions, which are not the user's
-            try:
+            with suppress(Exception):  # what was changed since, or used up, cannot be read
                 self._look_for_written(loss)
-            finally:
-                self._inside.busy = False
+            self._inside.busy = False
         try:
             found = autograd_graph.multiple(loss)
         except Exception:  # noqa: BLE001 a constant that was changed since cannot be read
@@ -150,7 +150,6 @@ class LossFunctions(Watcher):
         if forward.gradients:
             keep_outputs(output)
 
-    @shielded
     def _look_for_written(self, loss: torch.Tensor) -> None:
         """Take a loss that is written by hand for a call of the function that it is."""
         found = read_loss(loss)

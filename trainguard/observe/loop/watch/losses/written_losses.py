@@ -77,7 +77,7 @@ def read_loss(loss: torch.Tensor) -> WrittenLoss | None:
 def _read_distance(node: Node, factor: float) -> tuple[str, torch.Tensor, torch.Tensor] | None:
     """Return the function, output and target of squares or sizes of what both are apart."""
     kind = autograd_graph.kind_of(node)
-    squared = kind == "PowBackward" and node._saved_exponent == 2  # noqa: SLF001
+    squared = kind == "PowBackward" and _exponent(node) == 2
     squared |= kind == "MulBackward" and node.next_functions[0] == node.next_functions[1]
     if factor < 0 or not (squared or kind == "AbsBackward"):
         return None
@@ -94,6 +94,12 @@ def _read_distance(node: Node, factor: float) -> tuple[str, torch.Tensor, torch.
     scores = output.reshape(apart.shape)
     target = _named_target(scores, apart if live[0] == 0 else -apart)
     return "mse_loss" if squared else "l1_loss", scores, target
+
+
+def _exponent(node: Node) -> float | None:
+    """Return the one number that a power is taken to, None where there are several."""
+    kept = autograd_graph.saved(node, "exponent")
+    return float(kept) if isinstance(kept, int | float) else None
 
 
 def _named_target(scores: torch.Tensor, apart: torch.Tensor) -> torch.Tensor:
