@@ -25,7 +25,7 @@ _LEAST = 4  # rows of numbers: fewer may be anything
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
-class Fit(Protocol):
+class TargetFit(Protocol):
     """Says what is compared, of scores and something beside the input; None if it is no target."""
 
     def __call__(self, scores: torch.Tensor, target: torch.Tensor, *, known: bool) -> Pair | None:
@@ -44,7 +44,9 @@ class NearTargets:
         self._places: dict[str, tuple[CodeType, str]] = {}
         self._tries: dict[str, int] = {}
 
-    def find(self, module: str, inputs: tuple[Any, ...], output: Any, fit: Fit) -> Pair | None:
+    def find(
+        self, module: str, inputs: tuple[Any, ...], output: Any, fit: TargetFit
+    ) -> Pair | None:
         """Return scores and what they are to be, the one pair that fits; None if unknown."""
         outputs = [t for t in tensors_in(output) if t.is_floating_point() and t.dim()]
         outputs = [t for t in outputs if 0 < t.numel() <= _LARGEST][:_OUTPUTS]
