@@ -22,18 +22,23 @@ _METRICS: Final = {
 _BESIDE: Final = {"score", "mean", "avg", "average", "epoch", "step", "macro", "micro", "weighted"}
 
 
-_HELD_OUT: Final = re.compile(r"h(?:e|o)ld[-_ ]?out")  # however it is written
+_HELD_OUT: Final = re.compile(r"(?<![a-z])h(?:e|o)ld[-_ ]?out")  # however it is written
 
 
 def words_of(name: str) -> list[str]:
     """Return the words that a name of a logged number is made of, without its digits."""
-    return [word for word in re.split(r"[^a-z]+", _HELD_OUT.sub("holdout", name.lower())) if word]
+    return _split(name, r"[^a-z]+")
 
 
 @cache
 def metric_of(name: str) -> str:
     """Return the metric that a name means, if it is one that is no mean over samples; else ""."""
-    words = set(filter(None, re.split(r"[^a-z0-9]+", _HELD_OUT.sub("holdout", name.lower()))))
+    words = set(_split(name, r"[^a-z0-9]+"))
     found = [metric for metric, names in _METRICS.items() if words & names]
     beside = EVALUATION | TRAINING | _BESIDE
     return found[0] if len(found) == 1 and words <= beside | _METRICS[found[0]] else ""
+
+
+def _split(name: str, between: str) -> list[str]:
+    """Return the parts of a name in small letters, of which "held-out" is one."""
+    return [part for part in re.split(between, _HELD_OUT.sub("holdout", name.lower())) if part]

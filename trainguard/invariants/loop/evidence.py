@@ -102,10 +102,12 @@ def steps_from(least: int) -> Evidence:
     return evidence
 
 
-def rates_change(trace: Trace[Any]) -> str:
-    """Return what says of a run that its rates stay as they are, however they are set."""
-    rates = {event.rates for event in trace if isinstance(event, Step) and event.rates}
-    return "" if len(rates) > 2 else "no learning rate changed"
+def formula_sets_rates(trace: Trace[Any]) -> str:
+    """Return what says of a run that the rates of no optimizer without a scheduler change."""
+    planned = {event.optimizer for event in trace if isinstance(event, Scheduler)}
+    steps = [event for event in trace if isinstance(event, Step) and event.rates]
+    own = {(step.optimizer, step.rates) for step in steps if step.optimizer not in planned}
+    return "" if len(own) > len({optimizer for optimizer, _ in own}) else "-"
 
 
 def several_optimizers(trace: Trace[Any]) -> str:
@@ -142,7 +144,7 @@ PLATEAUS = both(SCHEDULERS, some(Scheduler, "no scheduler is told a metric", lam
 LAMBDAS = both(SCHEDULERS, some(Scheduler, "no scheduler is a LambdaLR", lambda s: s.base))
 HORIZONS = either(
     both(SCHEDULERS, some(Scheduler, "no scheduler has a length", lambda s: s.length)),
-    rates_change,
+    formula_sets_rates,
 )
 NUMBERS = some(Logged, "no number was printed or logged")
 READS = some(Read, "no line of the script read a gradient")

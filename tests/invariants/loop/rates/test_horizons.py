@@ -1,5 +1,6 @@
 """The judges of a schedule's length, of what a LambdaLR multiplies and of a plateau's metric."""
 
+from dataclasses import replace
 from math import cos, nan, pi
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from trainguard.core.finding import Rank
 from trainguard.events.loop import Logged, Scheduler, Step
 from trainguard.events.probe import Probe
+from trainguard.invariants.loop.evidence import HORIZONS
 
 STOPPED = {"ended": "stopped"}
 EPOCHS = {"batches": 10}
@@ -108,6 +110,19 @@ def test_a_formula_in_micro_batches_is_found(judged, ranks, steps) -> None:
     for other in (run(24), run(36), run(120), run(30, 1), run(30, 2)):
         assert ranks("schedule_fits_the_run", other) == []
     assert ranks("schedule_fits_the_run", run(30), STOPPED) == []
+    turns = [replace(s, step=2 * s.step, optimizer="A") for s in run(30)]
+    others = [replace(s, step=2 * s.step + 1, optimizer="B", rates=(1.0,)) for s in turns]
+    between = sorted([*turns, *others], key=lambda step: step.step)
+    assert ranks("schedule_fits_the_run", between) == ["broken"]
+
+
+def test_only_rates_without_a_scheduler_are_those_of_a_formula(steps) -> None:
+    """Two optimizers with a rate each change none; a scheduler without a length is not judged."""
+    constant = [*steps(9, optimizer="A"), *steps(9, optimizer="B", rates=(0.5,))]
+    changing = steps(9, rates=lambda i: (0.1 / (1 + i),))
+    assert HORIZONS(constant)
+    assert not HORIZONS(changing)
+    assert HORIZONS([*changing, plan(0, 9, name="StepLR")])
 
 
 def test_a_rate_that_climbs_again_is_found(ranks, steps) -> None:

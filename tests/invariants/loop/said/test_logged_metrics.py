@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trainguard.core.finding import Rank
-from trainguard.core.names import metric_of
+from trainguard.core.names import metric_of, words_of
 from trainguard.events.fit import Metrics
 from trainguard.events.loop import Logged
 from trainguard.events.trace import Trace
@@ -56,6 +56,8 @@ def test_what_makes_no_difference_passes() -> None:
         ("F1-score (macro)", "f1"),
         ("test_r2", "r2"),
         ("eval_ppl", "perplexity"),
+        ("held-out RMSE", "rmse"),
+        ("hold_out/r2", "r2"),
         ("precision@10", ""),
         ("recall_at_5", ""),
         ("f1 cats", ""),
@@ -66,6 +68,12 @@ def test_what_makes_no_difference_passes() -> None:
 def test_names_of_metrics(name: str, metric: str) -> None:
     """A name means a metric where nothing else stands beside it."""
     assert metric_of(name) == metric
+
+
+def test_held_out_is_one_word_by_itself() -> None:
+    """However it is written, and not the end of another one."""
+    assert words_of("Held-Out loss") == words_of("holdout_loss") == ["holdout", "loss"]
+    assert words_of("threshold_out") == ["threshold", "out"]
 
 
 def ways(values):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data._utils import signal_handling
 
 from trainguard.observe.loop.counterfactual import forking
@@ -235,6 +236,19 @@ if fork(5.0, lambda way_out: None) is None:
         "ZeroDivisionError: division by zero",
         "the end",
     ]
+
+
+def test_a_loaders_workers_are_no_obstacle_and_lose_no_batch() -> None:
+    """A child that asks for what has not come ends without an answer; its parent is served all."""
+    numbers = torch.arange(32.0)
+    batches = iter(DataLoader(TensorDataset(numbers), batch_size=4, num_workers=2))
+    first = next(batches)[0]
+    assert forking.obstacle() == ""
+    for _ in range(3):
+        answer = ask(lambda: sum(float(batch.sum()) for (batch,) in batches), 1.0)
+        assert answer.trouble
+        assert not answer.report
+    assert torch.equal(torch.cat([first, *(batch for (batch,) in batches)]), numbers)
 
 
 def test_threads_are_an_obstacle() -> None:

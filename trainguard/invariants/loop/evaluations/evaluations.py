@@ -257,13 +257,13 @@ def evaluation_inputs_keep_their_scale(trace: Trace[Event]) -> Iterator[Finding]
         module, own, other, before, after = probe.label.rsplit(" ", 4)
         least, most = sorted((probe.measured, probe.reference))
         far = trace.limit("evaluation_inputs_keep_their_scale", _FAR)
-        told = f": loss {before}, and {after} once it is brought to the scale of the training"
+        told = f", {probe.reference:.3g} around {other} in training"
+        if before != "-":
+            told = f": loss {before}, and {after} once it is brought to the scale of the training"
         yield Finding(
             f"evaluations of `{trace.subject}` have inputs in another scale than its training",
             f"input of {module}, after " + integer(probe.step, "steps"),
-            number(probe.measured, "", ".3g")
-            + f" standard deviation around {own}"
-            + (told if before != "-" else ""),
+            number(probe.measured, "", ".3g") + f" standard deviation around {own}{told}",
             number(probe.reference, "", ".3g") + f" around {other}, as in training",
             why="normalise what is evaluated by the same numbers as in training: subtract the same"
             " mean, and divide by the same standard deviation",

@@ -210,7 +210,8 @@ def _over_in_micro_batches(trace: Trace[Event], course: Course) -> Iterator[Find
     if len(batches) != 1 or min(batches) < 2 or len(changed) < _FEW:
         return
     each, lowest = batches.pop(), min(step.rates[0] for step in steps)
-    lasted, made = changed[-1].step - steps[0].step, count(course.every)
+    lasted = count([step for step in course.every if step.step < changed[-1].step])
+    made = count(course.every)
     falls = changed[-1].rates[0] == lowest < max(step.rates[0] for step in steps)
     if falls and abs(lasted * each / made - 1) <= trace.limit("schedule_fits_the_run", _NEAR):
         yield Finding(

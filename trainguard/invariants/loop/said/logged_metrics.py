@@ -51,13 +51,12 @@ def logged_metrics_are_true(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: numbers under such a name ("val_auc", "f1"), said after an evaluation of which outputs
         and targets are known from a loss function, a loader or, where there is neither, the
-        variables of who asks the model: all of them match a known mistake,
-        none the truth, and both are 1 % apart. The mistakes: the mean of the metrics of single
-        batches; an AUC of decisions; outputs and targets exchanged; an RMSE without its root;
-        logits held against 0.5. Metrics of retrieval (mean average precision, precision and hits
-        at k) of square tables on the CPU that their method argsort, sort or topk ranks, whose rows
-        begin with the samples themselves: whether they count these. In one evaluation alone it is a
-        note.
+        variables of who asks the model: all of them match a known mistake, none the truth, and both
+        are 1 % apart. The mistakes: the mean of the metrics of single batches; an AUC of decisions;
+        outputs and targets exchanged; an RMSE without its root; logits held against 0.5. Metrics of
+        retrieval (mean average precision, precision and hits at k) of square tables on the CPU that
+        their method argsort, sort or topk ranks, whose rows begin with the samples themselves:
+        whether they count these. In one evaluation alone it is a note.
     Allows: each convention in use: of either class, macro, micro, weighted; over all columns or the
         mean of them; ROC or precision and recall; 2e-4 (limit) of the value and what was rounded,
         up to 0.2 % of it, or 0.8 % in 5 evaluations or more.

@@ -38,7 +38,7 @@ _LARGEST = 4 * 2**30  # bytes of memory in use: the child may come to write to a
 _OWNERS = 4  # a deputy, what goes on for it, and the child of each may come to own all memory
 # Threads that wait, by class, name or the module of their function: tqdm's, our own, the one that
 # pytest-rerunfailures has in each test run, and those that tell a loader's workers what to read. A
-# child has none of the last: where it asks for another batch, it ends without an answer.
+# child has none of the last: where it asks for a batch that has not come yet, there is no answer.
 _IDLE = {"TMonitor", "trainguard", "pytest_rerunfailures", "QueueFeederThread"}
 _QUIET: Any = ("ignore", None, DeprecationWarning, None, 0)
 

@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from trainguard.events.base import Event
 from trainguard.events.fit import Metrics, Score
 from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.loop.watch.evaluations.near_targets import NearTargets, fit_numbers
 
 X, Y = torch.randn(24, 4, generator=torch.Generator().manual_seed(0)), torch.arange(24) % 3
 
@@ -53,19 +55,25 @@ def measured(model: nn.Module) -> None:
     nn.functional.cross_entropy(model(x), y)
 
 
-def scores(evaluate) -> list[Score]:
-    """Train, evaluate after each step, and return what was counted of evaluations."""
+def record(evaluate, loss, targets: torch.Tensor, outputs: int) -> tuple[nn.Module, list[Event]]:
+    """Train on the first rows, evaluate after each step, and return the model and all events."""
     torch.manual_seed(0)
-    model = nn.Linear(4, 3)
+    model = nn.Linear(4, outputs)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with Recorder("x") as recorder:
         for _ in range(3):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(model(X[:12]), Y[:12]).backward()
+            loss(model(X[:12]), targets[:12]).backward()
             optimizer.step()
             with torch.no_grad():
                 evaluate(model)
-    told = [event for event in recorder.trace if isinstance(event, Score) and event.evaluation]
+    return model, list(recorder.trace)
+
+
+def scores(evaluate) -> list[Score]:
+    """Return what was counted of evaluations that name classes."""
+    model, events = record(evaluate, nn.functional.cross_entropy, Y, 3)
+    told = [event for event in events if isinstance(event, Score) and event.evaluation]
     with torch.no_grad():
         right = int((model(X[12:]).argmax(1) == Y[12:]).sum())
     assert all(event.ways[0][:3] == ("right", right, 12) for event in told[-1:])
@@ -86,6 +94,14 @@ def test_two_that_fit_are_left_alone() -> None:
 def test_a_loss_knows_better() -> None:
     """Where evaluations have a loss, what it is given is counted alone."""
     assert all(event.source != "of Linear" for event in scores(measured))
+
+
+def test_what_a_model_is_given_is_no_target() -> None:
+    """A second input has the size of the output as well."""
+    x, times, y = X.clone(), X[:, :1] + 3, X[:, 1:2] - 3
+    found = NearTargets().find("Net", (x, times), x[:, :1] + 1, fit_numbers)
+    assert found is not None
+    assert found[1] is y
 
 
 NUMBERS = 2 * X[:, :1] - 1
@@ -119,17 +135,8 @@ def several_beside(model: nn.Module) -> None:
 )
 def test_numbers_beside_an_input_are_found(evaluate, count: int) -> None:
     """The metrics are those of all of them, unless several fit."""
-    torch.manual_seed(0)
-    model = nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with Recorder("x") as recorder:
-        for _ in range(3):
-            optimizer.zero_grad()
-            nn.functional.mse_loss(model(X[:12]), NUMBERS[:12]).backward()
-            optimizer.step()
-            with torch.no_grad():
-                evaluate(model)
-    found = [event for event in recorder.trace if isinstance(event, Metrics)]
+    model, events = record(evaluate, nn.functional.mse_loss, NUMBERS, 1)
+    found = [event for event in events if isinstance(event, Metrics)]
     assert len(found) == count
     with torch.no_grad():
         error = (model(X[12:]) - NUMBERS[12:]).square().mean().sqrt().item()

@@ -33,6 +33,13 @@ def twice() -> torch.Tensor:
     return (apart * apart).mean()
 
 
+def written_over() -> torch.Tensor:
+    """Return a distance from what was written over since the pass, beside the graph."""
+    output = told(NUMBERS)
+    output.detach().mul_(2)
+    return ((output - Y) ** 2).mean()
+
+
 KNOWN = {
     "power": ("mse_loss", lambda: ((told(NUMBERS) - Y) ** 2).mean()),
     "turned": ("mse_loss", lambda: (Y - told(NUMBERS)).pow(2).mean()),
@@ -54,8 +61,10 @@ UNKNOWN = {
     "two terms": lambda: ((told(NUMBERS) - Y) ** 2).mean() + told(SCORES).pow(2).mean(),
     "powers": lambda: ((told(NUMBERS) - Y) ** torch.full((64, 1), 2.0)).mean(),
     "cubes": lambda: ((told(NUMBERS) - Y) ** 3).mean(),
+    "one for each sample": lambda: ((told(NUMBERS) - Y) ** 2).mean(1),
     "no output": lambda: ((NUMBERS(X) - Y) ** 2).mean(),
-    "written over": lambda: ((told(NUMBERS).mul_(2) - Y) ** 2).mean(),
+    "written over": written_over,
+    "scaled": lambda: ((told(NUMBERS).mul_(2) - Y) ** 2).mean(),
     "rewarded": lambda: -(logarithms().gather(1, CLASSES[:, None]) * Y).mean(),
     "of torch": lambda: functional.mse_loss(told(NUMBERS), Y),
 }

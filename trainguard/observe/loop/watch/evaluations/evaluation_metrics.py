@@ -96,12 +96,14 @@ class EvaluationMetrics(Watcher):
             return
         targets = self._skill.targets_of(forward, output)[:1]
         pair: Pair | None = (output, targets[0]) if targets else None
-        lines: tuple[int, ...] = ()
-        if pair is None and not self._measured and self.recorder.steps:
+        beside = pair is None and not self._measured and self.recorder.steps > 0
+        if beside:
             pair = self._near.find(forward.module, inputs, output, _fit_either)
-            lines = tuple(frame.f_lineno for frame in user_frames(_FRAMES))
-        own = self._evaluation(place, lines) if pair is not None else None
-        if pair is not None and own is not None:
+        if pair is None:
+            return
+        lines = tuple(frame.f_lineno for frame in user_frames(_FRAMES)) if beside else ()
+        own = self._evaluation(place, lines)
+        if own is not None:
             self._add(own, *pair)
 
     def _on_loss(

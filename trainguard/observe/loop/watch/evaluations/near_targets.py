@@ -136,9 +136,7 @@ def fit_classes(
 
 def fit_numbers(scores: torch.Tensor, target: torch.Tensor, *, known: bool) -> Pair | None:
     """Return scores and targets, where there is one of these for each of those, and they differ."""
-    alike = {tuple(scores.shape), (len(scores), *scores.shape[2:])} if scores.dim() > 1 else set()
-    alike |= {tuple(scores.shape), (*scores.shape, 1)}
-    if tuple(target.shape) not in alike or scores.numel() != target.numel():
+    if target.squeeze(-1).shape != scores.squeeze(-1).shape:
         return None
     if target.device != scores.device or len(target) < _LEAST:
         return None

@@ -148,34 +148,34 @@ def multiple(loss: torch.Tensor) -> tuple[Any, torch.Tensor | float] | None:
     Only the constants are followed: where a second part with a gradient comes in there is no such
     value. A multiple that lives on an accelerator stays there.
     """
-    node, factor = loss.grad_fn, 1.0
-    for _ in range(_CONSTANTS):
-        if node is None:
-            return None
+    for node, factor in _multiples(loss.grad_fn):
         if (token := token_at(node)) is not None:
             return token, factor
-        live = [place for place, (before, _) in enumerate(node.next_functions) if before]
-        by = _constant(node, live[0]) if len(live) == 1 else None
-        if by is None:
-            return None
-        node, factor = node.next_functions[live[0]][0], factor * by
     return None
 
 
 def find_reduction(loss: torch.Tensor) -> tuple[Node, float] | None:
     """Return the mean or sum of several numbers that a loss is a constant multiple of; or None."""
-    node, factor = loss.grad_fn, 1.0
-    for _ in range(_CONSTANTS):
-        if node is None or token_at(node) is not None:
+    for node, factor in _multiples(loss.grad_fn):
+        if token_at(node) is not None or not isinstance(factor, float):
             return None
         if kind_of(node) in ("MeanBackward", "SumBackward") and elements(node) > 1:
             return node, factor
+    return None
+
+
+def _multiples(node: Node) -> Iterator[tuple[Node, Any]]:
+    """Yield the nodes whose values a node is a constant multiple of, each with the multiple."""
+    factor: Any = 1.0
+    for _ in range(_CONSTANTS):
+        if node is None:
+            return
+        yield node, factor
         live = [place for place, (before, _) in enumerate(node.next_functions) if before]
         by = _constant(node, live[0]) if len(live) == 1 else None
-        if not isinstance(by, float):
-            return None
+        if by is None:
+            return
         node, factor = node.next_functions[live[0]][0], factor * by
-    return None
 
 
 def last_factor(loss: torch.Tensor) -> float:

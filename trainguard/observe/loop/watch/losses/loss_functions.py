@@ -131,9 +131,11 @@ class LossFunctions(Watcher):
         self._weight = None
         if loss.grad_fn is not None and not self.fresh:
             self._inside.busy = True  # listeners call loss functions, which are not the user's
-            with suppress(Exception):  # what was changed since, or used up, cannot be read
-                self._look_for_written(loss)
-            self._inside.busy = False
+            try:
+                with suppress(Exception):  # what was changed since, or used up, cannot be read
+                    self._look_for_written(loss)
+            finally:
+                self._inside.busy = False
         try:
             found = autograd_graph.multiple(loss)
         except Exception:  # noqa: BLE001 a constant that was changed since cannot be read
@@ -156,18 +158,18 @@ class LossFunctions(Watcher):
         user = user_frame(sys._getframe(1))  # noqa: SLF001
         if found is None or user is None:
             return
-        key = ("by hand", found.function, id(user.f_code), user.f_lineno)
+        key = (f"{found.function} by hand", True, id(user.f_code), user.f_lineno)
         tally = self._tallies.get(key)
         if tally is None and len(self._tallies) < _MOST_PLACES:
-            tally = self._tallies[key] = LossCalls(
-                found.function,
-                f"{user.f_code.co_filename}:{user.f_lineno}",
-                False,
-                found.reduction,
-                tuple(found.scores.shape),
-                tuple(found.target.shape),
+            tally = self._open(
+                key,
+                user,
+                function=found.function,
+                evaluation=False,
+                reduction=found.reduction,
+                input=tuple(found.scores.shape),
+                target=tuple(found.target.shape),
                 options={},
-                code=user.f_code,
             )
         if tally is not None:
             self._add(tally, found.scores, found.target, found.value, found.node)
@@ -261,18 +263,23 @@ class LossFunctions(Watcher):
         if len(self._tallies) >= _MOST_PLACES:
             return None
         given = function.signature.bind(*args, **kwargs).arguments
-        tally = LossCalls(
-            function.name,
-            f"{user.f_code.co_filename}:{user.f_lineno}" if user is not None else "",
-            not torch.is_grad_enabled(),
-            function.reduction(args, kwargs),
-            tuple(given[function.first].shape),
-            tuple(given[function.second].shape),
+        return self._open(
+            key,
+            user,
+            function=function.name,
+            evaluation=not torch.is_grad_enabled(),
+            reduction=function.reduction(args, kwargs),
+            input=tuple(given[function.first].shape),
+            target=tuple(given[function.second].shape),
             options=_keep_options(given, {function.first, function.second}),
-            code=user.f_code if user is not None else None,
         )
-        self._tallies[key] = tally
-        return tally
+
+    def _open(self, key: tuple[Any, ...], user: FrameType | None, **known: Any) -> LossCalls:
+        """Open the tally of a place."""
+        source = f"{user.f_code.co_filename}:{user.f_lineno}" if user is not None else ""
+        code = user.f_code if user is not None else None
+        self._tallies[key] = LossCalls(source=source, code=code, **known)
+        return self._tallies[key]
 
     def _add(
         self,

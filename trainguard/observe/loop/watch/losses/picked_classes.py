@@ -182,11 +182,11 @@ def _indexed(node: Node, made: torch.Tensor, _: int) -> _Reading | None:
         return None
     if indices[given[0]].device != indices[given[1]].device:
         return None
-    runs = torch.stack([_runs(indices[p], made.shape[p]) for p in given])
+    runs = torch.stack([runs(indices[p], made.shape[p]) for p in given])
     return runs, lambda told: given[told.index(0)] if sum(told) == 1 else None
 
 
-def _runs(index: torch.Tensor, places: int) -> torch.Tensor:
+def runs(index: torch.Tensor, places: int) -> torch.Tensor:
     """Say whether an index runs through all places in order."""
     if len(index) != places:
         return torch.zeros((), dtype=torch.bool, device=index.device)

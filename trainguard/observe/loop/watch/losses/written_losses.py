@@ -10,7 +10,8 @@ import torch
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node
-from trainguard.observe.tools.local_values import has_memory, is_transforming
+from trainguard.observe.loop.watch.losses.picked_classes import runs
+from trainguard.observe.tools.local_values import has_memory, has_rows, is_transforming
 from trainguard.observe.tools.owners import named_tensors
 
 _LARGEST = 2**20  # elements of an output, which lives as long as its graph does
@@ -50,7 +51,7 @@ def keep_outputs(output: Any) -> None:
 
 def read_loss(loss: torch.Tensor) -> WrittenLoss | None:
     """Return what a loss is a constant multiple of; None where that is no known function."""
-    found = autograd_graph.find_reduction(loss)
+    found = autograd_graph.find_reduction(loss) if loss.numel() == 1 else None
     if found is None:
         return None
     node, factor = found
@@ -106,7 +107,7 @@ def _named_target(scores: torch.Tensor, apart: torch.Tensor) -> torch.Tensor:
     """Return the variable that scores are that far apart from; what it must be if there is none."""
     if scores.is_cpu:
         for _, _, each in named_tensors():
-            fits = each.shape == scores.shape and each.dtype == scores.dtype
+            fits = each.shape == scores.shape and each.dtype == scores.dtype and has_rows(each)
             if fits and not each.requires_grad and each.is_cpu and _is_apart(scores, each, apart):
                 return each
     return scores - apart
@@ -150,12 +151,7 @@ def _picked(node: Node, made: torch.Tensor, axis: int) -> Iterator[torch.Tensor]
         indices = autograd_graph.saved(node, "indices") or ()
         pair = [index for index in indices if index is not None]
         if len(pair) == 2 and all(i.shape == made.shape[:1] for i in pair):
-            yield from [pair[1]] if pair[0].is_cpu and _runs(pair[0]) else []
-
-
-def _runs(index: torch.Tensor) -> bool:
-    """Say whether an index goes through all places in order."""
-    return torch.equal(index, torch.arange(len(index)))
+            yield from [pair[1]] if pair[0].is_cpu and runs(pair[0], len(made)) else []
 
 
 def _before(node: Node, *, ordered: bool = True) -> Node | None:
