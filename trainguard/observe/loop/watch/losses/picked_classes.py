@@ -182,8 +182,8 @@ def _indexed(node: Node, made: torch.Tensor, _: int) -> _Reading | None:
         return None
     if indices[given[0]].device != indices[given[1]].device:
         return None
-    runs = torch.stack([runs(indices[p], made.shape[p]) for p in given])
-    return runs, lambda told: given[told.index(0)] if sum(told) == 1 else None
+    whole = torch.stack([runs(indices[p], made.shape[p]) for p in given])
+    return whole, lambda told: given[told.index(0)] if sum(told) == 1 else None
 
 
 def runs(index: torch.Tensor, places: int) -> torch.Tensor:
