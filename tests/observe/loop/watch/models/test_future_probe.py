@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 
-WORDS, LENGTH = 20, 8
+WORDS, LENGTH, PROMPT = 20, 8, 5
 
 
 class Model(nn.Module):
@@ -58,6 +58,24 @@ class Tagger(Model):
     def scores(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return scores."""
         return self.head(self.memory(self.words(tokens))[0])
+
+
+class Prefix(Model):
+    """A model that reads the first tokens in both directions."""
+
+    def scores(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return scores for the token that follows each."""
+        ahead = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
+        ahead[:PROMPT, :PROMPT] = False
+        hidden = self.words(tokens) + self.places
+        return self.head(self.layer(hidden, src_mask=ahead))
+
+
+def answered(model: nn.Module, tokens: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+    """Return the loss of what follows a prompt."""
+    wanted = following.clone()
+    wanted[:, : PROMPT - 1] = -100
+    return F.cross_entropy(model(tokens).reshape(-1, WORDS), wanted.reshape(-1))
 
 
 def outside(model: nn.Module, tokens: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
@@ -183,6 +201,7 @@ def test_flat_scores_and_other_models_are_told() -> None:
     assert len(probes(lambda: Model(None, "flat"))) == 1
     assert len(probes(lambda: Translator(None), translated)) == 1
     assert len(probes(Tagger)) == 1
+    assert len(probes(lambda: Model(None), answered)) == 1
 
 
 @pytest.mark.parametrize(
@@ -197,10 +216,11 @@ def test_flat_scores_and_other_models_are_told() -> None:
         (lambda: Translator(None), copied),
         (lambda: Model(None), tagged),
         (lambda: Model(None), restored),
+        (Prefix, answered),
     ],
 )
 def test_what_may_look_is_not(make, loss) -> None:
-    """Causal models do not look ahead; taggers, encoders and autoencoders may."""
+    """Causal models do not look ahead; taggers, encoders, autoencoders and prompts may."""
     assert probes(make, loss) == []
 
 

@@ -18,6 +18,7 @@ from trainguard.observe.tools.patches import Patches
 
 _LEAST_LENGTH = 4
 NEXT = 0.99  # of the targets that are the next token
+_EARLIER = 4  # one in so many of the outputs that a loss reads stands before the middle, mostly
 _COPIED = 0.9  # of the targets that are the token itself: then nothing is predicted
 _MOST_TARGETS = 8  # of a step that are remembered
 _LEAST_TIMES = 3  # tries in which all is two places ahead: heads may be trained in turns
@@ -60,6 +61,7 @@ class FutureProbe(ModuleProbe):
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._target: torch.Tensor | None = None
+        self._told: torch.Tensor | None = None  # the places whose outputs a loss reads
         self._place = 0
 
     def install(self, patches: Patches) -> None:
@@ -80,6 +82,8 @@ class FutureProbe(ModuleProbe):
             if names[place] not in _TARGETS and self.is_of(entry, target)
         ]
         self._place = places[0] if places else 0
+        counted = places and not target.is_floating_point()
+        self._told = _told(target, call.inputs[self._place]) if counted else None
         return len(places) == 1
 
     def is_of(self, tokens: Any, target: torch.Tensor) -> bool:
@@ -90,7 +94,7 @@ class FutureProbe(ModuleProbe):
     def look(self, call: CopyableCall, run: Run) -> Seen | None:
         """Edit one token of each sequence, and see which outputs change."""
         tokens = call.inputs[self._place]
-        middle = self.length_of(tokens) // 2
+        middle = self._middle_of(tokens)
         first = self.scores(run(call.inputs), tokens)
         if first is None:
             return None
@@ -101,6 +105,8 @@ class FutureProbe(ModuleProbe):
         after = self.scores(run(edited), tokens)
         if after is None or after.shape != first.shape:
             return None
+        if self._told is not None:  # what no loss reads may see what it likes: a prompt, for one
+            after = torch.where(self._told.to(after.device)[..., None], after, first)
         parts = (slice(middle), slice(middle, middle + 1), slice(middle + 1, None))
         changes = [difference([after[:, part]], [first[:, part]]) for part in parts]
         return self.judge(changes, reference)
@@ -124,6 +130,14 @@ class FutureProbe(ModuleProbe):
     def label(self, module: str) -> str:
         """Return what tells the probe apart."""
         return f"next token, {module}"
+
+    def _middle_of(self, tokens: torch.Tensor) -> int:
+        """Return the place that is edited: the middle, or that of the outputs that a loss reads."""
+        middle = self.length_of(tokens) // 2
+        told = None if self._told is None else self._told.nonzero()[:, 1]
+        if told is None or not len(told) or int((told < middle).sum()) * _EARLIER >= len(told):
+            return middle
+        return min(int(told.median()) + 1, self.length_of(tokens) - 1)
 
     def _with(self, inputs: Inputs, tokens: torch.Tensor) -> Inputs:
         """Return inputs with other tokens in their place."""
@@ -274,6 +288,15 @@ def _share(tokens: Any, target: torch.Tensor, ahead: int) -> float:
     if known < _LEAST_LENGTH:
         return 0.0
     return int(((rows == tokens[:, ahead : ahead + kept]) & valid).sum()) / known
+
+
+def _told(target: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Return for each place of tokens (N, T) whether its output is told a target."""
+    count, length = tokens.shape
+    told = torch.zeros(count, length, dtype=torch.bool, device=target.device)
+    rows = target.reshape(count, -1)
+    told[:, : rows.shape[1]] = rows >= 0
+    return told
 
 
 def _cuts(node: Node) -> Iterator[_Cut]:
