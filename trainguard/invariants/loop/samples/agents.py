@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
-from trainguard.core.measure import integer, portion
+from trainguard.core.measure import portion
 from trainguard.events.base import Event
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
@@ -92,11 +92,13 @@ def episodes_differ(trace: Trace[Event]) -> Iterator[Finding]:
     The episodes that an agent learns from are drawn anew.
 
     Judges: agents that act on a few states at a time, of numbers on the CPU, before they learn from
-        more: whether one state comes as often as a line makes a generator of numpy from one seed,
-        8 times or more, give or take a tenth, and is learned from in 3 of the first 32 batches.
-        Broken where that line makes generators from two other seeds or more, as for tests.
-    Allows: environments that begin in one state by themselves. A note where a line knows one seed:
-        it may be that of a place which is the same on purpose.
+        more: whether one state is the first that they act on after a line has made a generator of
+        numpy from one seed, 8 times or more and in a quarter of the times, and is learned from in 3
+        of the first 32 batches. Broken where that line makes generators from two other seeds or
+        more, as for tests.
+    Allows: environments that begin in one state by themselves, whatever the seed; actions that are
+        drawn before a network is asked. A note where a line knows one seed: it may be that of a
+        place which is the same on purpose.
     Misses: generators that are not numpy's default_rng, or not called by that name in np.random;
         16 environments and more at once; accelerators.
     Why: reset(seed=...) in the loop makes the generator of an environment anew, so that the agent
@@ -110,7 +112,8 @@ def episodes_differ(trace: Trace[Event]) -> Iterator[Finding]:
             yield Finding(
                 f"the episodes of `{trace.subject}` all begin by one seed",
                 f"states that {agent} acts on and learns from",
-                integer(probe.reference, "episodes") + f" begin with one state, by seed {seed}",
+                portion(probe.measured, probe.reference, "episodes")
+                + f" begin with one state, by seed {seed}",
                 "another seed for each, or one generator for all of them",
                 why="reset(seed=...) in each episode makes its generator anew: give it a seed once",
                 rank=Rank.BROKEN if probe.step > 1 else Rank.NOTE,

@@ -34,19 +34,24 @@ class Pond:
         return self.place.astype(np.float32)
 
 
-def found(seeds: Any, *, drawn: bool = True, tests: int = 0) -> list[Probe]:
-    """Train on episodes that are seeded in some way, and test some; return what was found."""
+def found(seeds: Any, *, drawn: bool = True, tests: int = 0, asked: int = 1) -> list[Probe]:
+    """
+    Train on episodes that are seeded in some way, and test some; return what was found.
+
+    asked: one in so many first actions is asked of the critic; chance acts otherwise.
+    """
     torch.manual_seed(0)
     pond, critic = Pond(drawn=drawn), nn.Linear(3, 1)
     optimizer = torch.optim.SGD(critic.parameters(), lr=0.01)
-    seed = iter(range(10**6))
+    seed, episode = iter(range(10**6)), iter(range(10**6))
 
     def run(own: int | None) -> list[torch.Tensor]:
         """Act through an episode."""
-        states = [torch.from_numpy(pond.reset(own))]
-        for _ in range(LONG):
-            with torch.no_grad():
-                critic(states[-1] + 0)
+        states, turn = [torch.from_numpy(pond.reset(own))], next(episode)
+        for place in range(LONG):
+            if place or not turn % asked:
+                with torch.no_grad():
+                    critic(states[-1] + 0)
             states.append(torch.from_numpy(pond.step()))
         return states[:-1]
 
@@ -73,6 +78,12 @@ def test_episodes_by_one_seed_are_found() -> None:
     assert (probe.reference, probe.step) == (18.0, 3)
 
 
+def test_chance_may_act_first() -> None:
+    """Half of the first states that are seen are enough."""
+    (probe,) = found(lambda _: 7, asked=2)
+    assert (probe.measured, probe.reference) == (9.0, 18.0)
+
+
 @pytest.mark.parametrize(
     "how",
     [
@@ -81,8 +92,16 @@ def test_episodes_by_one_seed_are_found() -> None:
         {"seeds": lambda _: None, "drawn": False},
         {"seeds": lambda number: number, "tests": 1},
         {"seeds": lambda _: None, "drawn": False, "tests": 1},
+        {"seeds": lambda _: 7, "drawn": False, "tests": 3},
     ],
-    ids=["new seeds", "one generator", "one start", "tests by one seed", "one start, tests"],
+    ids=[
+        "new seeds",
+        "one generator",
+        "one start",
+        "tests by one seed",
+        "one start, tests",
+        "one start, one seed",
+    ],
 )
 def test_episodes_of_their_own_are_left_alone(how: dict[str, Any]) -> None:
     """Environments may begin in one state, and tests by one seed."""

@@ -18,13 +18,15 @@ Seed = tuple[str, int]  # the line that makes a generator, and what from
 
 
 class SeededGenerators(Watcher):
-    """No event: `made` counts the generators of each line and seed."""
+    """No event: `made` counts the generators of each line and seed; `count` all, up to `latest`."""
 
     makes = ()
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self.made: Counter[Seed] = Counter()
+        self.count = 0
+        self.latest: Seed = ("", 0)
 
     def install(self, patches: Patches) -> None:
         """Listen to what makes generators."""
@@ -48,4 +50,6 @@ class SeededGenerators(Watcher):
         """Count a generator that a line of the user's makes."""
         file = frame.f_code.co_filename
         if len(self.made) < _MOST and foreign(file):
-            self.made[f"{file}:{frame.f_lineno}", seed] += 1
+            self.latest = f"{file}:{frame.f_lineno}", seed
+            self.made[self.latest] += 1
+            self.count += 1

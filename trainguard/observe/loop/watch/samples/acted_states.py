@@ -14,6 +14,7 @@ from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.fingerprint import hash_rows
 from trainguard.observe.tools.local_values import has_rows
+from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
 _FEW = 16  # rows: in a pass with fewer an agent acts, from one with as many it learns
@@ -23,7 +24,8 @@ _ALIKE = 4  # times as many rows as states: batches drawn with repetition have m
 _WAITING = 8  # passes of a step
 _EPISODES = 8  # that begin alike: fewer seeds may agree by chance
 _LEARNED = 3  # batches that have the state they begin with
-_NEAR = 0.1  # of the episodes: the last of a rollout may be cut off
+_SHARE = 0.25  # of the episodes: in the others chance acts first, or the first states are not seen
+_SEEDS = 4096  # of which the first states are taken down
 
 
 @dataclass(slots=True)
@@ -35,8 +37,8 @@ class _Agent:
     to learn. learns: whether it does so now.
     batches, alike: all that it learned from after so many states, and those with hardly any states.
     fresh: of these, the ones before which it acted on half as many states as they have rows.
-    seen: in how many batches each state was. seeds: the generators made by the time that no more
-    states were taken down.
+    seen: in how many batches each state was. generators: how many had been made when it last acted.
+    starts: the states that it acted on first after a line made a generator from a seed.
     """
 
     acted: Counter[int] = field(default_factory=Counter)
@@ -48,10 +50,14 @@ class _Agent:
     fresh: int = 0
     source: str = ""
     seen: Counter[int] = field(default_factory=Counter)
-    seeds: Counter[Seed] | None = None
+    generators: int = 0
+    starts: dict[Seed, Counter[int]] = field(default_factory=dict)
 
-    def act(self, rows: list[int]) -> None:
-        """Take down states that were acted on."""
+    def act(self, rows: list[int], made: SeededGenerators) -> None:
+        """Take down states that were acted on, the first ones after a generator was made."""
+        if made.count != self.generators and len(self.starts) < _SEEDS:
+            self.starts.setdefault(made.latest, Counter()).update(set(rows))
+        self.generators = made.count
         if self.learns:
             self.latest.clear()
         self.learns = False
@@ -81,8 +87,9 @@ class ActedStates(Watcher):
     The same module was given a few rows at a time, beginning before it first learned. Of several
     passes that a step learns from, the one with the most states counts.
 
-    The Probe event "alike starts": a state that was acted on as often as a line made a generator
-    from one seed, and learned from; step: how many other seeds that line has made some from.
+    The Probe event "alike starts": a state that was acted on first when a line had made a generator
+    from one seed, again and again, that no other seed begins with, and that was learned from;
+    measured: how often, reference: of how many times; step: the other seeds of that line.
     """
 
     makes = ("Probe:acted", "Probe:alike starts")
@@ -94,6 +101,10 @@ class ActedStates(Watcher):
         self._others: set[str] = set()  # modules that learned before they were asked
         self._waiting: deque[tuple[Forward, list[int], str]] = deque(maxlen=_WAITING)
 
+    def install(self, patches: Patches) -> None:
+        """Ask what generators are made."""
+        self._generators: SeededGenerators = self.recorder.watcher(SeededGenerators)
+
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
     ) -> None:
@@ -101,10 +112,8 @@ class ActedStates(Watcher):
         known = self._agents.get(forward.module)
         if forward.module in self._others:
             return
-        if known is not None and (known.batches >= _JUDGED or known.rows >= _KEPT):
-            known.seeds = known.seeds or self._made.copy()
-            if known.batches >= _JUDGED:
-                return
+        if known is not None and known.batches >= _JUDGED:
+            return
         given = self.recorder.given[0] if self.recorder.given else None
         if given is None or not given.is_cpu or not has_rows(given) or given.is_complex():
             return
@@ -112,7 +121,7 @@ class ActedStates(Watcher):
         with suppress(Exception):  # tensors of foreign kinds refuse what they like
             if len(rows) < _FEW and rows.is_floating_point():
                 if known is None or known.rows < _KEPT:
-                    self._agents[forward.module].act(hash_rows(rows))
+                    self._agents[forward.module].act(hash_rows(rows), self._generators)
             elif forward.gradients and known is None:
                 self._others.add(forward.module)
             elif forward.gradients and known is not None:
@@ -140,20 +149,17 @@ class ActedStates(Watcher):
                 )
             yield from self._find_starts(name, own)
 
-    @property
-    def _made(self) -> Counter[Seed]:
-        """The generators that were made so far."""
-        return self.recorder.watcher(SeededGenerators).made
-
     def _find_starts(self, name: str, own: _Agent) -> Iterable[Event]:
-        """Find the state that episodes begin with, where all are made from one seed."""
-        learned = [state for state, batches in own.seen.items() if batches >= _LEARNED]
-        self.looked |= {"alike starts"} if learned and self._made else set()
-        times = max((own.acted[state] for state in learned), default=0)
-        seeds = self._made if own.seeds is None else own.seeds
-        for (line, seed), made in seeds.items():
-            if times >= _EPISODES and abs(made - times) <= _NEAR * times:
-                others = sum(other[0] == line and other[1] != seed for other in seeds)
-                label = f"{name}\n{seed}"
-                yield make_probe("alike starts", made, times, step=others, label=label, source=line)
+        """Find a state that episodes begin with, where a line makes all of them from one seed."""
+        learned = {state for state, batches in own.seen.items() if batches >= _LEARNED}
+        self.looked |= {"alike starts"} if learned and own.starts else set()
+        for seed, states in own.starts.items():
+            state, times = states.most_common(1)[0]
+            others = [
+                each for other, each in own.starts.items() if other[0] == seed[0] and other != seed
+            ]
+            often = times >= max(_EPISODES, _SHARE * states.total())
+            if often and state in learned and not any(state in each for each in others):
+                named = {"step": len(others), "label": f"{name}\n{seed[1]}", "source": seed[0]}
+                yield make_probe("alike starts", times, states.total(), **named)
                 return
