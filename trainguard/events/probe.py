@@ -92,12 +92,18 @@ class Probe(Event):
         "signal lost" and "signal grown" (the size of what differs between samples, or of all, in
         the first and the last layer; the label says which, and what is between), "shared setting"
         and "copied setting" (what is set of data that others share; the label has what and how),
-        "alike starts" (generators made from one seed, and episodes that begin with one state; step:
-        the other seeds of that line), "seeded stream" (passes that begin alike, all of them),
+        "alike starts" (episodes that begin with one state, of those with one seed; step: the other
+        seeds of that line), "seeded stream" (passes that begin alike, all of them),
         "found itself" (a metric of retrieval with and without each sample itself; step: how often
         it was said), "interleaved" (passes with pictures whose channels are read in another order
         than they are stored), "divided loss" (what all losses are divided by, before so many passes
-        backward), "taught meter" (counts of a mean that is said of an evaluation, and those in it).
+        backward), "taught meter" (counts of a mean that is said of an evaluation, and those in it),
+        "group rates" (the highest and lowest rate that an optimizer's groups were made with; step
+        is 1 where a line sets that of the first alone), "betas" (of gradients, and of their
+        squares), "term sign" (looks at a term that a loss makes worse, of those at one), "live
+        target" (losses that learn through their target, of those with outputs), "ratio" (steps in
+        which new and old probabilities were equal, of those after another one), "brief statistics"
+        (the momentum of batch statistics that are the last batch's, and of how many layers).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

@@ -10,6 +10,7 @@ from trainguard.invariants.loop.rates import rates as rates  # isort: skip
 from trainguard.invariants.loop.rates import schedulers as schedulers  # isort: skip
 from trainguard.invariants.loop.rates import horizons as horizons  # isort: skip
 from trainguard.invariants.loop.rates import plateaus as plateaus  # isort: skip
+from trainguard.invariants.loop.rates import groups as groups  # isort: skip
 from trainguard.invariants.loop.gradients import updates as updates  # isort: skip
 from trainguard.invariants.loop.parameters import parameters as parameters  # isort: skip
 from trainguard.invariants.loop.gradients import saturation as saturation  # isort: skip
@@ -30,6 +31,7 @@ from trainguard.invariants.loop.losses import terms as terms  # isort: skip
 from trainguard.invariants.loop.models import axes as axes  # isort: skip
 from trainguard.invariants.loop.losses import loss_values as loss_values  # isort: skip
 from trainguard.invariants.loop.losses import weights as weights  # isort: skip
+from trainguard.invariants.loop.losses import directions as directions  # isort: skip
 from trainguard.invariants.loop.losses import chance as chance  # isort: skip
 from trainguard.invariants.loop.said import logged as logged  # isort: skip
 from trainguard.invariants.loop.said import logged_accuracies as logged_accuracies  # isort: skip

@@ -35,8 +35,10 @@ from trainguard.observe.loop.watch.losses.crossed_columns import CrossedColumns
 from trainguard.observe.loop.watch.losses.divided_losses import DividedLosses
 from trainguard.observe.loop.watch.losses.episode_ends import EpisodeEnds
 from trainguard.observe.loop.watch.losses.ignored_classes import IgnoredClasses
+from trainguard.observe.loop.watch.losses.kept_probabilities import KeptProbabilities
 from trainguard.observe.loop.watch.losses.leaf_losses import LeafLosses
 from trainguard.observe.loop.watch.losses.live_pairs import LivePairs
+from trainguard.observe.loop.watch.losses.live_targets import LiveTargets
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.losses.losses import Losses
 from trainguard.observe.loop.watch.losses.masked_choices import MaskedChoices
@@ -47,6 +49,7 @@ from trainguard.observe.loop.watch.losses.policy_weights import PolicyWeights
 from trainguard.observe.loop.watch.losses.return_orders import ReturnOrders
 from trainguard.observe.loop.watch.losses.self_matches import SelfMatches
 from trainguard.observe.loop.watch.losses.shown_tokens import ShownTokens
+from trainguard.observe.loop.watch.losses.term_signs import TermSigns
 from trainguard.observe.loop.watch.losses.transitions import Transitions
 from trainguard.observe.loop.watch.losses.zero_terms import ZeroTerms
 from trainguard.observe.loop.watch.models.attended_padding import AttendedPadding
@@ -85,6 +88,7 @@ from trainguard.observe.loop.watch.parameters.shared_layers import SharedLayers
 from trainguard.observe.loop.watch.parameters.ties import Ties
 from trainguard.observe.loop.watch.parameters.update_norms import UpdateNorms
 from trainguard.observe.loop.watch.parameters.zero_factors import ZeroFactors
+from trainguard.observe.loop.watch.rates.group_settings import GroupSettings
 from trainguard.observe.loop.watch.rates.placed_schedules import PlacedSchedules
 from trainguard.observe.loop.watch.rates.rates import Rates
 from trainguard.observe.loop.watch.rates.rebuilt_optimizers import RebuiltOptimizers
@@ -231,12 +235,16 @@ _ALL: tuple[type[Watcher], ...] = (
     PenaltyNorms,
     UnreadUpdates,
     PolicyWeights,
+    KeptProbabilities,
+    TermSigns,
+    LiveTargets,
     ReturnOrders,
     EpisodeEnds,
     GraphlessSamples,
     Counterfactuals,
     Growing,
     RebuiltOptimizers,
+    GroupSettings,
 )
 # Those that make the columns of curves: all that a run needs which is made for them alone.
 _OF_CURVES = {Conditions, Scaling, Gradients, Losses, Rates, UpdateNorms, TimeAndMemory}

@@ -6,11 +6,13 @@ from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import at_step, integer, number, portion
 from trainguard.events.base import Event
+from trainguard.events.loop import Step
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import either, has_probe
 from trainguard.invariants.loop.wording import and_more, events, percent
 
+_BRIEF = 0.9  # a momentum of batch norm: from here on nine tenths are those of the last batch
 _REPLACED = 0.05  # of a parameter; a projection after the last step before saving moves it less
 
 
@@ -215,12 +217,16 @@ def statistics_follow_the_data(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: layers of batch normalisation in an evaluation: whether their mean is still 0 and their
         variance 1 although they have seen batches, or although they belong to an average that
-        follows its model, whose own statistics moved.
-    Allows: evaluations before the first step, models that never ran in training mode.
+        follows its model, whose own statistics moved. And whether their momentum is from 0.9
+        (limit) to 1 though the steps see different batches.
+    Allows: evaluations before the first step, models that never ran in training mode; a momentum of
+        exactly 1, as where statistics are taken anew; one batch that is all there is.
     Misses: statistics that follow too slowly, or that stand still later on.
     Why: an average of the parameters alone leaves the buffers as they were made, and a momentum of
         zero never moves them: the evaluation normalises by numbers that have to do with nothing.
-    Source: CuriousAI/mean-teacher issue 9; Stack Overflow question 47167409.
+        One of 0.99, which means the opposite in other libraries, leaves the last batch alone.
+    Source: CuriousAI/mean-teacher issue 9; Stack Overflow question 47167409; the documentation of
+        torch.nn.BatchNorm1d ("different from the one used in optimizer classes").
     """
     for probe in events(trace, Probe):
         if probe.probe == "statistics" and probe.reference > 0:
@@ -232,6 +238,24 @@ def statistics_follow_the_data(trace: Trace[Event]) -> Iterator[Finding]:
                 why="perhaps the momentum is zero: in torch it is the share of the new batch"
                 if probe.measured
                 else "the average follows the parameters: copy the buffers of its model too",
+                event=probe,
+            )
+    yield from _brief(trace)
+
+
+def _brief(trace: Trace[Event]) -> Iterator[Finding]:
+    """Yield a finding for statistics that are those of the last batch, where there are several."""
+    least = trace.limit("statistics_follow_the_data", _BRIEF)
+    batches = {number for step in events(trace, Step) for number in step.fingerprints}
+    for probe in events(trace, Probe):
+        if probe.probe == "brief statistics" and probe.measured >= least and len(batches) > 1:
+            yield Finding(
+                f"an evaluation of `{trace.subject}` uses the statistics of the last batch",
+                f"{probe.label}, in {probe.reference:.0f} of its layers",
+                "momentum " + number(probe.measured) + ", the share of the new batch in torch",
+                "below " + number(least),
+                why=f"perhaps {1 - probe.measured:.3g} is meant: in other libraries the momentum is"
+                " the share of what was there before",
                 event=probe,
             )
 

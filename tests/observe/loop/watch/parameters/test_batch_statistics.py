@@ -79,3 +79,18 @@ def test_statistics_of_what_was_frozen_later(train: Callable[[], None], stays: l
     found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "frozen statistics"]
     assert [probe.reference for probe in found] == stays
     assert all(probe.measured >= 16 for probe in found)
+
+
+@pytest.mark.parametrize(
+    ("momentum", "told"), [(0.99, [0.99]), (0.9, [0.9]), (0.1, []), (1.0, []), (None, [])]
+)
+def test_statistics_of_the_last_batch(momentum: float | None, told: list[float]) -> None:
+    """A momentum near 1 is that of another library; exactly 1, or none, is chosen."""
+    model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4, momentum=momentum), nn.Linear(4, 3))
+    with Recorder("x") as recorder:
+        fit(model, model, 4)
+        model.eval()
+        with torch.no_grad():
+            model(torch.randn(8, 6))
+    found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "brief statistics"]
+    assert [probe.measured for probe in found] == told

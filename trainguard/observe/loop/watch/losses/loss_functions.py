@@ -150,7 +150,7 @@ class LossFunctions(Watcher):
     def forward(self, forward: Forward, module: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Keep what a pass returns for the losses that are written by hand."""
         if forward.gradients:
-            keep_outputs(output)
+            keep_outputs(output, (forward.module, forward.clock))
 
     def _look_for_written(self, loss: torch.Tensor) -> None:
         """Take a loss that is written by hand for a call of the function that it is."""

@@ -51,13 +51,14 @@ class PolicyWeights(Watcher):
     The Probe event "weight": losses in which the weight of a log-probability gets a gradient.
 
     Only of weights that an error in the same loss fits as well, as it fits the values of a critic.
+    drawn_at: how many steps there were when actions, or anything else, were last drawn by chance.
     """
 
     makes = ("Probe:weight",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._draws = False  # whether the script draws actions, or anything else, by chance
+        self.drawn_at: int | None = None
         self._seen = self._found = 0
         self._name = self._source = ""
 
@@ -72,7 +73,7 @@ class PolicyWeights(Watcher):
     @now_and_then
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look for weighted log-probabilities in the graph of a loss."""
-        if not self._draws or self.recorder.age not in _STEPS or loss.grad_fn is None:
+        if self.drawn_at is None or self.recorder.age not in _STEPS or loss.grad_fn is None:
             return
         nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
         if len(nodes) >= _MOST_NODES or not any(map(is_log_probability, nodes)):
@@ -117,7 +118,7 @@ class PolicyWeights(Watcher):
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             """Do what the original does."""
             if not compiling():
-                self._draws = True
+                self.drawn_at = self.recorder.steps
             return original(*args, **kwargs)
 
         return wrapper

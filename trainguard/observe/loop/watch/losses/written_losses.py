@@ -18,7 +18,8 @@ _LARGEST = 2**20  # elements of an output, which lives as long as its graph does
 _OUTPUTS = 4  # of a pass
 _BETWEEN = 8  # operations that change the shape of numbers, and not their order
 _ORDERED = autograd_graph.SAME - {"PermuteBackward", "TransposeBackward"}
-_OUTPUT = "trainguard output"
+_OUTPUT, _PASS = "trainguard output", "trainguard pass"
+Pass = tuple[str, int]  # the module that was called, and when
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class WrittenLoss:
     value: torch.Tensor
 
 
-def keep_outputs(output: Any) -> None:
+def keep_outputs(output: Any, origin: Pass = ("", 0)) -> None:
     """Leave the numbers that a pass returned with their graph, which they live and die with."""
     if is_transforming():
         return
@@ -45,8 +46,15 @@ def keep_outputs(output: Any) -> None:
         small = tensor.is_floating_point() and 0 < tensor.numel() <= _LARGEST
         if small and type(tensor) is torch.Tensor and tensor.grad_fn is not None:
             node: Node = tensor.grad_fn
+            node.metadata.setdefault(_PASS, origin)
             kept = node.metadata.setdefault(_OUTPUT, {})
             kept[tensor.output_nr] = tensor.detach(), tensor._version  # noqa: SLF001
+
+
+def pass_of(node: Node) -> Pass | None:
+    """Return the pass that returned what a node made, None where it is none's."""
+    found: Pass | None = node.metadata.get(_PASS)
+    return found
 
 
 def read_loss(loss: torch.Tensor) -> WrittenLoss | None:

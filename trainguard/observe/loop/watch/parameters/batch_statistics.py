@@ -21,6 +21,7 @@ _FROZEN_PASSES = 16  # that move the statistics of a frozen layer: fewer may set
 _OFTEN = 4  # of passes with one sample, where that is the rule
 _FROZEN_AT = 2  # the pass that it is looked at in: at the first, nothing is set up yet
 _LOOKS = 16  # evaluations of one module that are looked at
+_BRIEF = (0.9, 1.0)  # momenta that leave hardly more than the last batch; 1 is chosen on purpose
 _BATCH_NORM = nn.modules.batchnorm._NormBase  # noqa: SLF001 what all of them derive from
 
 
@@ -83,10 +84,11 @@ class BatchStatistics(Watcher):
     And the Probe event "alone": how many passes learn from one sample by its own statistics,
     against the samples of the others. And "frozen statistics": batches that a layer has taken in
     whose scale requires no gradient; reference is 1 where the part that it is in has not moved
-    since either.
+    since either. And "brief statistics": the largest momentum with which statistics that an
+    evaluation uses follow the batches, against the number of such layers.
     """
 
-    makes = ("Probe:statistics", "Probe:alone", "Probe:frozen statistics")
+    makes = ("Probe:statistics", "Probe:alone", "Probe:frozen statistics", "Probe:brief statistics")
     relies_on = ("AveragedCopies", "Batches")
 
     def __init__(self, recorder: Any) -> None:
@@ -96,6 +98,7 @@ class BatchStatistics(Watcher):
             weakref.WeakKeyDictionary()
         )
         self._found: dict[str, Probe] = {}
+        self._brief: dict[str, Probe] = {}
         self._samples: dict[str, list[int]] = {}  # passes, those with one sample, and the most
         self._alone: dict[str, str] = {}  # where one sample was learned from first
         self._frozen: dict[str, _FrozenLayer] = {}
@@ -133,7 +136,7 @@ class BatchStatistics(Watcher):
 
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
-        yield from self._found.values()
+        yield from (*self._found.values(), *self._brief.values())
         for name, source in self._alone.items():
             passes, alone, most = self._samples[name]
             if _OFTEN * alone <= passes:
@@ -168,10 +171,21 @@ class BatchStatistics(Watcher):
                 scale, batches = layer.weight.detach().clone(), layer.num_batches_tracked.clone()
                 self._frozen[name] = _FrozenLayer(weakref.ref(layer), batches, scale, around)
 
+    def _look_for_brief(self, forward: Forward, asleep: list[Any]) -> None:
+        """Take down the momentum of statistics that are hardly more than the last batch's."""
+        low, high = _BRIEF
+        brief = [each.momentum for each in asleep if low <= (each.momentum or 0.0) < high]
+        if brief:
+            named = {"label": forward.module, "source": forward.source}
+            self._brief.setdefault(
+                forward.module, make_probe("brief statistics", max(brief), len(brief), **named)
+            )
+
     def _look(self, forward: Forward, module: nn.Module, layers: list[nn.Module]) -> None:
         """Tell of a layer whose statistics are still those that it was made with."""
         self.looked.add("statistics")
         asleep = [layer for layer in layers if not layer.training]
+        self._look_for_brief(forward, asleep)
         student = self._followed_by(module)
         own_layers = _batch_norms(student) if student is not None else []
         look = _StatisticsLook(

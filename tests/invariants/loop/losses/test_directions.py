@@ -1,0 +1,38 @@
+"""The judges of which way a loss pushes what it is made of."""
+
+import pytest
+
+from trainguard.events.probe import Probe
+
+
+@pytest.mark.parametrize(
+    ("name", "probe", "label"),
+    [
+        ("terms_keep_their_sign", "term sign", "entropy"),
+        ("terms_keep_their_sign", "term sign", "divergence"),
+        ("bootstrapped_targets_are_constants", "live target", "values"),
+        ("old_probabilities_are_kept", "ratio", ""),
+    ],
+)
+@pytest.mark.parametrize(
+    ("measured", "reference", "expected"),
+    [(4, 4, ["broken"]), (4, 5, []), (2, 2, []), (0, 4, [])],
+    ids=["all", "some", "few", "none"],
+)
+def test_all_looks_must_show_it(name, probe, label, measured, reference, expected, ranks) -> None:
+    """One that does not, or too few, leave it open."""
+    found = Probe(probe=probe, measured=measured, reference=reference, label=label)
+    assert ranks(name, [found]) == expected
+
+
+def test_the_directions_are_said(judged) -> None:
+    """An entropy is made small, a divergence large."""
+    probes = [
+        Probe(probe="term sign", measured=9.0, reference=9.0, label=label)
+        for label in ("entropy", "divergence")
+    ]
+    small, large = judged("terms_keep_their_sign", probes)
+    assert small.summary == "the loss of `train` makes the entropy of its policy small"
+    assert (small.measured, small.allowed) == ("added to the loss in 9 of 9 losses", "taken off it")
+    assert large.summary == "the loss of `train` makes a divergence from the prior large"
+    assert (large.measured, large.allowed) == ("taken off the loss in 9 of 9 losses", "added to it")

@@ -1,0 +1,98 @@
+"""Entropies and divergences in losses, and their signs."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Bernoulli, Categorical, Normal
+
+from trainguard.events.probe import Probe
+from trainguard.observe.loop.recorder import Recorder
+
+
+def looks(make: Callable[[torch.Tensor], torch.Tensor]) -> list[tuple[str, float, float]]:
+    """Make a few steps with losses of an output (8, 4), and return what was seen of terms."""
+    model = nn.Linear(3, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with Recorder("x") as recorder:
+        for _ in range(4):
+            optimizer.zero_grad()
+            make(model(torch.randn(8, 3))).backward()
+            optimizer.step()
+    found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "term sign"]
+    return [(probe.label, probe.measured, probe.reference) for probe in found]
+
+
+def act(output: torch.Tensor, weight: float) -> torch.Tensor:
+    """Return the loss of a policy with a weight of its entropy."""
+    choice = Categorical(logits=output)
+    gain = (choice.log_prob(choice.sample()) * torch.randn(8)).mean()
+    return -gain + weight * choice.entropy().mean()
+
+
+def act_by_hand(output: torch.Tensor, weight: float) -> torch.Tensor:
+    """Return the same with an entropy by hand."""
+    log, chosen = output.log_softmax(1), torch.randint(0, 4, (8, 1))
+    Bernoulli(0.5).sample()
+    entropy = -(output.softmax(1) * log).sum(1)
+    return -(log.gather(1, chosen) * torch.randn(8, 1)).mean() + weight * entropy.mean()
+
+
+def act_normally(output: torch.Tensor, weight: float) -> torch.Tensor:
+    """Return the same of a normal distribution along several axes."""
+    choice = Normal(output[:, :2], output[:, 2:].exp())
+    gain = choice.log_prob(choice.sample()).sum(1)
+    return -(gain * torch.randn(8)).mean() + weight * choice.entropy().sum(1).mean()
+
+
+@pytest.mark.parametrize("make", [act, act_by_hand, act_normally])
+def test_entropies_beside_choices(make) -> None:
+    """Added to the loss they are wrong."""
+    assert looks(lambda output: make(output, 0.1)) == [("entropy", 3.0, 3.0)]
+    assert looks(lambda output: make(output, -0.1)) == [("entropy", 0.0, 3.0)]
+    assert looks(lambda output: make(output, 0.0)) == []
+
+
+def test_entropies_without_a_choice_may_be_small() -> None:
+    """A model that adapts itself makes them so."""
+    assert looks(lambda output: Categorical(logits=output).entropy().mean()) == []
+
+
+def of_deviations(mu: torch.Tensor, deviation: torch.Tensor) -> torch.Tensor:
+    """Return the divergence of normal distributions from the standard one."""
+    return 0.5 * (deviation**2 + mu**2 - 2 * deviation.log() - 1).sum(1).mean()
+
+
+DIVERGENCES = {
+    "one plus": lambda mu, log: -0.5 * (1 + log - mu**2 - log.exp()).sum(1).mean(),
+    "in terms": lambda mu, log: (mu.pow(2) * 0.5).mean() + (log.exp() * 0.5 - log / 2 - 0.5).mean(),
+    "product": lambda mu, log: ((mu * mu + log.exp() - log - 1) / 2).sum(),
+    "deviation": lambda mu, log: of_deviations(mu, log.exp()),
+}
+
+
+@pytest.mark.parametrize("written", DIVERGENCES)
+@pytest.mark.parametrize("split", [lambda o: o.chunk(2, 1), lambda o: (o[:, :2], o[:, 2:])])
+def test_divergences_in_many_words(written: str, split) -> None:
+    """Taken off the loss they are wrong."""
+    of = DIVERGENCES[written]
+
+    def loss(output: torch.Tensor, weight: float) -> torch.Tensor:
+        """Return a loss with a weight of the divergence."""
+        return output.square().mean() + weight * of(*split(output))
+
+    assert looks(lambda output: loss(output, -0.1)) == [("divergence", 3.0, 3.0)]
+    assert looks(lambda output: loss(output, 0.1)) == [("divergence", 0.0, 3.0)]
+
+
+def test_other_exponentials_are_no_divergences() -> None:
+    """A likelihood of a normal distribution has its squares divided by the variance."""
+
+    def loss(output: torch.Tensor) -> torch.Tensor:
+        """Return the likelihood of numbers under means and logarithms of variances."""
+        mu, log = output.chunk(2, 1)
+        return ((torch.randn(8, 2) - mu) ** 2 * (-log).exp() + log).mean()
+
+    assert looks(loss) == []
+    assert looks(lambda output: (output.exp() - output).mean()) == []

@@ -1,0 +1,117 @@
+"""Judgements of what the groups of an optimizer are made with."""
+
+from collections.abc import Iterator
+from math import isclose
+
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import integer
+from trainguard.events.base import Event
+from trainguard.events.loop import Scheduler
+from trainguard.events.probe import Probe
+from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import has_probe
+from trainguard.invariants.loop.wording import Course, count, courses, events
+from trainguard.invariants.wording import number
+
+_FEWEST = 20  # steps, of which none is made with the rates that the groups were made with
+_MOVES = 10  # rates of the first group: a formula, and no choice that is made once or twice
+_ROUNDING = 1e-6
+_CONVERGES = 1.0  # beta1 ** 2 / beta2 ** 0.5, from Theorem 4.1 of the paper on Adam
+
+
+@invariant("loop", evidence=has_probe("group rates", "no optimizer had several groups"))
+def groups_keep_their_rates(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Groups that are made with rates of their own keep them apart, and those that are not, alike.
+
+    Judges: optimizers of several groups that make 20 steps or more: whether rates that differed
+        when it was made are equal in all steps; and, where they were equal and no scheduler drives
+        it, whether that of the first group takes 10 values or more while no other one ever moves:
+        broken where a line of the file sets `param_groups[0]["lr"]`, a note otherwise.
+    Allows: rounding, 1e-6 of a rate (limit); any schedule that keeps the rates apart; groups that
+        come together later on; rates of zero; groups that are added later.
+    Misses: rates that are set apart after the optimizer was made; a group among several that
+        differ.
+    Why: OneCycleLR with one max_lr, or a formula that sets all groups, gives the pretrained layers
+        the rate of the new head; and one that sets the first group leaves the others at a constant
+        rate.
+    Source: the documentation of torch.optim.lr_scheduler.OneCycleLR (max_lr: "float or list"); that
+        of torch.optim on per-parameter options.
+    """
+    made = {p.label: p for p in events(trace, Probe) if p.probe == "group rates"}
+    planned = {scheduler.optimizer for scheduler in events(trace, Scheduler)}
+    rounding = trace.limit("groups_keep_their_rates", _ROUNDING)
+    for course in courses(trace):
+        probe = made.get(course.optimizer)
+        rated = [step for step in course.steps if len(step.rates) > 1 and min(step.rates) > 0]
+        if probe is None or count(rated) < _FEWEST or probe.reference <= 0:
+            continue
+        if not isclose(probe.measured, probe.reference, rel_tol=rounding):
+            if all(isclose(max(s.rates), min(s.rates), rel_tol=rounding) for s in rated):
+                yield _made_equal(trace, course, probe)
+        elif course.optimizer not in planned:
+            yield from _left_behind(trace, course, probe)
+
+
+def _made_equal(trace: Trace[Event], course: Course, probe: Probe) -> Finding:
+    """Return the finding of groups whose rates differ only when the optimizer is made."""
+    return Finding(
+        f"groups of `{trace.subject}` that are made with rates of their own have one rate",
+        f"{course.optimizer}, {len(course.steps[0].rates)} groups",
+        number(course.steps[0].rates[0])
+        + f" in each at the first step, equal in all {count(course.steps)} steps",
+        number(probe.measured) + f" down to {probe.reference:g}, as they are made",
+        why="a schedule with one rate for all groups takes the place of their own: give it one for"
+        ' each, or multiply what each began with (group["initial_lr"])',
+        event=probe,
+        source=probe.source,
+    )
+
+
+def _left_behind(trace: Trace[Event], course: Course, probe: Probe) -> Iterator[Finding]:
+    """Yield a finding where a formula moves the rate of the first group alone."""
+    leading = {step.rates[0] for step in course.steps}
+    others = {rates for step in course.steps for rates in step.rates[1:]}
+    if len(leading) >= _MOVES and others == {probe.measured}:
+        yield Finding(
+            f"a formula of `{trace.subject}` sets the rate of the first group alone",
+            f"{course.optimizer}, {len(course.steps[0].rates)} groups",
+            number(probe.measured)
+            + f" in the other groups in all {count(course.steps)} steps, while the first one's has"
+            f" {len(leading)} values",
+            "one schedule for all groups, which are made with one rate",
+            why="set the rate of each: for group in optimizer.param_groups",
+            rank=Rank.BROKEN if probe.step else Rank.NOTE,
+            event=probe,
+            source=probe.source,
+        )
+
+
+@invariant("loop", evidence=has_probe("betas", "no optimizer of torch that adapts made steps"))
+def averages_of_squares_last_longer(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    An optimizer averages squares of gradients over more steps than the gradients themselves.
+
+    Judges: the betas of Adam, AdamW, NAdam and RAdam of torch: beta1 ** 2 / beta2 ** 0.5, which
+        must be below 1 (limit) for Adam to converge.
+    Allows: equal ones, as (0.9, 0.9), and all usual ones, as (0.5, 0.999) and (0.0, 0.9).
+    Misses: averages that are too long or too short for the run; optimizers that are not torch's.
+    Why: with betas in the wrong order a step goes along gradients of a thousand steps before,
+        divided by the size of the last ten: it is far too long where gradients have become small.
+    Source: Kingma and Ba, 2015, Theorem 4.1 (arxiv.org/abs/1412.6980).
+    """
+    most = trace.limit("averages_of_squares_last_longer", _CONVERGES)
+    for probe in events(trace, Probe):
+        if probe.probe == "betas" and probe.measured**2 >= most * probe.reference**0.5:
+            yield Finding(
+                f"an optimizer of `{trace.subject}` forgets squares of gradients sooner than"
+                " gradients",
+                probe.label,
+                f"betas ({probe.measured:g}, {probe.reference:g}), beta1**2 / beta2**0.5 = "
+                + number(probe.measured**2 / max(probe.reference, 1e-12) ** 0.5),
+                "below " + integer(most) if most == 1 else "below " + number(most),
+                why="perhaps the two are exchanged: the first is that of the gradients",
+                event=probe,
+                source=probe.source,
+            )

@@ -1,0 +1,152 @@
+"""Watches terms that are meant to go one way: an entropy bonus, and a divergence from a prior."""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import distributions
+
+from trainguard.events.base import Event
+from trainguard.observe.loop.watch.gradients import autograd_graph
+from trainguard.observe.loop.watch.gradients.affine_parts import (
+    Edge,
+    SumPart,
+    affine_parts,
+    resolve,
+)
+from trainguard.observe.loop.watch.gradients.autograd_graph import Node, kind_of
+from trainguard.observe.loop.watch.losses.policy_weights import is_log_probability
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then, shielded
+from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.user_line import caller
+
+_STEPS = {0, 1, 2, 4, 8, 16, 32, 64, 128}  # that are looked at
+_MOST_NODES = 20000
+_ENTROPY = "trainguard: entropy"
+_PROBABILITIES = {"ExpBackward", "SoftmaxBackward"}
+_LOGARITHMS = {"LogBackward", "LogSoftmaxBackward"}
+
+
+class TermSigns(Watcher):
+    """
+    The Probe events "term sign": terms of a loss that can be meant in one direction alone.
+
+    label: "entropy", of a policy whose log-probabilities are in the same loss, or "divergence", of
+    normal distributions from the standard one. measured: looks at which such a term is added to
+    the loss with the sign that makes it worse, reference: looks at which there was one.
+    """
+
+    makes = ("Probe:term sign",)
+    relies_on = ("PolicyWeights",)
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._seen: dict[str, list[int]] = {}  # looks, and those with the wrong sign
+        self._source: dict[str, str] = {}
+
+    def install(self, patches: Patches) -> None:
+        """Recognise the entropies of distributions."""
+        for kind in vars(distributions).values():
+            if isinstance(kind, type) and "entropy" in vars(kind):
+                patches.replace(kind, "entropy", self._marking)
+
+    @now_and_then
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """Look at the signs of the terms of a loss."""
+        if self.recorder.age not in _STEPS or loss.grad_fn is None:
+            return
+        parts = list(affine_parts((loss.grad_fn, 0), ends=_is_entropy))
+        entropies = [own for part in parts for own in _entropy_of(part)]
+        if entropies and any(map(is_log_probability, _below(loss))):
+            self._take("entropy", any(factor > 0 for factor in entropies))
+        divergences = list(_divergences(parts))
+        if divergences:
+            self._take("divergence", any(factor < 0 for factor in divergences))
+
+    def finish(self) -> Iterable[Event]:
+        """Return what was seen of each."""
+        for label, (looks, wrong) in self._seen.items():
+            source = self._source.get(label, "")
+            yield make_probe("term sign", wrong, looks, label=label, source=source)
+
+    def _take(self, label: str, is_wrong: bool) -> None:
+        """Take in a look at a term."""
+        seen = self._seen.setdefault(label, [0, 0])
+        seen[0] += 1
+        seen[1] += is_wrong
+        if is_wrong:
+            self._source.setdefault(label, caller())
+
+    def _marking(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return an `entropy` that leaves a mark at what it returns."""
+        compiling = torch.compiler.is_compiling
+
+        @wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            """Do what the original does."""
+            result = original(*args, **kwargs)
+            if not compiling() and self.recorder.patches.live:
+                self._leave_mark(result)
+            return result
+
+        return wrapper
+
+    @shielded
+    def _leave_mark(self, result: Any) -> None:
+        """Mark entropies that learn."""
+        node: Node = result.grad_fn if isinstance(result, torch.Tensor) else None
+        if node is not None:
+            node.metadata[_ENTROPY] = True
+
+
+def _below(loss: torch.Tensor) -> Iterator[Any]:
+    """Yield the nodes of a loss, nothing of one that is too large."""
+    nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
+    return iter(nodes if len(nodes) < _MOST_NODES else [])
+
+
+def _is_entropy(node: Node) -> bool:
+    """Say whether a node returned the entropies of distributions."""
+    return _ENTROPY in node.metadata
+
+
+def _entropy_of(part: SumPart) -> Iterator[float]:
+    """Yield the factor of the entropy that a part is: marked, or p log p by hand."""
+    node = part.node
+    if _is_entropy(node):
+        yield part.factor
+    elif kind_of(node) == "MulBackward":
+        kinds = {kind_of(resolve(edge)[0]) for edge in node.next_functions if edge[0] is not None}
+        if len(kinds) == 2 and kinds & _PROBABILITIES and kinds & _LOGARITHMS:
+            yield -part.factor
+
+
+def _divergences(parts: list[SumPart]) -> Iterator[float]:
+    """
+    Yield the factors of divergences from the standard normal distribution, of half of it.
+
+    mu**2 + exp(l) - l, with l the logarithm of a variance, or mu**2 + s**2 - 2 log(s).
+    """
+    known = {resolve(part.edge): part.factor for part in parts}
+    squares = [(part.factor, base) for part in parts if (base := _squared(part)) is not None]
+    for part in parts:
+        if kind_of(part.node) == "ExpBackward":
+            spread = resolve(part.node.next_functions[0])
+            opposite = known.get(spread, 0.0) * part.factor < 0
+        elif kind_of(part.node) == "LogBackward":
+            spread = resolve(part.node.next_functions[0])
+            opposite = any(base == spread and f * part.factor < 0 for f, base in squares)
+        else:
+            continue
+        sign = part.factor if kind_of(part.node) == "ExpBackward" else -part.factor
+        if opposite and any(base != spread and f * sign > 0 for f, base in squares):
+            yield sign
+
+
+def _squared(part: SumPart) -> Edge | None:
+    """Return what a part is the square of, if it is one."""
+    node = part.node
+    exponent = autograd_graph.saved(node, "exponent") if kind_of(node) == "PowBackward" else None
+    twice = kind_of(node) == "MulBackward" and node.next_functions[0] == node.next_functions[1]
+    return resolve(node.next_functions[0]) if exponent == 2 or twice else None

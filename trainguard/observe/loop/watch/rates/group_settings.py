@@ -1,0 +1,89 @@
+"""Watches what the groups of an optimizer are made with: their rates, and how they average."""
+
+import linecache
+import re
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.optim import NAdam, Optimizer, RAdam
+
+from trainguard.events.base import Event
+from trainguard.observe.loop.watch.watcher import (
+    Columns,
+    Watcher,
+    make_probe,
+    now_and_then,
+    shielded,
+)
+from trainguard.observe.loop.window import Window
+from trainguard.observe.tools.patches import Patches, tell_after
+from trainguard.observe.tools.user_line import caller
+
+# Those of torch that divide an average of gradients by the root of one of their squares.
+_DIVIDE: tuple[type[Optimizer], ...] = (torch.optim.Adam, torch.optim.AdamW, NAdam, RAdam)
+_FIRST_ALONE = re.compile(r"^[^#]*param_groups\[0\]\[.lr.\]\s*[*/]?=[^=]")
+
+
+class GroupSettings(Watcher):
+    """
+    The Probe events "group rates": the rates that an optimizer of several groups was made with.
+
+    measured: the highest, reference: the lowest; step: 1 where a line of the file that makes it
+        sets the rate of its first group alone; label: the optimizer.
+
+    And the Probe events "betas", of each setting of an optimizer of torch that adapts: measured is
+    that of the gradients, reference that of their squares.
+    """
+
+    makes = ("Probe:group rates", "Probe:betas")
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._made: weakref.WeakKeyDictionary[Optimizer, tuple[list[Any], str]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._rates: dict[str, tuple[list[float], str]] = {}
+        self._betas: dict[str, tuple[float, float, str]] = {}
+
+    def install(self, patches: Patches) -> None:
+        """Listen to optimizers that are made."""
+        patches.replace(Optimizer, "__init__", tell_after(self._see_made))
+
+    @now_and_then
+    def before_step(self, window: Window) -> Columns:
+        """Take down what the groups were made with, once the optimizer steps."""
+        optimizer = None if window.optimizer is None else window.optimizer()
+        if optimizer is None or not window.name:
+            return {}
+        rates, source = self._made.get(optimizer, ([], ""))
+        numbers = [rate for rate in rates if isinstance(rate, int | float)]
+        if len(numbers) == len(optimizer.param_groups) > 1:
+            self._rates[window.name] = numbers, source
+        for place, group in enumerate(optimizer.param_groups):
+            betas = [beta for beta in group.get("betas", ()) if isinstance(beta, int | float)]
+            if isinstance(optimizer, _DIVIDE) and len(betas) == 2:
+                first, second = betas
+                self._betas.setdefault(f"{window.name}, group {place}", (first, second, source))
+        return {}
+
+    def finish(self) -> Iterable[Event]:
+        """Return what was taken down."""
+        for name, (rates, source) in self._rates.items():
+            named = {"label": name, "source": source, "step": _sets_first_alone(source)}
+            yield make_probe("group rates", max(rates), min(rates), **named)
+        for name, (first, second, source) in self._betas.items():
+            yield make_probe("betas", first, second, label=name, source=source)
+
+    @shielded
+    def _see_made(self, _: None, optimizer: Optimizer, /, *__: Any, **___: Any) -> None:
+        """Take down the rates of a new optimizer, before a scheduler changes them."""
+        rates = [group.get("lr") for group in optimizer.param_groups]
+        self._made[optimizer] = rates, caller()
+
+
+def _sets_first_alone(source: str) -> bool:
+    """Say whether a line of the file of a `file:line` sets the rate of a first group alone."""
+    lines = linecache.getlines(source.rpartition(":")[0])
+    return any(_FIRST_ALONE.match(line) for line in lines)
