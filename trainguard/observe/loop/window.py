@@ -13,8 +13,8 @@ import torch
 _BASE: Any = torch._C.TensorBase  # noqa: SLF001 no public name leads there
 gradient_of: Callable[[torch.Tensor], torch.Tensor | None] = _BASE.grad.__get__
 DENSE = 256  # steps of an optimizer that are watched densely; of later ones only some are
-EVERY = 3 / 8  # of them: all of these are watched. More cost half of a step of 1.6 ms in them
-FIFTH = 5  # one in so many of the rest: odd, so that what alternates comes in all its turns
+EVERY = 5 / 16  # of them: all of these are watched. More cost half of a step of 1.6 ms in them
+FIFTH = 7  # one in so many of the rest: odd, so that what alternates comes in all its turns
 _CLOSER = 32  # steps between two closer looks there, which are all watched
 _PAUSES, _BRIEF = 4, 64  # times the longest pause, and steps beyond: then an optimizer has stopped
 _MOST_LOSSES = 64

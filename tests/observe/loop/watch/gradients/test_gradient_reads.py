@@ -125,7 +125,7 @@ def test_a_long_run_is_counted_both_ways() -> None:
     """Where not all steps are recorded, full reads are counted as often as empty ones."""
     step, recorded = [0], [Window(index=index).is_watched for index in range(400)]
     begins = set(range(0, 400, 32))
-    follows = {index + 17 if recorded[index + 16] else index + 16 for index in begins - {384}}
+    follows = {recorded.index(True, index + 10) + 1 for index in begins - {384}}
 
     def late(model) -> None:
         """Read after the clearing in every second step that is recorded late in the run."""
