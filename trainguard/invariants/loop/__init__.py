@@ -13,6 +13,7 @@ from trainguard.invariants.loop.rates import plateaus as plateaus  # isort: skip
 from trainguard.invariants.loop.rates import groups as groups  # isort: skip
 from trainguard.invariants.loop.gradients import updates as updates  # isort: skip
 from trainguard.invariants.loop.parameters import parameters as parameters  # isort: skip
+from trainguard.invariants.loop.parameters import recurrent as recurrent  # isort: skip
 from trainguard.invariants.loop.gradients import saturation as saturation  # isort: skip
 from trainguard.invariants.loop.parameters import optimizer as optimizer  # isort: skip
 from trainguard.invariants.loop.runs import growth as growth  # isort: skip

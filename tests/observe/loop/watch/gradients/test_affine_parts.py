@@ -29,6 +29,7 @@ def test_signs_and_factors_of_a_sum() -> None:
         "SqrtBackward": (3.0, True),
     }
     assert parts((5 + x.exp() - 2 * x.log()).sum())["LogBackward"] == (-2.0, False)
+    assert parts(torch.ops.aten.mul.Scalar(x.exp().sum(), 2.0)) == {"ExpBackward": (2.0, False)}
     assert parts(torch.sub(x.exp(), x.log(), alpha=3).sum())["LogBackward"] == (-3.0, False)
 
 

@@ -24,6 +24,7 @@ def looks(make: Callable[[Model, Model, torch.Tensor, torch.Tensor], torch.Tenso
             optimizer.zero_grad()
             make(model, slow, torch.randn(8, 3), torch.randn(8, 3)).backward()
             optimizer.step()
+    assert recorder.trace.conditions.get("faults", ()) == ()
     found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "live target"]
     return [number for probe in found for number in (probe.measured, probe.reference)]
 
@@ -61,6 +62,7 @@ CONSTANT = {
     "same pass": lambda q, _, s, n: within(q(s)),
     "a small share": lambda q, _, s, n: F.mse_loss(q(s)[:, 0], paid() + 0.01 * q(n)[:, 0]),
     "a whole": lambda q, _, s, n: F.mse_loss(q(s), torch.randn(8, 4) + q(n)),
+    "of numbers": lambda q, _, s, __: torch.ops.aten.mul.Scalar(q(s).mean(), 2.0),
     "the other sign": lambda q, _, s, n: F.mse_loss(q(s)[:, 0], paid() - 0.9 * q(n)[:, 0]),
 }
 

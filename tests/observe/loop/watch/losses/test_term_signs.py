@@ -20,6 +20,7 @@ def looks(make: Callable[[torch.Tensor], torch.Tensor]) -> list[tuple[str, float
             optimizer.zero_grad()
             make(model(torch.randn(8, 3))).backward()
             optimizer.step()
+    assert recorder.trace.conditions.get("faults", ()) == ()
     found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "term sign"]
     return [(probe.label, probe.measured, probe.reference) for probe in found]
 

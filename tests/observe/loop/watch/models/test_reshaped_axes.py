@@ -150,6 +150,17 @@ def test_inputs_of_recurrent_layers(kind, view, batch_first, wrong) -> None:
     assert labels == ["input (N,5,21) (N,21,5)"] * wrong
 
 
+def test_sequences_of_one_place_have_one_order() -> None:
+    """A layer of torch exchanges the axes of time and samples, which moves no number there."""
+    net = nn.LSTM(5, 4, batch_first=True)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with Recorder("x") as recorder:
+        for _ in range(2):
+            net(torch.randn(9, 1, 5))[0].square().sum().backward()
+            optimizer.step()
+    assert not any(isinstance(e, Probe) and e.probe == "reshaped" for e in recorder.trace)
+
+
 @pytest.mark.parametrize("way", ["reshape", "transpose"])
 def test_time_first_for_a_loss(way: str) -> None:
     """CTC takes (T, N, K); lengths that change from batch to batch are the same mistake."""

@@ -89,6 +89,8 @@ def _size(node: Node, kind: str, place: int) -> float:
     if kind == "DivBackward" and place:
         return 0.0
     kept: Any = saved(node, "self" if place else "other")
+    if isinstance(kept, int | float):
+        return 1 / kept if kind == "DivBackward" and kept else float(kept)
     if not isinstance(kept, torch.Tensor) or not kept.is_cpu or kept.is_complex():
         return 0.0
     if kept.numel() > _LARGEST:

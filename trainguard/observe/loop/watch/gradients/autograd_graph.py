@@ -246,8 +246,10 @@ def _constant(node: Node, place: int) -> Any:
     return None
 
 
-def _number(kept: torch.Tensor | None) -> torch.Tensor | float | None:
+def _number(kept: torch.Tensor | float | None) -> torch.Tensor | float | None:
     """Return a saved constant as a number, or as it is where it lives on an accelerator."""
+    if isinstance(kept, int | float):
+        return float(kept)
     if kept is None or kept.numel() != 1:
         return None
     return float(kept) if kept.device.type == "cpu" else kept.detach().reshape(())

@@ -77,7 +77,7 @@ def _difference(node: Node) -> Iterator[SumPart]:
             yield from affine_parts(edge, sign) if edge[0] is not None else ()
         return
     square = kind == "PowBackward" and autograd_graph.saved(node, "exponent") == 2
-    square |= kind == "MulBackward" and edges[0] == edges[1]
+    square |= kind == "MulBackward" and edges[:1] == edges[1:]
     if (square or kind == "AbsBackward") and edges[0][0] is not None:
         yield from affine_parts(edges[0])
 

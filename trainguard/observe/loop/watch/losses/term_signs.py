@@ -148,5 +148,8 @@ def _squared(part: SumPart) -> Edge | None:
     """Return what a part is the square of, if it is one."""
     node = part.node
     exponent = autograd_graph.saved(node, "exponent") if kind_of(node) == "PowBackward" else None
-    twice = kind_of(node) == "MulBackward" and node.next_functions[0] == node.next_functions[1]
-    return resolve(node.next_functions[0]) if exponent == 2 or twice else None
+    if not node.next_functions:
+        return None
+    first, *others = node.next_functions
+    twice = kind_of(node) == "MulBackward" and others == [first]
+    return resolve(first) if exponent == 2 or twice else None

@@ -228,7 +228,8 @@ def _input_reshaped(node: Node, given: torch.Tensor) -> str | None:
         return None
     before, after = tuple(whole.shape), tuple(given.shape)
     if kind in _RECURRENT:  # (T, N, D) of (N, T, D)
-        wrong = before[0] != before[1] and after == (before[1], before[0], *before[2:])
+        wrong = after == (before[1], before[0], *before[2:]) and before[0] != before[1]
+        wrong &= min(before) > 1  # where one of them is 1, both orders are the same
     elif kind in _SAVED:  # rows of a matrix
         after = (before[0], before[2], before[1])
         wrong = given.shape[1] == before[1] and not given.shape[0] % before[2]
