@@ -103,7 +103,9 @@ class Probe(Event):
         squares), "term sign" (looks at a term that a loss makes worse, of those at one), "live
         target" (losses that learn through their target, of those with outputs), "ratio" (steps in
         which new and old probabilities were equal, of those after another one), "brief statistics"
-        (the momentum of batch statistics that are the last batch's, and of how many layers).
+        (the momentum of batch statistics that are the last batch's, and of how many layers),
+        "target scale" (how far targets of an evaluation are from the predictions that follow them,
+        in deviations; by how much their own is larger).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

@@ -10,6 +10,7 @@ from trainguard.observe.loop.watch.evaluations.passed_edges import PassedEdges
 from trainguard.observe.loop.watch.evaluations.ranked_tables import RankedTables
 from trainguard.observe.loop.watch.evaluations.repeated_passes import RepeatedPasses
 from trainguard.observe.loop.watch.evaluations.scores import Scores
+from trainguard.observe.loop.watch.evaluations.target_scales import TargetScales
 from trainguard.observe.loop.watch.evaluations.unjudged_rows import UnjudgedRows
 from trainguard.observe.loop.watch.gradients.clipping import Clipping
 from trainguard.observe.loop.watch.gradients.epsilons import Epsilons
@@ -160,6 +161,7 @@ _ALL: tuple[type[Watcher], ...] = (
     Batches,
     Scores,
     EvaluationMetrics,
+    TargetScales,
     AugmentedEvaluations,
     UnjudgedRows,
     PassedEdges,

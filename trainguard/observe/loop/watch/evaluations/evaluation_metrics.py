@@ -1,6 +1,6 @@
 """Watches what an evaluation predicts, and what its metrics are."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,7 +64,8 @@ class EvaluationMetrics(Watcher):
 
     Where there is neither, targets are what lies beside the input in the variables of the caller.
 
-    A long run goes on with it only where a metric is ever said.
+    A long run goes on with it only where a metric is ever said. listeners: are told of the place,
+    outputs and targets of passes whose loss is not known.
     """
 
     makes = ("Metrics",)
@@ -78,6 +79,7 @@ class EvaluationMetrics(Watcher):
         self._count = 0
         self._logits = False  # whether there is a loss of logits, each of one class by itself
         self._near = NearTargets()
+        self.listeners: list[Callable[[str, Any, Any], None]] = []
         self._measured = False  # whether an evaluation has a loss of torch
 
     def install(self, patches: Patches) -> None:
@@ -101,6 +103,8 @@ class EvaluationMetrics(Watcher):
             pair = self._near.find(forward.module, inputs, output, _fit_either)
         if pair is None:
             return
+        for listener in self.listeners:
+            listener(forward.source, *pair)
         lines = tuple(frame.f_lineno for frame in user_frames(_FRAMES)) if beside else ()
         own = self._evaluation(place, lines)
         if own is not None:
