@@ -105,7 +105,8 @@ class Probe(Event):
         which new and old probabilities were equal, of those after another one), "brief statistics"
         (the momentum of batch statistics that are the last batch's, and of how many layers),
         "target scale" (how far targets of an evaluation are from the predictions that follow them,
-        in deviations; by how much their own is larger).
+        in deviations; by how much their own is larger), "merged" (evaluations that leave frozen
+        weights neither as before nor as within, of those that changed them).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

@@ -222,7 +222,7 @@ def test_an_optimizer_that_waits_is_not_waited_for(late: bool) -> None:
     def train() -> torch.optim.Optimizer:
         """Train, and then perhaps make one step with an optimizer that was there all the time."""
         other = torch.optim.SGD([spare := torch.nn.Parameter(torch.ones(4))], lr=0.1)
-        plain(101)  # after them comes one that is watched
+        plain(103)  # after them comes one that is watched
         looks.append(recorder.looks_closer)
         if late:
             spare.square().sum().backward()

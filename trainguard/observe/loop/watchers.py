@@ -82,6 +82,7 @@ from trainguard.observe.loop.watch.parameters.hidden_parameters import HiddenPar
 from trainguard.observe.loop.watch.parameters.left_behind import LeftBehind
 from trainguard.observe.loop.watch.parameters.loaded_states import LoadedStates
 from trainguard.observe.loop.watch.parameters.loaded_values import LoadedValues
+from trainguard.observe.loop.watch.parameters.merged_weights import MergedWeights
 from trainguard.observe.loop.watch.parameters.parameters import Parameters
 from trainguard.observe.loop.watch.parameters.partial_loads import PartialLoads
 from trainguard.observe.loop.watch.parameters.rounded_updates import RoundedUpdates
@@ -215,6 +216,7 @@ _ALL: tuple[type[Watcher], ...] = (
     PlacedSchedules,
     AveragedCopies,
     BatchStatistics,
+    MergedWeights,
     BorrowedMemory,
     HiddenParameters,
     Ties,

@@ -94,13 +94,25 @@ def test_only_steps_that_clip_are_counted(ranks, steps) -> None:
 
 @pytest.mark.parametrize(
     "more",
-    [{"scale": 1.0, "clip_limit": 0.001}, {"clip_limit": 65536.0}, {"clip_limit": inf}],
-    ids=["no scaler", "scaled limit", "measures only"],
+    [
+        {"scale": 1.0, "clip_limit": 0.001},
+        {"clip_limit": 65536.0},
+        {"clip_limit": inf},
+        {"clip_limit": 5.0, "scale": 256.0, "norm_before": 40.0},
+        {"clip_limit": 25.6, "scale": 256.0, "norm_before": 500.0},
+    ],
+    ids=["no scaler", "scaled limit", "measures only", "small factor", "far above"],
 )
 def test_scaled_gradients_may_be_clipped_on_purpose(more: dict, ranks, steps) -> None:
     """A limit times the scaler's factor is as good as unscaling; an infinite one only measures."""
     run = steps(20, **{"clip": "scaled", "clip_limit": 1.0, "scale": 65536.0, **more})
     assert ranks("clipping_takes_effect", run) == []
+
+
+def test_a_limit_that_takes_nearly_all_away_is_not_meant_for_scaled_gradients(ranks, steps) -> None:
+    """With a factor of 256 a limit of 5 is two hundredths of it."""
+    run = steps(20, clip="scaled", clip_limit=5.0, scale=256.0, norm_before=500.0)
+    assert ranks("clipping_takes_effect", run) == ["broken"]
 
 
 @pytest.mark.parametrize(

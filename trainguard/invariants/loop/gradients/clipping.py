@@ -25,6 +25,7 @@ from trainguard.invariants.wording import number
 _EXCEEDS = 2.0
 _CLEARLY = 1.02  # a norm in bfloat16 is right to 0.003
 _SHORT, _FAR, _DROWNED = 100, 10.0, 100.0
+_SCALED, _SCALED_FAR = 0.01, 0.05  # of a scaler's factor; where it takes nine tenths away
 
 # What was done, and why that may have happened.
 _FAULTS = {
@@ -71,7 +72,8 @@ def clipping_takes_effect(trace: Trace[Event]) -> Iterator[Finding]:
         them, unscaled, and those that the step was then made with.
     Allows: clipping in several calls that cover everything. Clipping of a part where the rest is
         small, has no matrix, or the norm stays within 2 (limit) times what clipping allowed.
-        Scaled gradients whose limit is scaled too.
+        Scaled gradients whose limit is scaled too: above 0.01 of the scaler's factor, or 0.05 where
+        it takes nine tenths of a gradient away.
     Misses: clipping that is skipped for other models or modes than the one that was run; a part
         that is left out and small in the recorded steps; hand-written clipping.
     Why: the order is backward, unscale, clip, step: in any other, clipping does nothing, or takes
@@ -97,9 +99,15 @@ def _fault(trace: Trace[Event], course: Course, step: Step) -> str:
     if not isfinite(step.clip_limit) and step.clip_limit > 0:
         return ""  # an infinite limit measures, and is meant to change nothing
     if step.clip == "scaled" or (course.alone and _before(step, "unscale")):
-        return "scaled" if step.scale != 1 and not step.clip_limit > 0.01 * step.scale else ""
+        return "scaled" if step.scale != 1 and not _has_scaled_limit(step) else ""
     late = course.alone and _before(step, "backward") and step.norm > _CLEARLY * step.clip_limit
     return "undone" if step.clip == "undone" or late else ""
+
+
+def _has_scaled_limit(step: Step) -> bool:
+    """Say whether a limit may be meant for scaled gradients, by its size and its effect."""
+    binds = step.norm_before >= _FAR * step.clip_limit
+    return step.clip_limit > (_SCALED_FAR if binds else _SCALED) * step.scale
 
 
 def _before(step: Step, word: str) -> bool:

@@ -313,7 +313,8 @@ def held_out_edges_pass_no_messages(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: a square matrix without a gradient that rows are multiplied with below a loss, or rows
         that are read by one index and added up by another; 32 pairs of nodes or more that the
         script names after validation or test, beside pairs of the same kind that it names after
-        what is no edge: whether nine of ten are edges of that graph, in either direction.
+        what is no edge, or a loss that scores pairs of which hardly any is one: whether nine of ten
+        are edges of that graph, in either direction.
     Allows: graphs in which three of ten pairs are edges; pairs that are named after neither.
     Misses: graphs and edges with other names, on an accelerator, or made anew from a part.
     Why: nodes that exchange messages get alike representations, which is what the edge is scored

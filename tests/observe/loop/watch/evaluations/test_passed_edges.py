@@ -97,3 +97,38 @@ def test_what_are_no_edges() -> None:
         assert found(send, both, val_pos=pairs) == []
     full = torch.ones(NODES, NODES).nonzero().T
     assert found(send, full, val_pos=held) == []
+
+
+def scored(pairs: torch.Tensor, negatives: torch.Tensor, passed: torch.Tensor) -> list[str]:
+    """Train to tell pairs from others, with edges held out in a dictionary; say what is told."""
+    torch.manual_seed(0)
+    _, held = split()
+    splits = {"train": pairs, "val": held}
+    layer = nn.Linear(8, 4)
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(layer.parameters(), lr=1e-3)
+        for _ in range(3):
+            rows = by_index_add(passed, layer(torch.randn(NODES, 8)))
+            alike = (rows[pairs[0]] * rows[pairs[1]]).sum(1)
+            others = (rows[negatives[0]] * rows[negatives[1]]).sum(1)
+            optimizer.zero_grad()
+            (
+                nn.functional.softplus(-alike).mean() + nn.functional.softplus(others).mean()
+            ).backward()
+            optimizer.step()
+    assert "faults" not in recorder.trace.conditions
+    del splits
+    probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "edges passed"]
+    return [f"{probe.label} {probe.measured:.0f} of {probe.reference:.0f}" for probe in probes]
+
+
+def test_pairs_without_an_edge_that_are_scored() -> None:
+    """They tell that edges are to be predicted, whatever they are called."""
+    train, held = split()
+    both = torch.cat([train, held], dim=1)
+    free = torch.ones(NODES, NODES).triu(1)
+    free[both[0], both[1]] = 0
+    negatives = free.nonzero().T[:, :200]
+    assert scored(train, negatives, both) == ["splits['val'] 40 of 40"]
+    assert scored(train, negatives, train) == ["splits['val'] 0 of 40"]
+    assert scored(train, both[:, :100], both) == []

@@ -1,9 +1,12 @@
 """What the recorder sees of numbers that stand for padding, and come as tokens too."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
 
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
@@ -105,3 +108,39 @@ def test_targets_of_padding(filled: int, ends: bool, counted: int) -> None:
     found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "filled"]
     assert len(found) == counted
     assert all((p.measured, p.label) == (float(3 * padding.sum()), "perhaps") for p in found)
+
+
+class _Rows(Dataset[Any]):
+    """Rows of tokens of several lengths, all of which end with the token 9."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return 64
+
+    def __getitem__(self, place: int) -> list[int]:
+        """Return a row."""
+        return [1 + (place + k) % 8 for k in range(3 + place % 4)] + [9]
+
+
+def served(rows: list[list[int]]) -> dict[str, torch.Tensor]:
+    """Return rows of one width with their mask, and labels without the token of the ends."""
+    tokens, mask = torch.full((len(rows), 10), 9), torch.zeros(len(rows), 10, dtype=torch.long)
+    for place, row in enumerate(rows):
+        tokens[place, : len(row)], mask[place, : len(row)] = torch.tensor(row), 1
+    tokens, mask = tokens[:, :7], mask[:, :7]
+    return {"tokens": tokens, "mask": mask, "labels": tokens.masked_fill(tokens == 9, -100)}
+
+
+def test_a_mask_that_the_model_never_sees_tells_the_ends() -> None:
+    """It lies beside the tokens in the batch; all batches are as wide."""
+    model = nn.Sequential(nn.Embedding(10, 8), nn.Linear(8, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Recorder("x") as recorder:
+        for batch in DataLoader(_Rows(), batch_size=16, collate_fn=served):
+            scores, labels = model(batch["tokens"])[:, :-1], batch["labels"][:, 1:]
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(scores.reshape(-1, 10), labels.reshape(-1)).backward()
+            optimizer.step()
+    assert "faults" not in recorder.trace.conditions
+    probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "ended"]
+    assert [(probe.measured, probe.reference) for probe in probes] == [(3.0, 3.0)]

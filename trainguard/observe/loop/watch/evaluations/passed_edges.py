@@ -23,6 +23,8 @@ _DENSE = 0.3  # of all pairs: in such a graph most pairs are edges
 _SUMS = {"IndexAddBackward": "index", "ScatterAddBackward": "index", "IndexPutBackward": "indices"}
 _READS = {"IndexBackward": "indices", "IndexSelectBackward": "index", "GatherBackward": "index"}
 _HELD_OUT = {"dev", "eval", "heldout", "holdout", "test", "val", "valid", "validation"}
+_JOINTS = {"CatBackward", "MulBackward", "SubBackward"}  # of what is scored
+_FEW_EDGES = 0.1  # of pairs that are drawn to have none
 _WITHOUT = {"neg", "negative", "negatives", "false", "fake", "nonedges", "non"}
 _WITH = {"pos", "positive", "positives", "true"}
 
@@ -47,20 +49,46 @@ class PassedEdges(Watcher):
         """Look for a graph below the loss, and for edges that are held out by their name."""
         if self.recorder.age not in _STEPS or self._found or loss.grad_fn is None:
             return
-        graph = _find_graph(list(autograd_graph.below(loss.grad_fn, _MOST_NODES)))
+        nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
+        graph = _find_graph(nodes)
         if graph is None:
             return
         edges, count = graph
-        for name, pairs in _find_held_out(count):
+        contrasted = any(
+            not _are_in(pairs, edges, count).mean() > _FEW_EDGES for pairs in _find_scored(nodes)
+        )
+        for name, pairs in _find_held_out(count, contrasted=contrasted):
             self.looked.add("edges passed")
-            there = np.isin(pairs[0] * count + pairs[1], edges)
-            there |= np.isin(pairs[1] * count + pairs[0], edges)
+            there = _are_in(pairs, edges, count)
             more = {"step": self.recorder.steps, "label": name, "source": caller()}
             self._found[name] = make_probe("edges passed", there.sum(), len(there), **more)
 
     def finish(self) -> Iterable[Event]:
         """Return how many edges of each name messages go along."""
         return self._found.values()
+
+
+def _are_in(pairs: Codes, edges: Codes, count: int) -> Any:
+    """Say of each pair of nodes whether it is an edge, in either direction."""
+    there = np.isin(pairs[0] * count + pairs[1], edges)
+    return there | np.isin(pairs[1] * count + pairs[0], edges)
+
+
+def _find_scored(nodes: list[Node]) -> Iterator[Codes]:
+    """Yield the pairs of rows that a loss multiplies, subtracts or joins with each other."""
+    for node in nodes:
+        if kind_of(node) in _JOINTS and len(node.next_functions) == 2:
+            ends = [_first_index(one, _READS) for one in _reads_before(node)]
+            known = [end for end in ends if end is not None and len(end) >= _LEAST]
+            if len(known) == 2 and known[0].shape == known[1].shape:
+                yield torch.stack(known).long().numpy()
+
+
+def _reads_before(node: Node) -> Iterator[Node]:
+    """Yield the nodes that read rows for both sides of a node."""
+    for before, _ in node.next_functions:
+        if before is not None and kind_of(before) in _READS:
+            yield before
 
 
 def _find_graph(nodes: list[Node]) -> tuple[Codes, int] | None:
@@ -122,18 +150,25 @@ def _encode(begins: torch.Tensor, ends: torch.Tensor, count: int) -> tuple[Codes
     return (codes, count) if 0 < len(codes) <= _DENSE * count * count else None
 
 
-def _find_held_out(count: int) -> Iterator[tuple[str, Codes]]:
-    """Yield edges that are held out by their name, where pairs without an edge are, too."""
-    named = {
-        key: pairs
-        for _, _, values in find_owners()
-        for key, value in values.items()
-        if isinstance(key, str) and words_in(key) & _HELD_OUT
-        if (pairs := _as_pairs(value, count)) is not None
-    }
-    contrasted = any(words_in(name) & _WITHOUT for name in named)
-    for name, pairs in named.items():
-        words = words_in(name)
+def _find_held_out(count: int, *, contrasted: bool) -> Iterator[tuple[str, Codes]]:
+    """
+    Yield edges that are held out by their name, where pairs without an edge are, too.
+
+    contrasted: whether the loss is of pairs without one, whatever they are called.
+    """
+    named: dict[tuple[str, int], tuple[str, set[str], Codes]] = {}
+    for owner, _, values in find_owners():
+        for key, value in values.items():
+            wanted = isinstance(key, str) and words_in(key) & _HELD_OUT
+            if not wanted or (key, id(value)) in named:
+                continue
+            pairs = _as_pairs(value, count)
+            if pairs is not None:
+                inside = owner and type(values) is dict
+                label = f"{owner}[{key!r}]" if inside else key
+                named[key, id(value)] = label, words_in(key), pairs
+    contrasted = contrasted or any(words & _WITHOUT for _, words, _ in named.values())
+    for name, words, pairs in named.values():
         if not words & _WITHOUT and (words & _WITH or contrasted):
             yield name, pairs
 

@@ -17,6 +17,7 @@ from trainguard.observe.loop.watch.gradients.autograd_graph import Node
 from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.losses.row_ends import RowEnds
+from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.local_values import has_rows
@@ -156,7 +157,7 @@ class PaddingRows(Watcher):
     """
 
     makes = ("Probe:padding", "Probe:packed", "Probe:filled", "Probe:ended")
-    relies_on = ("LossFunctions",)
+    relies_on = ("Batches", "LossFunctions")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -202,7 +203,7 @@ class PaddingRows(Watcher):
         """Look at what embeddings were read with on the way to a loss."""
         calls, self._calls = self._calls, []
         unpacked, self._unpacked = self._unpacked, []
-        given, self._given = self._given, []
+        given, self._given = [*self._given, *self._beside()], []
         blank, self._blank = self._blank, []
         if not calls or loss.grad_fn is None or self.recorder.age not in _STEPS:
             return
@@ -214,6 +215,12 @@ class PaddingRows(Watcher):
         for node in nodes if len(nodes) < _MOST_NODES else ():
             if autograd_graph.kind_of(node) == "EmbeddingBackward":
                 self._look_at(node, calls, given)
+
+    def _beside(self) -> list[torch.Tensor]:
+        """Return what a loader has served beside a batch, and a model perhaps never sees."""
+        served = self.recorder.watcher(Batches).recent
+        tables = served[-1].alive() if served else []
+        return [t for t in tables if t.is_cpu and t.dim() == 2 and not t.is_floating_point()]
 
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
