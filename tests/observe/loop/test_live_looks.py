@@ -46,13 +46,13 @@ def test_an_evaluation_is_looked_at_after_the_next_step() -> None:
 
     recorder.live = LiveLooks(look)
     with recorder:
-        for step in range(95):
+        for step in range(88):
             optimizer.zero_grad()
             F.mse_loss(net(torch.randn(8, 4)), torch.zeros(8, 2)).backward()
             optimizer.step()
-            if step == 82:
+            if step == 72:
                 with torch.no_grad():
                     F.mse_loss(net(torch.randn(8, 4)), torch.zeros(8, 2))
-    assert {steps: count for steps, count in seen.items() if steps > 83} == {84: 1}
+    assert {steps: count for steps, count in seen.items() if steps > 73} == {74: 1}
     told = {one.invariant.name: steps for steps, one in judge.told}
-    assert told == {"evaluation_mode_is_on": 84}
+    assert told == {"evaluation_mode_is_on": 74}

@@ -102,10 +102,8 @@ class Window:
     @property
     def stride(self) -> int:
         """How many steps one stands for that is watched: ever more in a long run."""
-        if self.index < EVERY * DENSE:
-            return 1
         if self.index < DENSE:
-            return min(FIFTH, _CLOSER - self.index % _CLOSER)
+            return next(n for n in range(1, _CLOSER + 1) if _is_watched(self.index + n))
         return _apart(self.index)
 
     @property

@@ -81,7 +81,8 @@ def test_lines_that_set_the_first_group_alone(line: str, expected: int, tmp_path
 
 def test_betas_of_those_that_divide() -> None:
     """Each group of them has its own; others have none, or another kind of average."""
-    (probe,) = probes(lambda m: torch.optim.AdamW(m.parameters(), betas=(0.5, 0.99)), "betas")
-    assert (probe.measured, probe.reference, probe.label) == (0.5, 0.99, "AdamW, group 0")
+    (probe,) = probes(lambda m: torch.optim.AdamW(m.parameters(), betas=(0.99, 0.5)), "betas")
+    assert (probe.measured, probe.reference, probe.label) == (0.99, 0.5, "AdamW, group 0")
+    assert probes(lambda m: torch.optim.AdamW(m.parameters(), betas=(0.9, 0.9)), "betas") == []
     assert probes(lambda m: torch.optim.Adamax(m.parameters()), "betas") == []
     assert probes(lambda m: torch.optim.SGD(m.parameters(), lr=0.1), "betas") == []

@@ -66,7 +66,10 @@ class TermSigns(Watcher):
 
     def finish(self) -> Iterable[Event]:
         """Return what was seen of each."""
+        self.looked |= {"term sign"} if self._seen else set()
         for label, (looks, wrong) in self._seen.items():
+            if not wrong:
+                continue
             source = self._source.get(label, "")
             yield make_probe("term sign", wrong, looks, label=label, source=source)
 

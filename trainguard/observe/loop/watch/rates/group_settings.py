@@ -33,8 +33,8 @@ class GroupSettings(Watcher):
     measured: the highest, reference: the lowest; step: 1 where a line of the file that makes it
         sets the rate of its first group alone; label: the optimizer.
 
-    And the Probe events "betas", of each setting of an optimizer of torch that adapts: measured is
-    that of the gradients, reference that of their squares.
+    And the Probe events "betas", of optimizers of torch that adapt, where that of the gradients
+    (measured) is the larger one, beside that of their squares (reference).
     """
 
     makes = ("Probe:group rates", "Probe:betas")
@@ -64,8 +64,10 @@ class GroupSettings(Watcher):
         for place, group in enumerate(optimizer.param_groups):
             betas = [beta for beta in group.get("betas", ()) if isinstance(beta, int | float)]
             if isinstance(optimizer, _DIVIDE) and len(betas) == 2:
+                self.looked.add("betas")
                 first, second = betas
-                self._betas.setdefault(f"{window.name}, group {place}", (first, second, source))
+                if first > second:
+                    self._betas.setdefault(f"{window.name}, group {place}", (first, second, source))
         return {}
 
     def finish(self) -> Iterable[Event]:
