@@ -21,12 +21,14 @@ def evaluation_targets_keep_their_scale(trace: Trace[Event]) -> Iterator[Finding
     What is predicted in an evaluation is held against targets in the units of the training.
 
     Judges: the latest predictions and targets of distances (mse_loss, l1_loss, huber_loss,
-        smooth_l1_loss) in training and in evaluations, and of evaluations without a loss what lies
-        beside the input: where both have a correlation of 0.5 or more in training, one deviation of
-        each other and means within one of them, and a correlation of 0.5 in the evaluation, whether
-        the means are there more than 3 deviations apart, or one deviation is 4 times the other.
+        smooth_l1_loss) in training, and in evaluations of the second half of the run; of those
+        without a loss what lies beside the input. Where both have a correlation of 0.5 or more in
+        training, deviations within 3 times each other and means within one of them, and a
+        correlation of 0.5 in the evaluation: whether the means are there more than 3 deviations
+        apart; or, with a correlation of 0.8, one deviation is 4 times the other.
     Allows: predictions that are brought back into the units of the targets; targets of another
-        range that predictions follow in their size; predictions that follow nothing.
+        range that predictions follow in their size; predictions that follow nothing, or hardly vary
+        yet.
     Misses: models that are still far from their targets in training; outputs of several units.
     Why: targets that are standardised for training alone make every error of an evaluation one of
         units, and the best epoch by it one of chance.

@@ -9,8 +9,14 @@ from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 
 
-def found(change, *, loss=F.mse_loss, learned=lambda y: y, steps: int = 200) -> list[Probe]:
-    """Fit a line, and evaluate it on targets that `change` makes of those of the training."""
+def found(
+    change, *, loss=F.mse_loss, learned=lambda y: y, steps: int = 200, until: int = 200
+) -> list[Probe]:
+    """
+    Fit a line, and evaluate it on targets that `change` makes of those of the training.
+
+    until: the step after which there is no evaluation any more.
+    """
     torch.manual_seed(0)
     inputs = torch.randn(256, 4)
     targets = inputs @ torch.tensor([1.0, -1.0, 0.5, 0.0])
@@ -21,7 +27,7 @@ def found(change, *, loss=F.mse_loss, learned=lambda y: y, steps: int = 200) -> 
             optimizer.zero_grad()
             loss(model(inputs[:128]).squeeze(1), learned(targets[:128])).backward()
             optimizer.step()
-            if step % 20 == 19:
+            if step % 20 == 19 and step < until:
                 with torch.no_grad():
                     loss(model(inputs[128:]).squeeze(1), change(targets[128:]))
     assert recorder.trace.conditions.get("faults", ()) == ()
@@ -53,6 +59,17 @@ def test_other_units_are_told(loss) -> None:
 def test_what_follows_and_is_far(change, count: int) -> None:
     """What follows nothing, or is of another range, is left alone."""
     assert len(found(change)) == count
+
+
+def test_what_follows_little_varies_little() -> None:
+    """Targets with much of what nobody knows vary more than what is predicted of them."""
+    noise = 6 * torch.randn(128, generator=torch.Generator().manual_seed(1))
+    assert found(lambda y: 3 * y + noise) == []
+
+
+def test_a_model_that_has_just_begun_is_left_alone() -> None:
+    """Its predictions hardly vary yet."""
+    assert found(lambda y: 10 * y + 100, until=60) == []
 
 
 def test_a_training_that_is_far_itself_says_nothing() -> None:

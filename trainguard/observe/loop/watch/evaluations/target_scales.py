@@ -20,6 +20,8 @@ _LEARNED, _EVALUATED = 8, 4  # calls, the latest ones
 _PLACES = 16
 _LEAST = 32.0  # numbers
 _FOLLOWS = 0.5  # correlation: of what is predicted, in whatever units
+_CLOSELY = 0.8  # where only the deviations differ: predictions that know little vary little
+_LATE = 0.5  # of the run: a model that has just begun predicts hardly anything
 _NEAR, _FAR = 1.0, 3.0  # deviations between the means, in training and in an evaluation
 _ALIKE, _APART = 3.0, 4.0  # by how much one deviation is larger than the other
 _LARGEST = 2**20
@@ -27,10 +29,11 @@ _LARGEST = 2**20
 
 @dataclass(slots=True)
 class _Moments:
-    """Of predictions and targets how many there are, their sums, squares and products."""
+    """Of predictions and targets how many there are, their sums, squares and products, and when."""
 
     source: str
     latest: deque[torch.Tensor]
+    step: int = 0
 
     def add(self, scores: torch.Tensor, target: torch.Tensor) -> None:
         """Take in a call; what is computed stays where it is."""
@@ -81,12 +84,13 @@ class TargetScales(Watcher):
         if not learned or not all(_is_near(*each) for each in learned):
             return
         for each in self._evaluated.values():
-            found = each.read()
+            found = each.read() if each.step >= _LATE * self.recorder.steps else None
             if found is None or found[0] < _FOLLOWS:
                 continue
             self.looked.add("target scale")
-            _, gap, ratio = found
-            if gap > _FAR or not 1 / _APART < ratio < _APART:
+            follows, gap, ratio = found
+            is_apart = follows >= _CLOSELY and not 1 / _APART < ratio < _APART
+            if gap > _FAR or is_apart:
                 yield make_probe("target scale", gap, ratio, source=each.source)
 
     def _on_loss(
@@ -117,7 +121,9 @@ class TargetScales(Watcher):
         """Take in a call at a place; there are only so many places."""
         if source not in known and len(known) >= _PLACES:
             return
-        known.setdefault(source, _Moments(source, deque(maxlen=most))).add(scores, target)
+        own = known.setdefault(source, _Moments(source, deque(maxlen=most)))
+        own.step = self.recorder.steps
+        own.add(scores, target)
 
 
 def _are_pairs(scores: Any, target: Any) -> bool:
