@@ -61,21 +61,21 @@ def load(side: str, name: str) -> ModuleType:
 
 
 def sampled(side: str) -> list[Any]:
-    """Return the fixtures of a side; all but one in 30 that train are slow, and 5 in 6 others."""
+    """Return the fixtures of a side; all but one in 40 that train are slow, and 7 in 8 others."""
     train = scripts(side)
     others = [name for name in names(side) if name not in train]
-    later = {name for place, name in enumerate(train) if place % 30} | {
-        name for place, name in enumerate(others) if place % 6
+    later = {name for place, name in enumerate(train) if place % 40} | {
+        name for place, name in enumerate(others) if place % 8
     }
     slow = pytest.mark.slow
     return [pytest.param(n, marks=slow) if n in later else n for n in names(side)]
 
 
 def mended() -> list[Any]:
-    """Return the broken fixtures with a change that mends them; one in thirty is quick."""
+    """Return the broken fixtures with a change that mends them; one in forty is quick."""
     names = sorted(f"{f.parent.name}/{f.stem}" for f in (FIXTURES / "broken").glob("*/*.diff"))
     slow = pytest.mark.slow
-    return [pytest.param(n, marks=slow) if place % 30 else n for place, n in enumerate(names)]
+    return [pytest.param(n, marks=slow) if place % 40 else n for place, n in enumerate(names)]
 
 
 @cache

@@ -30,7 +30,7 @@ from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.manual_steps import ManualSteps
 from trainguard.observe.loop.reads import Reads
 from trainguard.observe.loop.stopped import Stopped
-from trainguard.observe.loop.thinning import EventStore
+from trainguard.observe.loop.thinning import EventStore, end_spans
 from trainguard.observe.loop.training_thread import TrainingThread
 from trainguard.observe.loop.watch.gradients.scaling import Scaling
 from trainguard.observe.loop.watch.runs.conditions import Conditions
@@ -374,7 +374,7 @@ class Recorder:
             "torch": torch.__version__,
             "threads": torch.get_num_threads(),
             "steps": self.steps,
-            "optimizers": tuple(window.name for window in self.windows if window.index),
+            "optimizers": tuple(w.name for w in self.windows if w.index),
             "seconds": seconds,
             "ended": self._ended,
             "probe": self.probe,
@@ -382,7 +382,8 @@ class Recorder:
             **self.watcher(Conditions).seen,
         }
         conditions |= self.faults.as_conditions()
-        self.trace = Trace(self.name, (*self.store.in_order(), *added), conditions, self.promises)
+        kept = end_spans(self.store.in_order(), self.windows)
+        self.trace = Trace(self.name, (*kept, *added), conditions, self.promises)
         # The recorder may be kept for its trace: nothing of the training is kept with it.
         self.windows, self.going, self.watchers, self.recent = [], [], [], []
         self._by_kind, self._by_optimizer, self._told = {}, {}, {}
@@ -393,8 +394,7 @@ class Recorder:
 
 
 def _count_alike(going: Sequence[Window]) -> int:
-    """Return how many steps one stands for where a fifth of them is watched; 1 before and after."""
+    """Return how many steps one stands for where some are watched; 1 where more are listened to."""
     stride = min((window.stride for window in going), default=1)
-    # Steps by hand are listened to more often than they are watched.
     by_hand = any(window.optimizer is None for window in going)
     return stride if stride <= FIFTH and not by_hand else 1

@@ -1,7 +1,8 @@
 """The events of a recording, which stay bounded: of a long run ever fewer are kept."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from math import inf
 
 import torch
 
@@ -11,6 +12,7 @@ from trainguard.observe.loop.deferred import ReadWith, find_waiting, is_on_accel
 from trainguard.observe.loop.faults import Faults
 from trainguard.observe.loop.reads import Reads
 from trainguard.observe.loop.watch.watcher import Columns
+from trainguard.observe.loop.window import Window
 
 _ALL = 64  # calls of one place that are all looked at
 _APART = 4  # calls that each later look stands for, on average
@@ -129,6 +131,17 @@ class EventStore:
         """Return the events in the order in which they were seen."""
         kept = [event for events in self._kept.values() for event in events]
         return sorted(kept, key=lambda event: getattr(event, "clock", 0))
+
+
+def end_spans(events: list[Event], windows: Iterable[Window]) -> list[Event]:
+    """Return events in which the last steps stand for no more than an optimizer has made."""
+    made = {window.name: window.index for window in windows}
+    return [
+        replace(event, span=max(1, made[event.optimizer] - event.step))
+        if isinstance(event, Step) and event.step + event.span > made.get(event.optimizer, inf)
+        else event
+        for event in events
+    ]
 
 
 def _kind_of_step(event: Event) -> object:
