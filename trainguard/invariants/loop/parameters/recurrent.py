@@ -38,8 +38,8 @@ def recurrent_layers_go_on(trace: Trace[Event]) -> Iterator[Finding]:
         last state is at the first place: `output[:, -1]` reads hardly more than the forward one,
         and `hidden[-1]` the backward one alone. Where nothing goes on from one place to the next,
         sequences have one place, or the state of a cell is not handed on.
-    Source: discuss.pytorch.org/t/27357 (which output of a bidirectional layer is the last one);
-        the documentation of torch.nn.LSTM on h_n.
+    Source: the documentation of torch.nn.LSTM: "For bidirectional LSTMs, h_n is not equivalent to
+        the last element of output".
     """
     fewest = trace.limit("recurrent_layers_go_on", _FEWEST)
     every = events(trace, Parameter)

@@ -38,6 +38,9 @@ def test_weights_of_samples_count_as_the_largest() -> None:
     x, mask = learned(4), torch.tensor([0.0, 1.0, 1.0, 0.5])
     assert parts((x.exp() * mask).sum()) == {"ExpBackward": (1.0, False)}
     assert parts((x.exp() * -mask).sum()) == {"ExpBackward": (-1.0, False)}
+    assert parts((x.exp() * (mask > 0)).sum()) == {"ExpBackward": (1.0, False)}
+    assert parts((x.exp() / 0.0).sum()) == {"DivBackward": (1.0, False)}
+    assert parts(torch.sub(x.exp(), x.log(), alpha=0).sum()) == {"ExpBackward": (1.0, False)}
     assert parts((x.exp() * (3 * mask)).sum()) == {"ExpBackward": (3.0, False)}
     assert parts((x.exp() * (mask - 0.5)).sum()) == {"MulBackward": (1.0, False)}
     assert parts((x.exp() * 0).sum()) == {"MulBackward": (1.0, False)}

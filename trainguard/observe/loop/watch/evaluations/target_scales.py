@@ -37,14 +37,15 @@ class _Moments:
 
     def add(self, scores: torch.Tensor, target: torch.Tensor) -> None:
         """Take in a call; what is computed stays where it is."""
-        s, t = (each.detach().flatten().double() for each in (scores, target))
+        wide = torch.float32 if scores.device.type == "mps" else torch.float64
+        s, t = (each.detach().flatten().to(wide) for each in (scores, target))
         count = s.new_full((), len(s))
         rows = [count, s.sum(), t.sum(), (s * s).sum(), (t * t).sum(), (s * t).sum()]
         self.latest.append(torch.stack(rows))
 
     def read(self) -> tuple[float, float, float] | None:
         """Return the correlation, the means' distance in deviations, and the deviations' ratio."""
-        total = torch.stack([each.cpu() for each in self.latest]).sum(0).tolist()
+        total = torch.stack([each.cpu().double() for each in self.latest]).sum(0).tolist()
         count, s, t, ss, tt, st = total
         if count < _LEAST:
             return None

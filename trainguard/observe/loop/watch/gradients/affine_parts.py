@@ -61,44 +61,25 @@ def _split(part: SumPart) -> Iterator[SumPart]:
     """Yield what a part is a sum or a multiple of, nothing where it is neither."""
     node, kind = part.node, kind_of(part.node)
     live = [place for place, (before, _) in enumerate(node.next_functions) if before is not None]
-    if kind in _SUMS:
-        moved = part.is_moved or len(live) == 1
-        signs = {
-            "AddBackward": (1.0, node._saved_alpha),  # noqa: SLF001 torch names it so
-            "SubBackward": (1.0, -node._saved_alpha),  # noqa: SLF001
-            "RsubBackward": (-node._saved_alpha, 1.0),  # noqa: SLF001
-        }[kind]
-        for place in live:
-            yield SumPart(node.next_functions[place], part.factor * float(signs[place]), moved)
+    if len(live) > 1 and kind not in _SUMS | _THROUGH:
         return
-    if kind in _THROUGH:
-        by = 1.0
-    elif kind == "NegBackward":
-        by = -1.0
-    elif kind in ("MulBackward", "DivBackward") and len(live) == 1:
-        by = _size(node, kind, live[0])
-    else:
-        return
-    if by:
-        for place in live:
-            yield SumPart(node.next_functions[place], part.factor * by, part.is_moved)
+    moved = part.is_moved or (kind in _SUMS and len(live) == 1)
+    for place in live:
+        by = 1.0 if kind in _THROUGH else autograd_graph.constant_at(node, place)
+        by = _largest_weight(node, place) if by is None else by
+        if isinstance(by, int | float) and by:  # on an accelerator it would have to be waited for
+            yield SumPart(node.next_functions[place], part.factor * by, moved)
 
 
-def _size(node: Node, kind: str, place: int) -> float:
-    """Return what a product multiplies by: of several numbers the largest; 0 where unknown."""
-    if kind == "DivBackward" and place:
+def _largest_weight(node: Node, place: int) -> float:
+    """Return the largest of the numbers that a product multiplies by; 0 unless all have a sign."""
+    kept: Any = (
+        saved(node, "self" if place else "other") if kind_of(node) == "MulBackward" else None
+    )
+    able = isinstance(kept, torch.Tensor) and kept.is_cpu and not kept.is_complex()
+    if not able or not 0 < kept.numel() <= _LARGEST:
         return 0.0
-    kept: Any = saved(node, "self" if place else "other")
-    if isinstance(kept, int | float):
-        return 1 / kept if kind == "DivBackward" and kept else float(kept)
-    if not isinstance(kept, torch.Tensor) or not kept.is_cpu or kept.is_complex():
-        return 0.0
-    if kept.numel() > _LARGEST:
-        return 0.0
-    if kept.numel() == 1:
-        number = float(kept)
-        return 1 / number if kind == "DivBackward" and number else number
-    low, high = torch.aminmax(kept.detach()) if kept.numel() else (0.0, 0.0)
+    low, high = torch.aminmax(kept.detach())
     return float(high) if low >= 0 else float(low) if high <= 0 else 0.0
 
 

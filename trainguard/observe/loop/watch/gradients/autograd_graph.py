@@ -172,7 +172,7 @@ def _multiples(node: Node) -> Iterator[tuple[Node, Any]]:
             return
         yield node, factor
         live = [place for place, (before, _) in enumerate(node.next_functions) if before]
-        by = _constant(node, live[0]) if len(live) == 1 else None
+        by = constant_at(node, live[0]) if len(live) == 1 else None
         if by is None:
             return
         node, factor = node.next_functions[live[0]][0], factor * by
@@ -184,7 +184,7 @@ def last_factor(loss: torch.Tensor) -> float:
     for _ in range(_CONSTANTS):
         before = node.next_functions if node is not None else ()
         live = [place for place, (made, _) in enumerate(before) if made]
-        by = _constant(node, live[0]) if node is not None and len(live) == 1 else None
+        by = constant_at(node, live[0]) if node is not None and len(live) == 1 else None
         if by is None:
             break
         node, factor = before[live[0]][0], factor * float(by)
@@ -212,7 +212,7 @@ def _times_mean(node: Node, place: int) -> float | None:
         return 1.0
     if kind == "SumBackward" and count:
         return count / max(1, torch.Size(shape_made(node)).numel())
-    by = _constant(node, place)
+    by = constant_at(node, place)
     return by if isinstance(by, float) else None
 
 
@@ -220,11 +220,11 @@ def factor_of(node: Node) -> float:
     """Return the number that a product or quotient multiplies by; 0 where there is no such one."""
     live = [place for place, (before, _) in enumerate(node.next_functions) if before]
     scales = kind_of(node) in ("MulBackward", "DivBackward") and len(live) == 1
-    by = _constant(node, live[0]) if scales else None
+    by = constant_at(node, live[0]) if scales else None
     return by if isinstance(by, float) else 0.0
 
 
-def _constant(node: Node, place: int) -> Any:
+def constant_at(node: Node, place: int) -> Any:
     """Return what an operation multiplies its input at a place by; None where it does more."""
     kind = kind_of(node)
     if kind in SAME:
@@ -242,7 +242,9 @@ def _constant(node: Node, place: int) -> Any:
         return _number(saved(node, "self" if place else "other"))
     if kind == "DivBackward" and not place:
         divisor = _number(saved(node, "other"))
-        return None if divisor is None else 1 / divisor
+        return (
+            None if divisor is None or (isinstance(divisor, float) and not divisor) else 1 / divisor
+        )
     return None
 
 
@@ -250,7 +252,7 @@ def _number(kept: torch.Tensor | float | None) -> torch.Tensor | float | None:
     """Return a saved constant as a number, or as it is where it lives on an accelerator."""
     if isinstance(kept, int | float):
         return float(kept)
-    if kept is None or kept.numel() != 1:
+    if kept is None or kept.numel() != 1 or kept.is_complex():
         return None
     return float(kept) if kept.device.type == "cpu" else kept.detach().reshape(())
 

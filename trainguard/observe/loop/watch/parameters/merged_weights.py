@@ -75,8 +75,9 @@ class MergedWeights(Watcher):
     ) -> None:
         """Take down the weights in the first pass of an evaluation."""
         own = self._known.get(module)
-        able = own is not None and own.learned and not own.evaluated and own.looks < _LOOKS
-        if able and not module.training and own is not None:
+        if own is None or module.training or not own.learned or own.looks >= _LOOKS:
+            return
+        if not own.evaluated:
             own.evaluated = self._sample(module)
 
     def finish(self) -> Iterable[Event]:
@@ -91,10 +92,11 @@ class MergedWeights(Watcher):
     def _sample(self, module: nn.Module) -> Samples:
         """Return some elements of the frozen matrices of a module of which other parts learn."""
         named = list(module.named_parameters())
-        frozen = [(name, p) for name, p in named if not p.requires_grad and p.dim() >= _MATRIX]
-        if len(frozen) == len(named):
+        if not any(p.requires_grad for _, p in named):
             return {}
-        return {name: sample_elements(p, _ELEMENTS).clone() for name, p in frozen[:_MATRICES]}
+        frozen = [(name, p) for name, p in named if not p.requires_grad and p.dim() >= _MATRIX]
+        some = [(n, p) for n, p in frozen if p.is_floating_point() and not p.is_meta][:_MATRICES]
+        return {name: sample_elements(p, _ELEMENTS).clone() for name, p in some}
 
     def _compare(self, own: _Merging, now: Samples) -> None:
         """Compare weights with what they were in an evaluation, and before it."""
