@@ -187,6 +187,8 @@ class Term(Event):
     positive, heavy, crossed: calls that take log-probabilities and got a value above zero, rows
         that sum to more than one, or another axis along which they, or soft targets, sum to one.
     blanks: calls of ctc_loss, of those looked at, whose targets have the blank among them.
+    several: calls of cross_entropy, of those looked at, whose soft targets are zeros and ones, of
+        which most rows have several.
     negative, nonfinite: calls with such a result. weighted: whether weights were given.
     range: the smallest and the largest target, of probabilities and signs.
     shares: at the probed steps, the norm of this term's part of the gradient over that of the
@@ -195,7 +197,8 @@ class Term(Event):
     beyond: the mean share of targets that what made the input cannot return, as a negative one
         under a ReLU. viewed: the shape that the input had before it was viewed in its own.
     reach, frames: of ctc_loss, the largest share of the steps in time of an input that a length
-        has, and how many different numbers of steps in time inputs have.
+        has, and how many different numbers of steps in time inputs have. short: the share of its
+        samples with fewer steps in time than labels.
     logarithm: whether the input is taken for the logarithm of a rate.
     """
 
@@ -212,6 +215,7 @@ class Term(Event):
     heavy: int = 0
     crossed: int = 0
     blanks: int = 0
+    several: int = 0
     negative: int = 0
     nonfinite: int = 0
     range: tuple[float, ...] = ()
@@ -222,6 +226,7 @@ class Term(Event):
     viewed: tuple[int, ...] = ()
     reach: float = 0.0
     frames: int = 0
+    short: float = 0.0
     logarithm: bool = False
 
 

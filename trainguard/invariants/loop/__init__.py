@@ -32,6 +32,7 @@ from trainguard.invariants.loop.evaluations import scales as scales  # isort: sk
 from trainguard.invariants.loop.evaluations import meters as meters  # isort: skip
 from trainguard.invariants.loop.losses import terms as terms  # isort: skip
 from trainguard.invariants.loop.models import axes as axes  # isort: skip
+from trainguard.invariants.loop.models import results as results  # isort: skip
 from trainguard.invariants.loop.losses import loss_values as loss_values  # isort: skip
 from trainguard.invariants.loop.losses import weights as weights  # isort: skip
 from trainguard.invariants.loop.losses import directions as directions  # isort: skip
@@ -40,6 +41,7 @@ from trainguard.invariants.loop.said import logged as logged  # isort: skip
 from trainguard.invariants.loop.said import logged_accuracies as logged_accuracies  # isort: skip
 from trainguard.invariants.loop.said import logged_averages as logged_averages  # isort: skip
 from trainguard.invariants.loop.said import logged_metrics as logged_metrics  # isort: skip
+from trainguard.invariants.loop.said import rankings as rankings  # isort: skip
 from trainguard.invariants.loop.models import probes as probes  # isort: skip
 from trainguard.invariants.loop.samples import pairs as pairs  # isort: skip
 from trainguard.invariants.loop.models import counterfactuals as counterfactuals  # isort: skip

@@ -130,6 +130,8 @@ def _of_ranks(batches: Sequence[Batch], limit: float) -> Iterator[Value]:
         yield "auc", "true", area(scores, targets)
         yield from _of_batches("auc", [area(*batch) for batch in batches], sizes)
     yield "auc", "decisions", _area((scores > limit).astype(float), targets)
+    yield "area", "true", _area(scores, targets)
+    yield "area", "spread", _spread_of_area(targets)
 
 
 def _area(scores: Array, targets: Array) -> float:
@@ -141,6 +143,14 @@ def _area(scores: Array, targets: Array) -> float:
     _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(count) - (count - 1) / 2)[place.ravel()]  # of ties the mean
     return float((ranks[targets == 1].sum() - positive * (positive + 1) / 2) / positive / negative)
+
+
+def _spread_of_area(targets: Array) -> float:
+    """Return the standard deviation of the area of scores that know nothing of the targets."""
+    positive = int(targets.sum())
+    negative = len(targets) - positive
+    pairs = 12 * positive * negative  # the variance of Mann and Whitney's statistic
+    return float(((len(targets) + 1) / pairs) ** 0.5) if pairs else nan
 
 
 def _average_precision(scores: Array, targets: Array) -> float:

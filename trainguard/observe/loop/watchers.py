@@ -33,7 +33,9 @@ from trainguard.observe.loop.watch.losses.constant_predictions import ConstantPr
 from trainguard.observe.loop.watch.losses.constant_targets import ConstantTargets
 from trainguard.observe.loop.watch.losses.cosines import Cosines
 from trainguard.observe.loop.watch.losses.crossed_columns import CrossedColumns
+from trainguard.observe.loop.watch.losses.divergence_weights import DivergenceWeights
 from trainguard.observe.loop.watch.losses.divided_losses import DividedLosses
+from trainguard.observe.loop.watch.losses.dropped_outputs import DroppedOutputs
 from trainguard.observe.loop.watch.losses.episode_ends import EpisodeEnds
 from trainguard.observe.loop.watch.losses.ignored_classes import IgnoredClasses
 from trainguard.observe.loop.watch.losses.kept_probabilities import KeptProbabilities
@@ -44,20 +46,25 @@ from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.losses.losses import Losses
 from trainguard.observe.loop.watch.losses.masked_choices import MaskedChoices
 from trainguard.observe.loop.watch.losses.noise_targets import NoiseTargets
+from trainguard.observe.loop.watch.losses.overlaps import Overlaps
 from trainguard.observe.loop.watch.losses.pair_tables import PairTables
 from trainguard.observe.loop.watch.losses.picked_classes import PickedClasses
+from trainguard.observe.loop.watch.losses.policy_signs import PolicySigns
 from trainguard.observe.loop.watch.losses.policy_weights import PolicyWeights
 from trainguard.observe.loop.watch.losses.return_orders import ReturnOrders
 from trainguard.observe.loop.watch.losses.self_matches import SelfMatches
 from trainguard.observe.loop.watch.losses.shown_tokens import ShownTokens
 from trainguard.observe.loop.watch.losses.term_signs import TermSigns
+from trainguard.observe.loop.watch.losses.token_weights import TokenWeights
 from trainguard.observe.loop.watch.losses.transitions import Transitions
+from trainguard.observe.loop.watch.losses.unused_losses import UnusedLosses
 from trainguard.observe.loop.watch.losses.zero_terms import ZeroTerms
 from trainguard.observe.loop.watch.models.attended_padding import AttendedPadding
 from trainguard.observe.loop.watch.models.attention_axes import AttentionAxes
 from trainguard.observe.loop.watch.models.carried_states import CarriedStates
 from trainguard.observe.loop.watch.models.components import Components
 from trainguard.observe.loop.watch.models.detached_probe import DetachedProbe
+from trainguard.observe.loop.watch.models.discarded_results import DiscardedResults
 from trainguard.observe.loop.watch.models.forwards import Forwards
 from trainguard.observe.loop.watch.models.future_probe import FutureProbe, PresentProbe, ShiftProbe
 from trainguard.observe.loop.watch.models.idle_inputs import IdleInputs
@@ -109,6 +116,7 @@ from trainguard.observe.loop.watch.samples.batched_graphs import BatchedGraphs
 from trainguard.observe.loop.watch.samples.batches import Batches
 from trainguard.observe.loop.watch.samples.epoch_orders import EpochOrders
 from trainguard.observe.loop.watch.samples.epoch_pairs import EpochPairs
+from trainguard.observe.loop.watch.samples.field_rows import FieldRows
 from trainguard.observe.loop.watch.samples.fold_rows import FoldRows
 from trainguard.observe.loop.watch.samples.input_scales import InputScales
 from trainguard.observe.loop.watch.samples.kept_noise import KeptNoise
@@ -227,6 +235,7 @@ _ALL: tuple[type[Watcher], ...] = (
     EqualUnits,
     ZeroMasks,
     ZeroTerms,
+    UnusedLosses,
     KeptNoise,
     Saturation,
     ReplacedGradients,
@@ -241,6 +250,13 @@ _ALL: tuple[type[Watcher], ...] = (
     PolicyWeights,
     KeptProbabilities,
     TermSigns,
+    PolicySigns,
+    Overlaps,
+    DiscardedResults,
+    DroppedOutputs,
+    DivergenceWeights,
+    TokenWeights,
+    FieldRows,
     LiveTargets,
     ReturnOrders,
     EpisodeEnds,

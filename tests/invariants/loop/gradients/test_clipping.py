@@ -5,6 +5,7 @@ from math import inf, nan
 import pytest
 
 from trainguard.core.finding import Rank
+from trainguard.events.probe import Probe
 
 PARTIAL = {"clip": "partial", "clip_limit": 1.0, "clip_share": 0.1, "unclipped": "Net.rnn.weight"}
 BOUND = {"clip": "taken", "norm": 0.01, "clip_limit": 0.01}
@@ -237,3 +238,12 @@ def test_how_often_may_be_the_subjects(ranks, steps) -> None:
     """A team that clips on purpose gives its own share."""
     run = steps(20, norm_before=5.0, **BOUND)
     assert ranks("clipping_is_rare", run, **{"limit:clipping_is_rare": 1.0}) == []
+
+
+def test_a_line_that_clips_for_nothing_is_named(judged, steps) -> None:
+    """Where no step shows it by itself."""
+    probe = Probe(probe="idle clip", measured=40.0, reference=40.0, source="train.py:30")
+    run = [*steps(20, clip="taken", clip_limit=1.0), probe]
+    (finding,) = judged("clipping_takes_effect", run)
+    assert finding.summary == "a line of `train` clips gradients that no step is made with"
+    assert finding.measured == "40 calls found none since the last step"

@@ -147,3 +147,19 @@ def test_numbers_that_nothing_reads_are_noted(judged) -> None:
     assert finding.source == "/home/me/train.py:14"
     assert finding.measured == "2 variables with a graph, and no place that reads"
     assert judged("gradients_with_a_graph_are_used", [WhatIf(**asked, measured=0.0)]) == []
+
+
+@pytest.mark.parametrize(("times", "expected"), [(8, ["broken"]), (2, [])])
+def test_losses_that_nothing_reads_are_found(times, expected, ranks) -> None:
+    """In three calls or more."""
+    probe = Probe(probe="lost loss", measured=times, label="loss", source="train.py:9")
+    assert ranks("losses_are_learned_from", [probe]) == expected
+
+
+@pytest.mark.parametrize(
+    ("alone", "looks", "expected"), [(9, 10, ["broken"]), (5, 10, []), (2, 2, [])]
+)
+def test_the_last_of_several_losses_is_found(alone, looks, expected, ranks) -> None:
+    """In nearly all passes backward."""
+    probe = Probe(probe="last loss", measured=alone, reference=looks, step=40 * alone)
+    assert ranks("losses_are_learned_from", [probe]) == expected

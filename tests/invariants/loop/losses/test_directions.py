@@ -36,3 +36,31 @@ def test_the_directions_are_said(judged) -> None:
     assert (small.measured, small.allowed) == ("added to the loss in 9 of 9 losses", "taken off it")
     assert large.summary == "the loss of `train` makes a divergence from the prior large"
     assert (large.measured, large.allowed) == ("taken off the loss in 9 of 9 losses", "added to it")
+
+
+def test_what_has_paid_is_said(judged) -> None:
+    """It becomes less likely."""
+    probe = Probe(probe="term sign", measured=9.0, reference=9.0, label="policy")
+    (finding,) = judged("terms_keep_their_sign", [probe])
+    assert finding.summary == "the loss of `train` makes less likely what has paid"
+    assert (finding.measured, finding.allowed) == (
+        "added to the loss in 9 of 9 losses",
+        "taken off it",
+    )
+
+
+@pytest.mark.parametrize(
+    ("label", "looks", "expected"),
+    [("collapsed", 4, ["broken"]), ("", 4, ["note"]), ("collapsed", 2, [])],
+)
+def test_divergences_that_weigh_too_much(label, looks, expected, ranks) -> None:
+    """Are broken where the codes tell nothing any more."""
+    probe = Probe(probe="divergence weight", measured=256.0, step=looks, label=label)
+    assert ranks("divergences_weigh_one_sample", [probe]) == expected
+
+
+@pytest.mark.parametrize(("found", "expected"), [(4, ["broken"]), (3, [])])
+def test_overlaps_of_scores(found, expected, ranks) -> None:
+    """In all losses that have one."""
+    probe = Probe(probe="overlap loss", measured=found, reference=4.0)
+    assert ranks("overlaps_are_of_probabilities", [probe]) == expected

@@ -100,3 +100,14 @@ def test_rates_and_their_logarithms(producer: str, logarithm: bool, expected, ra
 def test_lengths_of_inputs(reach: float, frames: int, calls: int, expected, ranks) -> None:
     """The longest of a batch that is padded to its longest is read to its end."""
     assert ranks(READ, [term("ctc_loss", reach=reach, frames=frames, calls=calls)]) == expected
+
+
+@pytest.mark.parametrize(
+    ("classes", "several", "short", "expected"),
+    [(6, 4, 0.0, ["broken"]), (1000, 4, 0.0, ["note"]), (6, 0, 0.3, ["broken"]), (6, 0, 0.0, [])],
+)
+def test_targets_that_a_loss_is_not_defined_for(classes, several, short, expected, ranks) -> None:
+    """Several classes at once, and more labels than steps in time."""
+    shape = (32, classes)
+    term = Term(function="x", calls=9, input=shape, target=shape, several=several, short=short)
+    assert ranks("loss_targets_are_in_range", [term]) == expected

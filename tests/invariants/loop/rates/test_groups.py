@@ -76,3 +76,12 @@ def test_betas_in_order(first, second, expected, ranks) -> None:
     """The condition is that of the paper, with equal ones below it."""
     probe = Probe(probe="betas", measured=first, reference=second, label="Adam, group 0")
     assert ranks("averages_of_squares_last_longer", [probe]) == expected
+
+
+def test_a_rate_that_nothing_reads_is_named(judged) -> None:
+    """Beside the one in force."""
+    probe = Probe(probe="unread setting", measured=0.001, reference=0.01, label="Adam.lr")
+    (finding,) = judged("rates_are_set_where_they_are_read", [probe])
+    assert finding.summary == "a rate of `train` is set where nothing reads it"
+    assert (finding.at, finding.measured) == ("`Adam.lr`", "0.001")
+    assert finding.allowed == "0.01, the rate in force"

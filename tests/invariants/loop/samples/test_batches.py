@@ -6,6 +6,7 @@ import pytest
 
 from trainguard.core.finding import Rank
 from trainguard.events.loop import Step, Term
+from trainguard.events.probe import Probe
 
 ACCUMULATES = "accumulation_equals_full_batch"
 CONSTANT = "effective_batch_is_constant"
@@ -269,3 +270,13 @@ def test_edges(name: str, judged, steps) -> None:
     """No run and one step say nothing, whatever is promised."""
     for run in ([], steps(1), [TERM], [Step(step=0)]):
         assert judged(name, run, batch=7) == []
+
+
+@pytest.mark.parametrize(
+    ("ratio", "taken", "expected"),
+    [(24.0, 8, ["broken"]), (2.0, 8, ["note"]), (1.2, 8, []), (24.0, 2, [])],
+)
+def test_targets_that_weigh_more_than_others(ratio, taken, expected, ranks) -> None:
+    """By how many times as much, in the median of 3 steps or more."""
+    probe = Probe(probe="token weight", measured=ratio, reference=1.0, step=taken)
+    assert ranks("accumulation_equals_full_batch", [probe]) == expected

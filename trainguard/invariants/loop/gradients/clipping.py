@@ -5,15 +5,17 @@ from math import isfinite, sqrt
 
 from trainguard.core.catalogue import SOON, invariant
 from trainguard.core.finding import Finding, note
-from trainguard.core.measure import Measure, join_places
+from trainguard.core.measure import Measure, integer, join_places
 from trainguard.events.base import Event
 from trainguard.events.loop import Step
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import CLIPPING
 from trainguard.invariants.loop.wording import (
     Course,
     count,
     courses,
+    events,
     last_word,
     middle,
     most_of,
@@ -69,7 +71,8 @@ def clipping_takes_effect(trace: Trace[Event]) -> Iterator[Finding]:
     Clipping bounds the gradients that the step is made with.
 
     Judges: what clipping saw, in more than half of the steps that clip: gradients at all, all of
-        them, unscaled, and those that the step was then made with.
+        them, unscaled, and those that the step was then made with. And whether a line that clips
+        ever meets gradients that came since the last step, in 10 calls or more.
     Allows: clipping in several calls that cover everything. Clipping of a part where the rest is
         small, has no matrix, or the norm stays within 2 (limit) times what clipping allowed.
         Scaled gradients whose limit is scaled too: above 0.01 of the scaler's factor, or 0.05 where
@@ -80,12 +83,24 @@ def clipping_takes_effect(trace: Trace[Event]) -> Iterator[Finding]:
         almost everything away, and nothing complains.
     Source: pytorch.org/docs/stable/notes/amp_examples.html.
     """
+    told = set()
     for course in courses(trace):
         clips = [s for s in course.steps if s.clip]
         for kind in _FAULTS:
             bad = [s for s in clips if _fault(trace, course, s) == kind]
             if most_of(bad, clips):
-                yield _clips_wrongly(trace, course, kind, bad, clips)
+                yield (finding := _clips_wrongly(trace, course, kind, bad, clips))
+                told.add(finding.source)
+    for probe in events(trace, Probe):
+        if probe.probe == "idle clip" and probe.source not in told:
+            yield Finding(
+                f"a line of `{trace.subject}` clips gradients that no step is made with",
+                "",
+                integer(probe.measured, "calls") + " found none since the last step",
+                "gradients of the next step",
+                why="it may be given the parameters of another model than the one that is to step",
+                event=probe,
+            )
 
 
 def _fault(trace: Trace[Event], course: Course, step: Step) -> str:

@@ -11,6 +11,7 @@ from trainguard.events.loop import Step
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import (
+    FUNCTIONS,
     GRADIENTS,
     either,
     has_answer,
@@ -206,8 +207,9 @@ def gradients_with_a_graph_are_used(trace: Trace[Event]) -> Iterator[Finding]:
 
 def _find_unread_terms(trace: Trace[Event]) -> Iterator[Finding]:
     """Yield a note of numbers that are put into a variable which nothing reads."""
+    told = {probe.source for probe in events(trace, Probe) if probe.probe == "lost loss"}
     for answer in answers_to(trace, "terms unread"):
-        if answer.measured > 0:
+        if answer.measured > 0 and answer.smallest not in told:
             yield note(
                 f"`{trace.subject}` computes a number that learns, and never reads it",
                 f"`{answer.enters}`",
@@ -218,6 +220,51 @@ def _find_unread_terms(trace: Trace[Event]) -> Iterator[Finding]:
                 source=answer.smallest,
             )
             return
+
+
+_LEAST_UNUSED = 3  # calls, and passes backward: once, somebody may look at a loss alone
+
+
+@invariant("loop", evidence=FUNCTIONS)
+def losses_are_learned_from(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A loss that is computed to be learned from goes backward.
+
+    Judges: loss functions of torch that return something with a graph, 3 (limit) times or more:
+        what goes into a variable that nothing reads, before another value takes its place in any
+        case; and places where, in nearly all passes backward, four losses or more of different
+        targets came before, of which only the last one is left.
+    Allows: losses that are read in any place, if only to be printed; that are kept, added up or
+        given to torch.autograd.grad; names that begin with an underscore; that one of several
+        losses of the same batch is chosen.
+    Misses: losses by hand; terms that are returned with others, or logged and never added.
+    Why: `loss = ...` where `loss += ...` was meant drops what stands there; a backward pass that
+        has slipped out of the loop over batches learns from the last batch of each epoch.
+    Source: Guruprasad93/FlexibleMachineLearning issue 3 (a term of the loss that is never added);
+        huggingface/sentence-transformers pull 3854 (only the last mini-batch goes backward).
+    """
+    least = trace.limit("losses_are_learned_from", _LEAST_UNUSED)
+    for probe in events(trace, Probe):
+        if probe.probe == "lost loss" and probe.measured >= least:
+            yield Finding(
+                f"`{trace.subject}` computes a loss, and never reads it",
+                f"`{probe.label}`",
+                integer(probe.measured, "calls") + " whose loss nothing reads",
+                "losses that are learned from",
+                why="perhaps a term that was to be added: another value takes its place before",
+                event=probe,
+            )
+        often = probe.measured >= max(least, _USUAL * probe.reference)
+        if probe.probe == "last loss" and often:
+            yield Finding(
+                f"`{trace.subject}` learns from the last one of several losses alone",
+                "",
+                integer(probe.measured, "passes backward")
+                + f" after {probe.step / probe.measured:.3g} losses each, of which one was left",
+                "losses that are learned from",
+                why="the backward pass may have slipped out of the loop over batches",
+                event=probe,
+            )
 
 
 @invariant("loop", evidence=has_probe("penalty", "no gradient was asked for with its graph"))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding
+from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.probe import Probe
@@ -16,38 +16,64 @@ _LEAST_RATIOS = 4
 
 
 @invariant(
-    "loop", evidence=has_probe("term sign", "no loss had an entropy of a policy or a divergence")
+    "loop",
+    evidence=has_probe("term sign", "no loss had an entropy or pay of a policy, or a divergence"),
 )
 def terms_keep_their_sign(trace: Trace[Event]) -> Iterator[Finding]:
     """
-    An entropy bonus is taken off a policy's loss, and a divergence from a prior is added.
+    What is to become larger is taken off a loss: what has paid, an entropy; divergences are added.
 
     Judges: what a loss is a weighed sum of, in all of the steps looked at in which it has such a
         term, 3 or more. Entropies: those of torch.distributions and p log p by hand, beside
         log-probabilities of choices. Divergences: mu**2 + exp(l) - l of normal distributions from
-        the standard one, in whatever order it is written.
+        the standard one, in whatever order it is written. Policies: log-probabilities of what was
+        chosen, or ratios of such, times what a variable with the name of a reward, a return or an
+        advantage has.
     Allows: weights that change or learn; entropies that are made small without a policy, as where a
         model is adapted to unlabelled inputs.
     Misses: divergences that torch.distributions computes; terms that go backward by themselves.
     Why: a bonus with the wrong sign makes a policy certain before it has tried anything, and a
         divergence with the wrong sign drives the codes as far from the prior as they get: the loss
-        has no lower end, and looks the better for it.
+        has no lower end, and looks the better for it. A policy's loss without its minus sign
+        unlearns what pays.
     Source: Mnih et al., 2016, section 4 (arxiv.org/abs/1602.01783); Kingma and Welling, 2014,
-        appendix B (arxiv.org/abs/1312.6114).
+        appendix B (arxiv.org/abs/1312.6114); natolambert/rlhf-book issue 125 (a policy's loss).
     """
     for probe in events(trace, Probe):
-        if probe.probe == "term sign" and _LEAST <= probe.measured == probe.reference:
-            entropy = probe.label == "entropy"
-            what = "the entropy of its policy" if entropy else "a divergence from the prior"
+        shown = probe.probe == "term sign" and _LEAST <= probe.measured == probe.reference
+        if shown and probe.label in _TERMS:
+            what, at, wrong, right = _TERMS[probe.label]
             yield Finding(
-                f"the loss of `{trace.subject}` makes {what} {'small' if entropy else 'large'}",
-                "the term with the entropy" if entropy else "the term with mu**2, exp(l) and -l",
-                ("added to the loss in " if entropy else "taken off the loss in ")
-                + portion(probe.measured, probe.reference, "losses"),
-                "taken off it" if entropy else "added to it",
+                f"the loss of `{trace.subject}` makes {what}",
+                at,
+                f"{wrong} the loss in " + portion(probe.measured, probe.reference, "losses"),
+                right,
                 why="the sign of this term may be the wrong one",
                 event=probe,
             )
+
+
+# By what a term is: what comes of the wrong sign, where it is, how it stands there, and should.
+_TERMS = {
+    "entropy": (
+        "the entropy of its policy small",
+        "the term with the entropy",
+        "added to",
+        "taken off it",
+    ),
+    "divergence": (
+        "a divergence from the prior large",
+        "the term with mu**2, exp(l) and -l",
+        "taken off",
+        "added to it",
+    ),
+    "policy": (
+        "less likely what has paid",
+        "the log-probabilities times what has paid",
+        "added to",
+        "taken off it",
+    ),
+}
 
 
 @invariant("loop", evidence=has_probe("live target", "no loss compared outputs of a module"))
@@ -106,5 +132,66 @@ def old_probabilities_are_kept(trace: Trace[Event]) -> Iterator[Finding]:
                 "another number once the policy has moved",
                 why="the old log-probabilities are those of the new policy: keep them when the"
                 " actions are drawn",
+                event=probe,
+            )
+
+
+@invariant("loop", evidence=has_probe("overlap loss", "no loss divided an overlap with a mask"))
+def overlaps_are_of_probabilities(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What overlaps a mask in a loss, as Dice's and Jaccard's do, lies between zero and one.
+
+    Judges: quotients that learn above and below the line: sums of an output of a module times a
+        mask of zeros and ones, over what has sums of that output. Whether it lies below 0 or above
+        1, but for 0.01, in all losses looked at that have one, 3 or more.
+    Allows: whatever makes them probabilities: a sigmoid, a softmax, a clamp.
+    Misses: outputs that a function changes on their way to the loss; masks that are no zeros and
+        ones; squares below the line, of outputs that are no probabilities.
+    Why: the loss rewards scores that are far above one in the mask and below zero outside of it,
+        where it has no lower end: it may divide by nothing, and what it says is no overlap.
+    Source: jakeret/tf_unet issue 15; ScrollPrize/villa pull 1644 (a loss of 1e11 where the sum
+        below the line crosses zero).
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "overlap loss" and _LEAST <= probe.measured == probe.reference:
+            yield Finding(
+                f"a loss of `{trace.subject}` measures the overlap of a mask and raw scores",
+                "a quotient with sums of an output in both of its parts",
+                "scores below 0 or above 1 in "
+                + portion(probe.measured, probe.reference, "losses"),
+                "from 0 to 1",
+                why="apply sigmoid or softmax to the scores before this loss",
+                event=probe,
+            )
+
+
+@invariant("loop", evidence=has_probe("divergence weight", "no divergence beside a distance"))
+def divergences_weigh_one_sample(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A divergence that is summed over codes stands beside a distance summed over features.
+
+    Judges: losses of one distance of torch over 16 features or more and a divergence of normal
+        distributions from the standard one: what each element of both is multiplied by. In all
+        looks, whether the divergence weighs exactly as many times as much as a sample has features,
+        or a batch has. Broken where its codes tell less than a tenth of a nat in the end.
+    Notes: the same where the codes still tell something.
+    Allows: any other weight: whoever weighs a divergence has chosen one.
+    Misses: distances by hand, or in two terms; divergences that torch.distributions computes.
+    Why: the mean over pixels makes the distance as many times smaller, so that it pays to give the
+        codes up: what is made is the mean of all samples, whatever its code.
+    Source: Kingma and Welling, 2014 (arxiv.org/abs/1312.6114), equation 10; pytorch/examples,
+        vae/main.py (reduction="sum" beside the sum).
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "divergence weight" and probe.step >= _LEAST:
+            collapsed = probe.label == "collapsed"
+            yield Finding(
+                f"the loss of `{trace.subject}` sums over codes, and takes a mean over features",
+                "the divergence" + (", whose codes tell nothing any more" if collapsed else ""),
+                "weighs " + integer(probe.measured, "times") + " as much as the distance",
+                integer(1, "time") + ", or what is chosen for it",
+                why='give the distance reduction="sum" and divide by the samples, or take the mean'
+                " over the codes too",
+                rank=Rank.BROKEN if collapsed else Rank.NOTE,
                 event=probe,
             )

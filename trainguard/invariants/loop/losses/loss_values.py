@@ -15,6 +15,8 @@ from trainguard.invariants.wording import number
 
 _SLACK = 1e-3  # of a probability: 16 bits round by no more
 _OFTEN = 0.1  # of the calls
+_SHORT = 0.01  # of the samples: a few bad recordings are what zero_infinity is for
+_CHOICES = 256  # classes: a likelihood of choices among items is made with several ones a row
 _UNREACHED, _SOME = 0.2, 0.05  # of the targets: a few may be noise
 _SIGNS = {
     "cosine_embedding_loss",
@@ -50,15 +52,19 @@ def loss_targets_are_in_range(trace: Trace[Event]) -> Iterator[Finding]:
         cross-entropy and soft margins of several labels, above 0 for kl_div, and -1 or 1 for losses
         of pairs and signs, which take a 0 for neither. Targets of distances (mse_loss and its like)
         that the last function of the model cannot return: negative ones under a ReLU, those beyond
-        one under a sigmoid or tanh. A note for less than 20 % of them. The blank of ctc_loss, in
-        the calls looked at.
+        one under a sigmoid or tanh. A note for less than 20 % of them. The blank of ctc_loss.
+        Soft targets of cross_entropy that are zeros and ones, most rows with several ones; a note
+        for more than 256 classes, as of items of which several are chosen. Samples of ctc_loss
+        with more labels than steps in time, one in a hundred or more.
     Allows: 1e-3 (limit) beyond the range; 5 % of the targets that cannot be returned; blanks at the
-        end of padded rows.
+        end of padded rows; soft targets that are tables of pairs.
     Misses: targets inside the range that mean something else; losses written by hand.
     Why: labels of -1 and 1 under a cross-entropy, or of 0 and 1 under a margin, train without an
         error, to an answer that is wrong.
-    Source: PyTorch, CosineEmbeddingLoss, MarginRankingLoss, BCEWithLogitsLoss and CTCLoss
-        (documentation: "the target index cannot be blank"); yl4579/AuxiliaryASR issue 4.
+    Source: PyTorch, CosineEmbeddingLoss, MarginRankingLoss, BCEWithLogitsLoss, CTCLoss
+        (documentation: "the target index cannot be blank", "the inputs are too short to be aligned
+        to the targets") and CrossEntropyLoss ("it is the user's responsibility to ensure target
+        contains valid probability distributions"); yl4579/AuxiliaryASR issue 4.
     """
     slack = trace.limit("loss_targets_are_in_range", _SLACK)
     for term in events(trace, Term):
@@ -73,6 +79,27 @@ def loss_targets_are_in_range(trace: Trace[Event]) -> Iterator[Finding]:
                 why="what has the number of the blank, 0 unless blank= says otherwise, can never be"
                 " told: count the labels from 1, with one output more, or give blank= a number of"
                 " its own",
+                event=term,
+            )
+        if term.several:
+            yield Finding(
+                f"{term.function} of `{trace.subject}` is given several classes at once",
+                f"target of shape {term.target}",
+                integer(term.several, "calls") + " with several ones in most rows of their targets",
+                "rows of probabilities, which add up to one",
+                why="its softmax lets the classes take from each other: where several can hold at"
+                " once, use binary_cross_entropy_with_logits, or divide each row by its sum",
+                rank=Rank.NOTE if max(term.target, default=0) > _CHOICES else Rank.BROKEN,
+                event=term,
+            )
+        if term.short >= _SHORT:
+            yield Finding(
+                f"{term.function} of `{trace.subject}` is given more labels than steps in time",
+                f"input of shape {term.input}",
+                percent(term.short) + " of the samples are shorter than their labels",
+                "at most " + percent(_SHORT) + " of them",
+                why="no path leads through them: their loss is infinite, or zero with"
+                " zero_infinity=True, and nothing is learned from them; stride less over time",
                 event=term,
             )
         allowed = _describe_range(term, slack)

@@ -172,13 +172,14 @@ def kept_state_is_a_copy(trace: Trace[Event]) -> Iterator[Finding]:
     A state that is kept to be loaded later is a copy.
 
     Judges: each load_state_dict of a module whose parameters all come from its own memory, where
-        steps or other loads came since `state_dict()` returned it. A note where none did. Two and
-        more states that one line took of a module, between steps, and that share its memory: where
-        they are loaded one after another, or the module's own numbers are loaded as if they were
-        the mean of them (within 1e-5 of each number). A note where it may be a mere copy.
+        steps or other loads came since `state_dict()` returned it, or last returned any, where each
+        tensor was detached where it is. A note where none did. Two and more states that one line
+        took of a module, between steps, and that share its memory: where they are loaded one after
+        another, or the module's own numbers are loaded as if they were the mean of them (within
+        1e-5 of each number). A note where it may be a mere copy.
     Allows: copies, states read from files, states of other modules; those that are not loaded.
-    Misses: states of which every tensor was detached again; optimizers' states; files that such a
-        state is written to; means of states that are loaded to another device.
+    Misses: optimizers' states; files that such a state is written to; means of states that are
+        loaded to another device.
     Why: state_dict() returns the live tensors, and training goes on in them: what is restored as
         the best model is the last one.
     Source: WenjieDu/PyPOTS issue 667; pytorch/tutorials pull request 188.

@@ -5,7 +5,7 @@ from math import isclose
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding, Rank
-from trainguard.core.measure import integer
+from trainguard.core.measure import Measure, integer
 from trainguard.events.base import Event
 from trainguard.events.loop import Scheduler
 from trainguard.events.probe import Probe
@@ -114,4 +114,33 @@ def averages_of_squares_last_longer(trace: Trace[Event]) -> Iterator[Finding]:
                 why="perhaps the two are exchanged: the first is that of the gradients",
                 event=probe,
                 source=probe.source,
+            )
+
+
+@invariant("loop", evidence=has_probe("betas", "no optimizer of torch made a step"))
+def rates_are_set_where_they_are_read(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A learning rate that is set on an optimizer is set where the optimizer reads it.
+
+    Judges: optimizers of torch that step: attributes `lr` and `learning_rate`, a default that
+        changed after the optimizer was made, and groups with a key "learning_rate", each beside
+        another rate in force.
+    Allows: rates that are in force as well; optimizers of other libraries and of one's own, which
+        may read what they like; groups whose rate is another than they were made with.
+    Misses: keys with other names; settings beside the rate.
+    Why: Python takes any attribute and torch any key of a group: nothing complains, and the rate
+        stays what it was.
+    Source: the documentation of torch.optim, per-parameter options: groups have the keys that the
+        optimizer accepts as arguments.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "unread setting":
+            yield Finding(
+                f"a rate of `{trace.subject}` is set where nothing reads it",
+                f"`{probe.label}`",
+                number(probe.measured),
+                Measure(f"{probe.reference:g}, the rate in force", probe.reference),
+                why='a rate is set in each group: `for group in optimizer.param_groups: group["lr"]'
+                " = rate`, or by a scheduler",
+                event=probe,
             )

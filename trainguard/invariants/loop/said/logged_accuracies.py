@@ -238,7 +238,7 @@ def _at_chance(pairs: Sequence[_Pair]) -> _Fault | None:
 
 
 _CONSTANT = ("first", "second")
-_NOTES = ("final", "half", "rounded", "running", "nearly", "chance")
+_NOTES = ("final", "running", "nearly", "chance")
 _FAULTS = {
     **dict.fromkeys(
         PADDED,

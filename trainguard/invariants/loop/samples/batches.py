@@ -5,11 +5,12 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 
 from trainguard.core.catalogue import SOON, invariant
-from trainguard.core.finding import Finding, note
+from trainguard.core.finding import Finding, Rank, note
 from trainguard.core.measure import at_step, integer
 from trainguard.events.base import Event
 from trainguard.events.counterfactual import WhatIf
 from trainguard.events.loop import Step, Term
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import ACCUMULATION, BATCHES
 from trainguard.invariants.loop.wording import (
@@ -26,6 +27,9 @@ _FEW = 3
 _CAPPED = 64  # passes and losses of one step that a trace keeps
 _NEAR = 1e-2
 _UNEVEN = 0.01  # of a gradient, by the parts' number: whole batches are less uneven than parts
+# Times as much as a target of another micro-batch: as texts of any length do, and as where those of
+# one length are together.
+_HEAVIER, _FAR_HEAVIER = 1.5, 4.0
 _TWICE = 3  # micro-batches: a quarter for each of two may be a loss that is halved as well
 
 _TOO_LITTLE = (
@@ -48,7 +52,9 @@ def accumulation_equals_full_batch(trace: Trace[Event]) -> Iterator[Finding]:
         nothing is divided, so that the sum is their number. And a step that a forked child made of
         one batch, several times, and of its parts: a note where a sum over samples is divided by
         the number of micro-batches, and where one batch weighs its parts otherwise than
-        accumulation does, so that a hundredth of the gradient is another.
+        accumulation does, so that a hundredth of the gradient is another. And cross-entropies that
+        ignore some targets, one for each micro-batch, in 3 steps or more: how many times as much a
+        target that is left weighs in one micro-batch as in another, 1.5 (a note) or 4.
     Allows: 1e-2 (limit) of the sum. Weights by the number of samples. Gradients that are changed
         by hand between backward and the step, which are worth something else then. For the note,
         runs of one optimizer and one loss function only, since the two losses of a discriminator
@@ -88,6 +94,23 @@ def accumulation_equals_full_batch(trace: Trace[Event]) -> Iterator[Finding]:
     asked = (event for event in events(trace, WhatIf) if event.question == "batch accumulated")
     for answer in [event for event in asked if event.outcome == "answered"][:1]:
         yield from _weighed_otherwise(trace, answer, near)
+    for probe in events(trace, Probe):
+        if probe.probe == "token weight" and probe.step >= _FEW and probe.measured >= _HEAVIER:
+            yield _tokens_weigh_otherwise(trace, probe)
+
+
+def _tokens_weigh_otherwise(trace: Trace[Event], probe: Probe) -> Finding:
+    """Return the finding of means over uneven numbers of targets that are averaged."""
+    return Finding(
+        f"a target of `{trace.subject}` weighs more in one micro-batch than in another",
+        f"the micro-batches of {probe.step} steps",
+        number(probe.measured) + " times as much, in the median step",
+        number(1, "time, as in one batch"),
+        why="each loss is a mean over the targets that are not ignored: divide the sum in each"
+        " micro-batch by the number in all of them",
+        rank=Rank.BROKEN if probe.measured >= _FAR_HEAVIER else Rank.NOTE,
+        event=probe,
+    )
 
 
 def _weighed_otherwise(trace: Trace[Event], answer: WhatIf, near: float) -> Iterator[Finding]:

@@ -1,11 +1,5 @@
 """Numbers that learn, and that a step puts into a variable which its code never reads."""
 
-import dis
-import sys
-from collections.abc import Iterator
-from functools import lru_cache
-from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -14,15 +8,10 @@ from torch.overrides import TorchFunctionMode
 from trainguard.observe.loop.counterfactual.forking import Exit, Report
 from trainguard.observe.loop.counterfactual.question import Contrast, ModuleCall, Question
 from trainguard.observe.loop.counterfactual.witness import Witness
-from trainguard.observe.tools.user_line import PACKAGE, asks_for_variables, foreign, place_of
+from trainguard.observe.tools.stores import find_store, is_read
+from trainguard.observe.tools.user_line import place_of
 
 _MOST = 1000  # numbers with a graph that are looked at in a step
-_TORCH = str(Path(torch.__file__).parent)
-# What hands on the result of what it calls: loss functions, modules, operators.
-_FILES = ("nn/", "overrides.py", "functional.py", "_tensor.py")
-_HANDS_ON = (PACKAGE, *(f"{_TORCH}/{name}" for name in _FILES))
-_STORES = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL")
-_RETURNS = 4  # functions of the user's through which a number is handed on
 
 
 class TermsUnread(Question):
@@ -79,7 +68,7 @@ class _Stores(TorchFunctionMode):
             self.seen += 1
             if self.seen <= _MOST:
                 frame, name = find_store()
-                if frame is not None and not is_read(frame.f_code, name):
+                if frame is not None and not is_read(frame.f_code, name, frame.f_lasti):
                     self.unread.setdefault(place_of(frame), name)
         return result
 
@@ -95,61 +84,3 @@ class _UnreadReader(Witness):
         """Report."""
         unread = [(name, line) for line, name in self._stores.unread.items()]
         self.way_out.report(unread=unread, seen=float(self._stores.seen))
-
-
-def find_store() -> tuple[FrameType | None, str]:
-    """Return the user's frame into whose variable goes what is computed now, and its name."""
-    frame = _handed_to(sys._getframe(2))  # noqa: SLF001 the one way to look at callers
-    for _ in range(_RETURNS):
-        if frame is None:
-            break
-        name, is_returned = _whereto(frame.f_code, frame.f_lasti)
-        if name:
-            return frame, name
-        frame = _handed_to(frame.f_back) if is_returned else None
-    return None, ""
-
-
-def _handed_to(frame: FrameType | None) -> FrameType | None:
-    """Return the user's frame to which a result is handed on as it is; None where it may not be."""
-    while frame is not None and not foreign(file := frame.f_code.co_filename):
-        if not file.startswith(_HANDS_ON):
-            return None
-        frame = frame.f_back
-    return frame
-
-
-@lru_cache(maxsize=1024)
-def _whereto(code: CodeType, at: int) -> tuple[str, bool]:
-    """Return the variable into which the result of an instruction goes, or if it is returned."""
-    following = next((one for one in dis.get_instructions(code) if one.offset > at), None)
-    if following is None:
-        return "", False
-    if following.opname.startswith(_STORES):
-        kept = following.argval
-        return kept[0] if isinstance(kept, tuple) else kept, False
-    return "", following.opname == "RETURN_VALUE"
-
-
-@lru_cache(maxsize=1024)
-def is_read(code: CodeType, name: str) -> bool:
-    """Say whether a function, or one in it, or a cell after it, may read one of its variables."""
-    if code.co_name.startswith("<") and not Path(code.co_filename).is_file():
-        return True
-    return name.startswith("_") or asks_for_variables(code) or _loads(code, name)
-
-
-def _loads(code: CodeType, name: str) -> bool:
-    """Say whether a variable is read in some code, or in the functions that are made in it."""
-    inner = (each for each in code.co_consts if isinstance(each, CodeType))
-    return name in list(_loaded_in(code)) or any(_loads(each, name) for each in inner)
-
-
-def _loaded_in(code: CodeType) -> Iterator[Any]:
-    """Yield the names that instructions read, also those that do two things at once."""
-    for one in dis.get_instructions(code):
-        names = one.argval if isinstance(one.argval, tuple) else (one.argval,)
-        if one.opname.startswith("LOAD_"):
-            yield from names
-        elif "LOAD" in one.opname:  # STORE_FAST_LOAD_FAST
-            yield from names[1:]

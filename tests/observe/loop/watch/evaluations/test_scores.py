@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from trainguard.events.fit import Score
 from trainguard.observe.loop.recorder import Recorder
@@ -40,3 +41,34 @@ def test_the_last_batch_is_told() -> None:
 def test_two_batches_have_no_last_one() -> None:
     """Of few batches the last one says as much."""
     assert "final" not in {name for name, *_ in scored(2, speak=True).ways}
+
+
+def decided(limit: float, *, near: bool) -> dict[str, float]:
+    """Train on zeros and ones, evaluate without a loss, and return the counts of the last score."""
+    torch.manual_seed(0)
+    net = nn.Linear(3, 1)
+    rows = torch.randn(64, 3)
+    labels = (rows[:, 0] > 0).float()
+    loader = DataLoader(TensorDataset(rows, labels), 32)
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+        for x, y in [*loader, *loader]:
+            loss = nn.functional.binary_cross_entropy_with_logits(net(x)[:, 0], y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        with torch.no_grad():
+            if near:
+                print("val_acc", ((net(rows)[:, 0] > limit).float() == labels).float().mean())
+            else:
+                right = sum(((net(x)[:, 0] > limit).float() == y).sum() for x, y in loader)
+                print("val_acc", right / 64)
+    scores = [e for e in recorder.trace if isinstance(e, Score) and e.evaluation]
+    return {name: right for name, right, *_ in scores[-1].ways}
+
+
+def test_decisions_are_counted_without_a_loss() -> None:
+    """By what a loader serves, or what lies beside the input; a half of logits is another way."""
+    served, beside = decided(0.0, near=False), decided(0.0, near=True)
+    assert served["right"] == beside["right"]
+    assert {"half", "rounded"} <= served.keys() & beside.keys()

@@ -10,7 +10,9 @@ from torch.nn.utils import clip_grad
 from torch.nn.utils import clip_grad_norm_ as bound_early
 
 from tests.observe.loop.trainings import batches, network, plain, scaled
+from trainguard.events.base import Event
 from trainguard.events.loop import Step
+from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 
 
@@ -154,3 +156,44 @@ def test_clipping_by_value_is_seen() -> None:
     steps = steps_of(loop, lambda m: nn.utils.clip_grad_value_(m.parameters(), 0.01))
     assert {step.clip for step in steps} == {"taken"}
     assert all(isnan(step.clip_limit) for step in steps)
+
+
+def idle(steps: int, clip: str) -> list[Event]:
+    """Train two models in turns, and clip one where the second has its gradients."""
+    first, second = nn.Linear(3, 1), nn.Linear(3, 1)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (first, second)]
+    with Recorder("x") as recorder:
+        for _ in range(steps):
+            for model, optimizer in zip((first, second), optimizers, strict=True):
+                optimizer.zero_grad()
+                nn.functional.mse_loss(model(torch.randn(8, 3)), torch.randn(8, 1)).backward()
+                if model is second:
+                    chosen = first if clip == "other" else second
+                    nn.utils.clip_grad_norm_(chosen.parameters(), 1e-3)
+                optimizer.step()
+    assert recorder.trace.conditions.get("faults", ()) == ()
+    return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "idle clip"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "clip", "expected"), [(16, "other", 1), (16, "own", 0), (8, "other", 0)]
+)
+def test_a_line_that_clips_for_nothing_is_told(steps: int, clip: str, expected: int) -> None:
+    """In ten calls or more, all of gradients that a step was made with before."""
+    assert len(idle(steps, clip)) == expected
+
+
+def test_gradients_that_are_put_there_by_hand_are_clipped() -> None:
+    """They are there, though no pass backward has left them."""
+    model = nn.Linear(3, 1)
+    weights = list(model.parameters())
+    optimizer = torch.optim.SGD(weights, lr=0.1)
+    with Recorder("x") as recorder:
+        for _ in range(12):
+            loss = nn.functional.mse_loss(model(torch.randn(8, 3)), torch.randn(8, 1))
+            for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
+                weight.grad = gradient
+            nn.utils.clip_grad_norm_(weights, 1.0)
+            optimizer.step()
+    steps = [event for event in recorder.trace if isinstance(event, Step)]
+    assert {step.clip for step in steps} == {"taken"}

@@ -189,3 +189,19 @@ def test_the_last_of_states_that_are_one_is_loaded() -> None:
         nn.Linear(3, 1).load_state_dict(states[-1])
         nn.Linear(3, 1).load_state_dict(net.state_dict())
     assert not [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "one memory"]
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_a_state_whose_tensors_are_detached_is_still_the_model(copies: bool) -> None:
+    """Detached and moved to where they are; copies are others."""
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Recorder("x") as recorder:
+        for _ in range(3):
+            state = {k: v.detach().cpu() for k, v in model.state_dict().items()}
+            state = {k: v.clone() for k, v in state.items()} if copies else state
+            model(torch.randn(4, 3)).square().mean().backward()
+            optimizer.step()
+        model.load_state_dict(state)
+    found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "restored"]
+    assert [probe.measured for probe in found] == ([] if copies else [1.0])

@@ -10,6 +10,8 @@ from torch import nn
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 
+Make = Callable[[nn.Module], torch.optim.Optimizer]
+
 
 def probes(make: Callable[[nn.Module], torch.optim.Optimizer], name: str) -> list[Probe]:
     """Make two steps with an optimizer, and return what was taken down of it."""
@@ -86,3 +88,62 @@ def test_betas_of_those_that_divide() -> None:
     assert probes(lambda m: torch.optim.AdamW(m.parameters(), betas=(0.9, 0.9)), "betas") == []
     assert probes(lambda m: torch.optim.Adamax(m.parameters()), "betas") == []
     assert probes(lambda m: torch.optim.SGD(m.parameters(), lr=0.1), "betas") == []
+
+
+def unread(set_rate: Callable[[torch.optim.Optimizer], None], make: Make) -> list[str]:
+    """Make steps around a line that sets a rate, and return where it is that nothing reads."""
+    model = nn.Linear(4, 2)
+    with Recorder("x") as recorder:
+        optimizer = make(model)
+        for _ in range(3):
+            model(torch.randn(3, 4)).square().mean().backward()
+            optimizer.step()
+            set_rate(optimizer)
+    assert recorder.trace.conditions.get("faults", ()) == ()
+    found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "unread setting"]
+    return [probe.label for probe in found]
+
+
+def _attribute(optimizer: torch.optim.Optimizer) -> None:
+    """Set an attribute."""
+    optimizer.lr = 0.01
+
+
+def _default(optimizer: torch.optim.Optimizer) -> None:
+    """Set a default, of which no group is made any more."""
+    optimizer.defaults["lr"] = 0.01
+
+
+def _group(optimizer: torch.optim.Optimizer) -> None:
+    """Set what is in force, and say so."""
+    optimizer.lr = optimizer.param_groups[0]["lr"] = 0.01
+
+
+def _nothing(_: torch.optim.Optimizer) -> None:
+    """Set nothing."""
+
+
+def one(model: nn.Module) -> torch.optim.Optimizer:
+    """Return an optimizer of one group."""
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def keyed(model: nn.Module) -> torch.optim.Optimizer:
+    """Return one whose group has a key that nobody reads."""
+    groups = [{"params": model.parameters(), "learning_rate": 0.01}]
+    return torch.optim.SGD(groups, lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("set_rate", "make", "expected"),
+    [
+        (_attribute, one, ["SGD.lr"]),
+        (_default, one, ['SGD.defaults["lr"]']),
+        (_nothing, keyed, ['SGD.param_groups[0]["learning_rate"]']),
+        (_group, one, []),
+        (_nothing, one, []),
+    ],
+)
+def test_rates_that_nothing_reads_are_told(set_rate, make, expected) -> None:
+    """Attributes, defaults and keys; not what is in force as well."""
+    assert unread(set_rate, make) == expected

@@ -143,3 +143,11 @@ def fit_numbers(scores: torch.Tensor, target: torch.Tensor, *, known: bool) -> P
     if known or bool((target != target.flatten()[0]).any()):
         return scores.detach(), target
     return None
+
+
+def fit_decisions(scores: torch.Tensor, target: torch.Tensor, *, known: bool) -> Pair | None:
+    """Return scores and targets of one shape, where these are zeros and ones, and both come."""
+    pair = fit_numbers(scores, target, known=known)
+    if pair is None or not bool(((target == 0) | (target == 1)).all()):
+        return None
+    return scores.detach().squeeze(-1), target.squeeze(-1)

@@ -13,7 +13,11 @@ from torch import nn
 from trainguard.events.base import Event
 from trainguard.events.fit import Score
 from trainguard.observe.loop.watch.evaluations.evaluation_skill import EvaluationSkill
-from trainguard.observe.loop.watch.evaluations.near_targets import NearTargets, fit_classes
+from trainguard.observe.loop.watch.evaluations.near_targets import (
+    NearTargets,
+    fit_classes,
+    fit_decisions,
+)
 from trainguard.observe.loop.watch.losses.loss_calls import (
     CROSS_ENTROPIES,
     IGNORED,
@@ -89,6 +93,7 @@ class Scores(Watcher):
         self._places: dict[tuple[str, bool], list[_Stretch]] = {}
         self._count = self._backwards = 0
         self._near, self._ignored = NearTargets(), IGNORED
+        self._learned: set[str] = set()  # the functions whose losses are learned from
         self._measured = False  # whether an evaluation has a loss of torch
         self._room = _WAITING
 
@@ -108,13 +113,18 @@ class Scores(Watcher):
         """Compare the output of a pass that does not learn with the classes it is to name."""
         place, served = f"of {forward.module}", self._skill.targets_of(forward, output)
         for target in served:
-            if not target.is_floating_point():
+            if self._decides():
+                self._add_decisions(place, output, target)
+            elif not target.is_floating_point():
                 self._add(place, "cross_entropy", output, target)
         if served or self._measured or not self.recorder.steps:
             return
-        fit = partial(fit_classes, ignored=self._ignored)
+        classes = partial(fit_classes, ignored=self._ignored)
+        fit = fit_decisions if self._decides() else classes
         near = self._near.find(forward.module, inputs, output, fit)
-        if near is not None:
+        if near is not None and self._decides():
+            self._add_decisions(place, *near)
+        elif near is not None:
             self._add(place, "cross_entropy", *near, self._ignored)
 
     def finish(self) -> Iterator[Event]:
@@ -132,6 +142,8 @@ class Scores(Watcher):
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
     ) -> None:
         """Count what is right in what a loss function is given."""
+        if value.requires_grad:
+            self._learned.add(tally.function)
         late = value.requires_grad and self.recorder.steps > DENSE
         if late and not self._logged.says_accuracy:
             return
@@ -140,6 +152,20 @@ class Scores(Watcher):
         self._measured |= tally.evaluation
         learns = not tally.evaluation
         self._add(tally.source, tally.function, scores, target, ignored, learns=learns)
+
+    def _decides(self) -> bool:
+        """Say whether all that is learned from are losses of zeros and ones, of one kind."""
+        return len(self._learned) == 1 and self._learned <= {LOGITS, "binary_cross_entropy"}
+
+    def _add_decisions(self, place: str, output: Any, target: torch.Tensor) -> None:
+        """Add what a model says of zeros and ones: logits, but where all are probabilities."""
+        pair = fit_decisions(output, target, known=False)
+        if pair is None:
+            return
+        scores, wanted = pair
+        are_logits = self._learned == {LOGITS} and bool((scores < 0).any() | (scores > 1).any())
+        function = LOGITS if are_logits else "binary_cross_entropy"
+        self._add(place, function, scores, wanted)
 
     def _add(
         self,

@@ -1,6 +1,7 @@
 """Watches the clipping of gradients: what it saw, what it allowed, whether that held."""
 
-from collections.abc import Callable, Iterable
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import wraps
 from math import inf, nan
@@ -9,17 +10,24 @@ from typing import Any
 import torch
 from torch.nn.utils import clip_grad
 
+from trainguard.events.base import Event
 from trainguard.observe.loop.deferred import Deferred
 from trainguard.observe.loop.watch.gradients.gradients import global_norm
-from trainguard.observe.loop.watch.watcher import Columns, Watcher, shielded
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe, shielded
 from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.local_values import is_sharded, local_values
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
 _ROOM = 1.01  # what rounding and epsilon may leave above the limit
+_LEAST = 10  # calls at a line, none of which found gradients that a step is made with
+_EARLY = 2  # steps before which no clipping may have been seen
+_LINES = 16  # of which calls are counted
 _EDITS = 2  # of a gradient by clipping of values: from below and from above
 _MATRIX = 2  # dimensions: learned weights of losses and temperatures may stay as they are
+
+
+_Spent = tuple["weakref.ref[torch.Tensor]", int]  # a gradient and its version
 
 
 @dataclass(slots=True)
@@ -39,10 +47,19 @@ class Clip:
 
 
 class Clipping(Watcher):
-    """The columns norm_before, clip, clip_limit, clip_source, clip_share and unclipped."""
+    """
+    The columns norm_before, clip, clip_limit, clip_source, clip_share and unclipped.
+
+    And the Probe event "idle clip": all calls at a line found no gradients since the last step.
+    """
 
     makes = ("norm_before", "clip", "clip_limit", "clip_source", "clip_share", "unclipped", "order")
     relies_on = ("Scaling", "Gradients")
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._idle: dict[str, list[bool]] = {}  # by line: of each call, whether it was idle
+        self._spent: dict[int, _Spent] = {}  # gradients that a step was made with, by parameter
 
     def install(self, patches: Patches) -> None:
         """Listen to torch's functions, inside them where there is something inside."""
@@ -56,6 +73,9 @@ class Clipping(Watcher):
     def before_step(self, window: Window) -> Columns:
         """Hold what clipping saw against the gradients that the step is made with."""
         clip: Clip | None = window.clip
+        if self._idle or window.index < _EARLY:
+            grads = {id(p): g for p, _ in window.gradients() if (g := p.grad) is not None}
+            self._spent |= {key: (weakref.ref(g), g._version) for key, g in grads.items()}  # noqa: SLF001
         if clip is None or window.norms is None:
             return {"norm_before": _total(window)} if clip is None else _words(clip)
         inside = [id(p) in clip.seen for p, _ in window.gradients()]
@@ -69,6 +89,12 @@ class Clipping(Watcher):
             "clip": Deferred(together, lambda n: _outcome(clip, n, inside, whole=not missed)),
             "unclipped": unclipped,
         }
+
+    def finish(self) -> Iterator[Event]:
+        """Return the lines that clip what no step is made with."""
+        for source, idle in self._idle.items():
+            if len(idle) >= _LEAST and all(idle):
+                yield make_probe("idle clip", len(idle), len(idle), source=source)
 
     def _by_norm(self, clip: Callable[..., None]) -> Callable[..., None]:
         """Return the inner half of torch's clipping by norm, telling what it is given."""
@@ -121,14 +147,33 @@ class Clipping(Watcher):
         if isinstance(total, torch.Tensor) and is_sharded(total):
             return
         total = local_values(total) if isinstance(total, torch.Tensor) else total
+        edits = _EDITS if total is None else 1
+        idle = {id(w): _is_idle(w, ids, self._spent, edits) for w in concerned}
+        self._count(concerned, ids, idle=all(idle.values()))
         for window in concerned if parameters else windows[-1:]:
             clip = window.clip = window.clip or Clip(limit, caller(3))
-            window.edit("clip", _EDITS if total is None else 1)
-            clip.word = _word(window, ids, self.recorder.scaling.at(window))
+            window.edit("clip", edits)
+            scale = self.recorder.scaling.at(window)
+            clip.word = _word(ids, scale, idle=idle.get(id(window), False))
             clip.by_norm = clip.by_norm and total is not None
             if total is not None and ids - clip.seen:
                 clip.totals.append(total)
             clip.seen |= ids
+
+    def _count(self, windows: list[Window], ids: set[int], *, idle: bool) -> None:
+        """Count a call at its line, where it is known which gradients steps were made with."""
+        held = [p for w in windows for p in w.parameters if id(p) in ids and p.grad is not None]
+        source = caller(4)
+        if windows and (len(self._idle) < _LINES or source in self._idle):
+            known = self._idle.setdefault(source, [])
+            is_known = all(
+                id(p) in self._spent and self._spent[id(p)][0]() is not None for p in held
+            )
+            known += [idle] if is_known or any(map(_has_received, windows)) else []
+        for parameter in held if idle else []:
+            grad = parameter.grad
+            if grad is not None:
+                self._spent[id(parameter)] = weakref.ref(grad), grad._version  # noqa: SLF001
 
 
 def _as_list(parameters: Any) -> list[torch.Tensor]:
@@ -138,15 +183,39 @@ def _as_list(parameters: Any) -> list[torch.Tensor]:
     return list(parameters) if isinstance(parameters, Iterable) else []
 
 
-def _word(window: Window, ids: set[int], scale: Any) -> str:
+def _word(ids: set[int], scale: Any, *, idle: bool) -> str:
     """Say what clipping found in a window."""
     if not ids:
         return "no parameters"
-    if window.fresh and window.index + len(window.losses) > 0 and not any(window.received):
+    if idle:
         return "empty"
     if isinstance(scale, float) and scale == 1.0:
         return "taken"
     return "scaled"
+
+
+def _is_idle(window: Window, ids: set[int], spent: dict[int, _Spent], edits: int) -> bool:
+    """Say whether parameters got no gradients since the last step, from autograd or by hand."""
+    if _has_received(window) or window.index + len(window.losses) == 0:
+        return False
+    held = [(id(p), g) for p in window.parameters if id(p) in ids and (g := p.grad) is not None]
+    return all(_is_spent(g, spent.get(key), edits) or _is_zero(g) for key, g in held)
+
+
+def _has_received(window: Window) -> bool:
+    """Say whether autograd has given any gradients since the last step."""
+    return not window.fresh or any(window.received)
+
+
+def _is_spent(grad: torch.Tensor, spent: _Spent | None, edits: int) -> bool:
+    """Say whether a step was made with a gradient, which clipping alone has edited since."""
+    return spent is not None and spent[0]() is grad and grad._version <= spent[1] + edits  # noqa: SLF001
+
+
+def _is_zero(grad: torch.Tensor) -> bool:
+    """Say whether a gradient was cleared where it is."""
+    own = local_values(grad)
+    return own is None or not own.any()
 
 
 def _words(clip: Clip) -> Columns:

@@ -52,6 +52,7 @@ _OFF, _EXACT = 0.1, 1e-3  # of the logarithm of the sum of probabilities
 _MOST = 2**18  # elements that are looked at
 _MOST_ROWS = 64
 _IN_A_STEP = 8  # calls
+_TABLE, _OF_ROWS = 2, 0.5  # dimensions of samples and classes; rows that mark several of these
 _WEIGHED = 256  # classes whose weights are told
 MOST_TURNS = 8
 Token = tuple["LossCalls", int]
@@ -66,12 +67,14 @@ class LossCalls:
         input was a distribution, had a value above zero, were logarithms of more than one in all,
         and of distributions over the samples; on an accelerator they are counted there.
     blanks: those whose targets have the blank of ctc_loss among them.
+    several: those of soft targets that mark several classes at once in most of their rows.
     negative, nonfinite: calls that returned less than zero, or no finite number.
     low, high: the smallest and the largest target.
     beyond: the shares of targets that the input cannot reach, in the calls looked at, added up.
     viewed: the shape that the input had before it was viewed in its own.
     reach: of calls of ctc_loss, the largest share of the steps in time that any length has; frames:
-        how many steps in time their inputs have.
+        how many steps in time their inputs have; rows, short: samples, and those with fewer steps
+        in time than labels.
     options: the other arguments of the first call; None where they are too large to be kept.
     """
 
@@ -90,6 +93,7 @@ class LossCalls:
     heavy: Any = 0
     crossed: Any = 0
     blanks: Any = 0
+    several: Any = 0
     negative: Any = 0
     nonfinite: Any = 0
     low: Any = inf
@@ -97,6 +101,8 @@ class LossCalls:
     beyond: Any = 0.0
     viewed: tuple[int, ...] = ()
     reach: float = 0.0
+    rows: int = 0
+    short: int = 0
     frames: set[int] = field(default_factory=set)
     shares: dict[int, list[float]] = field(default_factory=dict)
     step: int = -1
@@ -140,11 +146,7 @@ class LossCalls:
 
     def check(self, scores: torch.Tensor, target: Any) -> None:
         """Look at the values of one call: whether they are a distribution, or above zero."""
-        if self.function in TARGETED:
-            self._look_at_target(target.detach())
-        elif self.function in DISTANCES and not target.requires_grad:
-            self.checked += 1
-            self.beyond = self.beyond + _share_beyond(target, *BOUNDS[self.producer])
+        self._check_target(scores, target)
         if (
             self.function not in CLASSES
             or not scores.is_floating_point()
@@ -168,6 +170,16 @@ class LossCalls:
             if self.function in LOGARITHMS | {"cross_entropy"} and rows.shape[-1] > 1:
                 self.crossed += _as_count(self._is_crossed(scores.detach(), target))
 
+    def _check_target(self, scores: torch.Tensor, target: Any) -> None:
+        """Look at the targets of one call."""
+        if self.function == "cross_entropy":
+            self.several += _as_count(_marks_several(scores, target))
+        if self.function in TARGETED:
+            self._look_at_target(target.detach())
+        elif self.function in DISTANCES and not target.requires_grad:
+            self.checked += 1
+            self.beyond = self.beyond + _share_beyond(target, *BOUNDS[self.producer])
+
     def add_value(self, value: torch.Tensor) -> None:
         """Count a loss that is below zero, or no finite number."""
         if value.is_cpu and value.numel() == 1:
@@ -179,13 +191,19 @@ class LossCalls:
             self.negative = self.negative + (own < -_TOLERANCE)
             self.nonfinite = self.nonfinite + ~own.isfinite()
 
-    def see_lengths(self, frames: int, lengths: Any) -> None:
-        """See which part of its input in time a call of ctc_loss is told to read."""
-        here = not isinstance(lengths, torch.Tensor) or lengths.is_cpu
-        longest = max(torch.as_tensor(lengths).flatten().tolist(), default=0) if here else frames
+    def see_lengths(self, frames: int, lengths: Any, wanted: Any) -> None:
+        """See which part of its input in time a call of ctc_loss reads, and for how much."""
+        here = all(not isinstance(each, torch.Tensor) or each.is_cpu for each in (lengths, wanted))
+        own = torch.as_tensor(lengths).flatten().tolist() if here else []
+        longest = max(own, default=0) if here else frames
         self.reach = max(self.reach, longest / max(1, frames))
         if len(self.frames) < MOST_TURNS:
             self.frames.add(frames)
+        pairs = list(
+            zip(own, torch.as_tensor(wanted).flatten().tolist() if here else [], strict=False)
+        )
+        self.rows += len(pairs)
+        self.short += sum(length < labels for length, labels in pairs)
 
     def _is_crossed(self, scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Say whether an input of logarithms, or a soft target, goes along another axis."""
@@ -239,6 +257,7 @@ class LossCalls:
                 heavy=self._scale(int(self.heavy)) // turns,
                 crossed=self._scale(int(self.crossed)) // turns,
                 blanks=int(self.blanks) // turns,
+                several=int(self.several) // turns,
                 negative=int(self.negative) // turns,
                 nonfinite=int(self.nonfinite) // turns,
                 weighted=self.options is None or self.options.get("weight") is not None,
@@ -249,6 +268,7 @@ class LossCalls:
                 viewed=self.viewed,
                 reach=self.reach,
                 frames=len(self.frames),
+                short=self.short / max(1, self.rows),
                 logarithm=self.is_given_logarithms,
             )
 
@@ -346,6 +366,15 @@ def _share_beyond(target: torch.Tensor, low: float, high: float) -> Any:
         slack = _SLACK * (1.0 if high < inf else target.abs().max())
         share = ((target < low - slack) | (target > high + slack)).float().mean()
         return share.tolist() if share.is_cpu else share
+
+
+def _marks_several(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Say whether most rows of soft targets are zeros and several ones; not of tables of pairs."""
+    marks = target.detach()
+    if marks.dim() != _TABLE or marks.shape != scores.shape or marks.shape[0] == marks.shape[1]:
+        return torch.zeros((), dtype=torch.bool)
+    hard = ((marks == 0) | (marks == 1)).all()
+    return hard & ((marks.sum(1) > 1).float().mean() > _OF_ROWS)
 
 
 def is_broadcast(first: torch.Size, second: torch.Size) -> bool:

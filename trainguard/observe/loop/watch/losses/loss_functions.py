@@ -246,7 +246,8 @@ class LossFunctions(Watcher):
             target = args[second] if len(args) > second else kwargs[function.second]
             if function.name == "ctc_loss":
                 lengths = args[2] if len(args) > 2 else kwargs["input_lengths"]
-                tally.see_lengths(scores.shape[0], lengths)
+                wanted = args[3] if len(args) > 3 else kwargs["target_lengths"]
+                tally.see_lengths(scores.shape[0], lengths, wanted)
             self._add(tally, scores, target, value)
         except Exception:  # noqa: BLE001 what is noted of a loss must not fail the training
             return

@@ -60,9 +60,9 @@ class TermSigns(Watcher):
         entropies = [own for part in parts for own in _entropy_of(part)]
         if entropies and any(map(is_log_probability, _below(loss))):
             self._take("entropy", any(factor > 0 for factor in entropies))
-        divergences = list(_divergences(parts))
-        if divergences:
-            self._take("divergence", any(factor < 0 for factor in divergences))
+        found = list(divergences(parts))
+        if found:
+            self._take("divergence", any(factor < 0 for factor in found))
 
     def finish(self) -> Iterable[Event]:
         """Return what was seen of each."""
@@ -125,7 +125,7 @@ def _entropy_of(part: SumPart) -> Iterator[float]:
             yield -part.factor
 
 
-def _divergences(parts: list[SumPart]) -> Iterator[float]:
+def divergences(parts: list[SumPart]) -> Iterator[float]:
     """
     Yield the factors of divergences from the standard normal distribution, of half of it.
 

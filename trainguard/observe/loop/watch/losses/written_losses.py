@@ -96,7 +96,7 @@ def _read_distance(node: Node, factor: float) -> tuple[str, torch.Tensor, torch.
         return None
     edges = between.next_functions
     live = [place for place, (before, _) in enumerate(edges) if before is not None]
-    output = _output_at(*edges[live[0]]) if len(live) == 1 else None
+    output = output_at(*edges[live[0]]) if len(live) == 1 else None
     if output is None or output.numel() != apart.numel() or between._saved_alpha != 1:  # noqa: SLF001
         return None
     apart = apart.detach()
@@ -174,7 +174,7 @@ def _before(node: Node, *, ordered: bool = True) -> Node | None:
     return None
 
 
-def _output_at(node: Node, place: int) -> torch.Tensor | None:
+def output_at(node: Node, place: int) -> torch.Tensor | None:
     """Return the numbers of a pass that a node has, in their order; None where it has others."""
     for _ in range(_BETWEEN):
         kept = node.metadata.get(_OUTPUT, {}).get(place)

@@ -75,6 +75,10 @@ class LoadedStates(Watcher):
         self._found: list[Probe] = []
         self._unmatched: list[tuple[weakref.ref[nn.Module], Probe]] = []
         self._clock = 0  # states that were taken
+        # The last step at which the state of a module was taken, and the line.
+        self._last: weakref.WeakKeyDictionary[nn.Module, tuple[int, str]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._received: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
         self._members: tuple[int, dict[int, str]] = (-1, {})  # loaded at a step: clocks, lines
         self._kept: dict[str, dict[int, tuple[float, ...]]] = {}  # numbers by step, by line
@@ -109,6 +113,7 @@ class LoadedStates(Watcher):
         tensors = _tensors(state).values()
         refs, now = [weakref.ref(tensor) for tensor in tensors], self.recorder.steps
         loads, self._clock = self._loads.get(module, 0), self._clock + 1
+        self._last[module] = now, caller()
         taken = _TakenState(refs, _version(tensors), now, loads, caller(), self._clock)
         self._taken = [*(one for one in self._taken if one.is_alive), taken][-_KEPT:]
         if taken.source in self._kept or len(self._kept) < _LINES:
@@ -223,7 +228,10 @@ class LoadedStates(Watcher):
         """Tell of tensors that were loaded into themselves, and whether they had moved."""
         given = _ids(_tensors(state))
         taken = next((one for one in self._taken if given <= one.ids()), None)
-        if taken is None or len(self._found) >= _MOST:
+        if len(self._found) >= _MOST:
+            return
+        if taken is None:
+            self._restore_aliases(module)
             return
         moved = self.recorder.steps > taken.step or self._loads.get(module, 0) > taken.loads
         # Somebody may edit a state in place, and load it for good measure.
@@ -238,6 +246,14 @@ class LoadedStates(Watcher):
             source=taken.source,
         )
         self._found.append(probe)
+
+    def _restore_aliases(self, module: nn.Module) -> None:
+        """Tell of others in the same memory, such as `value.detach().cpu()` of each."""
+        step, source = self._last.get(module, (self.recorder.steps, ""))
+        if self.recorder.steps > step:
+            label = f"{self.recorder.names.module(module)}, state of step {step} or before"
+            now = self.recorder.steps
+            self._found.append(make_probe("restored", 1, step=now, label=label, source=source))
 
 
 def _tensors(state: Any) -> dict[str, torch.Tensor]:

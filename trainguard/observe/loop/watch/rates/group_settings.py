@@ -3,7 +3,7 @@
 import linecache
 import re
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from trainguard.observe.tools.user_line import caller
 
 # Those of torch that divide an average of gradients by the root of one of their squares.
 _DIVIDE: tuple[type[Optimizer], ...] = (torch.optim.Adam, torch.optim.AdamW, NAdam, RAdam)
+_NAMES = ("lr", "learning_rate")
 _FIRST_ALONE = re.compile(r"^[^#]*param_groups\[0\]\[.lr.\]\s*[*/]?=[^=]")
 
 
@@ -35,15 +36,20 @@ class GroupSettings(Watcher):
 
     And the Probe events "betas", of optimizers of torch that adapt, where that of the gradients
     (measured) is the larger one, beside that of their squares (reference).
+
+    And the Probe events "unread setting": the rate (measured) that an attribute, a default or a key
+    (label) of an optimizer of torch has, where nothing reads it, and the one in force (reference).
     """
 
-    makes = ("Probe:group rates", "Probe:betas")
+    makes = ("Probe:group rates", "Probe:betas", "Probe:unread setting")
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._made: weakref.WeakKeyDictionary[Optimizer, tuple[list[Any], str]] = (
             weakref.WeakKeyDictionary()
         )
+        self._default: weakref.WeakKeyDictionary[Optimizer, Any] = weakref.WeakKeyDictionary()
+        self._unread: dict[str, tuple[float, float, str]] = {}
         self._rates: dict[str, tuple[list[float], str]] = {}
         self._betas: dict[str, tuple[float, float, str]] = {}
 
@@ -61,6 +67,7 @@ class GroupSettings(Watcher):
         numbers = [rate for rate in rates if isinstance(rate, int | float)]
         if len(numbers) == len(optimizer.param_groups) > 1:
             self._rates[window.name] = numbers, source
+        self._look_for_unread(optimizer)
         for place, group in enumerate(optimizer.param_groups):
             betas = [beta for beta in group.get("betas", ()) if isinstance(beta, int | float)]
             if isinstance(optimizer, _DIVIDE) and len(betas) == 2:
@@ -70,19 +77,53 @@ class GroupSettings(Watcher):
                     self._betas.setdefault(f"{window.name}, group {place}", (first, second, source))
         return {}
 
+    def _look_for_unread(self, optimizer: Optimizer) -> None:
+        """Take down rates that an optimizer of torch does not read."""
+        if type(optimizer).__module__.startswith("torch.optim"):
+            _, source = self._made.get(optimizer, ([], ""))
+            for label, rate, used in _unread_rates(optimizer, self._default.get(optimizer)):
+                self._unread.setdefault(f"{type(optimizer).__name__}{label}", (rate, used, source))
+
     def finish(self) -> Iterable[Event]:
         """Return what was taken down."""
+        for optimizer in list(self._default):  # of those that are still there, at the end too
+            self._look_for_unread(optimizer)
         for name, (rates, source) in self._rates.items():
             named = {"label": name, "source": source, "step": _sets_first_alone(source)}
             yield make_probe("group rates", max(rates), min(rates), **named)
         for name, (first, second, source) in self._betas.items():
             yield make_probe("betas", first, second, label=name, source=source)
+        for label, (rate, used, source) in self._unread.items():
+            yield make_probe("unread setting", rate, used, label=label, source=source)
 
     @shielded
     def _see_made(self, _: None, optimizer: Optimizer, /, *__: Any, **___: Any) -> None:
         """Take down the rates of a new optimizer, before a scheduler changes them."""
         rates = [group.get("lr") for group in optimizer.param_groups]
         self._made[optimizer] = rates, caller()
+        self._default[optimizer] = optimizer.defaults.get("lr")
+
+
+def _unread_rates(optimizer: Optimizer, made: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield rates that an optimizer has where it reads none: how each is set, it, that in force."""
+    groups = optimizer.param_groups
+    used = groups[0].get("lr")
+    set_later = vars(optimizer).get("lr"), vars(optimizer).get("learning_rate")
+    found = [(f".{name}", rate) for name, rate in zip(_NAMES, set_later, strict=True)]
+    default = optimizer.defaults.get("lr")
+    found += [('.defaults["lr"]', default)] if default != made else []
+    for label, rate in found:
+        if _are_rates(rate, used) and all(group.get("lr") != rate for group in groups):
+            yield label, rate, used
+    for place, group in enumerate(groups):
+        rate, own = group.get(_NAMES[1]), group.get("lr")
+        if _are_rates(rate, own) and own == group.get("initial_lr", own) == default != rate:
+            yield f'.param_groups[{place}]["{_NAMES[1]}"]', rate, own
+
+
+def _are_rates(*values: Any) -> bool:
+    """Say whether these are numbers."""
+    return all(isinstance(value, int | float) for value in values)
 
 
 def _sets_first_alone(source: str) -> bool:

@@ -47,7 +47,11 @@ class _ReadSchedule:
 
 @dataclass(slots=True)
 class _Overtaken:
-    """A schedule that had hardly begun as its optimizer was loaded; rate: that of the state."""
+    """
+    A schedule that had hardly begun as its optimizer was loaded.
+
+    rate: that of the state. made: how many steps the optimizer had made here by then.
+    """
 
     optimizer: "weakref.ref[Optimizer]"
     scheduler: "weakref.ref[Any]"
@@ -55,6 +59,7 @@ class _Overtaken:
     own_rate: float
     rate: float
     source: str
+    made: int
     stepped: bool = False
 
 
@@ -97,7 +102,7 @@ class ResumedSchedules(Watcher):
                 self._overtaken = [
                     one
                     for one in self._overtaken
-                    if one.optimizer() is not optimizer or self._waits(one)
+                    if one.optimizer() is not optimizer or self._waits(one, window.index)
                 ]
         return {}
 
@@ -124,8 +129,8 @@ class ResumedSchedules(Watcher):
                     self._found.append(probe)
                 return
 
-    def _waits(self, one: _Overtaken) -> bool:
-        """Say whether a schedule has not advanced yet; tell of it once it has."""
+    def _waits(self, one: _Overtaken, made: int) -> bool:
+        """Say whether a schedule has not advanced yet; tell of it once it has, after a step."""
         scheduler, optimizer = one.scheduler(), one.optimizer()
         if scheduler is None or optimizer is None:
             return False
@@ -137,7 +142,7 @@ class ResumedSchedules(Watcher):
         self.looked.add("resumed")
         jump = abs(rate - one.rate)
         near = jump <= _NEAR * abs(rate - one.own_rate) or jump <= _SMALL * max(rate, one.rate)
-        if ahead == 1 and one.stepped and not near:
+        if ahead == 1 and (one.stepped or made > one.made) and not near:
             probe = Probe(
                 probe="resumed rate",
                 measured=rate,
@@ -190,7 +195,8 @@ class ResumedSchedules(Watcher):
             if scheduler.last_epoch < _ADVANCED:
                 begins = float(scheduler.get_last_lr()[0])
                 place = weakref.ref(optimizer), weakref.ref(scheduler), scheduler.last_epoch
-                self._overtaken.append(_Overtaken(*place, begins, rate, caller()))
+                made = self.recorder.window_of(optimizer).index
+                self._overtaken.append(_Overtaken(*place, begins, rate, caller(), made))
 
 
 def _plan(group: Mapping[str, Any]) -> dict[str, Any]:

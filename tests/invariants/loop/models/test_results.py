@@ -1,0 +1,29 @@
+"""The judges of what is computed for nothing, and of what comes where it does harm."""
+
+import pytest
+
+from trainguard.events.probe import Probe
+
+
+def test_a_statement_without_an_effect_is_named(judged) -> None:
+    """And what to do with its result."""
+    probe = Probe(probe="discarded", measured=1.0, label="x.clamp(0, 1)", source="train.py:3")
+    (finding,) = judged("results_are_kept", [probe])
+    assert finding.summary == "`train` computes something, and keeps nothing of it"
+    assert (finding.at, finding.measured) == ("`x.clamp(0, 1)`", "1 statement without an effect")
+
+
+@pytest.mark.parametrize(
+    ("measured", "reference", "expected"), [(4, 4, ["broken"]), (3, 4, []), (2, 2, [])]
+)
+def test_dropout_must_strike_all_losses(measured, reference, expected, ranks) -> None:
+    """One that it does not, or too few, leave it open."""
+    probe = Probe(probe="dropped", measured=measured, reference=reference, label="mse_loss")
+    assert ranks("dropout_spares_the_output", [probe]) == expected
+
+
+@pytest.mark.parametrize(("read", "expected"), [(30, ["broken"]), (50, [])])
+def test_fields_must_share_many_rows(read, expected, ranks) -> None:
+    """A table most of whose rows are read may be one vocabulary."""
+    probe = Probe(probe="fields", measured=read, reference=60.0, step=3)
+    assert ranks("fields_have_rows_of_their_own", [probe]) == expected

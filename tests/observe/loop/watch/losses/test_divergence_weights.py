@@ -1,0 +1,50 @@
+"""What a divergence of codes weighs beside a distance of features."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from trainguard.events.probe import Probe
+from trainguard.observe.loop.recorder import Recorder
+
+_FEATURES, _ROWS = 20, 8
+
+
+def looks(distance: str, over: str, weight: float = 1.0) -> list[tuple[float, float, str]]:
+    """Make steps of a coder with some reductions, and return what was seen."""
+    torch.manual_seed(0)
+    encode, decode = nn.Linear(_FEATURES, 6), nn.Linear(3, _FEATURES)
+    optimizer = torch.optim.Adam([*encode.parameters(), *decode.parameters()], lr=0.05)
+    with Recorder("x") as recorder:
+        for _ in range(70):
+            rows = torch.randn(_ROWS, _FEATURES)
+            mean, spread = encode(rows).chunk(2, 1)
+            made = decode(mean + torch.randn_like(mean) * (0.5 * spread).exp())
+            fit = F.mse_loss(made, rows, reduction=distance)
+            fit = fit if distance == "mean" else fit / _ROWS
+            each = -0.5 * (1 + spread - mean.pow(2) - spread.exp())
+            codes = each.sum() if over == "all" else each.sum(1).mean()
+            optimizer.zero_grad()
+            (fit + weight * codes).backward()
+            optimizer.step()
+    assert recorder.trace.conditions.get("faults", ()) == ()
+    found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "divergence weight"]
+    return [(probe.measured, probe.step, probe.label) for probe in found]
+
+
+@pytest.mark.parametrize(
+    ("over", "times"),
+    [("codes", _FEATURES), ("all", _FEATURES * _ROWS)],
+)
+def test_means_beside_sums_are_told(over: str, times: int) -> None:
+    """In the four of these steps that are looked at; the codes have been given up by then."""
+    assert looks("mean", over) == [(times, 4, "collapsed")]
+
+
+@pytest.mark.parametrize(
+    ("distance", "weight"), [("sum", 1.0), ("mean", 1 / _FEATURES), ("mean", 0.3)]
+)
+def test_other_weights_are_left_alone(distance: str, weight: float) -> None:
+    """Sums beside sums, and what somebody has chosen."""
+    assert looks(distance, "codes", weight) == []

@@ -1,0 +1,55 @@
+"""What a target weighs in each of several micro-batches."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from trainguard.events.probe import Probe
+from trainguard.observe.loop.recorder import Recorder
+
+
+def looks(lengths: tuple[int, ...], way: str) -> list[tuple[float, float]]:
+    """Make four steps of micro-batches with so many targets each, and return what was seen."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with Recorder("x") as recorder:
+        for _ in range(4):
+            for kept in lengths:
+                targets = torch.randint(5, (12,))
+                targets[kept:] = -100 if way != "all" else 0
+                scores = model(torch.randn(12, 3))
+                if way == "sums":
+                    loss = F.cross_entropy(scores, targets, reduction="sum") / sum(lengths)
+                elif way == "weighed":
+                    loss = F.cross_entropy(scores, targets) * (kept / sum(lengths))
+                else:
+                    loss = F.cross_entropy(scores, targets) / len(lengths)
+                loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert recorder.trace.conditions.get("faults", ()) == ()
+    found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "token weight"]
+    return [(probe.measured, probe.step) for probe in found]
+
+
+def test_uneven_micro_batches_are_told() -> None:
+    """A target among two weighs five times as much as one among ten."""
+    ((ratio, steps),) = looks((10, 2, 6), "means")
+    assert ratio == pytest.approx(5.0)
+    assert steps == 4
+
+
+@pytest.mark.parametrize(
+    ("lengths", "way"),
+    [((10, 2), "sums"), ((10, 10), "means"), ((10, 2), "all"), ((10,), "means")],
+)
+def test_even_ones_are_left_alone(lengths: tuple[int, ...], way: str) -> None:
+    """Sums over all of them, even numbers, targets that are all learned, and single batches."""
+    assert looks(lengths, way) == []
+
+
+def test_means_that_are_weighed_are_alike() -> None:
+    """But for what 32 bits round."""
+    assert all(ratio == pytest.approx(1.0) for ratio, _ in looks((10, 2), "weighed"))

@@ -1,0 +1,43 @@
+"""Lines of a training that compute something for nothing."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from trainguard.events.probe import Probe
+from trainguard.observe.loop.recorder import Recorder
+
+
+class Forgetful(nn.Module):
+    """Forgets what its activation returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        """Return scores."""
+        hidden = self.first(x)
+        F.relu(hidden)
+        return self.last(hidden)
+
+
+def set_rate(optimizer, rate) -> None:
+    """Set a rate where nothing reads it."""
+    for group in optimizer.state_dict()["param_groups"]:
+        group["lr"] = rate
+
+
+def test_lines_of_modules_and_functions_are_told() -> None:
+    """Those that learn, those that make steps, and those that these call."""
+    model = Forgetful()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with Recorder("x") as recorder:
+        for step in range(4):
+            set_rate(optimizer, 0.1 / (1 + step))
+            optimizer.zero_grad()
+            model(torch.randn(8, 3)).square().mean().backward()
+            optimizer.step()
+    assert recorder.trace.conditions.get("faults", ()) == ()
+    found = [e.label for e in recorder.trace if isinstance(e, Probe) and e.probe == "discarded"]
+    assert found == ["F.relu(hidden)", "for group in optimizer.state_dict()['param_groups']:"]

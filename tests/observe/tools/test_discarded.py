@@ -1,0 +1,88 @@
+"""Statements that compute something, and keep nothing of it."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from trainguard.observe.tools.discarded import find_discarded
+
+
+class Net(nn.Module):
+    """Drops what dropout and a function return, and keeps the rest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop, self.norm, self.last = nn.Dropout(0.5), nn.BatchNorm1d(4), nn.Linear(4, 2)
+        self.quick = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        """Return scores."""
+        self.drop(x)
+        F.relu(x)
+        y = x.unsqueeze(0)  # noqa: F841 that is the mistake
+        F.relu(x, inplace=True)
+        self.quick(x)
+        self.norm(x)
+        _ = x.contiguous()
+        h = torch.tanh(x)
+        return self.last(h)
+
+
+class Quiet(nn.Module):
+    """Overwrites what it has just computed."""
+
+    def forward(self, x):
+        """Return the input, normalised."""
+        h = F.dropout(x, 0.5)
+        h = F.normalize(x)
+        return h.squeeze()
+
+
+def step(optimizer, model, rate):
+    """Set rates and gradients in copies, and do what has an effect."""
+    for group in optimizer.state_dict()["param_groups"]:
+        group["lr"] = rate
+    optimizer.state_dict()["param_groups"][0]["lr"] = rate
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    for parameter in model.parameters():
+        parameter.grad.clamp(-1, 1)
+        parameter.grad.clamp_(-1, 1)
+    own = model.state_dict()
+    own["bias"] = torch.zeros(2)
+    model.load_state_dict(own)
+
+
+def statements(function, module=None) -> list[str]:
+    """Return what a function computes for nothing."""
+    return [text for text, _ in find_discarded(function.__code__, globals(), module)]
+
+
+def test_what_is_dropped_in_a_forward_is_found() -> None:
+    """Layers and functions whose result nothing takes, in a variable or not."""
+    found = statements(Net.forward, Net())
+    assert found == ["self.drop(x)", "F.relu(x)", "y = x.unsqueeze(0)"]
+
+
+def test_what_another_value_replaces_is_found() -> None:
+    """Before anything reads it."""
+    assert statements(Quiet.forward, Quiet()) == ["h = F.dropout(x, 0.5)"]
+
+
+def test_what_is_set_in_a_copy_is_found() -> None:
+    """In a state that was just made; not in one that is loaded later."""
+    assert statements(step) == [
+        "for group in optimizer.state_dict()['param_groups']:",
+        "optimizer.state_dict()['param_groups'][0]['lr'] = rate",
+        "parameter.grad.clamp(-1, 1)",
+    ]
+
+
+@pytest.mark.parametrize("text", ["def f(x):\n    x.relu()\n", "x = ("])
+def test_code_without_a_file_is_left_alone(text: str) -> None:
+    """There is nothing to read."""
+    names: dict = {}
+    if text.startswith("def"):
+        exec(compile(text, "<none>", "exec"), names)
+        assert statements(names["f"]) == []

@@ -1,0 +1,98 @@
+"""Judgements of what is computed for nothing, and of what comes where it does harm."""
+
+from collections.abc import Iterator
+
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding
+from trainguard.core.measure import integer, portion
+from trainguard.events.base import Event
+from trainguard.events.probe import Probe
+from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import FUNCTIONS, has_probe
+from trainguard.invariants.loop.wording import events
+
+_READ = 0.75  # of the rows: rare numbers may not come in the steps that are looked at
+_LEAST = 3  # losses: one may be of a layer that is tried out
+
+
+@invariant("loop", evidence=has_probe("discarded", "no code of a module or a step could be read"))
+def results_are_kept(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What a function computes anew goes somewhere.
+
+    Judges: the code of the modules that learn, and of the functions that make steps: statements
+        such as `x.clamp(0, 1)`, `self.dropout(x)` or `F.relu(x)`, which leave x as it is; the same
+        in a variable of a function that nothing reads, before another value takes its place; and
+        what is set in an optimizer.state_dict() or model.state_dict() that was just made.
+    Allows: functions that work in place (`x.clamp_(0, 1)`, inplace=True, out=); layers that have
+        an effect of their own, as batch normalisation; names that begin with an underscore.
+    Misses: functions with other names; what is read, if only to be returned; code without a file.
+    Why: nothing complains of a value that is dropped: a dropout that never strikes, a gradient that
+        is not clipped, a rate that stays as it was.
+    Source: kuanghuei/clean-net issue 2 (a dropout whose result nothing reads); pytorch/examples
+        issue 64 (a rate that is set in a state_dict).
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "discarded":
+            yield Finding(
+                f"`{trace.subject}` computes something, and keeps nothing of it",
+                f"`{probe.label}`",
+                integer(probe.measured, "statement") + " without an effect",
+                "what is computed is used",
+                why="assign the result to what is read after it",
+                event=probe,
+            )
+
+
+@invariant("loop", evidence=FUNCTIONS)
+def dropout_spares_the_output(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Dropout comes before the last layer, not between it and the loss.
+
+    Judges: what a loss function of torch is given, in all calls looked at, 3 (limit) or more:
+        whether dropout has made it, with nothing but changes of shape in between.
+    Allows: dropout before the last layer, and of inputs, weights and attention; noise that is no
+        dropout; losses by hand, as of views that dropout makes.
+    Misses: dropout before a softmax or a sigmoid of one's own; outputs of which a part is dropped.
+    Why: a logit or a prediction that is zero by chance says nothing of its sample, and the others
+        are made larger than they are in evaluation: the loss cannot become small.
+    Source: PaddlePaddle/Parakeet pulls 74 and 75 (a dropout of logits, taken back).
+    """
+    least = trace.limit("dropout_spares_the_output", _LEAST)
+    for probe in events(trace, Probe):
+        if probe.probe == "dropped" and least <= probe.measured == probe.reference:
+            yield Finding(
+                f"dropout strikes what a loss of `{trace.subject}` compares",
+                f"the input of {probe.label}",
+                portion(probe.measured, probe.reference, "losses") + " of dropout's own output",
+                "no dropout after the last layer",
+                why="move the dropout before the last layer, or leave it out",
+                event=probe,
+            )
+
+
+@invariant("loop", evidence=has_probe("fields", "no embedding was read by several columns"))
+def fields_have_rows_of_their_own(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Fields that share an embedding have rows of their own in it.
+
+    Judges: embeddings that 2 to 64 columns of numbers are looked up in, and that have as many rows
+        as these columns have numbers in all, but for a tenth: whether the rows that any column
+        reads are less than three quarters (limit) of them.
+    Allows: columns of tokens, which all read one vocabulary; rows that no sample has.
+    Misses: embeddings with many rows to spare; one column at a time.
+    Why: where each field counts from zero, an offset is to take it to its rows: without it user 7
+        and item 7 are one, and nothing fails.
+    Source: rixwew/pytorch-fm issue 4.
+    """
+    most = trace.limit("fields_have_rows_of_their_own", _READ)
+    for probe in events(trace, Probe):
+        if probe.probe == "fields" and probe.measured <= most * probe.reference:
+            yield Finding(
+                f"columns of `{trace.subject}` share the rows of an embedding that is made for all",
+                f"{probe.step} columns",
+                portion(probe.measured, probe.reference, "rows") + " are ever read",
+                "rows of their own for each",
+                why="add to each column the number of rows that belong to those before it",
+                event=probe,
+            )

@@ -1,0 +1,97 @@
+"""Watches for losses of outputs that dropout has struck last."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from trainguard.events.base import Event
+from trainguard.observe.loop.watch.gradients.autograd_graph import (
+    PARTS,
+    SAME,
+    Node,
+    constants_of,
+    kind_of,
+)
+from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
+from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe
+from trainguard.observe.tools.patches import Patches
+
+_LOOKS = 8  # at each place
+_LEAST = 16  # elements of a mask
+_BETWEEN = 8  # operations that change the shape of numbers alone
+
+
+@dataclass(slots=True)
+class _Looks:
+    """How many losses of a place were looked at, and of how many the input was struck last."""
+
+    all: int = 0
+    struck: int = 0
+
+
+class DroppedOutputs(Watcher):
+    """
+    The Probe events "dropped": losses whose input dropout has made, with nothing in between.
+
+    measured: how many, reference: of how many that were looked at there; label: the function.
+    """
+
+    makes = ("Probe:dropped",)
+    relies_on = ("LossFunctions",)
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._places: dict[LossCalls, _Looks] = {}
+
+    def install(self, patches: Patches) -> None:
+        """Ask to be told of the calls of loss functions."""
+        self.recorder.watcher(LossFunctions).listeners.append(self._on_loss)
+
+    def _on_loss(
+        self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
+    ) -> None:
+        """Look at what has made the input of a loss."""
+        looks = self._places.setdefault(tally, _Looks())
+        if scores.grad_fn is None or looks.all >= _LOOKS:
+            return
+        looks.all += 1
+        if kind_of(_maker(scores.grad_fn)) == "NativeDropoutBackward":
+            looks.struck += 1
+        for mask in _masks(_maker(scores.grad_fn)):
+            low, high = mask.aminmax()
+            two = ((mask == low) | (mask == high)).all()
+            struck = two & (low == 0) & (high > 1)
+            self.recorder.reads.ask(self, [struck], partial(self._take, looks))
+
+    def _take(self, looks: _Looks, found: list[torch.Tensor]) -> None:
+        """Count a loss whose input was multiplied by the mask of a dropout."""
+        looks.struck += bool(found[0])
+
+    def finish(self) -> Iterable[Event]:
+        """Return the places where all inputs were struck."""
+        for tally, looks in self._places.items():
+            if looks.struck:
+                rest = {"label": tally.function, "source": tally.source}
+                yield make_probe("dropped", looks.struck, looks.all, **rest)
+
+
+def _maker(node: Node) -> Node:
+    """Return what made some numbers, whatever their shape was changed to since."""
+    for _ in range(_BETWEEN):
+        live = [before for before, _ in node.next_functions if before is not None]
+        if kind_of(node) not in SAME | PARTS or len(live) != 1:
+            break
+        node = live[0]
+    return node
+
+
+def _masks(node: Node) -> Iterator[torch.Tensor]:
+    """Yield what numbers were multiplied by last, that does not learn, one for each of them."""
+    live = [before for before, _ in node.next_functions if before is not None]
+    for weights in constants_of(node) if len(live) == 1 else ():
+        if weights.numel() >= _LEAST and weights.is_floating_point():
+            yield weights

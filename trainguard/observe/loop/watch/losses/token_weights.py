@@ -1,0 +1,98 @@
+"""Watches how much a token weighs in each of the micro-batches that a step is made of."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from trainguard.events.base import Event
+from trainguard.observe.loop.watch.gradients import autograd_graph
+from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, LossCalls
+from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe
+from trainguard.observe.loop.window import Window
+from trainguard.observe.tools.patches import Patches
+from trainguard.observe.tools.user_line import caller
+
+_STEPS = 32  # of several micro-batches that are looked at
+_MOST = 64  # micro-batches
+
+
+class TokenWeights(Watcher):
+    """
+    The Probe event "token weight": micro-batches in which a token weighs more than in others.
+
+    Of means over the targets that a cross-entropy does not ignore. measured: the median, over the
+    steps, of how many times as much it weighs in one as in another; step: how many steps;
+    reference: 1.
+    """
+
+    makes = ("Probe:token weight",)
+    relies_on = ("LossFunctions",)
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._count: torch.Tensor | None = None  # targets of the call before the next backward
+        self._calls = 0
+        self._parts: list[tuple[float, torch.Tensor] | None] = []
+        self._at = 0  # steps made before these parts
+        self._ratios: list[float] = []
+        self._source = ""
+
+    def install(self, patches: Patches) -> None:
+        """Ask to be told of the calls of loss functions."""
+        self.recorder.watcher(LossFunctions).listeners.append(self._on_loss)
+
+    def _on_loss(
+        self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
+    ) -> None:
+        """Count the targets of a call that are not ignored."""
+        if not value.requires_grad or len(self._ratios) >= _STEPS:
+            return
+        self._calls += 1
+        fits = tally.function in CROSS_ENTROPIES and tally.reduction == "mean"
+        self._count = None
+        if fits and isinstance(target, torch.Tensor) and not target.is_floating_point():
+            ignored = target == tally.ignored
+            self._count = torch.stack([(~ignored).sum(), ignored.sum()])
+
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """Take down what each target of a micro-batch is multiplied by."""
+        calls, self._calls = self._calls, 0
+        count, self._count = self._count, None
+        if self._at != self.recorder.steps:
+            self._at, self._parts = self.recorder.steps, []
+        if len(self._parts) < _MOST:
+            found = autograd_graph.multiple(loss) if calls == 1 and count is not None else None
+            factor = found[1] if found is not None else None
+            part = None
+            if count is not None and isinstance(factor, float):
+                part = factor, count
+            self._parts.append(part)
+
+    def after_step(self, window: Window) -> Columns:
+        """Hold the micro-batches of a step against each other."""
+        parts, self._parts = self._parts, []
+        known = [part for part in parts if part is not None]
+        if 1 < len(known) == len(parts) and len(self._ratios) < _STEPS:
+            self._source = self._source or caller()
+            factors = [factor for factor, _ in known]
+
+            def take(numbers: list[torch.Tensor]) -> None:
+                """Take in how much a target weighs in each."""
+                rows = [row.tolist() for row in numbers]
+                if all(kept for kept, _ in rows) and any(left for _, left in rows):
+                    each = [abs(f) / kept for f, (kept, _) in zip(factors, rows, strict=True)]
+                    self._ratios.append(max(each) / max(min(each), 1e-30))
+
+            self.recorder.reads.ask(self, [count for _, count in known], take)
+        return {}
+
+    def finish(self) -> Iterable[Event]:
+        """Return the ratio of most steps."""
+        if self._ratios:
+            self.looked.add("token weight")
+            middle = sorted(self._ratios)[len(self._ratios) // 2]
+            steps = len(self._ratios)
+            if middle > 1:
+                yield make_probe("token weight", middle, 1.0, step=steps, source=self._source)

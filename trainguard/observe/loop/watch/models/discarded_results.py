@@ -1,0 +1,71 @@
+"""Watches for lines of a training that compute something, and keep nothing of it."""
+
+from collections.abc import Iterable
+from types import FunctionType
+from typing import Any
+
+from torch import nn
+
+from trainguard.events.base import Event
+from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe
+from trainguard.observe.loop.window import Forward, Window
+from trainguard.observe.tools.discarded import find_discarded
+from trainguard.observe.tools.user_line import foreign, user_frames
+
+_PASSES = 64  # that learn, whose modules are looked at
+_STEPS = {1, 2, 8, 32}  # around which the functions that run are looked at
+_FRAMES = 4
+_MOST = 8  # lines that are told
+
+
+class DiscardedResults(Watcher):
+    """
+    The Probe events "discarded": `x.clamp(0, 1)` as a statement, which leaves x as it is.
+
+    label: the statement; measured: 1.
+    """
+
+    makes = ("Probe:discarded",)
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._passes = 0
+        self._seen: set[type[nn.Module]] = set()
+        self._found: dict[str, str] = {}  # the statement, by its line
+
+    def forward(
+        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
+    ) -> None:
+        """Read the code of the modules of a pass that learns."""
+        if not forward.gradients or self._passes >= _PASSES:
+            return
+        self._passes += 1
+        for part in nn.Module.modules(module):
+            code = getattr(type(part).forward, "__code__", None)
+            if type(part) in self._seen or code is None:
+                continue
+            self._seen.add(type(part))
+            if foreign(code.co_filename):
+                self._take(code, getattr(type(part).forward, "__globals__", {}), part)
+
+    def before_step(self, window: Window) -> Columns:
+        """Read the code of the functions that make a step, and of those that they call."""
+        if self.recorder.steps in _STEPS:
+            for frame in user_frames(_FRAMES):
+                self._take(frame.f_code, frame.f_globals)
+                for name in frame.f_code.co_names:
+                    called = frame.f_globals.get(name)
+                    if isinstance(called, FunctionType) and foreign(called.__code__.co_filename):
+                        self._take(called.__code__, called.__globals__)
+        return {}
+
+    def finish(self) -> Iterable[Event]:
+        """Return what was found."""
+        for source, statement in list(self._found.items())[:_MOST]:
+            yield make_probe("discarded", 1, label=statement, source=source)
+
+    def _take(self, code: Any, names: dict[str, Any], module: nn.Module | None = None) -> None:
+        """Take down what a function computes for nothing."""
+        self.looked.add("discarded")
+        for statement, line in find_discarded(code, names, module):
+            self._found.setdefault(f"{code.co_filename}:{line}", statement)

@@ -1,0 +1,165 @@
+"""Finds lines of the user's code that compute something, and keep nothing of it."""
+
+import ast
+import linecache
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from types import CodeType, ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from trainguard.observe.tools.stores import stores_unread
+
+# Of tensors and arrays: what they return is new, and they stay as they are.
+_METHODS = {
+    "clamp",
+    "contiguous",
+    "log_softmax",
+    "masked_fill",
+    "permute",
+    "relu",
+    "sigmoid",
+    "softmax",
+    "squeeze",
+    "tanh",
+    "unsqueeze",
+}
+_FUNCTIONS = _METHODS | {"dropout", "gelu", "layer_norm", "leaky_relu", "normalize", "pad"}
+_LIBRARIES = (torch, functional)
+# Layers that change nothing but their result; batch normalisation takes statistics down.
+_LAYERS = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.ELU,
+    nn.GELU,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.LeakyReLU,
+    nn.ReLU,
+    nn.SiLU,
+    nn.Sigmoid,
+    nn.Softmax,
+    nn.Tanh,
+)
+_LARGEST = 1 << 20  # characters of a file
+Discarded = tuple[str, int]  # a statement, and its line
+
+
+def find_discarded(
+    code: CodeType, names: Mapping[str, Any], module: nn.Module | None = None
+) -> Iterator[Discarded]:
+    """
+    Yield the statements of a function that compute something new, of which nothing is kept.
+
+    `x.relu()` by itself, `y = x.relu()` where nothing reads y, and what is set in a state_dict()
+    that was just made. names: the global variables of the function. module: what `self` is, in a
+    forward.
+    """
+    for statement in _statements(code):
+        if _sets_in_copy(statement):
+            yield ast.unparse(statement).partition("\n")[0], statement.lineno
+            continue
+        call = getattr(statement, "value", None)
+        layers = {code.co_varnames[0]: module} if module is not None and code.co_argcount else {}
+        if not isinstance(call, ast.Call) or not _is_pure(call, names, layers):
+            continue
+        if any(key.arg in _IN_PLACE for key in call.keywords):
+            continue
+        lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+        if isinstance(statement, ast.Expr) or all(
+            isinstance(target, ast.Name) and stores_unread(code, target.id, lines)
+            for target in getattr(statement, "targets", [])
+        ):
+            yield ast.unparse(statement), statement.lineno
+
+
+_IN_PLACE = {"inplace", "out"}
+
+
+def _is_pure(call: ast.Call, names: Mapping[str, Any], own: Mapping[str, nn.Module]) -> bool:
+    """Say whether a call returns something, and does nothing else."""
+    target = call.func
+    if not isinstance(target, ast.Attribute):
+        return False
+    owner = target.value
+    if isinstance(owner, ast.Name) and isinstance(names.get(owner.id), ModuleType):
+        return names[owner.id] in _LIBRARIES and target.attr in _FUNCTIONS
+    if isinstance(owner, ast.Name) and owner.id in own:
+        layer = getattr(own[owner.id], "_modules", {}).get(target.attr)
+        return type(layer) in _LAYERS and not getattr(layer, "inplace", False)
+    return target.attr in _METHODS
+
+
+def _sets_in_copy(statement: ast.stmt) -> bool:
+    """Say whether something is set in the dictionaries that a state_dict() has just made."""
+    if isinstance(statement, ast.For):
+        sets = [each for each in statement.body if isinstance(each, ast.Assign)]
+        target = ast.unparse(statement.target)
+        fresh = isinstance(statement.iter, ast.Subscript) and _is_state(statement.iter)
+        own = [each for each in sets for one in each.targets if _base(one) == target]
+        return fresh and bool(own) and len(own) == len(statement.body)
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return any(isinstance(target, ast.Subscript) and _is_state(target) for target in targets)
+
+
+def _is_state(node: ast.expr) -> bool:
+    """Say whether an expression looks something up in what a state_dict() returns."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "state_dict"
+    )
+
+
+def _base(target: ast.expr) -> str:
+    """Return the variable in which something is looked up to be set."""
+    return ast.unparse(target.value) if isinstance(target, ast.Subscript) else ""
+
+
+@lru_cache(maxsize=256)
+def _statements(code: CodeType) -> tuple[ast.stmt, ...]:
+    """Return the statements of a function that may compute something for nothing."""
+    tree = _parse(code.co_filename)
+    if tree is None:
+        return ()
+    if code.co_name == "<module>":
+        body: list[ast.stmt] = tree.body
+    else:
+        first = code.co_firstlineno
+        found = (each for each in ast.walk(tree) if _is_function(each, code.co_name, first))
+        body = next((each.body for each in found if isinstance(each, ast.FunctionDef)), [])
+    return tuple(_statements_in(body))
+
+
+def _is_function(node: ast.AST, name: str, first: int) -> bool:
+    """Say whether a node is the function that begins at a line, its decorators counted."""
+    if not isinstance(node, ast.FunctionDef) or node.name != name:
+        return False
+    return first in {node.lineno, *(each.lineno for each in node.decorator_list)}
+
+
+def _statements_in(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield calls, assignments and loops, but for those of the functions and classes inside."""
+    for statement in body:
+        if isinstance(statement, ast.Expr | ast.Assign | ast.For):
+            yield statement
+        if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            for part in ("body", "orelse", "finalbody"):
+                yield from _statements_in(getattr(statement, part, []))
+
+
+@lru_cache(maxsize=64)
+def _parse(file: str) -> ast.Module | None:
+    """Return what a file says, None where it cannot be read."""
+    text = "".join(linecache.getlines(file))
+    try:
+        return ast.parse(text) if 0 < len(text) <= _LARGEST else None
+    except (SyntaxError, ValueError, RecursionError):
+        return None
