@@ -108,17 +108,19 @@ class Probe(Event):
         in deviations; by how much their own is larger), "merged" (evaluations that leave frozen
         weights neither as before nor as within, of those that changed them), "idle clip" (calls of
         clipping at a line, none of which found gradients that came since the last step), "lost
-        loss" (calls at a line whose loss goes into a variable, the label, and is never read), "last
-        loss" (passes backward before which all losses of a line but the last came to nothing, of
-        those with any; step: how many losses before them), "overlap loss" (losses in which what
-        overlaps a mask lies below 0 or above 1, of those with an overlap), "unread setting" (a
-        rate that is set where an optimizer does not read it, and the one in force), "discarded" (a
-        line, the label, that computes something and keeps nothing of it), "dropped" (losses whose
-        input a dropout has struck last, of so many), "fields" (rows of an embedding that several
-        columns of numbers read, in the one with most of them; of all; step: how many columns),
-        "divergence weight" (times that a divergence weighs more than a distance; step: in how many
-        looks; label: "collapsed" where its codes tell nothing in the end), "token weight" (how many
-        times as much a target weighs in one micro-batch as in another; step: of how many steps).
+        loss" (calls at a line whose loss goes into a variable, the label, and is not read;
+        reference is 1 where another value takes its place), "last loss" (passes backward before
+        which all losses of a line but the last came to nothing, of those with any; step: how many
+        losses before them), "overlap loss" (losses in which what overlaps a mask lies below 0 or
+        above 1, of those with an overlap), "unread setting" (a rate that is set where an optimizer
+        does not read it, and the one in force), "discarded" (a line, the label, that computes
+        something and keeps nothing of it; reference is 0 where that may be left over), "dropped"
+        (losses whose input a dropout has struck last, of so many), "fields" (rows of an embedding
+        that several columns of numbers read, in the one with most of them; of all; step: how many
+        columns), "divergence weight" (times that a divergence weighs more than a distance; step: in
+        how many looks; label: "collapsed" where its codes tell nothing in the end), "token weight"
+        (how many times as much a target weighs in one micro-batch as in another; step: of how many
+        steps).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

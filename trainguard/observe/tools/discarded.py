@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trainguard.observe.tools.stores import stores_unread
+from trainguard.observe.tools.stores import reads_ever, stores_unread
 
 # Of tensors and arrays: what they return is new, and they stay as they are.
 _METHODS = {
@@ -47,7 +47,9 @@ _LAYERS = (
     nn.Tanh,
 )
 _LARGEST = 1 << 20  # characters of a file
-Discarded = tuple[str, int]  # a statement, and its line
+# A statement, its line, and whether nothing but a mistake may be meant: a variable that nothing
+# ever reads may be left over.
+Discarded = tuple[str, int, bool]
 
 
 def find_discarded(
@@ -62,7 +64,7 @@ def find_discarded(
     """
     for statement in _statements(code):
         if _sets_in_copy(statement):
-            yield ast.unparse(statement).partition("\n")[0], statement.lineno
+            yield ast.unparse(statement).partition("\n")[0], statement.lineno, True
             continue
         call = getattr(statement, "value", None)
         layers = {code.co_varnames[0]: module} if module is not None and code.co_argcount else {}
@@ -71,11 +73,11 @@ def find_discarded(
         if any(key.arg in _IN_PLACE for key in call.keywords):
             continue
         lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
-        if isinstance(statement, ast.Expr) or all(
-            isinstance(target, ast.Name) and stores_unread(code, target.id, lines)
-            for target in getattr(statement, "targets", [])
-        ):
-            yield ast.unparse(statement), statement.lineno
+        targets = getattr(statement, "targets", [])
+        named = [target.id for target in targets if isinstance(target, ast.Name)]
+        if len(named) == len(targets) and all(stores_unread(code, n, lines) for n in named):
+            certain = all(reads_ever(code, name) for name in named)
+            yield ast.unparse(statement), statement.lineno, certain
 
 
 _IN_PLACE = {"inplace", "out"}

@@ -71,6 +71,11 @@ def is_read(code: CodeType, name: str, at: int) -> bool:
     return _loads(code, name) and not _is_overwritten(code, name, at)
 
 
+def reads_ever(code: CodeType, name: str) -> bool:
+    """Say whether a function, or one in it, reads a variable in any place."""
+    return _loads(code, name)
+
+
 def stores_unread(code: CodeType, name: str, lines: range) -> bool:
     """Say whether some lines of a function store in a variable of its own that nothing reads."""
     if code.co_name == "<module>" or name in code.co_cellvars + code.co_freevars:

@@ -149,10 +149,13 @@ def test_numbers_that_nothing_reads_are_noted(judged) -> None:
     assert judged("gradients_with_a_graph_are_used", [WhatIf(**asked, measured=0.0)]) == []
 
 
-@pytest.mark.parametrize(("times", "expected"), [(8, ["broken"]), (2, [])])
-def test_losses_that_nothing_reads_are_found(times, expected, ranks) -> None:
-    """In three calls or more."""
-    probe = Probe(probe="lost loss", measured=times, label="loss", source="train.py:9")
+@pytest.mark.parametrize(
+    ("times", "replaced", "expected"), [(8, 1, ["broken"]), (8, 0, ["note"]), (2, 1, [])]
+)
+def test_losses_that_nothing_reads_are_found(times, replaced, expected, ranks) -> None:
+    """In three calls or more; what is left over in a variable of its own may be meant."""
+    rest = {"label": "loss", "source": "train.py:9"}
+    probe = Probe(probe="lost loss", measured=times, reference=replaced, **rest)
     assert ranks("losses_are_learned_from", [probe]) == expected
 
 

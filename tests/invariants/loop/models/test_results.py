@@ -2,15 +2,24 @@
 
 import pytest
 
+from trainguard.core.finding import Rank
 from trainguard.events.probe import Probe
 
 
 def test_a_statement_without_an_effect_is_named(judged) -> None:
     """And what to do with its result."""
-    probe = Probe(probe="discarded", measured=1.0, label="x.clamp(0, 1)", source="train.py:3")
+    rest = {"label": "x.clamp(0, 1)", "source": "train.py:3"}
+    probe = Probe(probe="discarded", measured=1.0, reference=1.0, **rest)
     (finding,) = judged("results_are_kept", [probe])
+    assert finding.rank is Rank.BROKEN
     assert finding.summary == "`train` computes something, and keeps nothing of it"
     assert (finding.at, finding.measured) == ("`x.clamp(0, 1)`", "1 statement without an effect")
+
+
+def test_a_variable_that_nothing_reads_is_noted(ranks) -> None:
+    """It may be left over."""
+    probe = Probe(probe="discarded", measured=1.0, label="y = x.relu()")
+    assert ranks("results_are_kept", [probe]) == ["note"]
 
 
 @pytest.mark.parametrize(

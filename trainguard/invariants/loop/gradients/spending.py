@@ -231,9 +231,9 @@ def losses_are_learned_from(trace: Trace[Event]) -> Iterator[Finding]:
     A loss that is computed to be learned from goes backward.
 
     Judges: loss functions of torch that return something with a graph, 3 (limit) times or more:
-        what goes into a variable that nothing reads, before another value takes its place in any
-        case; and places where, in nearly all passes backward, four losses or more of different
-        targets came before, of which only the last one is left.
+        what goes into a variable where another value takes its place, in any case and before it is
+        read (a note: which nothing ever reads); and places where, in nearly all passes backward,
+        four losses or more of different targets came before, of which only the last one is left.
     Allows: losses that are read in any place, if only to be printed; that are kept, added up or
         given to torch.autograd.grad; names that begin with an underscore; that one of several
         losses of the same batch is chosen.
@@ -251,7 +251,8 @@ def losses_are_learned_from(trace: Trace[Event]) -> Iterator[Finding]:
                 f"`{probe.label}`",
                 integer(probe.measured, "calls") + " whose loss nothing reads",
                 "losses that are learned from",
-                why="perhaps a term that was to be added: another value takes its place before",
+                why="perhaps a term that was to be added to what goes backward",
+                rank=Rank.BROKEN if probe.reference else Rank.NOTE,
                 event=probe,
             )
         often = probe.measured >= max(least, _USUAL * probe.reference)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
-from trainguard.core.finding import Finding
+from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.probe import Probe
@@ -22,8 +22,9 @@ def results_are_kept(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: the code of the modules that learn, and of the functions that make steps: statements
         such as `x.clamp(0, 1)`, `self.dropout(x)` or `F.relu(x)`, which leave x as it is; the same
-        in a variable of a function that nothing reads, before another value takes its place; and
-        what is set in an optimizer.state_dict() or model.state_dict() that was just made.
+        in a variable of a function where another value takes its place before it is read (a note:
+        which nothing ever reads); and what is set in an optimizer.state_dict() or
+        model.state_dict() that was just made.
     Allows: functions that work in place (`x.clamp_(0, 1)`, inplace=True, out=); layers that have
         an effect of their own, as batch normalisation; names that begin with an underscore.
     Misses: functions with other names; what is read, if only to be returned; code without a file.
@@ -40,6 +41,7 @@ def results_are_kept(trace: Trace[Event]) -> Iterator[Finding]:
                 integer(probe.measured, "statement") + " without an effect",
                 "what is computed is used",
                 why="assign the result to what is read after it",
+                rank=Rank.BROKEN if probe.reference else Rank.NOTE,
                 event=probe,
             )
 

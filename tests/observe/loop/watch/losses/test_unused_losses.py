@@ -13,8 +13,8 @@ from trainguard.observe.loop.recorder import Recorder
 Step = Callable[[nn.Module], None]
 
 
-def looks(step: Step) -> list[tuple[str, str, float]]:
-    """Make four steps, and return what was seen of losses: its kind, a variable, how often."""
+def looks(step: Step) -> list[tuple[str, str, float, float]]:
+    """Make four steps, and return what was seen: its kind, a variable, how often, of how many."""
     torch.manual_seed(0)
     model = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -26,7 +26,7 @@ def looks(step: Step) -> list[tuple[str, str, float]]:
     assert recorder.trace.conditions.get("faults", ()) == ()
     found = [e for e in recorder.trace if isinstance(e, Probe)]
     kinds = "lost loss", "last loss"
-    return [(p.probe, p.label, p.measured) for p in found if p.probe in kinds]
+    return [(p.probe, p.label, p.measured, p.reference) for p in found if p.probe in kinds]
 
 
 def draw() -> tuple[torch.Tensor, torch.Tensor]:
@@ -78,8 +78,8 @@ def by_name(model: nn.Module) -> None:
 @pytest.mark.parametrize(
     ("step", "expected"),
     [
-        (overwritten, [("lost loss", "loss", 4.0)]),
-        (unread, [("lost loss", "term", 4.0)]),
+        (overwritten, [("lost loss", "loss", 4.0, 1.0)]),
+        (unread, [("lost loss", "term", 4.0, 0.0)]),
         (added, []),
         (replaced, []),
         (by_name, []),
@@ -105,7 +105,7 @@ def last(model: nn.Module, *, same: bool = False, keep: bool = False, ask: bool 
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
-        ({}, [("last loss", "", 4.0)]),
+        ({}, [("last loss", "", 4.0, 4.0)]),
         ({"same": True}, []),
         ({"keep": True}, []),
         ({"ask": True}, []),

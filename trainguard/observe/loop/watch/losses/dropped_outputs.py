@@ -15,12 +15,20 @@ from trainguard.observe.loop.watch.gradients.autograd_graph import (
     constants_of,
     kind_of,
 )
-from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
+from trainguard.observe.loop.watch.losses.loss_calls import (
+    CROSS_ENTROPIES,
+    LOGITS,
+    LossCalls,
+)
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe
 from trainguard.observe.tools.patches import Patches
 
 _LOOKS = 8  # at each place
+# Those that hold a prediction against its target; views of a sample may well be dropped apart.
+_COMPARES = {*CROSS_ENTROPIES, LOGITS, "binary_cross_entropy", "mse_loss", "l1_loss"} | {
+    *("huber_loss", "smooth_l1_loss")
+}
 _LEAST = 16  # elements of a mask
 _BETWEEN = 8  # operations that change the shape of numbers alone
 
@@ -55,8 +63,8 @@ class DroppedOutputs(Watcher):
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
     ) -> None:
         """Look at what has made the input of a loss."""
-        looks = self._places.setdefault(tally, _Looks())
-        if scores.grad_fn is None or looks.all >= _LOOKS:
+        looks = self._places.setdefault(tally, _Looks()) if tally.function in _COMPARES else None
+        if looks is None or scores.grad_fn is None or looks.all >= _LOOKS:
             return
         looks.all += 1
         if kind_of(_maker(scores.grad_fn)) == "NativeDropoutBackward":

@@ -13,7 +13,7 @@ from trainguard.observe.loop.watch.losses.loss_calls import LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, shielded
 from trainguard.observe.tools.patches import Patches, tell_before
-from trainguard.observe.tools.stores import find_store, is_read
+from trainguard.observe.tools.stores import find_store, is_read, reads_ever
 from trainguard.observe.tools.user_line import place_of
 
 _LOOKS = 24  # passes backward, and calls of a line, that are looked at
@@ -47,8 +47,8 @@ class UnusedLosses(Watcher):
     """
     The Probe events "lost loss" and "last loss".
 
-    "lost loss": a loss with a graph in a variable (label) that nothing reads before another value
-    takes its place; measured: so many calls of that line.
+    "lost loss": a loss with a graph in a variable (label) that nothing reads; measured: so many
+    calls of that line, reference: 1 where another value takes its place, that is read.
 
     "last loss": passes backward, of the losses before which all but the last came to nothing.
     measured: how many, reference: of how many; step: of how many losses in all.
@@ -60,7 +60,7 @@ class UnusedLosses(Watcher):
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self._places: dict[LossCalls, _LossPlace] = {}
-        self._unread: dict[tuple[str, str], int] = {}
+        self._unread: dict[tuple[str, str, bool], int] = {}
         self._seen: dict[LossCalls, int] = {}
 
     def install(self, patches: Patches) -> None:
@@ -88,7 +88,7 @@ class UnusedLosses(Watcher):
         """See whether anything can read the variable that a loss goes into."""
         frame, name = find_store()
         if frame is not None and not is_read(frame.f_code, name, frame.f_lasti):
-            key = place_of(frame), name
+            key = place_of(frame), name, reads_ever(frame.f_code, name)
             self._unread[key] = self._unread.get(key, 0) + 1
 
     @shielded
@@ -122,8 +122,8 @@ class UnusedLosses(Watcher):
 
     def finish(self) -> Iterator[Event]:
         """Return what was lost."""
-        for (source, name), times in self._unread.items():
-            yield make_probe("lost loss", times, source=source, label=name)
+        for (source, name, replaced), times in self._unread.items():
+            yield make_probe("lost loss", times, replaced, source=source, label=name)
         for place in self._places.values():
             if place.alone:
                 rest = {"source": place.source, "step": place.losses}

@@ -22,7 +22,7 @@ class DiscardedResults(Watcher):
     """
     The Probe events "discarded": `x.clamp(0, 1)` as a statement, which leaves x as it is.
 
-    label: the statement; measured: 1.
+    label: the statement; measured: 1; reference: 1 where nothing but a mistake may be meant.
     """
 
     makes = ("Probe:discarded",)
@@ -31,7 +31,7 @@ class DiscardedResults(Watcher):
         super().__init__(recorder)
         self._passes = 0
         self._seen: set[type[nn.Module]] = set()
-        self._found: dict[str, str] = {}  # the statement, by its line
+        self._found: dict[str, tuple[str, bool]] = {}  # a statement and if it is certain, by line
 
     def forward(
         self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
@@ -61,11 +61,11 @@ class DiscardedResults(Watcher):
 
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
-        for source, statement in list(self._found.items())[:_MOST]:
-            yield make_probe("discarded", 1, label=statement, source=source)
+        for source, (statement, certain) in list(self._found.items())[:_MOST]:
+            yield make_probe("discarded", 1, certain, label=statement, source=source)
 
     def _take(self, code: Any, names: dict[str, Any], module: nn.Module | None = None) -> None:
         """Take down what a function computes for nothing."""
         self.looked.add("discarded")
-        for statement, line in find_discarded(code, names, module):
-            self._found.setdefault(f"{code.co_filename}:{line}", statement)
+        for statement, line, certain in find_discarded(code, names, module):
+            self._found.setdefault(f"{code.co_filename}:{line}", (statement, certain))
