@@ -29,6 +29,7 @@ _METHODS = {
 }
 _FUNCTIONS = _METHODS | {"dropout", "gelu", "layer_norm", "leaky_relu", "normalize", "pad"}
 _LIBRARIES = (torch, functional)
+_IN_PLACE = {"inplace", "out"}
 # Layers that change nothing but their result; batch normalisation takes statistics down.
 _LAYERS = (
     nn.Dropout,
@@ -78,9 +79,6 @@ def find_discarded(
         if len(named) == len(targets) and all(stores_unread(code, n, lines) for n in named):
             certain = all(reads_ever(code, name) for name in named)
             yield ast.unparse(statement), statement.lineno, certain
-
-
-_IN_PLACE = {"inplace", "out"}
 
 
 def _is_pure(call: ast.Call, names: Mapping[str, Any], own: Mapping[str, nn.Module]) -> bool:

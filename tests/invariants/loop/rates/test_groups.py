@@ -61,6 +61,14 @@ def test_a_first_group_that_moves_alone(ranks, judged, steps) -> None:
     assert ranks("groups_keep_their_rates", [*both, made(1e-3, 1e-3, step=1)]) == []
 
 
+def test_a_last_group_that_moves_alone(ranks, steps) -> None:
+    """It may be meant; one in the middle certainly is."""
+    last = steps(20, rates=lambda i: (1e-3, 1e-3, 1e-3 / (1 + i)))
+    assert ranks("groups_keep_their_rates", [*last, made(1e-3, 1e-3, step=1)]) == ["note"]
+    middle = steps(20, rates=lambda i: (1e-3, 1e-3 / (1 + i), 1e-3))
+    assert ranks("groups_keep_their_rates", [*middle, made(1e-3, 1e-3, step=1)]) == []
+
+
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [

@@ -27,8 +27,8 @@ def groups_keep_their_rates(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: optimizers of several groups that make 20 steps or more: whether rates that differed
         when it was made are equal in all steps; and, where they were equal and no scheduler drives
-        it, whether that of the first group takes 10 values or more while no other one ever moves:
-        broken where a line of the file sets `param_groups[0]["lr"]`, a note otherwise.
+        it, whether that of the first or the last group takes 10 values or more while no other one
+        ever moves: broken where a line of the file sets `param_groups[0]["lr"]`, else a note.
     Allows: rounding, 1e-6 of a rate (limit); any schedule that keeps the rates apart; groups that
         come together later on; rates of zero; groups that are added later.
     Misses: rates that are set apart after the optimizer was made; a group among several that
@@ -37,7 +37,8 @@ def groups_keep_their_rates(trace: Trace[Event]) -> Iterator[Finding]:
         the rate of the new head; and one that sets the first group leaves the others at a constant
         rate.
     Source: the documentation of torch.optim.lr_scheduler.OneCycleLR (max_lr: "float or list"); that
-        of torch.optim on per-parameter options.
+        of torch.optim on per-parameter options; rasbt/LLMs-from-scratch issue 692 (a rate that is
+        set after the loop over groups).
     """
     made = {p.label: p for p in events(trace, Probe) if p.probe == "group rates"}
     planned = {scheduler.optimizer for scheduler in events(trace, Scheduler)}
@@ -70,22 +71,31 @@ def _made_equal(trace: Trace[Event], course: Course, probe: Probe) -> Finding:
 
 
 def _left_behind(trace: Trace[Event], course: Course, probe: Probe) -> Iterator[Finding]:
-    """Yield a finding where a formula moves the rate of the first group alone."""
-    leading = {step.rates[0] for step in course.steps}
-    others = {rates for step in course.steps for rates in step.rates[1:]}
-    if len(leading) >= _MOVES and others == {probe.measured}:
-        yield Finding(
-            f"a formula of `{trace.subject}` sets the rate of the first group alone",
-            f"{course.optimizer}, {len(course.steps[0].rates)} groups",
-            number(probe.measured)
-            + f" in the other groups in all {count(course.steps)} steps, while the first one's has"
-            f" {len(leading)} values",
-            "one schedule for all groups, which are made with one rate",
-            why="set the rate of each: for group in optimizer.param_groups",
-            rank=Rank.BROKEN if probe.step else Rank.NOTE,
-            event=probe,
-            source=probe.source,
-        )
+    """Yield a finding where a formula moves the rate of the first or the last group alone."""
+    values = [{step.rates[place] for step in course.steps} for place in range(_groups(course))]
+    moving = [place for place, rates in enumerate(values) if len(rates) >= _MOVES]
+    others = {rate for place, rates in enumerate(values) if place not in moving for rate in rates}
+    if moving not in ([0], [len(values) - 1]) or others != {probe.measured}:
+        return
+    which = "last" if moving[0] else "first"
+    certain = probe.step and not moving[0]
+    yield Finding(
+        f"a formula of `{trace.subject}` sets the rate of the {which} group alone",
+        f"{course.optimizer}, {len(values)} groups",
+        number(probe.measured)
+        + f" in the other groups in all {count(course.steps)} steps, while the {which} one's has"
+        f" {len(values[moving[0]])} values",
+        "one schedule for all groups, which are made with one rate",
+        why="set the rate of each, in the loop: for group in optimizer.param_groups",
+        rank=Rank.BROKEN if certain else Rank.NOTE,
+        event=probe,
+        source=probe.source,
+    )
+
+
+def _groups(course: Course) -> int:
+    """Return how many groups have a rate in all steps."""
+    return min((len(step.rates) for step in course.steps), default=0)
 
 
 @invariant("loop", evidence=has_probe("betas", "no optimizer of torch that adapts made steps"))
@@ -117,7 +127,7 @@ def averages_of_squares_last_longer(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop", evidence=has_probe("betas", "no optimizer of torch made a step"))
+@invariant("loop", evidence=has_probe("unread setting", "no optimizer of torch made a step"))
 def rates_are_set_where_they_are_read(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A learning rate that is set on an optimizer is set where the optimizer reads it.

@@ -41,9 +41,9 @@ class Overlaps(Watcher):
             return
         nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
         quotients = [n for n in nodes if kind_of(n) == "DivBackward" and _has_two(n)]
-        for edge in {edge for node in quotients for edge in _overlapped(node)}:
-            self._look(edge)
-            return
+        edges = [edge for node in quotients for edge in _overlapped(node)]
+        if edges:
+            self._look(edges[0])
 
     def _look(self, edge: Edge) -> None:
         """See whether what overlaps a mask lies between 0 and 1."""

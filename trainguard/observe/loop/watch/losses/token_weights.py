@@ -14,7 +14,7 @@ from trainguard.observe.loop.window import Window
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
-_STEPS = 32  # of several micro-batches that are looked at
+_STEPS = 64  # that are looked at, whatever they are made of
 _MOST = 64  # micro-batches
 
 
@@ -35,7 +35,7 @@ class TokenWeights(Watcher):
         self._count: torch.Tensor | None = None  # targets of the call before the next backward
         self._calls = 0
         self._parts: list[tuple[float, torch.Tensor] | None] = []
-        self._at = 0  # steps made before these parts
+        self._at = self._looks = 0  # steps made before these parts, and those looked at
         self._ratios: list[float] = []
         self._source = ""
 
@@ -47,7 +47,7 @@ class TokenWeights(Watcher):
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
     ) -> None:
         """Count the targets of a call that are not ignored."""
-        if not value.requires_grad or len(self._ratios) >= _STEPS:
+        if not value.requires_grad or self._looks >= _STEPS:
             return
         self._calls += 1
         fits = tally.function in CROSS_ENTROPIES and tally.reduction == "mean"
@@ -58,6 +58,9 @@ class TokenWeights(Watcher):
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Take down what each target of a micro-batch is multiplied by."""
+        if self._looks >= _STEPS:
+            self.recorder.dismiss(self)
+            return
         calls, self._calls = self._calls, 0
         count, self._count = self._count, None
         if self._at != self.recorder.steps:
@@ -74,7 +77,8 @@ class TokenWeights(Watcher):
         """Hold the micro-batches of a step against each other."""
         parts, self._parts = self._parts, []
         known = [part for part in parts if part is not None]
-        if 1 < len(known) == len(parts) and len(self._ratios) < _STEPS:
+        self._looks += 1
+        if 1 < len(known) == len(parts):
             self._source = self._source or caller()
             factors = [factor for factor, _ in known]
 

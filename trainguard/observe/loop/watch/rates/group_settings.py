@@ -80,6 +80,7 @@ class GroupSettings(Watcher):
     def _look_for_unread(self, optimizer: Optimizer) -> None:
         """Take down rates that an optimizer of torch does not read."""
         if type(optimizer).__module__.startswith("torch.optim"):
+            self.looked.add("unread setting")
             _, source = self._made.get(optimizer, ([], ""))
             for label, rate, used in _unread_rates(optimizer, self._default.get(optimizer)):
                 self._unread.setdefault(f"{type(optimizer).__name__}{label}", (rate, used, source))
