@@ -54,9 +54,9 @@ def step(optimizer, model, rate):
     model.load_state_dict(own)
 
 
-def statements(function, module=None) -> list[str]:
-    """Return what a function computes for nothing."""
-    found = find_discarded(function.__code__, globals(), module)
+def statements(function, module=None, **known: object) -> list[str]:
+    """Return what a function computes for nothing, with some variables of its own."""
+    found = find_discarded(function.__code__, globals() | known, module)
     return [text if certain else f"perhaps {text}" for text, _, certain in found]
 
 
@@ -73,11 +73,36 @@ def test_what_another_value_replaces_is_found() -> None:
 
 def test_what_is_set_in_a_copy_is_found() -> None:
     """In a state that was just made; not in one that is loaded later."""
-    assert statements(step) == [
+    assert statements(step, parameter=torch.ones(2)) == [
         "for group in optimizer.state_dict()['param_groups']:",
         "optimizer.state_dict()['param_groups'][0]['lr'] = rate",
         "parameter.grad.clamp(-1, 1)",
     ]
+
+
+class Own:
+    """Has methods with the names of a tensor's, which do something."""
+
+    def clamp(self) -> None:
+        """Bound what is kept here."""
+
+    @property
+    def rows(self) -> torch.Tensor:
+        """Fail where somebody looks."""
+        raise AssertionError
+
+
+def act(own, unknown):
+    """Call methods of other things."""
+    own.clamp()
+    own.rows.clamp(0, 1)
+    unknown.clamp(0, 1)
+    unknown.squeeze().clamp(0, 1)
+
+
+def test_methods_of_other_things_are_left_alone() -> None:
+    """They may do anything; nothing is looked up that could."""
+    assert statements(act, own=Own()) == []
 
 
 @pytest.mark.parametrize("text", ["def f(x):\n    x.relu()\n", "x = ("])

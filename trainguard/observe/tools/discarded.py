@@ -7,6 +7,7 @@ from functools import lru_cache
 from types import CodeType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -48,6 +49,7 @@ _LAYERS = (
     nn.Tanh,
 )
 _LARGEST = 1 << 20  # characters of a file
+_A_TENSOR = torch.empty(0)  # what a variable of a forward is taken for
 # A statement, its line, and whether nothing but a mistake may be meant: a variable that nothing
 # ever reads may be left over.
 Discarded = tuple[str, int, bool]
@@ -60,16 +62,17 @@ def find_discarded(
     Yield the statements of a function that compute something new, of which nothing is kept.
 
     `x.relu()` by itself, `y = x.relu()` where nothing reads y, and what is set in a state_dict()
-    that was just made. names: the global variables of the function. module: what `self` is, in a
-    forward.
+    that was just made. names: the variables that it has, as far as they are known. module: what
+    `self` is, in a forward, whose other variables are taken for tensors.
     """
+    if module is not None and code.co_argcount:
+        names = {**dict.fromkeys(code.co_varnames, _A_TENSOR), **names, code.co_varnames[0]: module}
     for statement in _statements(code):
         if _sets_in_copy(statement):
             yield ast.unparse(statement).partition("\n")[0], statement.lineno, True
             continue
         call = getattr(statement, "value", None)
-        layers = {code.co_varnames[0]: module} if module is not None and code.co_argcount else {}
-        if not isinstance(call, ast.Call) or not _is_pure(call, names, layers):
+        if not isinstance(call, ast.Call) or not _is_pure(call, names):
             continue
         if any(key.arg in _IN_PLACE for key in call.keywords):
             continue
@@ -81,18 +84,33 @@ def find_discarded(
             yield ast.unparse(statement), statement.lineno, certain
 
 
-def _is_pure(call: ast.Call, names: Mapping[str, Any], own: Mapping[str, nn.Module]) -> bool:
+def _is_pure(call: ast.Call, names: Mapping[str, Any]) -> bool:
     """Say whether a call returns something, and does nothing else."""
     target = call.func
     if not isinstance(target, ast.Attribute):
         return False
-    owner = target.value
-    if isinstance(owner, ast.Name) and isinstance(names.get(owner.id), ModuleType):
-        return names[owner.id] in _LIBRARIES and target.attr in _FUNCTIONS
-    if isinstance(owner, ast.Name) and owner.id in own:
-        layer = getattr(own[owner.id], "_modules", {}).get(target.attr)
+    owner = _find(target.value, names)
+    if isinstance(owner, ModuleType):
+        return owner in _LIBRARIES and target.attr in _FUNCTIONS
+    if isinstance(owner, nn.Module):
+        layer = owner._modules.get(target.attr)  # noqa: SLF001 a property may do anything
         return type(layer) in _LAYERS and not getattr(layer, "inplace", False)
-    return target.attr in _METHODS
+    return isinstance(owner, torch.Tensor | np.ndarray) and target.attr in _METHODS
+
+
+def _find(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """Return what a name, or an attribute of one, is, and None where a look could do something."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id)
+    if not isinstance(node, ast.Attribute):
+        return None
+    owner = _find(node.value, names)
+    if isinstance(owner, torch.Tensor):
+        return owner if node.attr in ("data", "grad") else None
+    if isinstance(owner, nn.Module):
+        kept = owner._parameters | owner._buffers | owner._modules  # noqa: SLF001 as above
+        return kept.get(node.attr)
+    return None
 
 
 def _sets_in_copy(statement: ast.stmt) -> bool:

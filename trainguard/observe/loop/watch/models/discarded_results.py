@@ -10,7 +10,7 @@ from trainguard.events.base import Event
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe
 from trainguard.observe.loop.window import Forward, Window
 from trainguard.observe.tools.discarded import find_discarded
-from trainguard.observe.tools.user_line import foreign, user_frames
+from trainguard.observe.tools.user_line import foreign, user_frames, variables_of
 
 _PASSES = 64  # that learn, whose modules are looked at
 _STEPS = {1, 2, 8, 32}  # around which the functions that run are looked at
@@ -52,7 +52,7 @@ class DiscardedResults(Watcher):
         """Read the code of the functions that make a step, and of those that they call."""
         if self.recorder.steps in _STEPS:
             for frame in user_frames(_FRAMES):
-                self._take(frame.f_code, frame.f_globals)
+                self._take(frame.f_code, {**frame.f_globals, **variables_of(frame)})
                 for name in frame.f_code.co_names:
                     called = frame.f_globals.get(name)
                     if isinstance(called, FunctionType) and foreign(called.__code__.co_filename):
