@@ -68,23 +68,19 @@ def is_read(code: CodeType, name: str, at: int) -> bool:
         return True
     if name.startswith("_") or asks_for_variables(code):
         return True
-    return _loads(code, name) and not _is_overwritten(code, name, at)
-
-
-def reads_ever(code: CodeType, name: str) -> bool:
-    """Say whether a function, or one in it, reads a variable in any place."""
-    return _loads(code, name)
+    return reads_ever(code, name) and not _is_overwritten(code, name, at)
 
 
 def stores_unread(code: CodeType, name: str, lines: range) -> bool:
     """Say whether some lines of a function store in a variable of its own that nothing reads."""
     if code.co_name == "<module>" or name in code.co_cellvars + code.co_freevars:
         return False
-    line, stored = 0, []
-    for one in dis.get_instructions(code):
-        line = one.starts_line if isinstance(one.starts_line, int) and one.starts_line > 1 else line
-        if line in lines and one.opname.startswith("STORE_FAST") and one.argval == name:
-            stored.append(one.offset - 1)
+    stored = [
+        one.offset - 1
+        for one in dis.get_instructions(code)
+        if one.opname.startswith("STORE_FAST") and one.argval == name
+        if one.positions is not None and one.positions.lineno in lines
+    ]
     return bool(stored) and not any(is_read(code, name, at) for at in stored)
 
 
@@ -108,10 +104,10 @@ def _is_store(one: dis.Instruction | None, name: str) -> bool:
     return one is not None and one.opname.startswith(_STORES) and one.argval == name
 
 
-def _loads(code: CodeType, name: str) -> bool:
+def reads_ever(code: CodeType, name: str) -> bool:
     """Say whether a variable is read in some code, or in the functions that are made in it."""
     inner = (each for each in code.co_consts if isinstance(each, CodeType))
-    return name in list(_loaded_in(code)) or any(_loads(each, name) for each in inner)
+    return name in list(_loaded_in(code)) or any(reads_ever(each, name) for each in inner)
 
 
 def _loaded_in(code: CodeType) -> Iterator[Any]:

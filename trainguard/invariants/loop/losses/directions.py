@@ -13,6 +13,27 @@ from trainguard.invariants.loop.wording import events
 
 _LEAST = 3  # losses that show it, all that were looked at: a single one may be another term's
 _LEAST_RATIOS = 4
+# By what a term is: what comes of the wrong sign, where it is, how it stands there, and should.
+_TERMS = {
+    "entropy": (
+        "the entropy of its policy small",
+        "the term with the entropy",
+        "added to",
+        "taken off it",
+    ),
+    "divergence": (
+        "a divergence from the prior large",
+        "the term with mu**2, exp(l) and -l",
+        "taken off",
+        "added to it",
+    ),
+    "policy": (
+        "less likely what has paid",
+        "the log-probabilities times what has paid",
+        "added to",
+        "taken off it",
+    ),
+}
 
 
 @invariant(
@@ -51,29 +72,6 @@ def terms_keep_their_sign(trace: Trace[Event]) -> Iterator[Finding]:
                 why="the sign of this term may be the wrong one",
                 event=probe,
             )
-
-
-# By what a term is: what comes of the wrong sign, where it is, how it stands there, and should.
-_TERMS = {
-    "entropy": (
-        "the entropy of its policy small",
-        "the term with the entropy",
-        "added to",
-        "taken off it",
-    ),
-    "divergence": (
-        "a divergence from the prior large",
-        "the term with mu**2, exp(l) and -l",
-        "taken off",
-        "added to it",
-    ),
-    "policy": (
-        "less likely what has paid",
-        "the log-probabilities times what has paid",
-        "added to",
-        "taken off it",
-    ),
-}
 
 
 @invariant("loop", evidence=has_probe("live target", "no loss compared outputs of a module"))

@@ -8,7 +8,7 @@ from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import FUNCTIONS, has_probe
+from trainguard.invariants.loop.evidence import has_probe
 from trainguard.invariants.loop.wording import events
 
 _READ = 0.75  # of the rows: rare numbers may not come in the steps that are looked at
@@ -46,7 +46,7 @@ def results_are_kept(trace: Trace[Event]) -> Iterator[Finding]:
             )
 
 
-@invariant("loop", evidence=FUNCTIONS)
+@invariant("loop", evidence=has_probe("dropped", "no loss held an output against its target"))
 def dropout_spares_the_output(trace: Trace[Event]) -> Iterator[Finding]:
     """
     Dropout comes before the last layer, not between it and the loss.

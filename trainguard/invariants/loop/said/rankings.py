@@ -11,7 +11,7 @@ from trainguard.events.base import Event
 from trainguard.events.fit import Metrics
 from trainguard.events.loop import Logged
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import METRICS
+from trainguard.invariants.loop.evidence import METRICS, both, some
 from trainguard.invariants.loop.wording import events, place_of_log
 from trainguard.invariants.wording import number
 
@@ -20,10 +20,11 @@ _NEAR = 2e-4  # of the value: as for metrics that are held against the truth
 _DEVIATIONS = 5.0  # below one half: of thousands of evaluations none comes there by chance
 _HALF = 0.5  # of two samples of which one is positive: what a ranking that knows nothing tells
 
+_SAID = some(Logged, "no AUC was said", lambda said: metric_of(said.name) == "auc")
 _Below = tuple[Logged, float]  # what was said, and the least that chance leaves
 
 
-@invariant("loop", evidence=METRICS)
+@invariant("loop", evidence=both(METRICS, _SAID))
 def rankings_are_not_upside_down(trace: Trace[Event]) -> Iterator[Finding]:
     """
     What an evaluation ranks by a model is not ranked the wrong way round.

@@ -90,14 +90,17 @@ def find_tables(nodes: Iterable[Node]) -> Iterator[tuple[torch.Tensor, torch.Ten
 def producer(tensor: torch.Tensor) -> str:
     """Name what made a tensor, whatever its shape or dtype was changed to since."""
     node: Node = tensor.grad_fn
-    if node is None:
-        return ""
+    return "" if node is None else name_of(maker_of(node))
+
+
+def maker_of(node: Node) -> Node:
+    """Return the node that made numbers, whatever their shape or dtype was changed to since."""
     for _ in range(_LOOKED_THROUGH):
         before = node.next_functions[0][0] if node.next_functions else None
         if before is None or kind_of(node) not in SAME | PARTS:
             break
         node = before
-    return name_of(node)
+    return node
 
 
 def activation(tensor: torch.Tensor) -> str:

@@ -58,7 +58,7 @@ class Clipping(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._idle: dict[str, list[bool]] = {}  # by line: of each call, whether it was idle
+        self._idle: dict[str, list[int]] = {}  # by line: idle calls, and all
         self._spent: dict[int, _Spent] = {}  # gradients that a step was made with, by parameter
 
     def install(self, patches: Patches) -> None:
@@ -93,8 +93,8 @@ class Clipping(Watcher):
     def finish(self) -> Iterator[Event]:
         """Return the lines that clip what no step is made with."""
         for source, idle in self._idle.items():
-            if len(idle) >= _LEAST and all(idle):
-                yield make_probe("idle clip", len(idle), len(idle), source=source)
+            if _LEAST <= idle[1] == idle[0]:
+                yield make_probe("idle clip", *idle, source=source)
 
     def _by_norm(self, clip: Callable[..., None]) -> Callable[..., None]:
         """Return the inner half of torch's clipping by norm, telling what it is given."""
@@ -165,11 +165,11 @@ class Clipping(Watcher):
         held = [p for w in windows for p in w.parameters if id(p) in ids and p.grad is not None]
         source = caller(4)
         if windows and (len(self._idle) < _LINES or source in self._idle):
-            known = self._idle.setdefault(source, [])
-            is_known = all(
-                id(p) in self._spent and self._spent[id(p)][0]() is not None for p in held
-            )
-            known += [idle] if is_known or any(map(_has_received, windows)) else []
+            known = self._idle.setdefault(source, [0, 0])
+            refs = [self._spent.get(id(parameter)) for parameter in held]
+            is_known = all(ref is not None and ref[0]() is not None for ref in refs)
+            if is_known or any(map(_has_received, windows)):
+                known[:] = known[0] + idle, known[1] + 1
         for parameter in held if idle else []:
             grad = parameter.grad
             if grad is not None:

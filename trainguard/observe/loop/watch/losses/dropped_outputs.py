@@ -9,11 +9,10 @@ import torch
 
 from trainguard.events.base import Event
 from trainguard.observe.loop.watch.gradients.autograd_graph import (
-    PARTS,
-    SAME,
     Node,
     constants_of,
     kind_of,
+    maker_of,
 )
 from trainguard.observe.loop.watch.losses.loss_calls import (
     CROSS_ENTROPIES,
@@ -30,7 +29,6 @@ _COMPARES = {*CROSS_ENTROPIES, LOGITS, "binary_cross_entropy", "mse_loss", "l1_l
     *("huber_loss", "smooth_l1_loss")
 }
 _LEAST = 16  # elements of a mask
-_BETWEEN = 8  # operations that change the shape of numbers alone
 
 
 @dataclass(slots=True)
@@ -67,9 +65,10 @@ class DroppedOutputs(Watcher):
         if looks is None or scores.grad_fn is None or looks.all >= _LOOKS:
             return
         looks.all += 1
-        if kind_of(_maker(scores.grad_fn)) == "NativeDropoutBackward":
-            looks.struck += 1
-        for mask in _masks(_maker(scores.grad_fn)):
+        self.looked.add("dropped")
+        maker = maker_of(scores.grad_fn)
+        looks.struck += kind_of(maker) == "NativeDropoutBackward"
+        for mask in _masks(maker):
             low, high = mask.aminmax()
             two = ((mask == low) | (mask == high)).all()
             struck = two & (low == 0) & (high > 1)
@@ -85,16 +84,6 @@ class DroppedOutputs(Watcher):
             if looks.struck:
                 rest = {"label": tally.function, "source": tally.source}
                 yield make_probe("dropped", looks.struck, looks.all, **rest)
-
-
-def _maker(node: Node) -> Node:
-    """Return what made some numbers, whatever their shape was changed to since."""
-    for _ in range(_BETWEEN):
-        live = [before for before, _ in node.next_functions if before is not None]
-        if kind_of(node) not in SAME | PARTS or len(live) != 1:
-            break
-        node = live[0]
-    return node
 
 
 def _masks(node: Node) -> Iterator[torch.Tensor]:

@@ -18,7 +18,7 @@ from trainguard.observe.tools.user_line import place_of
 
 _LOOKS = 24  # passes backward, and calls of a line, that are looked at
 _FEWEST = 4  # losses between two passes backward
-_LINES = 16
+_LINES, _MOST = 16, 64  # places, and losses of each between two passes
 _MARK = "trainguard: call of a loss function"
 
 
@@ -78,13 +78,13 @@ class UnusedLosses(Watcher):
             return
         self._seen[tally] = seen + 1
         if seen < _LOOKS:
-            self._look(tally)
+            self._look()
         place = self._places.setdefault(tally, _LossPlace(tally.source))
-        if place.looks < _LOOKS and len(place.since) < 64 and isinstance(target, torch.Tensor):
+        if place.looks < _LOOKS and len(place.since) < _MOST and isinstance(target, torch.Tensor):
             call = node.metadata[_MARK] = _LostCall()
             place.since.append((weakref.ref(call), target.detach().float().sum()))
 
-    def _look(self, tally: LossCalls) -> None:
+    def _look(self) -> None:
         """See whether anything can read the variable that a loss goes into."""
         frame, name = find_store()
         if frame is not None and not is_read(frame.f_code, name, frame.f_lasti):

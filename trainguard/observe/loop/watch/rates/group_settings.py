@@ -112,7 +112,8 @@ def _unread_rates(optimizer: Optimizer, made: Any) -> Iterator[tuple[str, Any, A
     set_later = vars(optimizer).get("lr"), vars(optimizer).get("learning_rate")
     found = [(f".{name}", rate) for name, rate in zip(_NAMES, set_later, strict=True)]
     default = optimizer.defaults.get("lr")
-    found += [('.defaults["lr"]', default)] if default != made else []
+    changed = _are_rates(default, made) and default != made  # a tensor would be waited for
+    found += [('.defaults["lr"]', default)] if changed else []
     for label, rate in found:
         if _are_rates(rate, used) and all(group.get("lr") != rate for group in groups):
             yield label, rate, used

@@ -23,13 +23,12 @@ _READ = 0.75  # of them are ever read
 
 @dataclass(slots=True)
 class _Table:
-    """What was read in an embedding: the largest number in each column, and how often looked at."""
+    """What was read in an embedding: the largest number in each column."""
 
     weight: weakref.ref[torch.Tensor]
     rows: int
     most: torch.Tensor
     source: str
-    looks: int = 0
 
 
 class FieldRows(Watcher):
@@ -68,7 +67,6 @@ class FieldRows(Watcher):
 
     def _take(self, table: _Table, found: list[torch.Tensor]) -> None:
         """Take in the largest numbers of a batch."""
-        table.looks += 1
         table.most = torch.maximum(table.most.cpu(), found[0])
 
     def finish(self) -> Iterable[Event]:
