@@ -20,10 +20,18 @@ class Scores(nn.Linear):
         return 3 * super().forward(rows)
 
 
-def looks(make: Loss) -> list[tuple[float, float]]:
+class Probabilities(nn.Linear):
+    """Returns numbers between zero and one."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return what a loss may take as it is."""
+        return super().forward(rows).sigmoid()
+
+
+def looks(make: Loss, kind: type[nn.Linear] = Scores) -> list[tuple[float, float]]:
     """Make five steps with a loss of scores and a mask (8, 20), and return what was seen."""
     torch.manual_seed(0)
-    model = Scores(3, 20)
+    model = kind(3, 20)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with Recorder("x") as recorder:
         for _ in range(5):
@@ -71,3 +79,9 @@ def test_overlaps_of_raw_scores_are_told(make: Loss) -> None:
 def test_other_quotients_are_left_alone(make: Loss) -> None:
     """Probabilities, and what is no overlap."""
     assert looks(make) == []
+
+
+@pytest.mark.parametrize("make", [dice, jaccard])
+def test_outputs_that_are_probabilities_are_left_alone(make: Loss) -> None:
+    """They are looked at, and lie where they should."""
+    assert looks(make, Probabilities) == []

@@ -27,7 +27,8 @@ def looks(make: Loss, name: str = "paid", **options: object) -> list[tuple[str, 
                 loss = make(log_probs, costs)
             else:
                 rewards = torch.randn(8)
-                costs = -rewards
+                costs = returns = -rewards if name != "paid" else rewards
+                assert returns.shape == costs.shape
                 loss = make(log_probs, costs if name == "both" else rewards)
             optimizer.zero_grad()
             loss.backward()
@@ -67,11 +68,12 @@ def test_pay_that_is_added_is_told(make: Loss) -> None:
         (lambda log_probs, paid: -clipped(log_probs, paid), "paid"),
         (forgotten, "costs"),
         (forgotten, "both"),
+        (forgotten, "opposite"),
     ],
-    ids=["minus", "clipped", "costs", "both"],
+    ids=["minus", "clipped", "costs", "both", "opposite"],
 )
 def test_other_losses_are_left_alone(make: Loss, name: str) -> None:
-    """What has paid is taken off, or nothing has its name."""
+    """What has paid is taken off, nothing has its name, or both directions have."""
     assert looks(make, name) == []
 
 

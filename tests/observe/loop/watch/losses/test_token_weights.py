@@ -17,9 +17,10 @@ def looks(lengths: tuple[int, ...], way: str) -> list[tuple[float, float]]:
     with Recorder("x") as recorder:
         for _ in range(4):
             for kept in lengths:
-                targets = torch.randint(5, (12,))
-                targets[kept:] = -100 if way != "all" else 0
-                scores = model(torch.randn(12, 3))
+                size = kept if way == "all" else 12
+                targets = torch.randint(5, (size,))
+                targets[kept:] = -100
+                scores = model(torch.randn(size, 3))
                 if way == "sums":
                     loss = F.cross_entropy(scores, targets, reduction="sum") / sum(lengths)
                 elif way == "weighed":
