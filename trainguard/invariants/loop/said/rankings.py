@@ -24,7 +24,7 @@ _SAID = some(Logged, "no AUC was said", lambda said: metric_of(said.name) == "au
 _Below = tuple[Logged, float]  # what was said, and the least that chance leaves
 
 
-@invariant("loop", evidence=both(METRICS, _SAID))
+@invariant("loop", evidence=both(_SAID, METRICS))
 def rankings_are_not_upside_down(trace: Trace[Event]) -> Iterator[Finding]:
     """
     What an evaluation ranks by a model is not ranked the wrong way round.
