@@ -53,6 +53,7 @@ def test_a_first_group_that_moves_alone(ranks, judged, steps) -> None:
         "0.001 in the other groups in all 20 steps, while the first one's has 20 values"
     )
     assert ranks("groups_keep_their_rates", [*run, made(1e-3, 1e-3)]) == ["note"]
+    assert ranks("groups_keep_their_rates", [*run, made(1e-3, 1e-3, step=-1)]) == []
     planned = Scheduler(name="LambdaLR", optimizer="SGD", calls=20, early=0)
     assert ranks("groups_keep_their_rates", [*run, made(1e-3, 1e-3, step=1), planned]) == []
     cut = steps(20, rates=lambda i: (1e-3 * 0.5 ** (i // 5), 1e-3))

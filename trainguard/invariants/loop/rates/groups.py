@@ -30,7 +30,8 @@ def groups_keep_their_rates(trace: Trace[Event]) -> Iterator[Finding]:
         it, whether that of the first or the last group takes 10 values or more while no other one
         ever moves: broken where a line of the file sets `param_groups[0]["lr"]`, else a note.
     Allows: rounding, 1e-6 of a rate (limit); any schedule that keeps the rates apart; groups that
-        come together later on; rates of zero; groups that are added later.
+        come together later on; rates of zero; groups that are added later; formulas where groups
+        have keys of their own ("fixed": True), by which they may be told apart.
     Misses: rates that are set apart after the optimizer was made; a group among several that
         differ.
     Why: OneCycleLR with one max_lr, or a formula that sets all groups, gives the pretrained layers
@@ -51,7 +52,7 @@ def groups_keep_their_rates(trace: Trace[Event]) -> Iterator[Finding]:
         if not isclose(probe.measured, probe.reference, rel_tol=rounding):
             if all(isclose(max(s.rates), min(s.rates), rel_tol=rounding) for s in rated):
                 yield _made_equal(trace, course, probe)
-        elif course.optimizer not in planned:
+        elif course.optimizer not in planned and probe.step >= 0:
             yield from _left_behind(trace, course, probe)
 
 
@@ -78,7 +79,7 @@ def _left_behind(trace: Trace[Event], course: Course, probe: Probe) -> Iterator[
     if moving not in ([0], [len(values) - 1]) or others != {probe.measured}:
         return
     which = "last" if moving[0] else "first"
-    certain = probe.step and not moving[0]
+    certain = probe.step == 1 and not moving[0]
     yield Finding(
         f"a formula of `{trace.subject}` sets the rate of the {which} group alone",
         f"{course.optimizer}, {len(values)} groups",

@@ -30,6 +30,12 @@ def probes(loss, *, probe: bool = True, **options) -> list[Probe]:
     return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "broadcast"]
 
 
+def clipped(out: torch.Tensor, y: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    """Return the larger of two losses, one of them of outputs that stay near those of before."""
+    near = before + (out - before).clamp(-0.2, 0.2)
+    return 0.5 * torch.max((y - out) ** 2, (y - near) ** 2).mean()
+
+
 TABLES = {
     "squares": lambda out, y: ((out - y) ** 2).mean(),
     "sum": lambda out, y: (y - out).pow(2).sum() / 16,
@@ -43,11 +49,13 @@ TABLES = {
     "target": lambda out, y: ((out.squeeze() - y[:, None]) ** 2).mean(),
     "learned": lambda out, y: ((out.sigmoid() - y) ** 2).mean(),
     "certain": lambda out, y: (0.5 * out + (out.tanh() - y) ** 2 * torch.exp(-out)).mean(),
+    "clipped": lambda out, y: clipped(out, y, torch.ones(16)),
 }
 SOUND = {
     "same": lambda out, y: ((out.squeeze() - y) ** 2).mean(),
     "unsqueezed": lambda out, y: ((out - y[:, None]) ** 2).mean(),
     "one target": lambda out, y: ((out - y[0]) ** 2).mean(),
+    "clipped": lambda out, y: clipped(out, y[:, None], torch.ones(16, 1)),
     "on purpose": lambda out, y: ((out.squeeze()[:, None] - y[None]) ** 2).mean(),
     "two parts": lambda out, y: 2 * (out - y).abs().mean() - (out - out.T).abs().mean(),
     "certain": lambda out, y: ((out.squeeze() - y) ** 2 * out.squeeze().exp()).mean(),

@@ -9,6 +9,15 @@ from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 
 
+def own_mean(scores: torch.Tensor, targets: torch.Tensor, way: str) -> torch.Tensor:
+    """Return the mean over the targets that are not ignored, taken in a way of one's own."""
+    each = F.cross_entropy(scores, targets, reduction="none")
+    kept = targets != -100
+    if way == "picked":
+        return each[kept].mean()
+    return (each * kept).sum() / kept.sum() if way == "masked" else each.sum() / kept.sum()
+
+
 def looks(lengths: tuple[int, ...], way: str) -> list[tuple[float, float]]:
     """Make four steps of micro-batches with so many targets each, and return what was seen."""
     torch.manual_seed(0)
@@ -23,6 +32,8 @@ def looks(lengths: tuple[int, ...], way: str) -> list[tuple[float, float]]:
                 scores = model(torch.randn(size, 3))
                 if way == "sums":
                     loss = F.cross_entropy(scores, targets, reduction="sum") / sum(lengths)
+                elif way in ("each", "picked", "masked"):
+                    loss = own_mean(scores, targets, way) / len(lengths)
                 elif way == "weighed":
                     loss = F.cross_entropy(scores, targets) * (kept / sum(lengths))
                 else:
@@ -35,9 +46,10 @@ def looks(lengths: tuple[int, ...], way: str) -> list[tuple[float, float]]:
     return [(probe.measured, probe.step) for probe in found]
 
 
-def test_uneven_micro_batches_are_told() -> None:
-    """A target among two weighs five times as much as one among ten."""
-    ((ratio, steps),) = looks((10, 2, 6), "means")
+@pytest.mark.parametrize("way", ["means", "each", "picked", "masked"])
+def test_uneven_micro_batches_are_told(way: str) -> None:
+    """A target among two weighs five times as much as one among ten, whoever takes the mean."""
+    ((ratio, steps),) = looks((10, 2, 6), way)
     assert ratio == pytest.approx(5.0)
     assert steps == 4
 

@@ -56,6 +56,19 @@ def test_nothing_is_told_of_one_group_or_of_groups_that_were_added() -> None:
     assert probes(lambda model: torch.optim.SGD(model.parameters(), lr=0.1), "group rates") == []
 
 
+@pytest.mark.parametrize(("key", "told_apart"), [("fixed", True), ("name", False)])
+def test_groups_with_keys_of_their_own(key: str, told_apart: bool) -> None:
+    """A formula may tell them apart, but for their names."""
+
+    def make(model: nn.Module) -> torch.optim.Optimizer:
+        """Return an optimizer whose second group has a key."""
+        first, second = two(model, 0.1, 0.1)
+        return torch.optim.SGD([first, {**second, key: True}])
+
+    (probe,) = probes(make, "group rates")
+    assert (probe.step == -1) is told_apart
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [

@@ -31,6 +31,7 @@ _ELEMENTWISE = {
     "SumBackward",
 }
 _JOINTS = {"AddBackward", "DivBackward", "MulBackward"}  # of two parts
+_CHOICES = {"MaximumBackward", "MinimumBackward"}  # of one of two parts, for each element
 _DIFFERENCES = {"SubBackward", "RsubBackward"}
 _WEIGHED = 48  # nodes from the loss: a policy's has the terms of values and entropies beside it
 _BETWEEN = {  # a product and its mean
@@ -139,7 +140,7 @@ def _pairs(
     may_be: Callable[[autograd_graph.Node], bool] = _is_any,
 ) -> int:
     """Return the number of outputs that are compared with all targets in a loss, 0 if none are."""
-    near = list(autograd_graph.below(loss.grad_fn, _NEAR))
+    near = list(autograd_graph.below(loss.grad_fn, _WEIGHED))
     for node in near:
         shape = autograd_graph.sizes(node) if autograd_graph.kind_of(node) in _REDUCTIONS else ()
         square = len(shape) == 2 and shape[0] == shape[1] and shape[0] in counts
@@ -177,11 +178,11 @@ def _compares(
         if prod(autograd_graph.shape_after(loss, before, output)) == count:
             return not meant
         return len(live) == 1 and _is_crossed(loss, before, count)
-    if kind in _JOINTS and len(live) > 1 and depth:
+    if kind in _JOINTS | _CHOICES and len(live) > 1 and depth:
         # The other part may have a number for each output: what is said of how sure it is.
         tables = [_compares(loss, before, count, depth - 1, may_be) for before, _ in live]
         each = [prod(autograd_graph.shape_after(loss, *other)) == count for other in live]
-        return any(tables) and all(map(max, tables, each))
+        return any(tables) and (kind in _CHOICES or all(map(max, tables, each)))
     if kind not in _ELEMENTWISE or not live or not depth:
         return False
     return all(_compares(loss, before, count, depth - 1, may_be) for before, _ in live)

@@ -24,6 +24,7 @@ from trainguard.observe.tools.user_line import caller
 # Those of torch that divide an average of gradients by the root of one of their squares.
 _DIVIDE: tuple[type[Optimizer], ...] = (torch.optim.Adam, torch.optim.AdamW, NAdam, RAdam)
 _NAMES = ("lr", "learning_rate")
+_NOT_OWN = {"params", "param_names", "name", "initial_lr"}  # keys that say nothing of a rate
 _FIRST_ALONE = re.compile(r"^[^#]*param_groups\[0\]\[.lr.\]\s*[*/]?=[^=]")
 
 
@@ -32,7 +33,8 @@ class GroupSettings(Watcher):
     The Probe events "group rates": the rates that an optimizer of several groups was made with.
 
     measured: the highest, reference: the lowest; step: 1 where a line of the file that makes it
-        sets the rate of its first group alone; label: the optimizer.
+        sets the rate of its first group alone, -1 where groups have keys that torch does not know,
+        by which a formula may tell them apart; label: the optimizer.
 
     And the Probe events "betas", of optimizers of torch that adapt, where that of the gradients
     (measured) is the larger one, beside that of their squares (reference).
@@ -48,9 +50,10 @@ class GroupSettings(Watcher):
         self._made: weakref.WeakKeyDictionary[Optimizer, tuple[list[Any], str]] = (
             weakref.WeakKeyDictionary()
         )
+        self._told_apart: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._default: weakref.WeakKeyDictionary[Optimizer, Any] = weakref.WeakKeyDictionary()
         self._unread: dict[str, tuple[float, float, str]] = {}
-        self._rates: dict[str, tuple[list[float], str]] = {}
+        self._rates: dict[str, tuple[list[float], str, bool]] = {}
         self._betas: dict[str, tuple[float, float, str]] = {}
 
     def install(self, patches: Patches) -> None:
@@ -66,7 +69,7 @@ class GroupSettings(Watcher):
         rates, source = self._made.get(optimizer, ([], ""))
         numbers = [rate for rate in rates if isinstance(rate, int | float)]
         if len(numbers) == len(optimizer.param_groups) > 1:
-            self._rates[window.name] = numbers, source
+            self._rates[window.name] = numbers, source, optimizer in self._told_apart
         self._look_for_unread(optimizer)
         for place, group in enumerate(optimizer.param_groups):
             betas = [beta for beta in group.get("betas", ()) if isinstance(beta, int | float)]
@@ -89,9 +92,11 @@ class GroupSettings(Watcher):
         """Return what was taken down."""
         for optimizer in list(self._default):  # of those that are still there, at the end too
             self._look_for_unread(optimizer)
-        for name, (rates, source) in self._rates.items():
-            named = {"label": name, "source": source, "step": _sets_first_alone(source)}
-            yield make_probe("group rates", max(rates), min(rates), **named)
+        for name, (rates, source, told_apart) in self._rates.items():
+            step = -1 if told_apart else int(_sets_first_alone(source))
+            yield make_probe(
+                "group rates", max(rates), min(rates), label=name, source=source, step=step
+            )
         for name, (first, second, source) in self._betas.items():
             yield make_probe("betas", first, second, label=name, source=source)
         for label, (rate, used, source) in self._unread.items():
@@ -102,6 +107,9 @@ class GroupSettings(Watcher):
         """Take down the rates of a new optimizer, before a scheduler changes them."""
         rates = [group.get("lr") for group in optimizer.param_groups]
         self._made[optimizer] = rates, caller()
+        known = _NOT_OWN | set(optimizer.defaults)
+        if any(set(group) - known for group in optimizer.param_groups):
+            self._told_apart.add(optimizer)
         self._default[optimizer] = optimizer.defaults.get("lr")
 
 
