@@ -120,7 +120,12 @@ class Probe(Event):
         columns), "divergence weight" (times that a divergence weighs more than a distance; step: in
         how many looks; label: "collapsed" where its codes tell nothing in the end), "token weight"
         (how many times as much a target weighs in one micro-batch as in another; step: of how many
-        steps).
+        steps), "target sum" (what the rows of smoothed labels add up to, and one; step: in how many
+        looks), "clipped ratio" (losses that clip a ratio wrongly, as the label says, of those that
+        clip one), "bounded scores" (the least that a cross-entropy of cosines can be, and what it
+        is by chance; step: of how many classes), "left loop" (passes backward in a loop that its
+        last line leaves, the label; over how many batches; step is 1 for a return), "mixed" (steps
+        whose samples are mixed with what the label says, of those whose parts were found).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

@@ -28,7 +28,9 @@ from trainguard.observe.loop.watch.gradients.term_gradients import TermGradients
 from trainguard.observe.loop.watch.gradients.unread_updates import UnreadUpdates
 from trainguard.observe.loop.watch.losses.averaged_weights import AveragedWeights
 from trainguard.observe.loop.watch.losses.blended_classes import BlendedClasses
+from trainguard.observe.loop.watch.losses.bounded_scores import BoundedScores
 from trainguard.observe.loop.watch.losses.broadcast_losses import BroadcastLosses
+from trainguard.observe.loop.watch.losses.clipped_ratios import ClippedRatios
 from trainguard.observe.loop.watch.losses.constant_predictions import ConstantPredictions
 from trainguard.observe.loop.watch.losses.constant_targets import ConstantTargets
 from trainguard.observe.loop.watch.losses.cosines import Cosines
@@ -54,6 +56,7 @@ from trainguard.observe.loop.watch.losses.policy_weights import PolicyWeights
 from trainguard.observe.loop.watch.losses.return_orders import ReturnOrders
 from trainguard.observe.loop.watch.losses.self_matches import SelfMatches
 from trainguard.observe.loop.watch.losses.shown_tokens import ShownTokens
+from trainguard.observe.loop.watch.losses.soft_targets import SoftTargets
 from trainguard.observe.loop.watch.losses.term_signs import TermSigns
 from trainguard.observe.loop.watch.losses.token_weights import TokenWeights
 from trainguard.observe.loop.watch.losses.transitions import Transitions
@@ -122,6 +125,8 @@ from trainguard.observe.loop.watch.samples.input_scales import InputScales
 from trainguard.observe.loop.watch.samples.kept_noise import KeptNoise
 from trainguard.observe.loop.watch.samples.label_order import LabelOrder
 from trainguard.observe.loop.watch.samples.labels import Labels
+from trainguard.observe.loop.watch.samples.left_loops import LeftLoops
+from trainguard.observe.loop.watch.samples.mixed_batches import MixedBatches
 from trainguard.observe.loop.watch.samples.own_scales import OwnScales
 from trainguard.observe.loop.watch.samples.sample_pairs import SamplePairs
 from trainguard.observe.loop.watch.samples.seeded_streams import SeededStreams
@@ -257,6 +262,11 @@ _ALL: tuple[type[Watcher], ...] = (
     DivergenceWeights,
     TokenWeights,
     FieldRows,
+    SoftTargets,
+    ClippedRatios,
+    BoundedScores,
+    LeftLoops,
+    MixedBatches,
     LiveTargets,
     ReturnOrders,
     EpisodeEnds,

@@ -144,7 +144,7 @@ def _base(target: ast.expr) -> str:
 @lru_cache(maxsize=256)
 def _statements(code: CodeType) -> tuple[ast.stmt, ...]:
     """Return the statements of a function that may compute something for nothing."""
-    tree = _parse(code.co_filename)
+    tree = parse_file(code.co_filename)
     if tree is None:
         return ()
     if code.co_name == "<module>":
@@ -174,7 +174,7 @@ def _statements_in(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 @lru_cache(maxsize=64)
-def _parse(file: str) -> ast.Module | None:
+def parse_file(file: str) -> ast.Module | None:
     """Return what a file says, None where it cannot be read."""
     text = "".join(linecache.getlines(file))
     try:

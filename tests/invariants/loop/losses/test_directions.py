@@ -64,3 +64,28 @@ def test_overlaps_of_scores(found, expected, ranks) -> None:
     """In all losses that have one."""
     probe = Probe(probe="overlap loss", measured=found, reference=4.0)
     assert ranks("overlaps_are_of_probabilities", [probe]) == expected
+
+
+def test_a_gain_without_a_bound_is_named(judged, ranks) -> None:
+    """Two losses that show it are enough: nothing else has this form."""
+    label = "of the two gains, the larger one is taken"
+    probe = Probe(probe="clipped ratio", measured=2, reference=3, label=label)
+    (finding,) = judged("clipping_bounds_the_gain", [probe])
+    assert finding.summary == "a loss of `train` clips a ratio, and does not bound the gain"
+    assert (finding.at, finding.measured) == (
+        f"a choice between two gains: {label}",
+        "2 of 3 losses",
+    )
+    few = Probe(probe="clipped ratio", measured=1, reference=3, label=label)
+    assert ranks("clipping_bounds_the_gain", [few]) == []
+
+
+@pytest.mark.parametrize(
+    ("least", "chance", "expected"),
+    [(0.797, 2.303, ["broken"]), (0.7, 2.303, []), (0.127, 0.693, []), (2.68, 4.605, ["broken"])],
+    ids=["ten classes", "a larger scale", "two classes", "a hundred"],
+)
+def test_what_a_loss_of_cosines_can_be(least, chance, expected, ranks) -> None:
+    """A third of what a model has that knows nothing, and no more."""
+    probe = Probe(probe="bounded scores", measured=least, reference=chance, label="1", step=10)
+    assert ranks("scores_can_reach_their_targets", [probe]) == expected

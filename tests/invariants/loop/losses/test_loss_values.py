@@ -3,6 +3,7 @@
 import pytest
 
 from trainguard.events.loop import Step, Term
+from trainguard.events.probe import Probe
 
 RANGE = "loss_targets_are_in_range"
 POSSIBLE = "losses_are_possible"
@@ -111,3 +112,13 @@ def test_targets_that_a_loss_is_not_defined_for(classes, several, short, expecte
     shape = (32, classes)
     term = Term(function="x", calls=9, input=shape, target=shape, several=several, short=short)
     assert ranks("loss_targets_are_in_range", [term]) == expected
+
+
+@pytest.mark.parametrize(("total", "expected"), [(1.4, ["broken"]), (0.9, ["note"])])
+def test_smoothed_labels_that_are_no_probabilities(total, expected, ranks, judged) -> None:
+    """More than one takes part in what is learned; less only makes all of it smaller."""
+    probe = Probe(probe="target sum", measured=total, reference=1.0, step=3, label="(8,5)")
+    assert ranks("loss_targets_are_in_range", [probe]) == expected
+    (finding,) = judged("loss_targets_are_in_range", [probe])
+    assert finding.summary == "smoothed labels of `train` do not add up to one"
+    assert (finding.measured, finding.allowed) == (f"{total:g} in each row", "1")

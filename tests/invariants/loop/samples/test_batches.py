@@ -280,3 +280,26 @@ def test_targets_that_weigh_more_than_others(ratio, taken, expected, ranks) -> N
     """By how many times as much, in the median of 3 steps or more."""
     probe = Probe(probe="token weight", measured=ratio, reference=1.0, step=taken)
     assert ranks("accumulation_equals_full_batch", [probe]) == expected
+
+
+@pytest.mark.parametrize(
+    ("passes", "returns", "expected"),
+    [(3, 1, ["broken"]), (3, 0, ["note"]), (2, 1, [])],
+    ids=["a return", "a break", "few"],
+)
+def test_loops_that_end_in_their_first_round(passes, returns, expected, ranks) -> None:
+    """A break may be meant, and two rounds may be a look at the data."""
+    probe = Probe(probe="left loop", measured=passes, reference=16, step=returns, label="return x")
+    assert ranks("loops_go_through_their_batches", [probe]) == expected
+
+
+@pytest.mark.parametrize(
+    ("steps_of", "known", "expected"),
+    [(8, 8, ["broken"]), (2, 2, []), (4, 9, [])],
+    ids=["all", "few", "less than half"],
+)
+def test_mixtures_with_other_labels(steps_of, known, expected, ranks) -> None:
+    """Most steps whose parts were found must show it."""
+    label = "weights of each other"
+    probe = Probe(probe="mixed", measured=steps_of, reference=known, label=label)
+    assert ranks("mixtures_keep_their_labels", [probe]) == expected

@@ -10,9 +10,12 @@ from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import has_probe
 from trainguard.invariants.loop.wording import events
+from trainguard.invariants.wording import number
 
 _LEAST = 3  # losses that show it, all that were looked at: a single one may be another term's
 _LEAST_RATIOS = 4
+_LEAST_CLIPS = 2
+_MOST_OF_CHANCE = 1 / 3  # of ten classes and no scale: 0.35; of a scale of 4 almost nothing
 # By what a term is: what comes of the wrong sign, where it is, how it stands there, and should.
 _TERMS = {
     "entropy": (
@@ -170,8 +173,9 @@ def divergences_weigh_one_sample(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: losses of one distance of torch over 16 features or more and a divergence of normal
         distributions from the standard one: what each element of both is multiplied by. In all
-        looks, whether the divergence weighs exactly as many times as much as a sample has features,
-        or a batch has. Broken where its codes tell less than a tenth of a nat in the end.
+        looks, but for those of a warmup, whether the divergence weighs exactly as many times as
+        much as a sample has features, or a batch has. Broken where its codes tell less than a tenth
+        of a nat in the end.
     Notes: the same where the codes still tell something.
     Allows: any other weight: whoever weighs a divergence has chosen one.
     Misses: distances by hand, or in two terms; divergences that torch.distributions computes.
@@ -191,5 +195,65 @@ def divergences_weigh_one_sample(trace: Trace[Event]) -> Iterator[Finding]:
                 why='give the distance reduction="sum" and divide by the samples, or take the mean'
                 " over the codes too",
                 rank=Rank.BROKEN if collapsed else Rank.NOTE,
+                event=probe,
+            )
+
+
+@invariant("loop", evidence=has_probe("clipped ratio", "no loss clipped a ratio of probabilities"))
+def clipping_bounds_the_gain(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A ratio of probabilities that is clipped bounds what a policy gains by moving away.
+
+    Judges: losses that take the smaller or the larger one of a ratio times its advantage and the
+        same one clipped, 2 or more that were looked at: whether that is the smaller gain, which is
+        the larger loss; whether what is clipped is the ratio, and not the product; and whether the
+        two are weighed before they are compared, where advantages have both signs.
+    Allows: `-min(r * A, clip(r) * A)` and `max(-A * r, -A * clip(r))`, which are the same; a second
+        bound for large losses.
+    Misses: choices that are written with `where`; ratios of sequences by other names of functions.
+    Why: the larger gain has no upper end: the policy moves as far from the one that acted as its
+        optimizer lets it, and the clip only ever holds what it should let go.
+    Source: Schulman et al., 2017, equation 7 (arxiv.org/abs/1707.06347);
+        alexis-jacq/Pytorch-DPPO issue 3 (the product is clipped); takuseno/ppo issue 3 (compared
+        before they are weighed); openai/baselines issue 1156 (which of the two a loss takes).
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "clipped ratio" and probe.measured >= _LEAST_CLIPS:
+            yield Finding(
+                f"a loss of `{trace.subject}` clips a ratio, and does not bound the gain",
+                f"a choice between two gains: {probe.label}",
+                portion(probe.measured, probe.reference, "losses"),
+                integer(0, "losses"),
+                why="torch.min(ratio * advantage, ratio.clamp(low, high) * advantage), with a minus"
+                " before it in the loss",
+                event=probe,
+            )
+
+
+@invariant("loop", evidence=has_probe("bounded scores", "no scores were cosines of classes"))
+def scores_can_reach_their_targets(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    Scores of classes can lie as far apart as their loss asks for.
+
+    Judges: cross-entropies of cosines, of samples and of a parameter for each class, times a
+        constant: the least that such a loss can be, which must be below a third (limit) of what a
+        model has that knows nothing.
+    Allows: a scale that is large enough, or learned; similarities of samples with each other, whose
+        temperature is a choice.
+    Misses: cosines by other ways than a product of two tables with rows of a norm of one; biases.
+    Why: cosines lie between -1 and 1: a softmax of them stays nearly flat, so that the loss cannot
+        become small, and samples that are right already are pushed as hard as those that are not.
+    Source: Wang et al., 2017, NormFace, proposition 2 (arxiv.org/abs/1704.06369);
+        ExplainableML/czsl issue 30; wy1iu/sphereface issue 43.
+    """
+    most = trace.limit("scores_can_reach_their_targets", _MOST_OF_CHANCE)
+    for probe in events(trace, Probe):
+        if probe.probe == "bounded scores" and probe.measured > most * probe.reference:
+            yield Finding(
+                f"the loss of `{trace.subject}` cannot become small, since its scores are cosines",
+                f"cosines of {probe.step} classes, times {probe.label}",
+                number(probe.measured) + " is the least that this loss can be",
+                number(most * probe.reference) + f" or less, of {probe.reference:.3g} by chance",
+                why="multiply the cosines by a scale (16 to 64 are usual), or by a learned one",
                 event=probe,
             )

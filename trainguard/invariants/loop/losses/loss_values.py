@@ -7,8 +7,9 @@ from trainguard.core.finding import Finding, Rank
 from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.loop import Step, Term
+from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import FUNCTIONS, some
+from trainguard.invariants.loop.evidence import FUNCTIONS, either, has_probe, some
 from trainguard.invariants.loop.losses.loss import has_nonfinite_loss
 from trainguard.invariants.loop.wording import events, percent
 from trainguard.invariants.wording import number
@@ -43,7 +44,7 @@ def _has_reading(term: Term) -> bool:
     return term.logarithm or _is_padded_alike(term)
 
 
-@invariant("loop", evidence=FUNCTIONS)
+@invariant("loop", evidence=either(FUNCTIONS, has_probe("target sum", "-")))
 def loss_targets_are_in_range(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A loss function is given targets that it is defined for.
@@ -55,7 +56,8 @@ def loss_targets_are_in_range(trace: Trace[Event]) -> Iterator[Finding]:
         one under a sigmoid or tanh. A note for less than 20 % of them. The blank of ctc_loss.
         Soft targets of cross_entropy that are zeros and ones, most rows with several ones; a note
         for more than 256 classes, as of items of which several are chosen. Samples of ctc_loss
-        with more labels than steps in time, one in a hundred or more.
+        with more labels than steps in time, one in a hundred or more. Smoothed labels, of three
+        classes or more, whose rows all add up to more than 1.02, also by hand; a note below 0.98.
     Allows: 1e-3 (limit) beyond the range; 5 % of the targets that cannot be returned; blanks at the
         end of padded rows; soft targets that are tables of pairs.
     Misses: targets inside the range that mean something else; losses written by hand.
@@ -64,9 +66,13 @@ def loss_targets_are_in_range(trace: Trace[Event]) -> Iterator[Finding]:
     Source: PyTorch, CosineEmbeddingLoss, MarginRankingLoss, BCEWithLogitsLoss, CTCLoss
         (documentation: "the target index cannot be blank", "the inputs are too short to be aligned
         to the targets") and CrossEntropyLoss ("it is the user's responsibility to ensure target
-        contains valid probability distributions"); yl4579/AuxiliaryASR issue 4.
+        contains valid probability distributions"); yl4579/AuxiliaryASR issue 4;
+        ildoonet/pytorch-randaugment issue 30 and TimDettmers/ConvE issue 55 (smoothed labels).
     """
     slack = trace.limit("loss_targets_are_in_range", _SLACK)
+    for probe in events(trace, Probe):
+        if probe.probe == "target sum":
+            yield _make_sum_finding(trace, probe)
     for term in events(trace, Term):
         if term.beyond >= _SOME:
             yield _make_unreached_finding(trace, term)
@@ -113,6 +119,19 @@ def loss_targets_are_in_range(trace: Trace[Event]) -> Iterator[Finding]:
                 why="map the labels to what the function takes, or use the loss that takes them",
                 event=term,
             )
+
+
+def _make_sum_finding(trace: Trace[Event], probe: Probe) -> Finding:
+    """Return the finding of smoothed labels that are no probabilities."""
+    return Finding(
+        f"smoothed labels of `{trace.subject}` do not add up to one",
+        f"a target of shape {probe.label} that multiplies a log_softmax",
+        number(probe.measured) + " in each row",
+        number(1),
+        why="take from the class what all classes get: one_hot * (1 - eps) + eps / classes",
+        rank=Rank.BROKEN if probe.measured > 1 else Rank.NOTE,
+        event=probe,
+    )
 
 
 def _make_unreached_finding(trace: Trace[Event], term: Term) -> Finding:

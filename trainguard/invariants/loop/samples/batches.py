@@ -12,7 +12,7 @@ from trainguard.events.counterfactual import WhatIf
 from trainguard.events.loop import Step, Term
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
-from trainguard.invariants.loop.evidence import ACCUMULATION, BATCHES
+from trainguard.invariants.loop.evidence import ACCUMULATION, BATCHES, has_probe
 from trainguard.invariants.loop.wording import (
     Course,
     count,
@@ -24,6 +24,7 @@ from trainguard.invariants.loop.wording import (
 from trainguard.invariants.wording import number
 
 _FEW = 3
+_LEFT = 3  # passes backward in a loop: fewer may be a look at one batch
 _CAPPED = 64  # passes and losses of one step that a trace keeps
 _NEAR = 1e-2
 _UNEVEN = 0.01  # of a gradient, by the parts' number: whole batches are less uneven than parts
@@ -277,3 +278,31 @@ def _drifts(trace: Trace[Event], course: Course, steps: Sequence[Step]) -> Itera
                 event=other,
             )
             return
+
+
+@invariant("loop", evidence=has_probe("left loop", "no pass backward was seen"))
+def loops_go_through_their_batches(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A loop over batches that learns goes on after the first one.
+
+    Judges: loops over a DataLoader of several batches in which a pass backward is made, 3 times or
+        more: whether the last line of their body returns, always.
+    Notes: the same with a break, by which some take one batch at a time on purpose.
+    Allows: bodies with a `continue`; a return or a break that depends on something.
+    Misses: loops over other things than a loader, and loaders that are not in a variable.
+    Why: a return that stands one level too deep ends each epoch after its first batch, and a break
+        that was left there after a try does the same: the losses look as they always do.
+    Source: facebookresearch/deepcluster issue 1 and pull 3 (a return inside of the loop);
+        avinashpaliwal/Super-SloMo issue 3 (a break that was left there).
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "left loop" and probe.measured >= _LEFT:
+            yield Finding(
+                f"a loop of `{trace.subject}` over batches ends in its first round",
+                f"`{probe.label}` at the end of its body",
+                integer(1, "batch") + " in each pass through the loader",
+                integer(probe.reference, "batches"),
+                why="it stands one level too deep: move it behind the loop, or take it away",
+                rank=Rank.BROKEN if probe.step else Rank.NOTE,
+                event=probe,
+            )

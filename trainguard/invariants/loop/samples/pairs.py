@@ -4,13 +4,14 @@ from collections.abc import Iterator
 
 from trainguard.core.catalogue import invariant
 from trainguard.core.finding import Finding
-from trainguard.core.measure import portion
+from trainguard.core.measure import integer, portion
 from trainguard.events.base import Event
 from trainguard.events.probe import Probe
 from trainguard.events.trace import Trace
 from trainguard.invariants.loop.evidence import either, has_probe
 from trainguard.invariants.loop.wording import events, percent
 
+_MIXED = 3  # steps
 _CARRIED = 3  # passes: not by chance, and not the chunks of one batch
 
 
@@ -106,5 +107,40 @@ def states_follow_their_samples(trace: Trace[Event]) -> Iterator[Finding]:
                 "none",
                 why="begin each batch with no state; or, where samples are chunks of streams, serve"
                 " them in order, the next chunk in the same row",
+                event=probe,
+            )
+
+
+@invariant(
+    "loop", evidence=has_probe("mixed", "no batch was mixed of samples with two labels each")
+)
+def mixtures_keep_their_labels(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What is mixed of two samples is learned with the labels of these two, weighed alike.
+
+    Judges: batches that are a weighed mean of each sample and another one of the batch, or have a
+        part of another one pasted in, with a cross-entropy for each of two labels: whether the
+        labels are those of the two samples, and the weights those of the mixture, and not of each
+        other; in 3 steps or more, most of those whose parts were found.
+    Allows: boxes that are smaller at a border, by 0.05 of the weights; shares near one half, which
+        say nothing; batches whose parts are in no variable.
+    Misses: mixtures of soft labels, of three samples, and of shares that differ within a batch.
+    Why: each of these trains without an error: the model learns labels that are not there, or those
+        of what can hardly be seen.
+    Source: Zhang et al., 2018, mixup (arxiv.org/abs/1710.09412); xudonmao/VMT issue 1 (two orders);
+        kornia/kornia issue 3077 (the share of the wrong one).
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "mixed" and probe.measured >= max(_MIXED, probe.reference / 2):
+            other = probe.label.startswith("labels")
+            yield Finding(
+                f"`{trace.subject}` mixes samples, and learns them with {probe.label}",
+                "a loss for each of two labels",
+                portion(probe.measured, probe.reference, "steps"),
+                integer(0, "steps"),
+                why="draw one order, and take it for samples and labels: x[order], y[order]"
+                if other
+                else "share * x + (1 - share) * x[order] goes with share * loss(y)"
+                " + (1 - share) * loss(y[order])",
                 event=probe,
             )

@@ -11,13 +11,15 @@ from trainguard.observe.loop.recorder import Recorder
 _FEATURES, _ROWS = 20, 8
 
 
-def looks(distance: str, over: str, weight: float = 1.0) -> list[tuple[float, float, str]]:
+def looks(
+    distance: str, over: str, weight: float = 1.0, warmup: int = 0
+) -> list[tuple[float, float, str]]:
     """Make steps of a coder with some reductions, and return what was seen."""
     torch.manual_seed(0)
     encode, decode = nn.Linear(_FEATURES, 6), nn.Linear(3, _FEATURES)
     optimizer = torch.optim.Adam([*encode.parameters(), *decode.parameters()], lr=0.05)
     with Recorder("x") as recorder:
-        for _ in range(70):
+        for step in range(70):
             rows = torch.randn(_ROWS, _FEATURES)
             mean, spread = encode(rows).chunk(2, 1)
             made = decode(mean + torch.randn_like(mean) * (0.5 * spread).exp())
@@ -26,7 +28,7 @@ def looks(distance: str, over: str, weight: float = 1.0) -> list[tuple[float, fl
             each = -0.5 * (1 + spread - mean.pow(2) - spread.exp())
             codes = each.sum() if over == "all" else each.sum(1).mean()
             optimizer.zero_grad()
-            (fit + weight * codes).backward()
+            (fit + weight * min(1.0, (step + 1) / max(1, warmup)) * codes).backward()
             optimizer.step()
     assert recorder.trace.conditions.get("faults", ()) == ()
     found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "divergence weight"]
@@ -48,3 +50,9 @@ def test_means_beside_sums_are_told(over: str, times: int) -> None:
 def test_other_weights_are_left_alone(distance: str, weight: float) -> None:
     """Sums beside sums, and what somebody has chosen."""
     assert looks(distance, "codes", weight) == []
+
+
+def test_a_warmup_is_no_choice() -> None:
+    """Once it has ended the divergence weighs what it would have weighed without it."""
+    assert looks("mean", "codes", warmup=5) == [(_FEATURES, 3, "collapsed")]
+    assert looks("mean", "codes", 0.3, warmup=5) == []

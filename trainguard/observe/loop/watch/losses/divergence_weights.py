@@ -37,15 +37,16 @@ class DivergenceWeights(Watcher):
     The Probe event "divergence weight": a divergence that weighs as much as all features together.
 
     Summed over codes, beside a distance that is a mean over the features of a sample. measured: how
-    many times too much it weighs, reference: the features of a sample, or of a batch; step: looks;
-    label: "collapsed" where the divergence of a sample was below a tenth at the last look.
+    many times too much it weighs, reference: the features of a sample, or of a batch; step: looks,
+    after those of a warmup; label: "collapsed" where the divergence of a sample was below a tenth
+    at the last look.
     """
 
     makes = ("Probe:divergence weight",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._looks = self._wrong = self._features = 0
+        self._looks: list[tuple[float, int]] = []  # the weight, and the features that it fits
         self._divergence = float("inf")
         self._source = ""
 
@@ -60,13 +61,13 @@ class DivergenceWeights(Watcher):
         if not weights or len(distances) != 1:
             return
         self.looked.add("divergence weight")
-        self._looks += 1
         factor, shape = distances[0]
         features = shape.numel() // max(1, shape[0])
-        for whole in (features, shape.numel()):
-            if features >= _FEATURES and isclose(weights[0] / factor, whole, rel_tol=_NEAR):
-                self._wrong, self._features = self._wrong + 1, whole
-                self._source = self._source or caller()
+        weight = weights[0] / factor
+        wholes = (features, shape.numel()) if features >= _FEATURES else ()
+        fitting = [whole for whole in wholes if isclose(weight, whole, rel_tol=_NEAR)]
+        self._looks.append((weight, fitting[0] if fitting else 0))
+        self._source = self._source or caller()
         numbers = _divergence_of(parts)
         if numbers is not None:
             self.recorder.reads.ask(self, [numbers], self._take)
@@ -77,10 +78,14 @@ class DivergenceWeights(Watcher):
 
     def finish(self) -> Iterable[Event]:
         """Return what was seen."""
-        if self._wrong and self._wrong == self._looks:
+        while self._looks and not self._looks[0][1] and self._looks[0][0] < self._looks[-1][0]:
+            del self._looks[0]  # of a warmup
+        fitting = {features for _, features in self._looks}
+        if len(fitting) == 1 and 0 not in fitting:
             label = "collapsed" if self._divergence < _COLLAPSED else ""
-            rest = {"step": self._looks, "label": label, "source": self._source}
-            yield make_probe("divergence weight", self._features, self._features, **rest)
+            rest = {"step": len(self._looks), "label": label, "source": self._source}
+            (features,) = fitting
+            yield make_probe("divergence weight", features, features, **rest)
 
 
 def _elements_of(root: Node) -> Iterator[SumPart]:

@@ -98,7 +98,8 @@ def _inside(part: SumPart) -> Iterator[SumPart]:
     """Yield the two of which a part is the smaller or larger one."""
     if kind_of(part.node) in _CHOICES:
         for edge in part.node.next_functions:
-            yield from affine_parts(edge, part.factor, ends=_is_weighed)
+            if edge[0] is not None:
+                yield from affine_parts(edge, part.factor, ends=_is_weighed)
 
 
 def _is_weighed(node: Node) -> bool:

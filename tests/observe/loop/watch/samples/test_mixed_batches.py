@@ -1,0 +1,67 @@
+"""Batches that are mixed of two samples each, and the labels that they are learned with."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from trainguard.events.probe import Probe
+from trainguard.observe.loop.recorder import Recorder
+
+
+def mix(way: str, rows: torch.Tensor, order: torch.Tensor, share: float) -> torch.Tensor:
+    """Return what is mixed of rows and others: in all numbers, or in some of them."""
+    if way == "pasted":
+        mixed = rows.clone()
+        mixed[:, round(share * rows.shape[1]) :] = rows[order][:, round(share * rows.shape[1]) :]
+        return mixed
+    return share * rows + (1 - share) * rows[order]
+
+
+def looks(
+    way: str = "blended", labels: str = "same", weight: str = "share", share: float = 0.75
+) -> list[tuple[float, float, str]]:
+    """Make nine steps with mixtures, and return what was seen."""
+    torch.manual_seed(0)
+    model = nn.Linear(12, 5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with Recorder("x") as recorder:
+        for _ in range(9):
+            rows, kinds = torch.randn(24, 12), torch.randint(5, (24,))
+            order = torch.randperm(24)
+            other = {"same": order, "another": torch.randperm(24)}[labels]
+            scores = model(mix(way, rows, order, share))
+            own = {"share": share, "rest": 1 - share, "near": share + 0.03}[weight]
+            first, second = F.cross_entropy(scores, kinds), F.cross_entropy(scores, kinds[other])
+            optimizer.zero_grad()
+            (own * first + (1 - own) * second).backward()
+            optimizer.step()
+    assert recorder.trace.conditions.get("faults", ()) == ()
+    found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "mixed"]
+    seen = "mixed" in str(recorder.trace.conditions["looked"])
+    assert seen or abs(2 * share - 1) < 0.1
+    return [(probe.measured, probe.reference, probe.label) for probe in found]
+
+
+@pytest.mark.parametrize("way", ["blended", "pasted"])
+def test_weights_of_each_other_are_told(way: str) -> None:
+    """At all steps but the first, at which nobody knew of two labels."""
+    assert looks(way, weight="rest") == [(8, 8, "weights of each other")]
+
+
+@pytest.mark.parametrize("way", ["blended", "pasted"])
+def test_labels_of_other_samples_are_told(way: str) -> None:
+    """As of a second permutation."""
+    assert looks(way, labels="another") == [(8, 8, "labels of other samples")]
+
+
+@pytest.mark.parametrize("way", ["blended", "pasted"])
+@pytest.mark.parametrize("weight", ["share", "near"])
+def test_mixtures_with_their_labels_are_left_alone(way: str, weight: str) -> None:
+    """Weights may be a little off, as of a box that is cut at the border."""
+    assert looks(way, weight=weight) == []
+
+
+def test_halves_say_nothing() -> None:
+    """Of one half it is not known which is which."""
+    assert looks(weight="rest", share=0.5) == []
