@@ -65,3 +65,19 @@ def test_mixtures_with_their_labels_are_left_alone(way: str, weight: str) -> Non
 def test_halves_say_nothing() -> None:
     """Of one half it is not known which is which."""
     assert looks(weight="rest", share=0.5) == []
+
+
+def test_labels_of_another_number_of_samples_say_nothing() -> None:
+    """As where two heads learn from parts of a batch."""
+    model = nn.Linear(12, 5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with Recorder("x") as recorder:
+        for _ in range(4):
+            rows, order = torch.randn(24, 12), torch.randperm(24)
+            scores = model(mix("blended", rows, order, 0.75))
+            first = F.cross_entropy(scores[:4], torch.randint(5, (4,)))
+            optimizer.zero_grad()
+            (0.75 * first + 0.25 * F.cross_entropy(scores, torch.randint(5, (24,)))).backward()
+            optimizer.step()
+    assert recorder.trace.conditions.get("faults", ()) == ()
+    assert "mixed" not in str(recorder.trace.conditions["looked"])

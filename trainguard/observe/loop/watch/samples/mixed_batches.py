@@ -1,7 +1,6 @@
 """Watches batches that are mixed of two samples each: whether their labels are mixed alike."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,10 +9,11 @@ from torch import nn
 
 from trainguard.events.base import Event
 from trainguard.observe.loop.watch.gradients.affine_parts import affine_parts
+from trainguard.observe.loop.watch.gradients.autograd_graph import Node
 from trainguard.observe.loop.watch.losses.loss_calls import CROSS_ENTROPIES, LossCalls
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
-from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe
-from trainguard.observe.loop.window import Forward, Window
+from trainguard.observe.loop.watch.watcher import Watcher, make_probe
+from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.least_squares import Table
 from trainguard.observe.tools.owners import named_tensors
@@ -25,15 +25,8 @@ _LARGEST = 2**20  # elements of a batch
 _EXACT = 1e-3  # of the spread of a sample: what is left of it where its parts are found
 _APART = 0.1  # between the two weights: of halves it is not known which is which
 _NEAR = 0.05  # between weights: a box that is cut at the border is a little smaller
+_LABELS = "trainguard: labels of a loss"
 _MOST_ALIKE = 0.9  # of labels by another order: of few classes many are the same by chance
-
-
-@dataclass(slots=True)
-class _Mixed:
-    """The batch of a step, and the losses of its outputs with their labels."""
-
-    inputs: list[Table] = field(default_factory=list)
-    losses: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
 
 class MixedBatches(Watcher):
@@ -49,7 +42,8 @@ class MixedBatches(Watcher):
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
-        self._now = _Mixed()
+        self._inputs: list[Table] = []  # of the latest pass that learns
+        self._calls = 0  # since the latest pass backward
         self._looks = self._known = 0
         self._wrong: dict[str, int] = {}
         self._source = ""
@@ -64,36 +58,42 @@ class MixedBatches(Watcher):
         """Keep the inputs of a pass that learns, where losses with two labels were seen before."""
         if forward.gradients and self._source and self._looks < _LOOKS:
             tables = [_rows(each) for each in inputs if _is_batch(each)]
-            self._now.inputs = [table for table in tables if table is not None]
+            self._inputs = [table for table in tables if table is not None]
 
     def _on_loss(
         self, tally: LossCalls, scores: torch.Tensor, target: Any, value: torch.Tensor
     ) -> None:
-        """Keep the labels of a loss."""
+        """Leave its labels with a loss: they live and die with its graph."""
+        node: Node = value.grad_fn
         fits = tally.function in CROSS_ENTROPIES and isinstance(target, torch.Tensor)
-        if self._looks >= _LOOKS or not fits or value.grad_fn is None or value.dim():
+        if self._looks >= _LOOKS or not fits or node is None or value.dim():
             return
         if target.dim() == 1 and not target.is_floating_point() and target.is_cpu:
-            self._now.losses.append((target.detach(), value))
-            self._source = self._source or (tally.source if len(self._now.losses) > 1 else "")
+            node.metadata[_LABELS] = target.detach(), tally.source
+            self._calls += 1
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Hold the weights of two labels against those of the two samples."""
-        now, self._now = self._now, _Mixed()
-        if len(now.losses) < 2 or self._looks >= _LOOKS:
+        inputs, self._inputs = self._inputs, []
+        calls, self._calls = self._calls, 0
+        if self._looks >= _LOOKS or calls < 2 or loss.grad_fn is None:
+            return
+        edge = loss.grad_fn, 0
+        parts = [part for part in affine_parts(edge, ends=_has_labels) if _has_labels(part.node)]
+        if len(parts) != 2:
             return
         self._looks += 1
-        if len(now.losses) > 2 or not now.inputs or loss.grad_fn is None:
+        targets = [part.node.metadata[_LABELS][0] for part in parts]
+        self._source = self._source or parts[0].node.metadata[_LABELS][1]
+        weights = _shares(parts[0].factor, parts[1].factor)
+        if not inputs or weights is None or abs(weights[0] - weights[1]) < _APART:
             return
-        weights = _weights(loss, [value for _, value in now.losses])
-        if weights is None or abs(weights[0] - weights[1]) < _APART:
-            return
-        labels = [np.array(array_of(target)) for target, _ in now.losses]
+        labels = [np.array(array_of(target)) for target in targets]
         for _, _, held in named_tensors():
-            alike = any((len(own), own.size) == (len(held), held.numel()) for own in now.inputs)
+            alike = any((len(own), own.size) == (len(held), held.numel()) for own in inputs)
             if alike and _is_batch(held) and (rows := _rows(held)) is not None:
-                found = [parts for own in now.inputs if (parts := _parts(own, rows)) is not None]
-                if found:
+                found = [mixed for own in inputs if (mixed := _parts(own, rows)) is not None]
+                if found and all(len(each) == len(rows) for each in labels):
                     self._judge(found[0], labels, weights)
                     return
 
@@ -126,11 +126,6 @@ class MixedBatches(Watcher):
         """Count a step."""
         self._wrong[what] = self._wrong.get(what, 0) + 1
 
-    def after_step(self, window: Window) -> Columns:
-        """Forget what belongs to the step."""
-        self._now = _Mixed()
-        return {}
-
     def finish(self) -> Iterable[Event]:
         """Return what was seen."""
         for label, steps in self._wrong.items():
@@ -155,14 +150,13 @@ def _rows(held: torch.Tensor) -> Table | None:
     return table if table.shape[1] > 1 and np.isfinite(table).all() else None
 
 
-def _weights(loss: torch.Tensor, values: list[torch.Tensor]) -> tuple[float, float] | None:
-    """Return what two losses are multiplied by in their sum, if these numbers add up to one."""
-    nodes = [value.grad_fn for value in values]
-    parts = affine_parts((loss.grad_fn, 0), ends=lambda node: node in nodes)
-    found = {part.node: part.factor for part in parts if part.node in nodes}
-    if len(found) != 2:
-        return None
-    first, second = (found[node] for node in nodes)
+def _has_labels(node: Node) -> bool:
+    """Say whether a node is a loss of which the labels are known."""
+    return _LABELS in node.metadata
+
+
+def _shares(first: float, second: float) -> tuple[float, float] | None:
+    """Return what two weights are of their sum; None where that makes no sense."""
     total = first + second
     return (first / total, second / total) if min(first, second) > 0 else None
 
