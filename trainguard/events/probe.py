@@ -124,8 +124,10 @@ class Probe(Event):
         looks), "clipped ratio" (losses that clip a ratio wrongly, as the label says, of those that
         clip one), "bounded scores" (the least that a cross-entropy of cosines can be, and what it
         is by chance; step: of how many classes), "left loop" (passes backward in a loop that its
-        last line leaves, the label; over how many batches; step is 1 for a return), "mixed" (steps
-        whose samples are mixed with what the label says, of those whose parts were found).
+        last line leaves, the label; over how many batches; step is 1 for a return of an epoch),
+        "mixed" (steps whose samples are mixed with what the label says, of those whose parts were
+        found), "free weight" (what a term of the loss is multiplied by at the end, and before; it
+        is learned, and nothing else in the loss depends on it; step: how many looks).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

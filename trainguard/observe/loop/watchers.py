@@ -39,6 +39,7 @@ from trainguard.observe.loop.watch.losses.divergence_weights import DivergenceWe
 from trainguard.observe.loop.watch.losses.divided_losses import DividedLosses
 from trainguard.observe.loop.watch.losses.dropped_outputs import DroppedOutputs
 from trainguard.observe.loop.watch.losses.episode_ends import EpisodeEnds
+from trainguard.observe.loop.watch.losses.free_weights import FreeWeights
 from trainguard.observe.loop.watch.losses.ignored_classes import IgnoredClasses
 from trainguard.observe.loop.watch.losses.kept_probabilities import KeptProbabilities
 from trainguard.observe.loop.watch.losses.leaf_losses import LeafLosses
@@ -267,6 +268,7 @@ _ALL: tuple[type[Watcher], ...] = (
     BoundedScores,
     LeftLoops,
     MixedBatches,
+    FreeWeights,
     LiveTargets,
     ReturnOrders,
     EpisodeEnds,

@@ -89,3 +89,14 @@ def test_what_a_loss_of_cosines_can_be(least, chance, expected, ranks) -> None:
     """A third of what a model has that knows nothing, and no more."""
     probe = Probe(probe="bounded scores", measured=least, reference=chance, label="1", step=10)
     assert ranks("scores_can_reach_their_targets", [probe]) == expected
+
+
+@pytest.mark.parametrize(
+    ("last", "looks", "expected"),
+    [(0.5, 9, ["broken"]), (0.99, 9, []), (0.5, 4, [])],
+    ids=["half", "hardly", "few"],
+)
+def test_weights_of_terms_that_fall(last, looks, expected, ranks) -> None:
+    """What falls in all looks, and by more than a little."""
+    probe = Probe(probe="free weight", measured=last, reference=1.0, step=looks, label="(2)")
+    assert ranks("loss_weights_are_held", [probe]) == expected

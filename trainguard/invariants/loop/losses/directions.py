@@ -15,6 +15,8 @@ from trainguard.invariants.wording import number
 _LEAST = 3  # losses that show it, all that were looked at: a single one may be another term's
 _LEAST_RATIOS = 4
 _LEAST_CLIPS = 2
+_LEAST_LOOKS = 5  # at 0, 1, 2, 4 and 8 steps
+_FALLEN = 0.98  # of what it was: it falls in all looks, and nothing holds it
 _MOST_OF_CHANCE = 1 / 3  # of ten classes and no scale: 0.35; of a scale of 4 almost nothing
 # By what a term is: what comes of the wrong sign, where it is, how it stands there, and should.
 _TERMS = {
@@ -255,5 +257,36 @@ def scores_can_reach_their_targets(trace: Trace[Event]) -> Iterator[Finding]:
                 number(probe.measured) + " is the least that this loss can be",
                 number(most * probe.reference) + f" or less, of {probe.reference:.3g} by chance",
                 why="multiply the cosines by a scale (16 to 64 are usual), or by a learned one",
+                event=probe,
+            )
+
+
+@invariant("loop", evidence=has_probe("free weight", "no loss learned the weight of a term"))
+def loss_weights_are_held(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    What a loss learns to multiply its terms by has something that keeps it from going to zero.
+
+    Judges: weights of terms that are made of one parameter, on which nothing else in the loss
+        depends, in 5 looks or more: whether they are smaller at each look than at the one before,
+        and in the end below 0.98 (limit) of what they were.
+    Allows: weights with a term of their own, such as a logarithm, or whose sum a softmax holds;
+        weights that are learned the other way, as of an adversary.
+    Misses: parameters that a weight decay alone holds; weights that are given the same parameter as
+        something else.
+    Why: the cheapest way to a small loss is to multiply it by nothing: the loss falls, and less and
+        less is learned.
+    Source: Kendall et al., 2018, equation 7 (arxiv.org/abs/1705.07115); rotmanfinhub/deep-macrofin
+        issue 35 (a logarithm that is added "to avoid" a weight of zero).
+    """
+    most = trace.limit("loss_weights_are_held", _FALLEN)
+    for probe in events(trace, Probe):
+        fallen = probe.measured < most * probe.reference
+        if probe.probe == "free weight" and fallen and probe.step >= _LEAST_LOOKS:
+            yield Finding(
+                f"a loss of `{trace.subject}` learns to multiply a term by nothing",
+                f"a weight made of a parameter of shape {probe.label or '()'}",
+                number(probe.measured) + f" at the last of {probe.step} looks, and falling in all",
+                number(most * probe.reference) + " or more, or something that holds it",
+                why="add what grows as the weight falls: exp(-s) * loss + s",
                 event=probe,
             )

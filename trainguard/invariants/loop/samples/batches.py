@@ -286,8 +286,8 @@ def loops_go_through_their_batches(trace: Trace[Event]) -> Iterator[Finding]:
     A loop over batches that learns goes on after the first one.
 
     Judges: loops over a DataLoader of several batches in which a pass backward is made, 3 times or
-        more: whether the last line of their body returns, always.
-    Notes: the same with a break, by which some take one batch at a time on purpose.
+        more: whether the last line of their body returns, always, in functions that have epochs.
+    Notes: the same with a break, or without epochs: some take one batch at a time on purpose.
     Allows: bodies with a `continue`; a return or a break that depends on something.
     Misses: loops over other things than a loader, and loaders that are not in a variable.
     Why: a return that stands one level too deep ends each epoch after its first batch, and a break

@@ -77,6 +77,13 @@ def tries(model: nn.Module, loader: Batches, optimizer: torch.optim.Optimizer) -
     return 0.0
 
 
+def one_step(model: nn.Module, loader: Batches, optimizer: torch.optim.Optimizer) -> float:
+    """Return after one batch."""
+    for (rows,) in loader:
+        return step(model, rows, optimizer)
+    return 0.0
+
+
 def looks(epoch: Callable[..., float], rows: int = 32) -> list[tuple[float, float, int, str]]:
     """Train for some epochs, and return what was seen."""
     model = nn.Linear(4, 4)
@@ -99,6 +106,21 @@ def test_a_return_is_told() -> None:
 def test_a_break_is_told() -> None:
     """It may be meant."""
     assert looks(breaks) == [(3, 4, 0, "break")]
+
+
+def test_a_return_where_nobody_speaks_of_epochs() -> None:
+    """One batch of a loader may be all that somebody wants."""
+
+    def take(model: nn.Module) -> list[tuple[float, int]]:
+        """Make three steps, each with the first batch of an order of its own."""
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        loader: Batches = DataLoader(TensorDataset(torch.randn(32, 4)), 8, shuffle=True)
+        with Recorder("x") as recorder:
+            for _ in range(3):
+                one_step(model, loader, optimizer)
+        return [(e.measured, e.step) for e in recorder.trace if isinstance(e, Probe)]
+
+    assert (3.0, 0) in take(nn.Linear(4, 4))
 
 
 @pytest.mark.parametrize("epoch", [goes_on, stops, skips, tries])

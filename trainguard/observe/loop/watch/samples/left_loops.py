@@ -1,7 +1,8 @@
 """Watches for loops over batches that a training leaves in their first round."""
 
 from collections.abc import Iterable
-from types import CodeType
+from dataclasses import dataclass
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -16,12 +17,22 @@ _LINES, _LOOKS = 16, 8  # places that go backward, and looks at each
 _PASSES = 512  # after which nobody looks where they are
 
 
+@dataclass(slots=True)
+class _Left:
+    """A loop that is left: passes backward in it, its batches, and the statement."""
+
+    passes: int
+    rounds: int
+    certain: bool
+    statement: str
+
+
 class LeftLoops(Watcher):
     """
     The Probe event "left loop": a loop over a loader whose body ends in a return or a break.
 
     measured: passes backward in it that were looked at; reference: of how many batches the loader
-    is; step: 1 for a return; label: the statement.
+    is; step: 1 for a return, where the functions that run speak of epochs; label: the statement.
     """
 
     makes = ("Probe:left loop",)
@@ -30,7 +41,7 @@ class LeftLoops(Watcher):
         super().__init__(recorder)
         self._passes = 0
         self._seen: dict[tuple[CodeType, int], int] = {}
-        self._found: dict[str, tuple[int, int, str]] = {}
+        self._found: dict[str, _Left] = {}
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look at the loops in which the functions that run are."""
@@ -38,7 +49,8 @@ class LeftLoops(Watcher):
         if self._passes > _PASSES:
             self.recorder.dismiss(self)
             return
-        for frame in user_frames(_FRAMES):
+        frames = list(user_frames(_FRAMES))
+        for frame in frames:
             key = frame.f_code, frame.f_lineno
             seen = self._seen.get(key, 0)
             if seen >= _LOOKS or (not seen and len(self._seen) >= _LINES):
@@ -48,12 +60,21 @@ class LeftLoops(Watcher):
             line, statement, rounds = find_left_loop(frame)
             if line:
                 source = f"{frame.f_code.co_filename}:{line}"
-                passes = self._found.get(source, (0, 0, ""))[0]
-                self._found[source] = passes + 1, rounds, statement
+                passes = self._found[source].passes if source in self._found else 0
+                certain = statement.startswith("return") and any(map(_speaks_of_epochs, frames))
+                self._found[source] = _Left(passes + 1, rounds, certain, statement)
 
     def finish(self) -> Iterable[Event]:
         """Return what was found."""
-        for source, (passes, rounds, statement) in self._found.items():
-            label = statement.partition("\n")[0]
-            rest = {"step": int(label.startswith("return")), "label": label, "source": source}
-            yield make_probe("left loop", passes, rounds, **rest)
+        for source, left in self._found.items():
+            label = left.statement.partition("\n")[0]
+            rest = {"step": int(left.certain), "label": label, "source": source}
+            yield make_probe("left loop", left.passes, left.rounds, **rest)
+
+
+def _speaks_of_epochs(frame: FrameType) -> bool:
+    """Say whether a function has epochs: one that takes a batch at a time has none to end."""
+    code = frame.f_code
+    return any(
+        "epoch" in name.lower() for name in (code.co_name, *code.co_names, *code.co_varnames)
+    )
