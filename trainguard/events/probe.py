@@ -127,7 +127,8 @@ class Probe(Event):
         last line leaves, the label; over how many batches; step is 1 for a return of an epoch),
         "mixed" (steps whose samples are mixed with what the label says, of those whose parts were
         found), "free weight" (what a term of the loss is multiplied by at the end, and before; it
-        is learned, and nothing else in the loss depends on it; step: how many looks).
+        is learned, and nothing else in the loss depends on it; step: how many looks), "running sum"
+        (losses with a running sum over samples that are in no order, of those with one).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

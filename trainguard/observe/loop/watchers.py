@@ -55,6 +55,7 @@ from trainguard.observe.loop.watch.losses.picked_classes import PickedClasses
 from trainguard.observe.loop.watch.losses.policy_signs import PolicySigns
 from trainguard.observe.loop.watch.losses.policy_weights import PolicyWeights
 from trainguard.observe.loop.watch.losses.return_orders import ReturnOrders
+from trainguard.observe.loop.watch.losses.running_sums import RunningSums
 from trainguard.observe.loop.watch.losses.self_matches import SelfMatches
 from trainguard.observe.loop.watch.losses.shown_tokens import ShownTokens
 from trainguard.observe.loop.watch.losses.soft_targets import SoftTargets
@@ -269,6 +270,7 @@ _ALL: tuple[type[Watcher], ...] = (
     LeftLoops,
     MixedBatches,
     FreeWeights,
+    RunningSums,
     LiveTargets,
     ReturnOrders,
     EpisodeEnds,

@@ -12,6 +12,7 @@ from trainguard.events.probe import Probe
         ("terms_keep_their_sign", "term sign", "divergence"),
         ("bootstrapped_targets_are_constants", "live target", "values"),
         ("old_probabilities_are_kept", "ratio", ""),
+        ("running_sums_follow_an_order", "running sum", ""),
     ],
 )
 @pytest.mark.parametrize(

@@ -132,6 +132,21 @@ def test_a_helper_model_is_a_note(ranks, steps) -> None:
 
 
 @pytest.mark.parametrize(
+    ("numbers", "loaded", "expected"),
+    [(2, False, ["broken"]), (1, False, ["note"]), (2, True, ["note"])],
+    ids=["two numbers", "one", "loaded"],
+)
+def test_a_loss_with_numbers_and_a_layer(numbers, loaded, expected, ranks, steps) -> None:
+    """Weights of terms beside a classifier are no helper that is frozen by leaving it out."""
+    more = {**LEFT_OUT, "loaded": loaded}
+    weights = [
+        one(f"Loss.s{i}", **more, module="Loss", own=True, elements=1) for i in range(numbers)
+    ]
+    layer = one("Loss.classify.weight", **more)
+    assert ranks(HOLDS, [*steps(20), *model(*LAYERS), *weights, layer]) == expected
+
+
+@pytest.mark.parametrize(
     "changed",
     [
         {"moved": True},

@@ -45,6 +45,11 @@ def of_variance(mean, raw):
     return 0.5 * (variance + mean.pow(2) - 1 - variance.log())
 
 
+def of_square(mean, raw):
+    """Take the square of a logarithm for the variance."""
+    return 0.5 * (mean.pow(2) + raw**2 - torch.log(raw**2) - 1)
+
+
 @pytest.mark.parametrize(
     ("scale_of", "divergence_of", "claim"),
     [
@@ -52,6 +57,7 @@ def of_variance(mean, raw):
         (F.softplus, of_log_variance, 0.0),
         (lambda raw: (0.5 * raw).exp(), of_log_deviation, 1.0),
         (F.softplus, of_variance, 2.0),
+        (lambda raw: (0.5 * raw).exp(), of_square, 3.0),
     ],
 )
 def test_scales_taken_for_something_else(scale_of, divergence_of, claim) -> None:

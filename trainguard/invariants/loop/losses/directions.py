@@ -290,3 +290,34 @@ def loss_weights_are_held(trace: Trace[Event]) -> Iterator[Finding]:
                 why="add what grows as the weight falls: exp(-s) * loss + s",
                 event=probe,
             )
+
+
+@invariant("loop", evidence=has_probe("running sum", "no loss had a running sum over samples"))
+def running_sums_follow_an_order(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A loss with a running sum over the samples of a batch is given them in an order.
+
+    Judges: losses that compare the scores of a batch, as a module returned them, with the logarithm
+        of running sums of their exponentials, as Cox's partial likelihood does: whether any
+        variable with a number for each sample rises or falls in their order; in all of 3 looks or
+        more none does.
+    Allows: scores that are put in an order on their way to the sum; samples that an order or places
+        in a variable put in one; batches of which no such number is known.
+    Misses: an order of something else; sums over several scores of a sample.
+    Why: the sum stands for all who are still at risk: over samples as they happen to come, it
+        stands for nobody, and who lives longer is hardly learned.
+    Source: UK-Digital-Heart-Project/4Dsurvival pull 13 (the order in each batch is taken away) and
+        issue 2 (why there must be one).
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "running sum" and _LEAST <= probe.measured == probe.reference:
+            yield Finding(
+                f"a loss of `{trace.subject}` sums over samples that are in no order",
+                "the logarithm of a running sum of the scores of a batch",
+                portion(probe.measured, probe.reference, "losses")
+                + " with no number of the samples that rises or falls",
+                "samples in the order of their times",
+                why="sort each batch by time, the longest first, before this loss:"
+                " order = time.argsort(descending=True), for scores, times and events",
+                event=probe,
+            )

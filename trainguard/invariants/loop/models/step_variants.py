@@ -15,6 +15,7 @@ from trainguard.invariants.loop.wording import events, percent
 from trainguard.invariants.wording import number
 
 _LEAST_ORDERS = 2  # answers
+_RUNNING = "running sum"
 _PERVASIVE = 0.9  # of the samples that moved: experts that are full by the order drop few
 _LEAST_NOISES = 2  # answers
 _GROSS, _SURE = 1.0, 2.0  # of a loss, as it was asked for; and so far that one step is enough
@@ -51,7 +52,7 @@ def order_of_samples_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
         looks at its neighbours, or at a group, minds who they are.
     Misses: weights by place that a loss function does not see; batch statistics, tables of all
         pairs, numbers of samples in lists or arrays, states kept in the model, random numbers
-        other than dropout's.
+        other than dropout's; losses with a running sum over samples, which need an order.
     Why: a positional encoding that is written for (T, B, C) and given (B, T, C) tells a model the
         number of the sample, and nothing of positions. What is sorted by length to be packed, and
         not put back, goes to the targets of other samples.
@@ -60,7 +61,8 @@ def order_of_samples_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
     answers = answers_to(trace, "batch in another order")
     moved = [a for a in answers if a.measured >= _PERVASIVE * a.reference > 0]
     if _LEAST_ORDERS <= len(moved) == len(answers) and moved[0].numbers:
-        yield _make_note(trace, moved[0])
+        if _RUNNING not in str(trace.conditions.get("looked", "")):  # such a sum needs an order
+            yield _make_note(trace, moved[0])
         return
     others = answers_to(trace, "a sample edited")
     mixing = [other for other in others if other.measured >= _PERVASIVE * other.reference]

@@ -1,5 +1,6 @@
 """Judgement of what the optimizers hold: the parameters that the loss asks to move."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from trainguard.core.catalogue import invariant
@@ -27,7 +28,8 @@ def optimizer_holds_every_trainable_parameter(trace: Trace[Event]) -> Iterator[F
         no module that is called instead, or nothing that it holds has got a gradient in the last 20
         steps or more, while these did; where they were thawed on the way; where the model that
         uses them does not register them (layers in a list) and they are in training mode; where a
-        module of vectors and tables alone, such as the weights of a loss, is left out; or where a
+        module of vectors and tables alone, such as the weights of a loss, is left out, or one with
+        two single numbers or more beside its layers, into which no state was loaded; or where a
         part of a layer, or a layer behind others that are held, is left out and makes less than
         half (limit) of the elements. It stands at the top of its model, or is new: its weights are
         what torch draws for it, and then less than half of the layers will do. Else a note, since
@@ -197,9 +199,17 @@ def _find_criteria(left_out: Sequence[Parameter], every: Sequence[Parameter]) ->
     Return what is left out of modules that the user wrote around a few vectors or tables alone.
 
     Learned weights of losses are such, and centres of classes. A network that is frozen by leaving
-    it out has layers of torch; a filter that was made a parameter has more dimensions.
+    it out has layers of torch; a filter that was made a parameter has more dimensions. A loss with
+    two or more single numbers of its own may have layers beside them, where no state was loaded.
     """
     layered = {_path(p, 1) for p in every if not p.own or p.module != _path(p, 1)[0]}
+    numbers = Counter(
+        _path(p, 1)
+        for p in left_out
+        if p.own and p.elements == 1 and p.learns and p.module == _path(p, 1)[0]
+    )
+    given = {_path(p, 1) for p in every if p.loaded}
+    layered -= {path for path, count in numbers.items() if count > 1 and path not in given}
     alone = [p for p in left_out if p.own and p.dimensions <= 2 and _path(p, 1) not in layered]
     held = {_path(p, 1) for p in every if p.held}
     return [p for p in alone if _path(p, 1) not in held]

@@ -14,6 +14,7 @@ from trainguard.observe.tools.user_line import caller
 _FITS, _MISFITS = 1e-3, 1e-2  # of the norm of a gradient that is left over, in float32
 _ALIKE = 0.02  # of the pull at means that belongs to that at scales
 _LEAST = 16  # numbers of a scale
+_VARIANCE = 2  # the number of that claim: what is below zero is none
 _LINKS = 8  # operations from what a network returns to the scale
 _MOST_TENSORS = 100000  # that are followed
 _DRAWN = ("randn", "randn_like", "normal_", "normal", "_standard_normal")
@@ -180,11 +181,12 @@ def _find_claim(pull: Numbers, value: Numbers, bend: Numbers, slope: Numbers) ->
     """Return the number of what a divergence takes a value for, if it takes it for anything."""
     bases = [(np.exp(value) * bend, slope, 0.5), (np.exp(2 * value) * bend, slope, 1.0)]
     bases = [(rising * slope, falling, weight) for rising, falling, weight in bases]
-    if (value > 0).all():
+    if value.all():  # a square has no sign
         falling = slope / value
         bases += [(bend * slope, falling, 0.5), (value * bend * slope, falling, 1.0)]
     for place, (rising, falling, weight) in enumerate(bases):
-        if _is_pull(pull, rising, falling, weight):
+        able = place != _VARIANCE or bool((value > 0).all())
+        if able and _is_pull(pull, rising, falling, weight):
             return place
     return None
 
