@@ -128,7 +128,9 @@ class Probe(Event):
         "mixed" (steps whose samples are mixed with what the label says, of those whose parts were
         found), "free weight" (what a term of the loss is multiplied by at the end, and before; it
         is learned, and nothing else in the loss depends on it; step: how many looks), "running sum"
-        (losses with a running sum over samples that are in no order, of those with one).
+        (losses with a running sum over samples that are in no order, of those with one),
+        "likelihood" (how much larger than its errors a variance is that a loss is least for; step:
+        how many looks).
     measured, reference: what was found, and what it is held against.
     step, source, label: when, where, and what tells alike probes apart.
 

@@ -43,6 +43,7 @@ from trainguard.observe.loop.watch.losses.free_weights import FreeWeights
 from trainguard.observe.loop.watch.losses.ignored_classes import IgnoredClasses
 from trainguard.observe.loop.watch.losses.kept_probabilities import KeptProbabilities
 from trainguard.observe.loop.watch.losses.leaf_losses import LeafLosses
+from trainguard.observe.loop.watch.losses.likelihoods import Likelihoods
 from trainguard.observe.loop.watch.losses.live_pairs import LivePairs
 from trainguard.observe.loop.watch.losses.live_targets import LiveTargets
 from trainguard.observe.loop.watch.losses.loss_functions import LossFunctions
@@ -271,6 +272,7 @@ _ALL: tuple[type[Watcher], ...] = (
     MixedBatches,
     FreeWeights,
     RunningSums,
+    Likelihoods,
     LiveTargets,
     ReturnOrders,
     EpisodeEnds,

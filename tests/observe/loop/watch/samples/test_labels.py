@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.loop.watch.samples import sample_pairs
 from trainguard.observe.loop.watch.samples.labels import hash_rows
 from trainguard.observe.loop.watch.samples.sample_pairs import Epochs
 
@@ -298,4 +299,25 @@ def test_a_pass_between_a_pass_and_its_loss(wrapped: bool) -> None:
 
     assert labels_of(train, False) == []
     (probe,) = labels_of(train, True)
+    assert probe.measured > probe.reference
+
+
+def test_a_second_training_has_rows_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a teacher was shown is no reason to look at its student no more."""
+    monkeypatch.setattr(sample_pairs, "_ROWS", 304)
+    rows, labels = torch.randn(96, 12), torch.randint(5, (96,))
+
+    def dealt(apart: bool, count: int):
+        """Yield epochs whose labels stay, or are dealt anew."""
+        for _ in range(count):
+            order = torch.randperm(96)
+            own = torch.randperm(96) if apart else order
+            yield from zip(rows[order].split(8), labels[own].split(8), strict=True)
+
+    def train() -> None:
+        """Train two models, the second one with labels that are dealt anew."""
+        for apart in (False, True):
+            classify(dealt(apart, 5), nn.Linear(12, 5))
+
+    (probe,) = labels_of(train)
     assert probe.measured > probe.reference

@@ -55,7 +55,7 @@ class DivergenceWeights(Watcher):
         """Weigh the terms of a loss against each other, for each element."""
         if self.recorder.age not in _STEPS or loss.grad_fn is None or loss.numel() != 1:
             return
-        parts = list(_elements_of(loss.grad_fn))
+        parts = list(elements_of(loss.grad_fn))
         weights = [2 * abs(factor) for factor in divergences(parts)]
         distances = [own for part in parts if (own := _distance(part)) is not None]
         if not weights or len(distances) != 1:
@@ -88,7 +88,7 @@ class DivergenceWeights(Watcher):
             yield make_probe("divergence weight", features, features, **rest)
 
 
-def _elements_of(root: Node) -> Iterator[SumPart]:
+def elements_of(root: Node) -> Iterator[SumPart]:
     """Yield what a loss is a sum of, with what each of their elements is multiplied by."""
     waiting, seen = [SumPart((root, 0))], 0
     while waiting and seen < _MOST:

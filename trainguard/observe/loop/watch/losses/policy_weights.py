@@ -24,6 +24,7 @@ _FRAMES = 3  # of the user's code in which a name is looked for
 LOG_PROBABILITY = "trainguard: log-probability"
 _PARTS = {
     "CatBackward",
+    "FlipBackward",
     "IndexBackward",
     "MeanBackward",
     "SelectBackward",

@@ -26,6 +26,7 @@ from trainguard.observe.tools.patches import Patches
 
 _ROWS = 16384  # that are hashed, of training and of evaluations each
 _BYTES = 2**25  # of them
+_TRAININGS = 4  # with so many rows each: a teacher comes before its student
 LEAST = 64  # rows of an epoch whose targets are compared
 _WIDTH = 8  # numbers in a row: fewer may be equal by chance
 _VALUES = 8  # different numbers in a batch: bits and symbols may be equal by chance too
@@ -156,6 +157,8 @@ class SamplePairs(Watcher):
         self._windows = 1  # that have stepped
         self._rich: set[str] = set()  # modules whose inputs have many values
         self._left = {True: [_ROWS, _BYTES], False: [_ROWS, _BYTES]}  # training, evaluation
+        self._refilled = 1  # windows that had stepped when there were last so many rows left
+        self._refills = 1
 
     def install(self, patches: Patches) -> None:
         """Ask to be told of the calls of loss functions."""
@@ -169,6 +172,8 @@ class SamplePairs(Watcher):
         waiting = [one for one in self._passes if one.forward.gradients]
         self._unknown |= len(waiting) < len(self._passes)
         self._passes = waiting[1 - _PASSES :]
+        if forward.gradients and min(self._left[True]) <= 0:
+            self._refill()
         if tells_an_order(output):
             self._unknown |= not forward.gradients
         elif all(left > 0 for left in self._left[forward.gradients]):
@@ -263,7 +268,7 @@ class SamplePairs(Watcher):
 
     def _train(self, source: str, rows: list[int], targets: list[int]) -> None:
         """Take down pairs that are trained on; another optimizer is another training."""
-        stepped = sum(1 for window in self.recorder.windows if window.index)
+        stepped = self._count_stepped()
         if stepped > self._windows:
             self._windows = stepped
             self._trained.clear()
@@ -273,6 +278,17 @@ class SamplePairs(Watcher):
         epochs = self._epochs.setdefault(source, Epochs())
         if not epochs.done:
             epochs.add(rows, targets)
+
+    def _count_stepped(self) -> int:
+        """Return how many optimizers have made steps."""
+        return sum(1 for window in self.recorder.windows if window.index)
+
+    def _refill(self) -> None:
+        """Hash rows again where another optimizer has begun since, as often as there are rows."""
+        stepped = self._count_stepped()
+        if stepped > self._refilled and self._refills < _TRAININGS:
+            self._refilled, self._refills = stepped, self._refills + 1
+            self._left[True] = [_ROWS, _BYTES]
 
     def _settle(self) -> set[tuple[int, int]]:
         """Return all pairs that were trained on."""

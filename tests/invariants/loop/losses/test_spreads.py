@@ -1,0 +1,32 @@
+"""The judge of likelihoods that are written by hand."""
+
+import pytest
+
+from trainguard.events.probe import Probe
+
+
+@pytest.mark.parametrize(
+    ("ratio", "looks", "expected"),
+    [
+        (0.5, 3, ["broken"]),
+        (2.0, 8, ["broken"]),
+        (-1.0, 8, ["broken"]),
+        (1.3, 8, ["note"]),
+        (0.5, 2, []),
+    ],
+)
+def test_variances_of_another_size(ratio, looks, expected, ranks) -> None:
+    """A half at one part alone, and no end at all, are mistakes; another number may be meant."""
+    probe = Probe(probe="likelihood", measured=ratio, reference=1.0, step=looks)
+    assert ranks("variances_are_those_of_the_errors", [probe]) == expected
+
+
+def test_what_is_said(judged) -> None:
+    """Of one that is too small, and of none."""
+    halves, none = (
+        judged("variances_are_those_of_the_errors", [Probe(probe="likelihood", measured=r, step=8)])
+        for r in (0.5, -1.0)
+    )
+    assert halves[0].summary == "a likelihood in `train` is largest for another variance"
+    assert halves[0].measured == "0.5 times the square of the errors"
+    assert none[0].summary == "a likelihood in `train` has no largest value"

@@ -1,0 +1,54 @@
+"""Judgement of likelihoods that are written by hand: which spread they are least for."""
+
+from collections.abc import Iterator
+
+from trainguard.core.catalogue import invariant
+from trainguard.core.finding import Finding, Rank
+from trainguard.core.measure import integer
+from trainguard.events.base import Event
+from trainguard.events.probe import Probe
+from trainguard.events.trace import Trace
+from trainguard.invariants.loop.evidence import has_probe
+from trainguard.invariants.loop.wording import events
+from trainguard.invariants.wording import number
+
+_LEAST = 3  # looks
+_MISTAKEN = (0.5, 2.0)  # what comes of a half that stands at one of the two parts alone
+_NEAR = 0.01
+
+
+@invariant("loop", evidence=has_probe("likelihood", "no error was divided by a learned variance"))
+def variances_are_those_of_the_errors(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A likelihood that is written by hand is largest where its variance is that of the errors.
+
+    Judges: losses with squares (or sizes) of errors over something that is learned, as it is or as
+        an exponential, beside its logarithm: the variance, in squares of the error, for which such
+        a loss is least; in 3 looks or more, all alike. Broken where there is none, since both parts
+        fall together, and where it is one half, or two.
+    Notes: another one, which somebody may have chosen.
+    Allows: both parts times one number, or one number for each sample; other forms of it, with a
+        variance, a deviation, a precision or their logarithms.
+    Misses: errors in a function of torch; variances that are summed up or bounded in between.
+    Why: a half that is left out says that a model is as sure again as it is, or half as sure: its
+        intervals are wrong everywhere, and nothing else is.
+    Source: Kendall and Gal, 2017, equation 8 (arxiv.org/abs/1703.04977); unit8co/darts pull 1162 (a
+        deviation where a variance belongs).
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "likelihood" and probe.step >= _LEAST:
+            mistaken = any(abs(probe.measured / each - 1) <= _NEAR for each in _MISTAKEN)
+            none = probe.measured <= 0
+            yield Finding(
+                f"a likelihood in `{trace.subject}` "
+                + ("has no largest value" if none else "is largest for another variance"),
+                "squares of errors over what is learned, beside its logarithm",
+                "a variance that falls or rises for ever"
+                if none
+                else number(probe.measured) + " times the square of the errors",
+                integer(1, "time") + ", as 0.5 * s + 0.5 * error**2 * exp(-s)",
+                why="look at the signs and the halves of both parts: of a normal distribution they"
+                " are 0.5 * log_var + 0.5 * error**2 / var",
+                rank=Rank.BROKEN if mistaken or none else Rank.NOTE,
+                event=probe,
+            )
