@@ -12,6 +12,7 @@ from trainguard.events.probe import Probe
         (2.0, 8, ["broken"]),
         (-1.0, 8, ["broken"]),
         (1.3, 8, ["note"]),
+        (1.05, 8, []),
         (0.5, 2, []),
     ],
 )

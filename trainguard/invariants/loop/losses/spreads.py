@@ -15,6 +15,7 @@ from trainguard.invariants.wording import number
 _LEAST = 3  # looks
 _MISTAKEN = (0.5, 2.0)  # what comes of a half that stands at one of the two parts alone
 _NEAR = 0.01
+_FAR = 0.1  # from one: a small weight of an entropy moves it by less
 
 
 @invariant("loop", evidence=has_probe("likelihood", "no error was divided by a learned variance"))
@@ -26,7 +27,7 @@ def variances_are_those_of_the_errors(trace: Trace[Event]) -> Iterator[Finding]:
         an exponential, beside its logarithm: the variance, in squares of the error, for which such
         a loss is least; in 3 looks or more, all alike. Broken where there is none, since both parts
         fall together, and where it is one half, or two.
-    Notes: another one, which somebody may have chosen.
+    Notes: another one, which somebody may have chosen, by 0.1 (limit) or more.
     Allows: both parts times one number, or one number for each sample; other forms of it, with a
         variance, a deviation, a precision or their logarithms.
     Misses: errors in a function of torch; variances that are summed up or bounded in between.
@@ -35,8 +36,10 @@ def variances_are_those_of_the_errors(trace: Trace[Event]) -> Iterator[Finding]:
     Source: Kendall and Gal, 2017, equation 8 (arxiv.org/abs/1703.04977); unit8co/darts pull 1162 (a
         deviation where a variance belongs).
     """
+    far = trace.limit("variances_are_those_of_the_errors", _FAR)
     for probe in events(trace, Probe):
-        if probe.probe == "likelihood" and probe.step >= _LEAST:
+        is_other = abs(probe.measured - 1) >= far
+        if probe.probe == "likelihood" and probe.step >= _LEAST and is_other:
             mistaken = any(abs(probe.measured / each - 1) <= _NEAR for each in _MISTAKEN)
             none = probe.measured <= 0
             yield Finding(

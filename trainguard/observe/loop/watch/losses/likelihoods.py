@@ -1,6 +1,7 @@
 """Watches likelihoods of a normal distribution that are written by hand: which spread they want."""
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -59,12 +60,12 @@ class Likelihoods(Watcher):
 def _ratios(loss: torch.Tensor) -> Iterator[float]:
     """Yield how much larger than its errors a variance is that a loss is least for."""
     parts = list(elements_of(loss.grad_fn))
-    plain = {resolve(part.edge): part.factor for part in parts}
-    logarithms = {
-        resolve(part.node.next_functions[0]): part.factor
-        for part in parts
-        if kind_of(part.node) == "LogBackward"
-    }
+    plain: defaultdict[Edge, float] = defaultdict(float)
+    logarithms: defaultdict[Edge, float] = defaultdict(float)
+    for part in parts:
+        plain[resolve(part.edge)] += part.factor
+        if kind_of(part.node) == "LogBackward":
+            logarithms[resolve(part.node.next_functions[0])] += part.factor
     for part in parts:
         for error, spread, power in _products(part):
             for base, rate, known in _bases(spread, plain, logarithms):
@@ -93,7 +94,7 @@ def _products(part: SumPart) -> Iterator[tuple[float, Edge, int]]:
 
 
 def _bases(
-    spread: Edge, plain: dict[Edge, float], logarithms: dict[Edge, float]
+    spread: Edge, plain: Mapping[Edge, float], logarithms: Mapping[Edge, float]
 ) -> Iterator[tuple[Edge, float, float]]:
     """Yield a logarithm that a loss adds, what a spread is an exponential of times, its factor."""
     node = spread[0]
