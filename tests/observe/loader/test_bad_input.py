@@ -155,8 +155,8 @@ def test_a_loader_that_hangs_is_ended(item: Any, options: dict) -> None:
     """The time limit ends it, with its workers, those that ignore signals too."""
     started = time.monotonic()
     with pytest.raises(SubjectError, match="had not served its batch 2 when the time was over"):
-        scanned(batches(item, **options), timeout=1.5)
-    assert time.monotonic() - started < 5  # nobody waits for workers that hang
+        scanned(batches(item, **options), timeout=4.0)  # workers begin late on a busy machine
+    assert time.monotonic() - started < 12  # nobody waits for workers that hang
     assert multiprocessing.active_children() == []
 
 

@@ -51,6 +51,10 @@ WRONG: dict[str, tuple[Gain, str]] = {
         lambda r, a: torch.min(-a * r, -a * clip(r)).mean(),
         "of the two gains, the larger one is taken",
     ),
+    "two bounds": (
+        lambda r, a: -torch.max(torch.max(r * a, clip(r) * a), 3 * a).mean(),
+        "of the two gains, the larger one is taken",
+    ),
     "product": (
         lambda r, a: -torch.min(r * a, clip(r * a)).mean(),
         "what is clipped is the ratio times its weight",

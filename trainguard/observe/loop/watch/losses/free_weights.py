@@ -115,7 +115,7 @@ def _is_of_losses(node: Node, other: Node) -> bool:
 def _only_leaf(node: Node) -> torch.Tensor | None:
     """Return the one parameter that something is made of, by few operations; None of others."""
     nodes = list(autograd_graph.below(node, _OPERATIONS))
-    if len(nodes) >= _OPERATIONS or any(kind_of(each).startswith("Softmax") for each in nodes):
+    if len(nodes) >= _OPERATIONS:
         return None
     leaves = [leaf for each in nodes if (leaf := getattr(each, "variable", None)) is not None]
     alone = len({id(leaf) for leaf in leaves}) == 1 and leaves[0].numel() <= _TERMS
