@@ -72,7 +72,7 @@ def sampled(side: str) -> list[Any]:
 
 
 def mended() -> list[Any]:
-    """Return the broken fixtures with a change that mends them; one in forty is quick."""
+    """Return the broken fixtures with a change that mends them; one in fifty is quick."""
     names = sorted(f"{f.parent.name}/{f.stem}" for f in (FIXTURES / "broken").glob("*/*.diff"))
     slow = pytest.mark.slow
     return [pytest.param(n, marks=slow) if place % 50 else n for place, n in enumerate(names)]
