@@ -174,7 +174,7 @@ SLOW = (
 THINNED = {
     "tests/observe/loop/counterfactual/": 1,
     "tests/observe/loop/watch/": 1,
-    "tests/observe/loop/test_": 2,
+    "tests/observe/loop/test_": 1,
 }
 
 
