@@ -1,7 +1,6 @@
-"""Finds loops of the user's code that a run leaves in their first round, always."""
+"""Finds the loop over batches in which the user's code is, and whether it can go round at all."""
 
 import ast
-from collections.abc import Iterator
 from functools import lru_cache
 from types import FrameType
 from typing import Any
@@ -12,38 +11,41 @@ from trainguard.observe.tools.discarded import parse_file
 from trainguard.observe.tools.user_line import variables_of
 
 _NAMED = 2  # names and attributes between a variable and what a loop goes through
-_WRAPS = {"enumerate", "tqdm", "trange", "iter", "list"}  # what hands on what it goes through
+_WRAPS = {"enumerate", "tqdm", "iter", "list"}  # what hands on what it goes through
 
 
-def find_left_loop(frame: FrameType) -> tuple[int, str, int]:
+def find_loop(frame: FrameType) -> tuple[int, ast.stmt | None]:
     """
-    Return the line that leaves the loop over batches in which a frame is, in its first round.
+    Return of how many batches the loop is in which a frame is, and what leaves it in any round.
 
-    With the statement, and how many rounds the loop would have had; (0, "", 0) where there is none,
-    or where nobody knows that it goes through a DataLoader of several batches.
+    (0, None) where nobody knows that it goes through a DataLoader of several batches.
     """
-    for loop, leaves in _left_loops(frame.f_code.co_filename):
-        if loop.body[0].lineno <= frame.f_lineno <= leaves.lineno:
-            rounds = _count_rounds(loop.iter, variables_of(frame) | frame.f_globals)
-            if rounds > 1:
-                return leaves.lineno, ast.unparse(leaves), rounds
-    return 0, "", 0
+    inside = [
+        loop
+        for loop in _loops_of(frame.f_code.co_filename)
+        if loop.body[0].lineno <= frame.f_lineno <= (loop.body[-1].end_lineno or 0)
+    ]
+    names = {**frame.f_globals, **variables_of(frame)} if inside else {}
+    for loop in reversed(inside):  # those inside of others come after them
+        rounds = _count_rounds(loop.iter, names)
+        if rounds > 1:
+            return rounds, _leaves(loop)
+    return 0, None
 
 
 @lru_cache(maxsize=64)
-def _left_loops(file: str) -> tuple[tuple[ast.For, ast.stmt], ...]:
-    """Return the loops of a file that end in a return or a break, with nothing that goes round."""
+def _loops_of(file: str) -> tuple[ast.For, ...]:
+    """Return the loops of a file."""
     tree = parse_file(file)
-    return tuple(_find_in(tree)) if tree is not None else ()
+    nodes = ast.walk(tree) if tree is not None else ()
+    return tuple(node for node in nodes if isinstance(node, ast.For))
 
 
-def _find_in(tree: ast.Module) -> Iterator[tuple[ast.For, ast.stmt]]:
-    """Yield loops whose last statement leaves them, and that no `continue` goes on with."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.For) and isinstance(node.body[-1], ast.Return | ast.Break):
-            goes_on = any(isinstance(each, ast.Continue) for each in ast.walk(node))
-            if not goes_on:
-                yield node, node.body[-1]
+def _leaves(loop: ast.For) -> ast.stmt | None:
+    """Return the last statement of a loop if it leaves it, and no `continue` goes on before."""
+    last = loop.body[-1]
+    goes_on = any(isinstance(each, ast.Continue) for each in ast.walk(loop))
+    return last if isinstance(last, ast.Return | ast.Break) and not goes_on else None
 
 
 def _count_rounds(source: ast.expr, names: dict[str, Any]) -> int:

@@ -61,7 +61,8 @@ def order_of_samples_does_not_matter(trace: Trace[Event]) -> Iterator[Finding]:
     answers = answers_to(trace, "batch in another order")
     moved = [a for a in answers if a.measured >= _PERVASIVE * a.reference > 0]
     if _LEAST_ORDERS <= len(moved) == len(answers) and moved[0].numbers:
-        if _RUNNING not in str(trace.conditions.get("looked", "")):  # such a sum needs an order
+        looked = trace.conditions.get("looked")
+        if not (isinstance(looked, tuple) and _RUNNING in looked):  # such a sum needs an order
             yield _make_note(trace, moved[0])
         return
     others = answers_to(trace, "a sample edited")

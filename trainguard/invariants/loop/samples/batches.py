@@ -280,7 +280,7 @@ def _drifts(trace: Trace[Event], course: Course, steps: Sequence[Step]) -> Itera
             return
 
 
-@invariant("loop", evidence=has_probe("left loop", "no pass backward was seen"))
+@invariant("loop", evidence=has_probe("left loop", "no loop over a loader was learned in"))
 def loops_go_through_their_batches(trace: Trace[Event]) -> Iterator[Finding]:
     """
     A loop over batches that learns goes on after the first one.

@@ -28,6 +28,8 @@ def looks(score: Score, classes: int = 10) -> list[tuple[float, float, int, str]
             optimizer.step()
     assert recorder.trace.conditions.get("faults", ()) == ()
     found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "bounded scores"]
+    seen = "bounded scores" in str(recorder.trace.conditions["looked"])
+    assert seen is bool(found)
     return [(probe.measured, probe.reference, probe.step, probe.label) for probe in found]
 
 

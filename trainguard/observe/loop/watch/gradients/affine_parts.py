@@ -10,6 +10,7 @@ from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node, kind_of, saved
 
 _MOST = 2000  # nodes that a sum is followed through
+_MOST_PARTS = 400  # and where it is told what elements are multiplied by
 _LARGEST = 1 << 20  # elements of weights that are looked at
 _THROUGH = autograd_graph.SAME | {
     "CatBackward",
@@ -19,6 +20,7 @@ _THROUGH = autograd_graph.SAME | {
     "SumBackward",
 }
 _SUMS = {"AddBackward", "RsubBackward", "SubBackward"}
+_CHOICES = {"MaximumBackward", "MinimumBackward"}
 Edge = tuple[Node, int]  # a node, and which of its outputs
 
 
@@ -69,6 +71,40 @@ def _split(part: SumPart) -> Iterator[SumPart]:
         by = _largest_weight(node, place) if by is None else by
         if isinstance(by, int | float) and by:  # on an accelerator it would have to be waited for
             yield SumPart(node.next_functions[place], part.factor * by, moved)
+
+
+def parts_of_choice(part: SumPart, ends: Callable[[Node], bool]) -> Iterator[SumPart]:
+    """Yield the parts of the two of which a part is the smaller or larger one."""
+    for edge in part.node.next_functions if kind_of(part.node) in _CHOICES else ():
+        if edge[0] is not None:
+            yield from affine_parts(edge, part.factor, ends)
+
+
+def elements_of(root: Node) -> Iterator[SumPart]:
+    """Yield what a loss is a sum of, with what each of their elements is multiplied by."""
+    waiting, seen = [SumPart((root, 0))], 0
+    while waiting and seen < _MOST_PARTS:
+        part, seen = waiting.pop(), seen + 1
+        inner = list(_split_elements(part))
+        waiting += inner
+        if not inner:
+            yield part
+
+
+def _split_elements(part: SumPart) -> Iterator[SumPart]:
+    """Yield the parts of a sum, a mean or a multiple, nothing for what is neither."""
+    node, kind = part.node, kind_of(part.node)
+    live = [place for place, (before, _) in enumerate(node.next_functions) if before is not None]
+    if kind in ("MeanBackward", "SumBackward") and live:
+        given = autograd_graph.elements(node)
+        made = torch.Size(autograd_graph.shape_made(node)).numel()
+        by: Any = 1.0 if kind == "SumBackward" else made / max(1, given)
+        yield SumPart(node.next_functions[live[0]], part.factor * by)
+    elif len(live) == 1 or kind in _SUMS:
+        for place in live:
+            by = autograd_graph.constant_at(node, place)
+            if isinstance(by, int | float) and by:
+                yield SumPart(node.next_functions[place], part.factor * by)
 
 
 def _largest_weight(node: Node, place: int) -> float:

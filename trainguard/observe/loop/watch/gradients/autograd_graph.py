@@ -77,6 +77,16 @@ def constants_of(node: Node) -> Iterator[torch.Tensor]:
             yield kept
 
 
+def is_mask(weights: torch.Tensor) -> bool:
+    """Say of weights on a CPU whether they leave elements out, and the others as they are."""
+    return weights.is_cpu and bool(((weights == 0) | (weights == 1)).all())
+
+
+def live_inputs(node: Node) -> list[Node]:
+    """Return what an operation takes from others that learn."""
+    return [before for before, _ in node.next_functions if before is not None]
+
+
 def find_tables(nodes: Iterable[Node]) -> Iterator[tuple[torch.Tensor, torch.Tensor, int]]:
     """Yield the tables of tokens that embeddings read, with the embedding and its padding."""
     for node in nodes:
@@ -151,7 +161,7 @@ def multiple(loss: torch.Tensor) -> tuple[Any, torch.Tensor | float] | None:
     Only the constants are followed: where a second part with a gradient comes in there is no such
     value. A multiple that lives on an accelerator stays there.
     """
-    for node, factor in _multiples(loss.grad_fn):
+    for node, factor in multiples(loss.grad_fn):
         if (token := token_at(node)) is not None:
             return token, factor
     return None
@@ -159,7 +169,7 @@ def multiple(loss: torch.Tensor) -> tuple[Any, torch.Tensor | float] | None:
 
 def find_reduction(loss: torch.Tensor) -> tuple[Node, float] | None:
     """Return the mean or sum of several numbers that a loss is a constant multiple of; or None."""
-    for node, factor in _multiples(loss.grad_fn):
+    for node, factor in multiples(loss.grad_fn):
         if token_at(node) is not None or not isinstance(factor, float):
             return None
         if kind_of(node) in ("MeanBackward", "SumBackward") and elements(node) > 1:
@@ -167,7 +177,7 @@ def find_reduction(loss: torch.Tensor) -> tuple[Node, float] | None:
     return None
 
 
-def _multiples(node: Node) -> Iterator[tuple[Node, Any]]:
+def multiples(node: Node) -> Iterator[tuple[Node, Any]]:
     """Yield the nodes whose values a node is a constant multiple of, each with the multiple."""
     factor: Any = 1.0
     for _ in range(_CONSTANTS):

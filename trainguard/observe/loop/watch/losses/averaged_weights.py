@@ -10,7 +10,13 @@ import torch
 from trainguard.events.base import Event
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
-from trainguard.observe.loop.watch.gradients.autograd_graph import SAME, Node, kind_of, saved
+from trainguard.observe.loop.watch.gradients.autograd_graph import (
+    SAME,
+    Node,
+    kind_of,
+    live_inputs,
+    saved,
+)
 from trainguard.observe.loop.watch.losses.policy_weights import LOG_PROBABILITY
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
 from trainguard.observe.tools.user_line import caller
@@ -127,11 +133,6 @@ class AveragedWeights(Watcher):
             yield make_probe("focal", steps, source=source)
 
 
-def _live(node: Node) -> list[Node]:
-    """Return what an operation takes from others that learn."""
-    return [before for before, _ in node.next_functions if before is not None]
-
-
 def _size(node: Node) -> int:
     """Return how many numbers a node made; 0 where this torch does not tell."""
     known = getattr(node, "_input_metadata", ())
@@ -143,7 +144,7 @@ def _products_in(root: Node) -> Iterator[Node]:
     waiting, seen = [root], {root}
     while waiting and len(seen) < _MOST_NODES:
         node = waiting.pop()
-        kind, live = kind_of(node), _live(node)
+        kind, live = kind_of(node), live_inputs(node)
         if kind == "MulBackward":
             yield node
             # What is multiplied by one number is still added up as it is.
@@ -160,7 +161,7 @@ def _products_in(root: Node) -> Iterator[Node]:
 
 def _mean_weighed_by(product: Node) -> Node | None:
     """Return the mean over the samples that something constant multiplies, if one does."""
-    live = _live(product)
+    live = live_inputs(product)
     return _mean_in(live[0]) if len(live) == 1 and _size(live[0]) == 1 else None
 
 
@@ -188,7 +189,7 @@ def _mean_in(node: Node) -> Node | None:
     for _ in range(_DEEP):
         if _is_mean(node):
             return node
-        live = _live(node)
+        live = live_inputs(node)
         kind = kind_of(node)
         if len(live) != 1 or (kind not in _OF_ONE_NUMBER and kind not in SAME):
             return None
@@ -207,7 +208,7 @@ def _is_mean(node: Node) -> bool:
     if kind not in ("MeanBackward", "SumBackward"):
         return kind in _ERRORS and kind != "PowBackward"
     for _ in range(_DEEP):
-        live = _live(node)
+        live = live_inputs(node)
         if not live:
             return False
         node = live[0]
@@ -247,7 +248,7 @@ def _leaves_out_the_same(mean: Node, weights: torch.Tensor) -> bool:
 
 def _mean_focused_by(product: Node) -> Node | None:
     """Return L where a product is (1 - exp(-L)) ** gamma * L, of one mean L."""
-    live = _live(product)
+    live = live_inputs(product)
     if len(live) != 2 or any(_size(before) != 1 for before in live):
         return None
     for power, loss in (live, live[::-1]):
@@ -262,7 +263,7 @@ def _chain(node: Node) -> Iterator[Node]:
     """Yield a node and what it is made of, as long as that is one thing."""
     for _ in range(_DEEP):
         yield node
-        live = _live(node)
+        live = live_inputs(node)
         if len(live) != 1:
             return
         node = live[0]

@@ -18,7 +18,7 @@ from trainguard.observe.tools.patches import Patches
 _LOOKS = 8
 _LARGEST = 2**20  # elements of a table
 _ONE = 1e-2  # that a norm differs from one at most; 16 bits round by less
-_OPERATIONS = 8  # between a product and a loss
+_OPERATIONS = 8  # between a table and the parameter that it is made of
 _SAME = {*autograd_graph.SAME, "TBackward"}
 
 
@@ -56,13 +56,13 @@ class BoundedScores(Watcher):
         if found is None or norms is None:
             self._found.pop(tally.source, None)
             return
-        self.looked.add("bounded scores")
         told = tally.source, found[1], int(scores.shape[1])
         self.recorder.reads.ask(self, [norms], partial(self._take, *told))
 
     def _take(self, source: str, factor: float, classes: int, found: list[torch.Tensor]) -> None:
         """Keep it where all rows of both have a norm of one."""
         if float(found[0]) <= _ONE:
+            self.looked.add("bounded scores")
             self._found[source] = factor, classes
 
     def finish(self) -> Iterable[Event]:
@@ -75,15 +75,9 @@ class BoundedScores(Watcher):
 
 def _product_of(scores: torch.Tensor) -> tuple[Node, float] | None:
     """Return the product that scores are a constant multiple of, and the multiple."""
-    node, factor = scores.grad_fn, 1.0
-    for _ in range(_OPERATIONS):
-        if node is None or kind_of(node) == "MmBackward":
-            return None if node is None else (node, factor)
-        live = [place for place, (before, _) in enumerate(node.next_functions) if before]
-        by = autograd_graph.constant_at(node, live[0]) if len(live) == 1 else None
-        if not isinstance(by, float):
-            return None
-        node, factor = node.next_functions[live[0]][0], factor * by
+    for node, factor in autograd_graph.multiples(scores.grad_fn):
+        if kind_of(node) == "MmBackward":
+            return (node, factor) if isinstance(factor, float) else None
     return None
 
 

@@ -1,14 +1,23 @@
 """Watches ratios of probabilities that are clipped: whether that bounds what a policy gains."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from trainguard.events.base import Event
-from trainguard.observe.loop.watch.gradients.affine_parts import SumPart, affine_parts
-from trainguard.observe.loop.watch.gradients.autograd_graph import Node, constants_of, kind_of
+from trainguard.observe.loop.watch.gradients.affine_parts import (
+    SumPart,
+    affine_parts,
+    parts_of_choice,
+)
+from trainguard.observe.loop.watch.gradients.autograd_graph import (
+    Node,
+    constants_of,
+    kind_of,
+    live_inputs,
+)
 from trainguard.observe.loop.watch.losses.policy_weights import (
     PolicyWeights,
     is_log_probability,
@@ -47,7 +56,9 @@ class ClippedRatios(Watcher):
         if drawn is None or self.recorder.age not in _STEPS or loss.grad_fn is None:
             return
         parts = list(affine_parts((loss.grad_fn, 0), ends=_is_weighed))
-        parts += [inner for part in parts for inner in _inside(part)]  # of a second bound
+        parts += [
+            inner for part in parts for inner in parts_of_choice(part, _is_weighed)
+        ]  # of a second bound
         found = [wrong for part in parts if (wrong := _judge(part)) is not None]
         if found:
             self.looked.add("clipped ratio")
@@ -67,7 +78,7 @@ class ClippedRatios(Watcher):
 def _judge(part: SumPart) -> str | None:
     """Say what is wrong with how a part of a loss clips a ratio; "" is nothing, None no ratio."""
     node, kind = part.node, kind_of(part.node)
-    sides = [inner.node for inner in _inside(part)]
+    sides = [inner.node for inner in parts_of_choice(part, _is_weighed)]
     if len(sides) == 2:
         if any(_is_clipped_product(side) for side in sides) and any(map(_is_weighed, sides)):
             return "what is clipped is the ratio times its weight"
@@ -77,28 +88,15 @@ def _judge(part: SumPart) -> str | None:
     if _is_weighed(node) and kind_of(_factor(node)) in _CHOICES:
         weights = next(constants_of(node))
         both = weights.is_cpu and bool((weights > 0).any() & (weights < 0).any())
-        clips = [kind_of(inner) == _CLIP for inner in _live(_factor(node))]
+        clips = [kind_of(inner) == _CLIP for inner in live_inputs(_factor(node))]
         if both and clips.count(True) == 1:
             return "the two ratios are compared before they are weighed"
     return None
 
 
-def _inside(part: SumPart) -> Iterator[SumPart]:
-    """Yield the two, or what learns of them, of which a part is the smaller or larger one."""
-    if kind_of(part.node) in _CHOICES:
-        for edge in part.node.next_functions:
-            if edge[0] is not None:
-                yield next(affine_parts(edge, part.factor, ends=_is_weighed))
-
-
-def _live(node: Node) -> list[Node]:
-    """Return what a node takes from others that learn."""
-    return [before for before, _ in node.next_functions if before is not None]
-
-
 def _factor(node: Node) -> Node:
     """Return what a product weighs."""
-    return _live(node)[0]
+    return live_inputs(node)[0]
 
 
 def _has_clip(node: Node) -> bool:
@@ -108,12 +106,12 @@ def _has_clip(node: Node) -> bool:
 
 def _is_clipped_product(node: Node) -> bool:
     """Say whether a node clips what has been weighed already."""
-    return kind_of(node) == _CLIP and any(map(_is_weighed, _live(node)))
+    return kind_of(node) == _CLIP and any(map(_is_weighed, live_inputs(node)))
 
 
 def _is_weighed(node: Node) -> bool:
     """Say whether a node multiplies ratios of probabilities by constants, one for each."""
-    live = _live(node)
+    live = live_inputs(node)
     if kind_of(node) != "MulBackward" or len(live) != 1:
         return False
     weights = next(constants_of(node), None)
@@ -125,7 +123,7 @@ def _is_ratio(node: Node) -> bool:
     for _ in range(3):
         if kind_of(node) == "ExpBackward":
             return any(map(is_log_probability, parts_of_sum(_factor(node))))
-        live = _live(node)
+        live = live_inputs(node)
         if kind_of(node) not in {_CLIP, *_CHOICES} or not live:
             return False
         node = live[0]

@@ -1,21 +1,19 @@
 """Watches what a divergence of codes weighs beside the distance of what is made of them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from math import isclose
 from typing import Any
 
 import torch
 
 from trainguard.events.base import Event
-from trainguard.observe.loop.watch.gradients import autograd_graph
-from trainguard.observe.loop.watch.gradients.affine_parts import SumPart
-from trainguard.observe.loop.watch.gradients.autograd_graph import Node, kind_of, saved
+from trainguard.observe.loop.watch.gradients.affine_parts import SumPart, elements_of
+from trainguard.observe.loop.watch.gradients.autograd_graph import kind_of, saved
 from trainguard.observe.loop.watch.losses.term_signs import divergences
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
 from trainguard.observe.tools.user_line import caller
 
 _STEPS = {2, 8, 32, 64, 128, 192, 256, 512, 1024, 2048, 4096}  # that are looked at
-_MOST = 400  # nodes that a loss is followed through
 _FEATURES = 16  # of a sample: fewer make no difference that tells
 _NEAR = 1e-3  # of a weight: 32 bits round by less
 # Distances of torch, and the reductions that they keep: a mean, and a sum.
@@ -29,7 +27,6 @@ _DISTANCES = {
 }
 _MEAN = 1
 _COLLAPSED = 0.1  # nats of a sample: what the codes tell of it
-_MOVES = {"AddBackward", "SubBackward", "RsubBackward"}
 
 
 class DivergenceWeights(Watcher):
@@ -86,33 +83,6 @@ class DivergenceWeights(Watcher):
             rest = {"step": len(self._looks), "label": label, "source": self._source}
             (features,) = fitting
             yield make_probe("divergence weight", features, features, **rest)
-
-
-def elements_of(root: Node) -> Iterator[SumPart]:
-    """Yield what a loss is a sum of, with what each of their elements is multiplied by."""
-    waiting, seen = [SumPart((root, 0))], 0
-    while waiting and seen < _MOST:
-        part, seen = waiting.pop(), seen + 1
-        inner = list(_split(part))
-        waiting += inner
-        if not inner:
-            yield part
-
-
-def _split(part: SumPart) -> Iterator[SumPart]:
-    """Yield the parts of a sum, a mean or a multiple, nothing for what is neither."""
-    node, kind = part.node, kind_of(part.node)
-    live = [place for place, (before, _) in enumerate(node.next_functions) if before is not None]
-    if kind in ("MeanBackward", "SumBackward") and live:
-        given = autograd_graph.elements(node)
-        made = torch.Size(autograd_graph.shape_made(node)).numel()
-        by: Any = 1.0 if kind == "SumBackward" else made / max(1, given)
-        yield SumPart(node.next_functions[live[0]], part.factor * by)
-    elif len(live) == 1 or kind in _MOVES:
-        for place in live:
-            by = autograd_graph.constant_at(node, place)
-            if isinstance(by, int | float) and by:
-                yield SumPart(node.next_functions[place], part.factor * by)
 
 
 def _distance(part: SumPart) -> tuple[float, torch.Size] | None:

@@ -58,7 +58,7 @@ class FreeWeights(Watcher):
         self.looked.add("free weight")
         free = _leaves_elsewhere(loss.grad_fn, weights)
         sums: dict[int, torch.Tensor] = {}
-        for leaf, place, value in ((found[0], found[1], found[2]) for found in weights.values()):
+        for leaf, place, value in weights.values():
             if free is None or id(leaf) in free or place < 0:
                 self._held.add(id(leaf))
             else:

@@ -8,9 +8,8 @@ import torch
 
 from trainguard.events.base import Event
 from trainguard.observe.loop.watch.gradients import autograd_graph
-from trainguard.observe.loop.watch.gradients.affine_parts import Edge, SumPart, resolve
+from trainguard.observe.loop.watch.gradients.affine_parts import Edge, SumPart, elements_of, resolve
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node, kind_of, saved
-from trainguard.observe.loop.watch.losses.divergence_weights import elements_of
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
 from trainguard.observe.tools.user_line import caller
 

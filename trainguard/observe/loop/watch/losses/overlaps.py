@@ -92,9 +92,7 @@ def _is_masked(node: Node) -> bool:
     """Say whether a node multiplies what learns by a table of zeros and ones."""
     live = [edge for edge in node.next_functions if edge[0] is not None]
     mask = next(constants_of(node), None) if len(live) == 1 else None
-    if mask is None or mask.numel() < _LEAST or not mask.is_cpu:
-        return False
-    return bool(((mask == 0) | (mask == 1)).all())
+    return mask is not None and mask.numel() >= _LEAST and autograd_graph.is_mask(mask)
 
 
 def _masked(edge: Edge) -> Edge:

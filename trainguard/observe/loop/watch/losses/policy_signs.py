@@ -1,13 +1,13 @@
 """Watches whether a loss makes choices likelier or less likely that have paid."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch
 
 from trainguard.events.base import Event
-from trainguard.observe.loop.watch.gradients.affine_parts import SumPart, affine_parts
+from trainguard.observe.loop.watch.gradients.affine_parts import affine_parts, parts_of_choice
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node, constants_of, kind_of
 from trainguard.observe.loop.watch.losses.policy_weights import (
     PolicyWeights,
@@ -25,7 +25,6 @@ _STEPS = {0, 1, 2, 4, 8, 16, 32, 64, 128}  # that are looked at
 _LEAST, _LARGEST = 4, 1 << 16  # weights, each of one choice
 _NEAR = 1e-4  # of the largest: what comes of adding up in another order
 _RATIO = {"ClampBackward", "ExpBackward"}
-_CHOICES = {"MaximumBackward", "MinimumBackward"}
 # Words in the names of what is the better the larger it is.
 _PAID = REWARDS | {"adv", "advs", "advantage", "advantages", "gae", "gaes", "return", "returns"}
 _PAID |= {"g", "ret", "rets", "discounted"}
@@ -84,7 +83,7 @@ class PolicySigns(Watcher):
 def _weights_of(loss: torch.Tensor) -> Table:
     """Return what log-probabilities of choices are multiplied by in a loss, in their order."""
     parts = list(affine_parts((loss.grad_fn, 0), ends=_is_weighed))
-    parts += [inner for part in parts for inner in _inside(part)]
+    parts += [inner for part in parts for inner in parts_of_choice(part, _is_weighed)]
     for part in parts:
         for weights in constants_of(part.node) if _is_weighed(part.node) else ():
             if weights.is_cpu and weights.numel() >= _LEAST and weights.is_floating_point():
@@ -92,14 +91,6 @@ def _weights_of(loss: torch.Tensor) -> Table:
     single = [p.factor for p in parts if any(map(is_log_probability, parts_of_sum(p.node)))]
     # The last one that was added up is found first.
     return np.array(single[::-1] if len(set(single)) > 1 else [], np.float64)
-
-
-def _inside(part: SumPart) -> Iterator[SumPart]:
-    """Yield the two of which a part is the smaller or larger one."""
-    if kind_of(part.node) in _CHOICES:
-        for edge in part.node.next_functions:
-            if edge[0] is not None:
-                yield from affine_parts(edge, part.factor, ends=_is_weighed)
 
 
 def _is_weighed(node: Node) -> bool:

@@ -12,7 +12,7 @@ from torch import distributions
 
 from trainguard.events.base import Event
 from trainguard.observe.loop.watch.gradients import autograd_graph
-from trainguard.observe.loop.watch.gradients.autograd_graph import SAME, Node, kind_of
+from trainguard.observe.loop.watch.gradients.autograd_graph import SAME, Node, kind_of, live_inputs
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then, shielded
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller, user_frames, variables_of
@@ -133,19 +133,14 @@ class PolicyWeights(Watcher):
             node.metadata[LOG_PROBABILITY] = True
 
 
-def _live(node: Node) -> list[Node]:
-    """Return what an operation takes from others that learn."""
-    return [before for before, _ in node.next_functions if before is not None]
-
-
 def is_log_probability(node: Node) -> bool:
     """Say whether a node returns the log-probability of a choice that was made."""
     if LOG_PROBABILITY in node.metadata:
         return True
     if kind_of(node) not in ("GatherBackward", "IndexBackward"):
         return False
-    for before in _live(node):
-        parts = [before, *(_live(before) if kind_of(before) == "SubBackward" else [])]
+    for before in live_inputs(node):
+        parts = [before, *(live_inputs(before) if kind_of(before) == "SubBackward" else [])]
         if any(kind_of(part) in _LOGARITHMS for part in parts):
             return True
     return False
@@ -153,7 +148,7 @@ def is_log_probability(node: Node) -> bool:
 
 def _weight_in(node: Node) -> Node | None:
     """Return what a product multiplies a log-probability by, where that learns and is none."""
-    operands = _live(node) if kind_of(node) == "MulBackward" else []
+    operands = live_inputs(node) if kind_of(node) == "MulBackward" else []
     if len(operands) != 2:
         return None
     chosen = [any(map(is_log_probability, parts_of_sum(o, _SAME_SIGN))) for o in operands]
@@ -167,7 +162,7 @@ def parts_of_sum(root: Node, more: Iterable[str] = ()) -> Iterator[Node]:
     while waiting and len(seen) < _MOST_OPERANDS:
         node = waiting.pop()
         yield node
-        live = _live(node)
+        live = live_inputs(node)
         scaled = kind_of(node) == "MulBackward" and len(live) == 1
         if (kind_of(node) in through or scaled) and LOG_PROBABILITY not in node.metadata:
             fresh = [before for before in live if before not in seen]
@@ -178,12 +173,14 @@ def parts_of_sum(root: Node, more: Iterable[str] = ()) -> Iterator[Node]:
 def _origins(node: Node) -> list[Node]:
     """Return what a weight comes from at last: heads of models."""
     through = {*SAME, *_PARTS, *_LINEAR}
-    return [part for part in parts_of_sum(node) if kind_of(part) not in through and _live(part)]
+    return [
+        part for part in parts_of_sum(node) if kind_of(part) not in through and live_inputs(part)
+    ]
 
 
 def _fitted_by(node: Node) -> list[Node]:
     """Return what an error fits to its targets."""
-    roots = _live(node) if kind_of(node) in _ERRORS else []
+    roots = live_inputs(node) if kind_of(node) in _ERRORS else []
     return [origin for before in roots for origin in _origins(before)]
 
 

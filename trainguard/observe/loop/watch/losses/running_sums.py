@@ -4,14 +4,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import nn
 
 from trainguard.events.base import Event
-from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node, kind_of
+from trainguard.observe.loop.watch.losses.written_losses import pass_of
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
-from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.owners import named_tensors
 from trainguard.observe.tools.user_line import caller
 
@@ -19,7 +17,6 @@ _STEPS = {0, 1, 2, 4, 8, 16, 32, 64}  # that are looked at
 _MOST_NODES = 20000
 _LEAST, _LARGEST = 8, 2**16  # samples
 _BETWEEN = 16  # operations from a running sum to the module that made the scores
-_MADE = "trainguard: returned by a module"
 _SUMS = {"CumsumBackward", "LogcumsumexpBackward"}
 _THROUGH = autograd_graph.SAME | {"AddBackward", "ExpBackward", "SubBackward", "MulBackward"}
 
@@ -34,6 +31,7 @@ class RunningSums(Watcher):
     """
 
     makes = ("Probe:running sum",)
+    relies_on = ("LossFunctions",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -41,23 +39,12 @@ class RunningSums(Watcher):
         self._source = ""
 
     @now_and_then
-    def forward(
-        self, forward: Forward, module: nn.Module, inputs: tuple[Any, ...], output: Any
-    ) -> None:
-        """Remember what an outermost module returned."""
-        if self.recorder.age in _STEPS and forward.gradients:
-            for made in list(tensors_in(output))[:8]:
-                node: Node = made.grad_fn
-                if node is not None:
-                    node.metadata[_MADE] = True
-
-    @now_and_then
     def before_backward(self, loss: torch.Tensor) -> None:
         """Look for running sums in the graph of a loss."""
         if self.recorder.age not in _STEPS or loss.grad_fn is None:
             return
         nodes = list(autograd_graph.below(loss.grad_fn, _MOST_NODES))
-        found = [rows for node in nodes if (rows := _compared(node))]
+        found = [rows for node in nodes if (rows := _count_compared(node))]
         if not found or len(nodes) >= _MOST_NODES:
             return
         with torch.no_grad():
@@ -76,19 +63,19 @@ class RunningSums(Watcher):
             yield make_probe("running sum", self._loose, self._looks, source=self._source)
 
 
-def _compared(node: Node) -> int:
+def _count_compared(node: Node) -> int:
     """Return over how many samples scores are compared with running sums of them, or 0."""
     if kind_of(node) not in ("SubBackward", "RsubBackward"):
         return 0
     both = [_before_shapes(before) for before, _ in node.next_functions if before is not None]
-    if len(both) != 2 or not any(_MADE in each.metadata for each in both):
+    if len(both) != 2 or not any(map(pass_of, both)):
         return 0
     return max(map(_count_summed, both))
 
 
 def _before_shapes(node: Node) -> Node:
     """Return what made numbers, or what a module returned, before their shape was changed."""
-    while kind_of(node) in autograd_graph.SAME and _MADE not in node.metadata:
+    while kind_of(node) in autograd_graph.SAME and pass_of(node) is None:
         node = node.next_functions[0][0]
     return node
 
@@ -96,7 +83,7 @@ def _before_shapes(node: Node) -> Node:
 def _count_summed(node: Node | None) -> int:
     """Return over how many samples something is a logarithm of running sums, or 0."""
     if node is not None and kind_of(node) == "LogBackward":
-        node = _summed(node.next_functions[0][0])
+        node = _before_constant(node.next_functions[0][0])
     if node is None or kind_of(node) not in _SUMS:
         return 0
     shape = autograd_graph.shape_made(node)
@@ -108,7 +95,7 @@ def _count_summed(node: Node | None) -> int:
     exponential = kind_of(node) == "LogcumsumexpBackward"
     for _ in range(_BETWEEN):
         node = next((before for before, _ in node.next_functions if before is not None), None)
-        if node is None or _MADE in node.metadata:
+        if node is None or pass_of(node) is not None:
             return rows if node is not None and exponential else 0
         exponential = exponential or kind_of(node) == "ExpBackward"
         if kind_of(node) not in _THROUGH:
@@ -116,7 +103,7 @@ def _count_summed(node: Node | None) -> int:
     return 0
 
 
-def _summed(node: Node | None) -> Node | None:
+def _before_constant(node: Node | None) -> Node | None:
     """Return what a logarithm is of, but for a small constant."""
     if node is not None and kind_of(node) == "AddBackward":
         return next((before for before, _ in node.next_functions if before is not None), None)

@@ -131,11 +131,6 @@ def _times_each(node: autograd_graph.Node, place: int) -> float | None:
         made = torch.Size(autograd_graph.shape_made(node)).numel()
         return made / count if kind == "MeanBackward" else 1.0
     by = autograd_graph.constant_at(node, place)
-    if by is None and any(map(_is_mask, autograd_graph.constants_of(node))):
+    if by is None and any(map(autograd_graph.is_mask, autograd_graph.constants_of(node))):
         return 1.0
     return by if isinstance(by, float) else None
-
-
-def _is_mask(weights: torch.Tensor) -> bool:
-    """Say whether weights leave some elements out, and the others as they are."""
-    return weights.is_cpu and bool(((weights == 0) | (weights == 1)).all())

@@ -1,5 +1,6 @@
 """Watches for loops over batches that a training leaves in their first round."""
 
+import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import CodeType, FrameType
@@ -9,7 +10,7 @@ import torch
 
 from trainguard.events.base import Event
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe
-from trainguard.observe.tools.left_loops import find_left_loop
+from trainguard.observe.tools.left_loops import find_loop
 from trainguard.observe.tools.user_line import user_frames
 
 _FRAMES = 4
@@ -56,10 +57,11 @@ class LeftLoops(Watcher):
             if seen >= _LOOKS or (not seen and len(self._seen) >= _LINES):
                 continue
             self._seen[key] = seen + 1
-            self.looked.add("left loop")
-            line, statement, rounds = find_left_loop(frame)
-            if line:
-                source = f"{frame.f_code.co_filename}:{line}"
+            rounds, leaves = find_loop(frame)
+            self.looked |= {"left loop"} if rounds else set()
+            if leaves is not None:
+                source = f"{frame.f_code.co_filename}:{leaves.lineno}"
+                statement = ast.unparse(leaves)
                 passes = self._found[source].passes if source in self._found else 0
                 certain = statement.startswith("return") and any(map(_speaks_of_epochs, frames))
                 self._found[source] = _Left(passes + 1, rounds, certain, statement)
