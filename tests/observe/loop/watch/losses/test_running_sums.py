@@ -35,7 +35,7 @@ def looks(order: str, columns: int = 1, loss: Cox = cox) -> list[tuple[float, fl
     all_times, events = torch.rand(64), torch.ones(24) if columns == 1 else torch.ones(24, 1)
     with Recorder("x") as recorder:
         for _ in range(4):
-            chosen = torch.randperm(64)[:24]
+            chosen, ages = torch.randperm(64)[:24], torch.rand(24)
             if order == "places":
                 chosen = chosen[all_times[chosen].argsort()]
             else:
@@ -46,6 +46,7 @@ def looks(order: str, columns: int = 1, loss: Cox = cox) -> list[tuple[float, fl
             optimizer.zero_grad()
             value.backward()
             optimizer.step()
+            assert len(ages) == 24
             assert order == "places" or len(times)
     assert recorder.trace.conditions.get("faults", ()) == ()
     found = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "running sum"]

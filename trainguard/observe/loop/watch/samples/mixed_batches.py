@@ -102,8 +102,6 @@ class MixedBatches(Watcher):
     ) -> None:
         """Say whether labels come from where the samples come from, and weigh as much."""
         share, order = parts
-        if abs(share - (1 - share)) < _APART:
-            return
         first, second = labels
         count = len(order)
         for own, other, weight in ((first, second, weights[0]), (second, first, weights[1])):
