@@ -72,6 +72,10 @@ READ = {
     "layer 3 grad_norm 0.5": "layer=3 +-0.5, layer 3 grad_norm=0.5 +-0.05",
     "head 2: loss: 0.5": "head=2 +-0.5, head 2 loss=0.5 +-0.05",
     "epoch 3 loss 0.5": "epoch=3 +-0.5, loss=0.5 +-0.05",
+    # A line may begin with the number of its epoch alone.
+    "3 val loss 0.5621 acc 0.970": "val loss=0.5621 +-5e-05, acc=0.97 +-0.0005",
+    "5 train 0.5 val 0.6": "train=0.5 +-0.05, val=0.6 +-0.05",
+    "7. loss 0.5": "loss=0.5 +-0.05",
     # Three words, and a unit, are no prose beside a number with a point.
     "loss 0.5  val retrieval mAP 0.25": "loss=0.5 +-0.05, val retrieval mAP=0.25 +-0.005",
     "val rmse 0.70 MW | mae 0.5 m/s": "val rmse=0.7 +-0.005, mae=0.5 +-0.05",
@@ -95,6 +99,9 @@ NOT_READ = [
     "python train.py --lr 0.1 --loss 3",
     "http://localhost:6006/",
     "3/10",
+    "12 models averaged 0.5",
+    "3 heads 4 val 2.5",
+    "3 times 0.5 loss 2",
     "",
     "nothing to see",
     "loss: None",

@@ -50,6 +50,12 @@ _COUNTERS = re.compile(
 _PROGRESS = re.compile(
     r"(?:^|[\s|,])(?:step|epoch|ep|iter|iteration|batch|round) +\d++/\d++$", re.IGNORECASE
 )
+_COUNT = re.compile(r"\s*\d++[.:]?")  # at the beginning, as of `print(epoch, "val loss", loss)`
+_MEASURE = re.compile(  # what may come after it: `12 models averaged 0.5` counts something else
+    r"(?:^|[\W_])(?:loss(?:es)?|acc(?:uracy)?|val|valid(?:ation)?|train(?:ing)?|test|eval|dev|lr"
+    r"|norm|mse|mae|rmse|auc|f1|ppl|perplexity|reward|return|iou|dice|elbo|nll|kl|error)(?=$|[\W_])",
+    re.IGNORECASE,
+)
 _BEFORE = frozenset("|,;\t[](){}<>:'\"-*#")  # what may stand before `key value`
 _AFTER = re.compile(r" *(?:$|[|,;\t()\[\]{}'\":]|- |\. )|  ")
 # A unit after a space, and nothing else, as of `val rmse 0.701 MW`; times and bytes say nothing of
@@ -126,6 +132,7 @@ def _is_plain(line: str, pair: re.Match[str], starts: set[int], glued: bool) -> 
     opened = glued or not before or start - len(before) > 1 or before[-1] in _BEFORE
     opened = opened or _PROGRESS.search(before) is not None
     name = pair["name"]
+    opened = opened or (_COUNT.fullmatch(before) is not None and _MEASURE.search(name) is not None)
     # A whole number after three words may be prose: `we stopped after step 12`.
     spaces = 1 + (is_accuracy(name) or not _is_whole(pair["number"]))
     if not opened or name.count(" ") > spaces or _NO_NAME.search(name):

@@ -92,6 +92,7 @@ class Probe(Event):
         "signal lost" and "signal grown" (the size of what differs between samples, or of all, in
         the first and the last layer; the label says which, and what is between), "shared setting"
         and "copied setting" (what is set of data that others share; the label has what and how),
+        "lost setting" (what is set of a Subset, and read of its data set: both in the label),
         "alike starts" (episodes that begin with one state, of those with one seed; step: the other
         seeds of that line), "seeded stream" (passes that begin alike, all of them),
         "found itself" (a metric of retrieval with and without each sample itself; step: how often

@@ -289,6 +289,7 @@ def stored_samples_stay(trace: Trace[Event]) -> Iterator[Finding]:
     "loop",
     evidence=either(
         has_probe("shared setting", "no part of a split was served"),
+        has_probe("lost setting", "-"),
         has_probe("copied setting", "-"),
     ),
 )
@@ -299,8 +300,10 @@ def parts_keep_their_settings(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: parts of random_split, or of Subset, that share one data set, where a line such as
         `val_set.dataset.transform = None` sets something of it and is what another part is served
         with: which had it set by a line before, otherwise, or is trained on and had something else
-        there when it was split. Shallow copies of a data set, of which one is trained on and the
-        other is not: plain values in a dictionary or object that both have, which were set since.
+        there when it was split. A part with a setting of its own by a name that its data set has
+        another one by: nothing asks the part. Shallow copies of a data set, of which one is trained
+        on and the other is not: plain values in a dictionary or object that both have, which were
+        set since.
     Allows: what is set of the data set by its own name, or the same for each part; what is set anew
         before the part is served; statistics of the part that is trained on, set through that part.
     Misses: the augmentation of a training set that comes to an evaluation which had none; lines in
@@ -320,6 +323,18 @@ def parts_keep_their_settings(trace: Trace[Event]) -> Iterator[Finding]:
                 f"{own}, as that part has set it" if own else "what it was at the split",
                 why="the parts of a split share one data set: give each one of its own,"
                 " `Subset(Data(..., transform=...), part.indices)`",
+                event=probe,
+                source=probe.source,
+            )
+        elif probe.probe == "lost setting":
+            name, data = probe.label.split("\n")
+            yield Finding(
+                f"`{name}` of a part of a split is set where nothing reads it in `{trace.subject}`",
+                f"`{name}` of a Subset of {data}",
+                f"another `{name}` is in use, that of its `dataset`",
+                "the one that is set",
+                why="a Subset only passes indices on to its data set: give each part a data set of"
+                f" its own, `Subset({data}(..., {name}=...), part.indices)`",
                 event=probe,
                 source=probe.source,
             )

@@ -61,6 +61,44 @@ def test_folds_that_go_on_are_counted(evaluations: int) -> None:
     assert (probe.measured, probe.reference, probe.step) == (60, 60, 2)
 
 
+def learn_from_parts(evaluate, steps: int = 150) -> list[Probe]:
+    """Learn from all but one part of some rows, and from all but another one, in many steps."""
+    rows, targets, model = torch.randn(600, 8), torch.randn(600, 1), nn.Linear(8, 1)
+    parts, optimizer = torch.randperm(600).chunk(4), torch.optim.SGD(model.parameters(), lr=0.05)
+    with Recorder("x") as recorder:
+        for held in parts:
+            rest = torch.cat([part for part in parts if part is not held])
+            for _ in range(steps):
+                part = rest[torch.randperm(450)[:30]]
+                optimizer.zero_grad()
+                (model(rows[part]) - targets[part]).square().mean().backward()
+                optimizer.step()
+            with torch.no_grad():
+                for part in evaluate(held, rest):
+                    model(rows[part])
+    assert recorder.trace.conditions.get("faults", ()) == ()
+    return [e for e in recorder.trace.events if isinstance(e, Probe) and e.probe == "folds"]
+
+
+def test_folds_are_known_where_not_all_steps_are_watched() -> None:
+    """Eight columns tell a row, and none that is held out is met by chance."""
+    (probe,) = learn_from_parts(lambda held, _: held.split(50))
+    assert probe.step >= 2
+
+
+@pytest.mark.parametrize(
+    "evaluate",
+    [
+        lambda held, rest: [*held.split(50), *rest.split(50)],  # what it learns from, too
+        lambda _, rest: rest[torch.randperm(450)[:200]].split(50),
+    ],
+    ids=["all", "learned from"],
+)
+def test_rows_that_nobody_saw_learned_may_be_so(evaluate) -> None:
+    """What is not watched may have been learned from."""
+    assert not [probe for probe in learn_from_parts(evaluate) if probe.step >= 2]
+
+
 class PutBackLater:
     """Learns with one model, and then with another, which is put back to its own beginning."""
 

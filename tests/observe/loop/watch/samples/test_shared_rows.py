@@ -127,6 +127,19 @@ class Words(nn.Module):
         return self.bag(words)
 
 
+def test_columns_tell_a_row_of_a_narrow_table() -> None:
+    """Eight measurements are never the same by chance; eight of a few levels may be."""
+    table = torch.randn(160, 8)
+    mixed = table[[*range(0, 120, 6), *range(120, 140)]][torch.randperm(40)]
+    for rows, count in ((lambda t: t, 1), (lambda t: (2 * t).round(), 0)):
+
+        def evaluate(model: nn.Module, _, rows=rows) -> list[torch.Tensor]:
+            return [model(part) for part in rows(mixed).split(20)]
+
+        found = overlap_of(evaluate, trained=rows(table[:120]), model=nn.Linear(8, 2))
+        assert len(found) == count
+
+
 def test_many_small_counts_tell_a_sample() -> None:
     """Three hundred counts of words have few values, and are alike in no two texts."""
     mixed = COUNTS[[*range(0, 120, 6), *range(120, 140)]]

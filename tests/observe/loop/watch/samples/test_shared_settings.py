@@ -168,7 +168,30 @@ for epoch in range(2):
 )
 
 
-def found(script: str, folder: Path) -> list[tuple[str, ...]]:
+OF_THE_PART = f"""
+full = Data()
+{SPLIT}
+train_set.transform = shift
+fit(train_set, val_set)
+"""
+SEES_TO_IT = f"""
+class Augmented(Subset):
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return self.transform(x), y
+
+    __getitems__ = None
+
+full = Data()
+{SPLIT}
+train_set = Augmented(full, train_set.indices)
+train_set.transform = shift
+train_set.name = "training"
+fit(train_set, val_set)
+"""
+
+
+def found(script: str, folder: Path, probe: str = "shared setting") -> list[tuple[str, ...]]:
     """Return what is seen of a script: what is set, through which part, to what, and before."""
     file = folder / "script.py"
     file.write_text(script)
@@ -176,7 +199,7 @@ def found(script: str, folder: Path) -> list[tuple[str, ...]]:
     torch.manual_seed(0)
     with Recorder("x") as recorder:
         exec(compile(script, str(file), "exec"), {"__name__": "script"})
-    probes = [event for event in recorder.trace if getattr(event, "probe", "") == "shared setting"]
+    probes = [event for event in recorder.trace if getattr(event, "probe", "") == probe]
     return [tuple(probe.label.split("\n")) for probe in probes]
 
 
@@ -209,6 +232,17 @@ def test_what_is_meant_for_all_parts_is_fine(script, tmp_path: Path) -> None:
 def test_what_is_set_before_each_phase_is_fine(tmp_path: Path) -> None:
     """The line below has not run yet, and the one above has by then."""
     assert found(PHASES, tmp_path) == []
+
+
+def test_a_setting_of_the_part_itself_is_lost(tmp_path: Path) -> None:
+    """A Subset has no transform; the line that sets one is told."""
+    assert found(HEAD + OF_THE_PART, tmp_path, "lost setting") == [("transform", "Data")]
+
+
+@pytest.mark.parametrize("script", [SEES_TO_IT, THE_SAME, FOR_ALL])
+def test_a_part_that_reads_its_own_settings_loses_none(script, tmp_path: Path) -> None:
+    """A class of the user's own may read them, and what is set of the data set is read."""
+    assert found(HEAD + script, tmp_path, "lost setting") == []
 
 
 def test_a_file_that_is_no_python_has_no_settings(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ _ROWS, _BYTES = 2**18, 2**28  # that are hashed: a few epochs of each of a few f
 _LEAST = 16  # rows of a fold: fewer may be equal to others by chance
 _SAME = 0.5  # of the rows that are held out: folds have none in common, and splits anew a few
 _COVERED = 0.9  # of all that was ever learned: a fold learns from all but what it holds out
+_EXPECTED = 8.0  # rows that would be met by chance, where some steps are watched: never none of e^8
 _PARAMETERS, _WEIGHTS = 16, 64  # so many of each tell whether a model begins anew
 # Of the way that the weights had gone: after an evaluation, a few steps may not be watched.
 _CARRIED = 0.5
@@ -38,7 +39,7 @@ class _Folds:
     evaluation; recent: those since. held: what the evaluations of this fold hold out. given: the
     rows of the evaluation that goes on. first: some of the weights that the training began with;
     weights: those of the last evaluation, until the training after it begins; carried: whether that
-    went on with them.
+    went on with them. thin: whether some of what was learned since the last fold is not known.
     folds: how many there were. count, known, rows: those that went on with what others had learned,
     their rows that they had learned, and all that they hold out.
     """
@@ -51,6 +52,7 @@ class _Folds:
     first: torch.Tensor | None = None
     weights: torch.Tensor | None = None
     carried: bool = False
+    thin: bool = False
     folds: int = 0
     count: int = 0
     known: int = 0
@@ -74,7 +76,7 @@ class _Folds:
         if len(held) >= _LEAST:
             if len(held & self.held) < _SAME * len(held):
                 self._judge(held)
-                self.held, self.folds = held, self.folds + 1
+                self.held, self.folds, self.thin = held, self.folds + 1, False
             self.learned |= self.recent
             self.recent = set()
         self.given = set()
@@ -82,8 +84,11 @@ class _Folds:
     def _judge(self, held: set[int]) -> None:
         """Count a fold that learns from what the last one held out, and holds out what it knew."""
         known = held & self.learned
-        turned = len(self.held & self.recent) >= _SAME * max(1, len(self.held))
-        covers = len(self.recent) >= _COVERED * len(self.learned - held)
+        seen = len(self.recent) / max(1, len((self.learned | self.recent) - held))
+        turned = len(self.held & self.recent) >= _SAME * seen * max(1, len(self.held))
+        covers = seen >= _COVERED
+        if self.thin:
+            covers = seen * len(held) >= _EXPECTED and held == self.given
         if self.carried and turned and covers and len(known) >= max(_LEAST, _SAME * len(held)):
             self.count += 1
             self.known += len(known)
@@ -106,6 +111,7 @@ class FoldRows(Watcher):
         self._done: list[_Folds] = []  # of modules that others of their name came after
         self._waiting: deque[tuple[Forward, list[int]]] = deque(maxlen=_WAITING)
         self._left = [_ROWS, _BYTES]
+        self._next = 0  # the step after the latest that was watched
 
     def install(self, patches: Patches) -> None:
         """Ask for the watcher that hashes what is given."""
@@ -129,8 +135,11 @@ class FoldRows(Watcher):
 
     def before_step(self, window: Window) -> Columns:
         """Take down what is learned from, once the evaluations before it are over."""
+        skipped = self.recorder.steps > self._next
+        self._next = self.recorder.steps + 1
         for own in self._modules.values():
             own.close()
+            own.thin |= skipped
         for forward, rows in self._waiting:
             if forward.learned:
                 self._modules[forward.module].recent.update(rows)

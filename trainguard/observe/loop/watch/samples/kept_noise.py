@@ -19,6 +19,7 @@ from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_t
 from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.least_squares import Table
+from trainguard.observe.tools.local_values import has_rows
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller
 
@@ -61,7 +62,8 @@ class KeptNoise(Watcher):
     ) -> None:
         """Keep what a pass is given until its loss is there."""
         if forward.gradients and self.recorder.steps in _STEPS:
-            self._given = [each.detach() for each in tensors_in(inputs) if each.dim()][:1]
+            rows = (each for each in tensors_in(inputs) if each.dim() and has_rows(each))
+            self._given = [each.detach() for each in rows][:1]
 
     @now_and_then
     def before_backward(self, loss: torch.Tensor) -> None:

@@ -26,6 +26,7 @@ _ROWS, _BYTES = 2**16, 2**26  # that are hashed, of training and of evaluations 
 _LEAST = 16  # rows of a pass that tells anything: in fewer, a share of them is luck
 _VALUES = 16  # different numbers in a row: with fewer, two samples may be equal by chance
 _BITS = 40.0  # that a row of few different numbers tells: by chance 1 of 10^12 is equal
+_COUNTED = 64  # rows of a table whose equal numbers are counted
 _TRIED = 4  # rows of a pass whose numbers are counted
 _INPUTS = 4  # tensors that a pass is given
 _WAITING = 64  # passes that may still learn
@@ -107,6 +108,8 @@ class _Rows:
 
     def _is_one_of_its_kind(self, row: torch.Tensor) -> bool:
         """Say whether a row has so many numbers that no other sample has the same by chance."""
+        if row.numel() < _VALUES:
+            return not self.repeats  # the columns of its table have told enough
         counts = torch.unique(row, return_counts=True)[1]
         if row.is_floating_point() and len(counts) >= _VALUES:
             return True
@@ -233,12 +236,27 @@ class SharedRows(Watcher):
 
 
 def are_samples(given: list[torch.Tensor]) -> bool:
-    """Say whether tensors have a row for each sample, and the first has long ones."""
+    """Say whether tensors have a row for each sample, and those of the first tell them apart."""
     if not 0 < len(given) <= _INPUTS:
         return False
     first, rows = given[0], given[0].shape[0]
     plain = all(
         t.device.type == "cpu" and t.layout == torch.strided and t.shape[0] == rows for t in given
     )
-    wide = first.numel() >= _VALUES * rows
-    return plain and wide and not first.is_complex() and rows > 1
+    if not plain or first.is_complex() or rows < 2:
+        return False
+    return first.numel() >= _VALUES * rows or _bits_of_columns(first) >= _BITS
+
+
+def _bits_of_columns(table: torch.Tensor) -> float:
+    """
+    Return how much the columns of a narrow table tell of a row, if each tells by itself.
+
+    Of 32 different numbers nearly 9 bits: of 496 pairs none is equal (the collision entropy).
+    """
+    if table.dim() != 2 or not table.is_floating_point():
+        return 0.0
+    few = table.detach()[:_COUNTED]
+    pairs = len(few) * (len(few) - 1) / 2
+    equal = ((few[:, None] == few[None]).sum((0, 1)) - len(few)).double() / 2
+    return float((pairs / (equal + 1)).log2().clamp_min(0).sum())

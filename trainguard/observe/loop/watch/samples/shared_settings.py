@@ -70,11 +70,13 @@ class SharedSettings(Watcher):
     Another part shares that data set, and is served with what the line has put there: instead of
     what a line before set for it, or of what was there at the split, if it is trained on.
 
+    The Probe event "lost setting": a part has a setting of the name that its data set reads.
+
     The Probe event "copied setting": something that a data set and its shallow copy share was set
     since, before either was served; one is trained on and the other is not.
     """
 
-    makes = ("Probe:shared setting", "Probe:copied setting")
+    makes = ("Probe:shared setting", "Probe:lost setting", "Probe:copied setting")
     relies_on = ("Batches",)
 
     def __init__(self, recorder: Any) -> None:
@@ -83,6 +85,7 @@ class SharedSettings(Watcher):
         self._served: dict[int, list[tuple[bool, Probe]]] = {}  # whether it had set it itself
         self._copied: list[_CopiedData] = []
         self._set: list[tuple[int, int, Probe]] = []  # of two data sets
+        self._lost: dict[str, Probe] = {}
         self._around: dict[int, set[int]] = {}  # what was served of each data set: itself, parts
 
     def install(self, patches: Patches) -> None:
@@ -101,7 +104,7 @@ class SharedSettings(Watcher):
             for itself, probe in probes
             if itself or part in self._batches.trained_data
         }
-        yield from found.values()
+        yield from (*found.values(), *self._lost.values())
         trained = self._batches.trained_data
         for *pair, probe in self._set:
             served = [self._around.get(data, set()) for data in pair]
@@ -147,6 +150,21 @@ class SharedSettings(Watcher):
                     self._set.append((id(data), id(made), probe))
                     break
 
+    def _look_for_lost(self, part: Any) -> None:
+        """Find what is set of a part itself, where only its data set reads such a setting."""
+        if type(part) is not Subset:
+            return
+        self.looked.add("lost setting")
+        read = _settings_of(part)
+        for name, value in _attributes(part).items():
+            if name in read and name not in _attributes(Subset) and read[name] is not value:
+                label = f"{name}\n{type(part.dataset).__name__}"
+                known = self._parts.get(id(part))
+                place = _line_that_sets(known, name) if known is not None else caller(2)
+                self._lost.setdefault(
+                    name, make_probe("lost setting", 1, label=label, source=place)
+                )
+
     @shielded
     def _see_split(self, _: Any, part: Any, *__: Any, **___: Any) -> None:
         """Remember which line has made a part, and what was set of its data set then."""
@@ -168,6 +186,7 @@ class SharedSettings(Watcher):
         part = getattr(loader, "dataset", None)
         if self.recorder.patches.active:
             self._look_at_copies(part)
+            self._look_for_lost(part)
         known = self._parts.get(id(part))
         if known is None or known.part() is not part or not self.recorder.patches.live:
             return
@@ -260,6 +279,16 @@ def _name_of(part: _SplitPart) -> str:
             alone = isinstance(node.value, ast.Call) and "Subset" in ast.unparse(node.value.func)
             return ast.unparse(target) + ("" if alone else f"[{part.place}]")
     return ""
+
+
+def _line_that_sets(part: _SplitPart, name: str) -> str:
+    """Return where an attribute of a part is set, or where the part was made."""
+    file, own = part.code.co_filename, _name_of(part)
+    for node, _ in _assignments(file):
+        for target in node.targets:
+            if ast.unparse(target) == f"{own}.{name}":
+                return f"{file}:{node.lineno}"
+    return f"{file}:{part.line}"
 
 
 @lru_cache(maxsize=64)
