@@ -122,7 +122,9 @@ class Probe(Event):
         how many looks; label: "collapsed" where its codes tell nothing in the end), "token weight"
         (how many times as much a target weighs in one micro-batch as in another; step: of how many
         steps), "target sum" (what the rows of smoothed labels add up to, and one; step: in how many
-        looks), "clipped ratio" (losses that clip a ratio wrongly, as the label says, of those that
+        looks), "same pull" (steps of what
+        makes what a module judges, in which its scores are pulled as in its own; the label has it),
+        "clipped ratio" (losses that clip a ratio wrongly, as the label says, of those that
         clip one), "bounded scores" (the least that a cross-entropy of cosines can be, and what it
         is by chance; step: of how many classes), "left loop" (passes backward in a loop that its
         last line leaves, the label; over how many batches; step is 1 for a return of an epoch),

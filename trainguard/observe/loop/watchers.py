@@ -26,6 +26,7 @@ from trainguard.observe.loop.watch.gradients.spent_gradients import SpentGradien
 from trainguard.observe.loop.watch.gradients.steep_places import SteepPlaces
 from trainguard.observe.loop.watch.gradients.term_gradients import TermGradients
 from trainguard.observe.loop.watch.gradients.unread_updates import UnreadUpdates
+from trainguard.observe.loop.watch.losses.adversaries import Adversaries
 from trainguard.observe.loop.watch.losses.averaged_weights import AveragedWeights
 from trainguard.observe.loop.watch.losses.blended_classes import BlendedClasses
 from trainguard.observe.loop.watch.losses.bounded_scores import BoundedScores
@@ -266,6 +267,7 @@ _ALL: tuple[type[Watcher], ...] = (
     TokenWeights,
     FieldRows,
     SoftTargets,
+    Adversaries,
     ClippedRatios,
     BoundedScores,
     LeftLoops,
