@@ -131,12 +131,14 @@ from trainguard.observe.loop.watch.samples.label_order import LabelOrder
 from trainguard.observe.loop.watch.samples.labels import Labels
 from trainguard.observe.loop.watch.samples.left_loops import LeftLoops
 from trainguard.observe.loop.watch.samples.mixed_batches import MixedBatches
+from trainguard.observe.loop.watch.samples.named_scales import NamedScales
 from trainguard.observe.loop.watch.samples.own_scales import OwnScales
 from trainguard.observe.loop.watch.samples.sample_pairs import SamplePairs
 from trainguard.observe.loop.watch.samples.seeded_streams import SeededStreams
 from trainguard.observe.loop.watch.samples.shared_rows import SharedRows
 from trainguard.observe.loop.watch.samples.shared_settings import SharedSettings
 from trainguard.observe.loop.watch.samples.split_rows import SplitRows
+from trainguard.observe.loop.watch.samples.stand_ins import StandIns
 from trainguard.observe.loop.watch.samples.stored_samples import StoredSamples
 from trainguard.observe.loop.watch.samples.worker_copies import WorkerCopies
 from trainguard.observe.loop.watch.watcher import Watcher
@@ -191,6 +193,8 @@ _ALL: tuple[type[Watcher], ...] = (
     SplitRows,
     InputScales,
     OwnScales,
+    StandIns,
+    NamedScales,
     IgnoredClasses,
     BlendedClasses,
     BatchedGraphs,
