@@ -73,6 +73,8 @@ def test_shares(shares: tuple[float, ...], more: dict, expected: int, judged) ->
         ),
         ("nll_loss", {"positive": 20}, "values above zero"),
         ("nll_loss", {"positive": 20, "distributions": 20}, "probabilities"),
+        ("kl_div", {"distributions": 20}, "probabilities"),
+        ("kl_div", {"producer": "SoftmaxBackward0"}, "the output of a softmax"),
     ],
 )
 def test_an_input_that_is_normalised_already(function, more: dict, given: str, judged) -> None:
@@ -82,7 +84,7 @@ def test_an_input_that_is_normalised_already(function, more: dict, given: str, j
     assert finding.at == f"input of shape {more.get('input', (32, 10))}"
     assert finding.measured == f"{given} in 20 of 20 calls"
     assert finding.allowed == (
-        "logarithms of probabilities" if function == "nll_loss" else "logits"
+        "logarithms of probabilities" if function in ("nll_loss", "kl_div") else "logits"
     )
     assert (finding.rank, finding.source, finding.why != "") == (Rank.BROKEN, LINE, True)
 
@@ -97,7 +99,8 @@ def test_an_input_that_is_normalised_already(function, more: dict, given: str, j
         ("cross_entropy", {"distributions": 20, "input": (32,)}),
         ("binary_cross_entropy_with_logits", {"distributions": 20, "input": (32, 2)}),
         ("binary_cross_entropy", {"producer": "SigmoidBackward0"}),
-        ("kl_div", {"producer": "SoftmaxBackward0", "positive": 20}),
+        ("kl_div", {"producer": "LogSoftmaxBackward0"}),
+        ("kl_div", {"producer": "SigmoidBackward0", "positive": 20}),
         ("mse_loss", {"producer": "SoftmaxBackward0", "distributions": 20}),
         ("nll_loss", {"producer": "LogSoftmaxBackward0"}),
         ("nll_loss", {"positive": 19}),

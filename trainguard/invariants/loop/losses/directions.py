@@ -32,6 +32,12 @@ _TERMS = {
         "taken off",
         "added to it",
     ),
+    "reference": (
+        "its policy differ from the one that it is compared with",
+        "the term with exp(d) - d, or d**2, of log-probabilities",
+        "taken off",
+        "added to it",
+    ),
     "policy": (
         "less likely what has paid",
         "the log-probabilities times what has paid",
@@ -52,9 +58,10 @@ def terms_keep_their_sign(trace: Trace[Event]) -> Iterator[Finding]:
     Judges: what a loss is a weighed sum of, in all of the steps looked at in which it has such a
         term, 3 or more. Entropies: those of torch.distributions and p log p by hand, beside
         log-probabilities of choices. Divergences: mu**2 + exp(l) - l of normal distributions from
-        the standard one, in whatever order it is written. Policies: log-probabilities of what was
-        chosen, or ratios of such, times what a variable with the name of a reward, a return or an
-        advantage has.
+        the standard one, in whatever order it is written, and of a policy from constant
+        log-probabilities: exp(d) - d - 1 or d**2, of their difference d. Policies:
+        log-probabilities of what was chosen, or ratios of such, times what a variable with the name
+        of a reward, a return or an advantage has.
     Allows: weights that change or learn; entropies that are made small without a policy, as where a
         model is adapted to unlabelled inputs.
     Misses: divergences that torch.distributions computes; terms that go backward by themselves.
@@ -63,7 +70,8 @@ def terms_keep_their_sign(trace: Trace[Event]) -> Iterator[Finding]:
         has no lower end, and looks the better for it. A policy's loss without its minus sign
         unlearns what pays.
     Source: Mnih et al., 2016, section 4 (arxiv.org/abs/1602.01783); Kingma and Welling, 2014,
-        appendix B (arxiv.org/abs/1312.6114); natolambert/rlhf-book issue 125 (a policy's loss).
+        appendix B (arxiv.org/abs/1312.6114); natolambert/rlhf-book issue 125 (a policy's loss);
+        Unakar/Logic-RL issue 58 (its divergence).
     """
     for probe in events(trace, Probe):
         shown = probe.probe == "term sign" and _LEAST <= probe.measured == probe.reference

@@ -97,3 +97,47 @@ def test_other_exponentials_are_no_divergences() -> None:
 
     assert looks(loss) == []
     assert looks(lambda output: (output.exp() - output).mean()) == []
+
+
+def kept_near(written: str, weight: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return the loss of a policy that is kept near to constant log-probabilities."""
+
+    def make(output: torch.Tensor) -> torch.Tensor:
+        """Return it for what a policy makes of 8 states."""
+        new = output.log_softmax(1).gather(1, torch.randint(0, 4, (8, 1))).squeeze(1)
+        mask, old = (torch.arange(8) > 1).float(), torch.randn(8) * 0.1 - 1.4
+        apart = eval(written, {"torch": torch, "new": new, "old": old})
+        gain = (torch.exp(new - old.roll(1)) * torch.randn(8) * mask).sum() / mask.sum()
+        return -gain + weight * (apart * mask).sum() / mask.sum()
+
+    return make
+
+
+APART = [
+    "torch.exp(old - new) - (old - new) - 1",
+    "(torch.exp(new - old) - 1) - (new - old)",
+    "torch.clamp(torch.exp(old - new) - old + new - 1, -10, 10)",
+    "0.5 * (new - old) ** 2",
+]
+
+
+@pytest.mark.parametrize("written", APART)
+def test_divergences_from_a_reference(written: str) -> None:
+    """Taken off a loss they are wrong, masked and clamped or not."""
+    assert looks(kept_near(written, -0.1)) == [("reference", 3.0, 3.0)]
+    assert looks(kept_near(written, 0.1)) == []
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "torch.exp(old - new) + (old - new)",
+        "torch.exp(old - new) - 2 * (old - new)",
+        "new - old",
+        "new ** 2",
+        "torch.exp(new - old) - new.detach()",
+    ],
+)
+def test_other_functions_of_a_ratio_have_no_sign(written: str) -> None:
+    """What is least elsewhere than where both are the same is no distance."""
+    assert looks(kept_near(written, -0.1)) == []

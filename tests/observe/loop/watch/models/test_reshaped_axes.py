@@ -50,6 +50,9 @@ def test_channels(before, after, wrong) -> None:
         ((9, 6, 8, 3), (9, 3, 6, 8), True, True),
         ((9, 2, 1, 16, 16), (9, 1, 16, 16), True, False),  # two views of each sample
         ((9, 6, 8, 3), (9, 3, 8, 6), True, False),
+        ((9, 96, 8, 4), (9, 8, 96, 4), False, True),  # heads into places
+        ((9, 8, 8, 4), (9, 8, 8, 4), False, False),
+        ((9, 96, 8, 4), (9, 12, 64, 4), False, False),
     ],
 )
 def test_exchanges(before, after, certain, wrong) -> None:

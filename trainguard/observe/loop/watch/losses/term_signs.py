@@ -32,8 +32,9 @@ class TermSigns(Watcher):
     """
     The Probe events "term sign": terms of a loss that can be meant in one direction alone.
 
-    label: "entropy", of a policy whose log-probabilities are in the same loss, or "divergence", of
-    normal distributions from the standard one. measured: looks at which such a term is added to
+    label: "entropy", of a policy whose log-probabilities are in the same loss, "divergence", of
+    normal distributions from the standard one, or "reference", of a policy's log-probabilities from
+    constant ones. measured: looks at which such a term is added to
     the loss with the sign that makes it worse, reference: looks at which there was one.
     """
 
@@ -63,6 +64,11 @@ class TermSigns(Watcher):
         found = list(divergences(parts))
         if found:
             self._take("divergence", any(factor < 0 for factor in found))
+        apart = [
+            p.factor for p in affine_parts((loss.grad_fn, 0), ends=_is_apart) if _is_apart(p.node)
+        ]
+        if apart:
+            self._take("reference", any(factor < 0 for factor in apart))
 
     def finish(self) -> Iterable[Event]:
         """Return what was seen of each."""
@@ -123,6 +129,36 @@ def _entropy_of(part: SumPart) -> Iterator[float]:
         kinds = {kind_of(resolve(edge)[0]) for edge in node.next_functions if edge[0] is not None}
         if len(kinds) == 2 and kinds & _PROBABILITIES and kinds & _LOGARITHMS:
             yield -part.factor
+
+
+def _is_apart(node: Node) -> bool:
+    """
+    Say whether a node returned how far log-probabilities are from constant ones: never below zero.
+
+    exp(d) - d - 1, as it is or clamped, or the square of d: d is one less the other.
+    """
+    kind = kind_of(node)
+    if kind == "ClampBackward":
+        inner = resolve(node.next_functions[0])[0]
+        return inner is not None and kind_of(inner) != "ClampBackward" and _is_apart(inner)
+    if kind == "PowBackward":
+        return autograd_graph.saved(node, "exponent") == 2 and _moved(node.next_functions[0]) != 0
+    if kind not in ("SubBackward", "AddBackward", "RsubBackward"):
+        return False
+    parts = list(affine_parts((node, 0)))
+    ratios = [part for part in parts if kind_of(part.node) == "ExpBackward"]
+    if len(parts) != 2 or len(ratios) != 1 or ratios[0].factor <= 0:
+        return False
+    other = parts[1 - parts.index(ratios[0])]
+    way = _moved(ratios[0].node.next_functions[0])
+    return is_log_probability(other.node) and way != 0 and other.factor == -way * ratios[0].factor
+
+
+def _moved(edge: Edge) -> float:
+    """Return the factor of the log-probability that constants are added to; 0 of anything else."""
+    parts = list(affine_parts(edge))
+    is_one = len(parts) == 1 and parts[0].is_moved and is_log_probability(parts[0].node)
+    return parts[0].factor if is_one else 0.0
 
 
 def divergences(parts: list[SumPart]) -> Iterator[float]:

@@ -172,6 +172,8 @@ def exchanges(before: Shape, after: Shape, *, certain: bool) -> bool:
     new = [size for size in after[1:] if size > 1]
     if len(own) == 3 and len(new) == 2:  # heads joined before they are moved behind the places
         return own[1] == new[0] and _are_apart(own[0], own[1])
+    if len(own) == len(new) == 3 and new == [own[1], own[0], own[2]] != own:
+        return True  # heads that were split off, before the places: all sizes tell it
     if len(own) == len(new) == 3 and certain:  # pictures whose channels come last
         return new == [own[2], own[0], own[1]] != own
     if len(own) != 2 or own[0] == own[1]:
