@@ -122,11 +122,12 @@ class Probe(Event):
         how many looks; label: "collapsed" where its codes tell nothing in the end), "token weight"
         (how many times as much a target weighs in one micro-batch as in another; step: of how many
         steps), "target sum" (what the rows of smoothed labels add up to, and one; step: in how many
-        looks), "stand-in" (columns with a number that stands alone,
-        of all; the label has it, the ends of the others, and 1 where it was scaled with them),
-        "misread scale" (the mean and deviation of a column; the label has the mistake that explains
-        them and the two numbers that were misread), "same pull" (steps of what
-        makes what a module judges, in which its scores are pulled as in its own; the label has it),
+        looks), "one place" (places that a table of positions gives the same numbers; the label has
+        the module), "stand-in" (columns with a number that stands alone, of all; the label has it,
+        the ends of the others, and 1 where it was scaled with them), "misread scale" (the mean and
+        deviation of a column; the label has the mistake that explains them and the two numbers that
+        were misread), "same pull" (steps of what makes what a module judges, in which its scores
+        are pulled as in its own; the label has it),
         "clipped ratio" (losses that clip a ratio wrongly, as the label says, of those that
         clip one), "bounded scores" (the least that a cross-entropy of cosines can be, and what it
         is by chance; step: of how many classes), "left loop" (passes backward in a loop that its

@@ -260,7 +260,11 @@ def check_steps(run: Run, trace: Trace[Any]) -> None:
             f"{explain_loss(trace)[:1].upper()}{explain_loss(trace)[1:]}.",
         )
     if not any(isinstance(event, Step) for event in trace):
+        passes = trace.conditions.get("backwards", 0)
         raise SubjectError(
             f"`{run.name}` made no training step, so that there is nothing to judge",
-            "Steps in processes that it starts are not seen.",
+            f"Its {passes} passes backward moved nothing: see that `optimizer.step()` is called,"
+            " with its parentheses."
+            if passes
+            else "Steps in processes that it starts are not seen.",
         )

@@ -56,6 +56,26 @@ def test_no_training_step(folder) -> None:
     assert document["trace"]["steps"] == 0
 
 
+def test_steps_that_are_never_made(folder) -> None:
+    """What goes backward and moves nothing is told so: `optimizer.step` was not called."""
+    folder.write(
+        "still.py",
+        "import torch\n"
+        "model = torch.nn.Linear(3, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(4):\n"
+        "    model(torch.randn(8, 3)).square().mean().backward()\n"
+        "    optimizer.step\n",
+    )
+    done = folder.run("still.py")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "`still.py` made no training step, so that there is nothing to judge.\n"
+        "Its 4 passes backward moved nothing: see that `optimizer.step()` is called, with its"
+        " parentheses.\n"
+    )
+
+
 def test_a_script_that_fails_before_its_first_step(folder) -> None:
     """Its failure is what is told, not that it made no step."""
     folder.write("train.py", "raise LookupError('no data')\n")

@@ -79,6 +79,7 @@ from trainguard.observe.loop.watch.models.mixing_probe import MixingProbe
 from trainguard.observe.loop.watch.models.padding_probe import PaddingProbe
 from trainguard.observe.loop.watch.models.padding_rows import PaddingRows
 from trainguard.observe.loop.watch.models.picture_layouts import PictureLayouts
+from trainguard.observe.loop.watch.models.position_tables import PositionTables
 from trainguard.observe.loop.watch.models.read_places import ReadPlaces
 from trainguard.observe.loop.watch.models.repeat_probe import RepeatProbe
 from trainguard.observe.loop.watch.models.reshaped_axes import ReshapedAxes
@@ -209,6 +210,7 @@ _ALL: tuple[type[Watcher], ...] = (
     ReadPlaces,
     PickedClasses,
     ReshapedAxes,
+    PositionTables,
     PictureLayouts,
     Meters,
     RankedTables,

@@ -202,3 +202,31 @@ def columns_go_with_their_targets(trace: Trace[Event]) -> Iterator[Finding]:
                 event=probe,
             )
             return
+
+
+@invariant("loop", evidence=has_probe("one place", "no module with a table of positions was seen"))
+def places_differ(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A table of positions gives different places different numbers.
+
+    Judges: parts of a learning module that hold a table of positions of their own, by its name, and
+        that return a sequence of zeros, of 3 samples and 5 places, in its shape: whether all places
+        of all samples get the same numbers, in evaluation mode.
+    Allows: tables of fewer than 6 rows, or of equal ones; parts that take anything else.
+    Misses: tables that the model adds by itself; places that get those of the sample.
+    Why: one row of the table was added to all places: the order of a sequence is lost, and what
+        attends to it sees a bag of tokens.
+    Source: DiffPoseTalk/DiffPoseTalk issue 20 (pe[:, T, :] where pe[:, :T, :] is meant).
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "one place":
+            kind, _, name = probe.label.partition(" ")
+            yield Finding(
+                f"a table of positions of `{trace.subject}` gives all places the same numbers",
+                f"{name}, a {kind}",
+                integer(1, "row") + f" of numbers for {integer(probe.measured)} places",
+                integer(probe.measured, "rows") + ", that differ",
+                why="perhaps a colon is missing: pe[:, :T], the rows of the first T places, and"
+                " pe[:, T], one row that is added to all",
+                event=probe,
+            )

@@ -30,8 +30,16 @@ class Conditions(Watcher):
         self.seen: dict[str, Plain] = {}
 
     @now_and_then
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """Count the passes backward before the first step: it may never come."""
+        if not self.recorder.steps:
+            counted = self.seen.get("backwards", 0)
+            self.seen["backwards"] = counted + 1 if isinstance(counted, int) else 1
+
+    @now_and_then
     def before_step(self, window: Window) -> Columns:
         """Look at the first step of the run, once."""
+        self.seen.pop("backwards", None)
         if "device" not in self.seen and window.parameters:
             device = window.parameters[0].device
             dtypes = {str(p.dtype).removeprefix("torch.") for p in window.parameters}
