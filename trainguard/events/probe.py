@@ -127,7 +127,8 @@ class Probe(Event):
         the ends of the others, and 1 where it was scaled with them), "misread scale" (the mean and
         deviation of a column; the label has the mistake that explains them and the two numbers that
         were misread), "same pull" (steps of what makes what a module judges, in which its scores
-        are pulled as in its own; the label has it),
+        are pulled as in its own; the label has it), "likeliest" (actions that are all the
+        likeliest, and the mean of their probabilities),
         "clipped ratio" (losses that clip a ratio wrongly, as the label says, of those that
         clip one), "bounded scores" (the least that a cross-entropy of cosines can be, and what it
         is by chance; step: of how many classes), "left loop" (passes backward in a loop that its

@@ -38,6 +38,7 @@ from trainguard.observe.loop.watch.losses.cosines import Cosines
 from trainguard.observe.loop.watch.losses.crossed_columns import CrossedColumns
 from trainguard.observe.loop.watch.losses.divergence_weights import DivergenceWeights
 from trainguard.observe.loop.watch.losses.divided_losses import DividedLosses
+from trainguard.observe.loop.watch.losses.drawn_actions import DrawnActions
 from trainguard.observe.loop.watch.losses.dropped_outputs import DroppedOutputs
 from trainguard.observe.loop.watch.losses.episode_ends import EpisodeEnds
 from trainguard.observe.loop.watch.losses.free_weights import FreeWeights
@@ -274,6 +275,7 @@ _ALL: tuple[type[Watcher], ...] = (
     FieldRows,
     SoftTargets,
     Adversaries,
+    DrawnActions,
     ClippedRatios,
     BoundedScores,
     LeftLoops,

@@ -121,3 +121,32 @@ def episodes_differ(trace: Trace[Event]) -> Iterator[Finding]:
                 source=probe.source,
             )
             return
+
+
+@invariant("loop", evidence=has_probe("likeliest", "no policy was asked about actions it was paid"))
+def actions_are_drawn(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    A policy whose log-probabilities are learned from draws its actions.
+
+    Judges: what Categorical and Normal are asked the log-probability of, with a graph, beside a
+        variable with the name of a reward, a return or an advantage: whether all of the first 4096
+        are the likeliest (or the mean itself), though the policy is so unsure of them that chance
+        would choose so once in e^40 runs, and gives them less than e^-0.25 in the mean.
+    Allows: policies that are sure; actions of which one is another than the likeliest.
+    Misses: policies by hand; actions on an accelerator.
+    Why: the gradient of a policy is that of what it draws. One that always takes the likeliest
+        action never tries another one, and learns to do more of what it does.
+    Source: Williams, 1992 (REINFORCE: an action is drawn from its probabilities);
+        scottviteri/MarkovianTraining issue 42; huggingface/deep-rl-class issue 582.
+    """
+    for probe in events(trace, Probe):
+        if probe.probe == "likeliest":
+            yield Finding(
+                f"a policy of `{trace.subject}` learns from actions that it does not draw",
+                "actions whose log-probability is learned",
+                portion(probe.measured, probe.measured, "actions")
+                + f" are the likeliest, of a probability of {probe.reference:.2g} in the mean",
+                "as often the likeliest as it is likely",
+                why="take action = policy.sample(); argmax, and the mean, are for evaluations",
+                event=probe,
+            )
