@@ -204,11 +204,10 @@ def logits_are_not_normalised_twice(trace: Trace[Event]) -> Iterator[Finding]:
 
     Judges: cross_entropy and binary_cross_entropy_with_logits whose input comes out of a softmax, a
         sigmoid, a ReLU or a tanh, or is made of distributions in every one of 3 calls or more;
-        nll_loss and kl_div whose input comes out of a softmax, or is made of distributions;
-        logarithms or soft targets that sum to one along another axis than that of the classes, in
-        every call; nll_loss that gets values above zero, or rows of more than one in all. Losses by
-        hand that pick one number of a softmax for each place along its axis, or weigh them by what
-        sums to one along another, and a softmax of a softmax in all steps that were looked at.
+        nll_loss and kl_div, too; logarithms or soft targets that sum to one along another axis than
+        that of the classes, in every call; nll_loss of values above zero, or rows of more than one.
+        Losses by hand that pick one number of a softmax for each place along its axis, or weigh
+        them by what sums to one along another, and a softmax of a softmax in all looks.
     Allows: log_softmax before cross_entropy, which changes nothing; a tanh that is scaled after;
         square tables, which are read both ways.
     Misses: a normalisation that something else follows; other losses written by hand.
@@ -278,12 +277,11 @@ def _describe_normalisation(term: Term) -> tuple[str, str]:
     if term.function == "nll_loss" and 0 < term.calls == term.positive:
         made = "probabilities" if term.distributions == term.calls else "values above zero"
         return made, "logarithms of probabilities"
-    if term.function in ("kl_div", "nll_loss"):  # along whichever axis
-        softmax = _MAKERS.get(term.producer, "") if term.producer.startswith("Softmax") else ""
-        if made := "probabilities" if always else softmax:
-            return made, "logarithms of probabilities"
-    if term.function == "nll_loss" and _FEW <= term.calls == term.heavy:
+    if term.function == "nll_loss" and _FEW <= term.calls == term.heavy and not always:
         return "probabilities that sum to more than one", "logarithms of probabilities"
+    if term.function in ("kl_div", "nll_loss"):  # a softmax goes along whichever axis
+        made = "probabilities" if always else _MAKERS.get(term.producer, "")
+        return made, "logarithms of probabilities"
     return "", ""
 
 
