@@ -19,6 +19,7 @@ from trainguard.observe.tools.user_line import caller
 _BATCHES = 16  # of training that are measured
 _LEAST, _LARGEST = 256, 2**22  # rows that tell a mean and a deviation; numbers of a batch
 _WIDEST = 1024  # columns
+_TRIES = 4  # passes in which a scale is looked for
 _PAIRS = 16  # of a mean and a deviation
 _NEAR, _NEAR_ALONE = 0.1, 0.03  # deviations, and of a deviation: of several columns, and of one
 _CHANCE = 4.0  # deviations of the mean of so many rows
@@ -46,7 +47,7 @@ class NamedScales(Watcher):
         super().__init__(recorder)
         self._pairs: list[Pair] = []
         self._sums: list[torch.Tensor] = []  # of the columns, and of their squares
-        self._rows = self._batches = 0
+        self._rows = self._batches = self._tries = 0
         self._source = ""
 
     @now_and_then
@@ -59,9 +60,12 @@ class NamedScales(Watcher):
             return
         columns = _columns_of(given.detach())
         if not self._batches:
+            self._tries += 1
             self._pairs = list(_find_pairs(columns.shape[1]))
             self._source = caller()
             self._sums = [torch.zeros(columns.shape[1], dtype=torch.double) for _ in range(2)]
+            if not self._pairs and self._tries >= _TRIES:
+                self.recorder.dismiss(self)
         known = self._pairs and columns.shape[1] == len(self._sums[0])
         if known and self._batches < _BATCHES:
             self._batches, self._rows = self._batches + 1, self._rows + len(columns)

@@ -13,7 +13,7 @@ from trainguard.observe.loop.window import Forward
 from trainguard.observe.tools.local_values import has_rows
 from trainguard.observe.tools.user_line import caller
 
-_BATCHES = 16  # of training that are looked at
+_BATCHES, _KEPT = 8, 8  # of training that are looked at, of so many inputs of modules
 _LARGEST, _WIDEST = 2**16, 1024  # numbers of a batch that are kept; columns
 _INPUTS = 4  # tensors of a pass
 _LEAST, _MOST = 4, 0.25  # times that a number comes in a column; a share of the column
@@ -53,10 +53,10 @@ class StandIns(Watcher):
         if not forward.gradients:
             return
         for place, given in enumerate(self.recorder.given[:_INPUTS]):
-            if _has_columns(given):
-                own = self._inputs.setdefault(
-                    (forward.module, place), _LearnedColumns(source=caller())
-                )
+            key = forward.module, place
+            known = key in self._inputs or len(self._inputs) < _KEPT
+            if known and _has_columns(given):
+                own = self._inputs.setdefault(key, _LearnedColumns(source=caller()))
                 rows = given.detach().flatten(0, -2)
                 alike = not own.parts or own.parts[0].shape[1] == rows.shape[1]
                 if alike and len(own.parts) < _BATCHES:
