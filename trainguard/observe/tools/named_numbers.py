@@ -11,6 +11,9 @@ from trainguard.observe.tools.least_squares import Table
 from trainguard.observe.tools.owners import find_owners
 
 REWARDS = {"r", "rew", "rews", "reward", "rewards"}  # words in their names
+# Words in the names of what is the better the larger it is.
+PAID = REWARDS | {"adv", "advs", "advantage", "advantages", "gae", "gaes"}
+PAID |= {"ret", "rets", "return", "returns"}
 
 
 def find_numbers(least: int, most: int) -> Iterator[tuple[str, Table]]:

@@ -1,5 +1,8 @@
 """Which way the scores of what is made are pulled: by its judge, and by who makes it."""
 
+import weakref
+from itertools import count
+
 import pytest
 import torch
 from torch import nn
@@ -7,9 +10,18 @@ from torch.nn import functional as F
 
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
+from trainguard.observe.loop.watch.losses.adversaries import Adversaries, _Judge
 
 
-def play(loss_of_judge, loss_of_maker, real=None, holds_both: bool = False) -> list[Probe]:
+def play(
+    loss_of_judge,
+    loss_of_maker,
+    *,
+    penalty=lambda judge: 0.0,
+    holds_both: bool = False,
+    ask_at_once: bool = False,
+    before=lambda recorder, judge: None,
+) -> list[Probe]:
     """Record a game of two modules, and return where they pull one way."""
     torch.manual_seed(0)
     maker = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 2))
@@ -17,12 +29,17 @@ def play(loss_of_judge, loss_of_maker, real=None, holds_both: bool = False) -> l
     makers = [*maker.parameters(), *(judge.parameters() if holds_both else [])]
     makes = torch.optim.SGD(makers, lr=0.05)
     judges = torch.optim.SGD(judge.parameters(), lr=0.05)
-    real = real or (lambda made: torch.randn(32, 2) + 3)
     with Recorder("x") as recorder:
+        before(recorder, judge)
         for _ in range(20):
             made = maker(torch.randn(32, 3))
             judges.zero_grad()
-            loss_of_judge(judge(real(made)), judge(made.detach())).backward()
+            scores = judge(made.detach())
+            if ask_at_once:
+                pulls = torch.ones(3, *scores.shape)
+                held = list(judge.parameters())
+                torch.autograd.grad(scores, held, pulls, True, is_grads_batched=True)
+            (loss_of_judge(judge(torch.randn(32, 2) + 3), scores) + penalty(judge)).backward()
             judges.step()
             makes.zero_grad()
             loss_of_maker(judge(made)).backward()
@@ -60,7 +77,7 @@ def test_one_way_for_both_is_found(judge, maker) -> None:
     """Whatever the loss is, by its gradient."""
     (probe,) = play(judge, maker)
     assert (probe.measured, probe.label) == (20, "Sequential#2")
-    assert probe.source.endswith(f"{__file__.rpartition('/')[2]}:28")
+    assert probe.source.endswith(f"{__file__.rpartition('/')[2]}:45")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +102,48 @@ def test_who_holds_the_judge_too_is_no_adversary() -> None:
     assert play(tell_apart, lambda scores: label(scores, 0.0), holds_both=True) == []
 
 
-def test_scores_that_are_asked_for_a_penalty_are_pulled_by_nobody() -> None:
-    """The gradient that a penalty is made of points up for whatever it is asked of."""
-    found = play(tell_apart, lambda scores: label(scores, 1.0), lambda made: made.detach() + 3)
-    assert found == []
+def penalise(judge: nn.Module, batched: bool) -> torch.Tensor:
+    """Return a penalty on slopes between data, whose scores are pulled up to find them."""
+    between = (torch.randn(32, 2) + 2).requires_grad_()
+    scores = judge(between)
+    pulls = torch.ones(3, *scores.shape) if batched else torch.ones_like(scores)
+    (slopes,) = torch.autograd.grad(
+        scores, between, pulls, create_graph=True, is_grads_batched=batched
+    )
+    return (slopes.norm(dim=-1) - 1).square().mean()
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("way", [1, -1])
+def test_a_penalty_on_slopes_pulls_nothing(way: int, batched: bool) -> None:
+    """What it asks its scores is of neither kind of data, and several slopes at once do no harm."""
+    found = play(
+        lambda real, made: made.mean() - real.mean(),
+        lambda scores: way * scores.mean(),
+        penalty=lambda judge: penalise(judge, batched),
+    )
+    assert len(found) == (way == 1)
+
+
+def test_several_gradients_at_once_are_left_alone() -> None:
+    """Of scores that are listened to they have no numbers; nothing is switched off."""
+    assert play(tell_apart, lambda scores: label(scores, 1.0), ask_at_once=True) == []
+
+
+def test_a_module_that_takes_the_place_of_another_is_judged_by_itself() -> None:
+    """One that is gone may have had its identity."""
+
+    def leave(recorder: Recorder, judge: nn.Module) -> None:
+        """Leave what is known of one that is gone."""
+        gone = nn.Linear(2, 1)
+        known = recorder.watcher(Adversaries)._judges
+        known[id(judge)] = _Judge(weakref.ref(gone), "gone")
+
+    (probe,) = play(tell_apart, lambda scores: label(scores, 0.0), before=leave)
+    assert probe.label == "Sequential#2"
+
+
+def test_a_maker_that_pulls_both_ways_is_fine() -> None:
+    """In turns, as where it is trained with noise in its labels."""
+    turns = count()
+    assert play(tell_apart, lambda scores: label(scores, float(next(turns) % 2))) == []

@@ -9,7 +9,7 @@ from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 
 
-def learn(make, choose, scale: float = 1.0) -> list[Probe]:
+def learn(make, choose, scale: float = 1.0, looked: bool = True) -> list[Probe]:
     """Learn from what is chosen of the policy that is made of an output (8, 4)."""
     model = nn.Linear(3, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -22,6 +22,7 @@ def learn(make, choose, scale: float = 1.0) -> list[Probe]:
             loss.backward()
             optimizer.step()
     assert recorder.trace.conditions.get("faults", ()) == ()
+    assert ("likeliest" in recorder.trace.conditions["looked"]) == looked
     return [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "likeliest"]
 
 
@@ -60,8 +61,8 @@ def test_actions_that_are_drawn_are_fine(make) -> None:
 
 
 def test_a_policy_that_is_sure_is_fine() -> None:
-    """It would have drawn them."""
-    assert learn(by_logits, take_likeliest, scale=1000.0) == []
+    """It would have drawn them: there is nothing to judge."""
+    assert learn(by_logits, take_likeliest, scale=1000.0, looked=False) == []
 
 
 def test_a_likelihood_without_a_reward_is_fine() -> None:

@@ -106,7 +106,8 @@ def kept_near(written: str, weight: float) -> Callable[[torch.Tensor], torch.Ten
         """Return it for what a policy makes of 8 states."""
         new = output.log_softmax(1).gather(1, torch.randint(0, 4, (8, 1))).squeeze(1)
         mask, old = (torch.arange(8) > 1).float(), torch.randn(8) * 0.1 - 1.4
-        apart = eval(written, {"torch": torch, "new": new, "old": old})
+        names = {"torch": torch, "new": new, "old": old, "other": output.mean(1)}
+        apart = eval(written, names)
         gain = (torch.exp(new - old.roll(1)) * torch.randn(8) * mask).sum() / mask.sum()
         return -gain + weight * (apart * mask).sum() / mask.sum()
 
@@ -136,6 +137,7 @@ def test_divergences_from_a_reference(written: str) -> None:
         "new - old",
         "new ** 2",
         "torch.exp(new - old) - new.detach()",
+        "torch.exp(old - new) + other",
     ],
 )
 def test_other_functions_of_a_ratio_have_no_sign(written: str) -> None:

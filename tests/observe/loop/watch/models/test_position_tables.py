@@ -68,6 +68,50 @@ def test_other_tables_are_fine(places) -> None:
     assert found(places) == []
 
 
+class Codebook(nn.Module):
+    """Returns the nearest entry of a table for each place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoding = nn.Parameter(torch.randn(30, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return as many entries; zeros have the same one everywhere."""
+        near = torch.cdist(x, self.encoding.expand(len(x), -1, -1)).argmin(-1)
+        return x + (self.encoding[near] - x).detach()
+
+
+class Prototypes(nn.Module):
+    """Attends to a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("pos", torch.randn(30, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the same mixture for the same input, wherever it stands."""
+        return (x @ self.pos.T).softmax(-1) @ self.pos
+
+
+@pytest.mark.parametrize("part", [Codebook, Prototypes])
+def test_a_table_that_is_chosen_from_is_none_of_positions(part) -> None:
+    """Whatever it is called: what comes back depends on what is given."""
+    assert found(part()) == []
+
+
+def test_a_sequence_may_be_multiplied_first() -> None:
+    """By a root of its width, as in the first of the kind."""
+
+    class Scaled(Places):
+        """Adds a row to what it has multiplied."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """Return a sequence as long."""
+            return super().forward(x * 8**0.5)
+
+    assert found(Scaled(choose_one)) == ["Scaled Sequential.1"]
+
+
 class Moved(nn.Module):
     """Takes the place beside the sequence."""
 

@@ -85,9 +85,15 @@ def test_channels_and_single_numbers_are_known() -> None:
         (torch.randn(600, 5) * 2, 0.0, 0.5),  # of noise
         ((DATA - STD) / MEAN, MEAN[:2], STD[:2]),
         ((DATA - STD)[:200] / MEAN, MEAN, STD),
+        ((DATA - MEAN) / STD, 0.5, 1.0),  # whichever use of them it might be
     ],
-    ids=["right", "raw", "no mean", "no deviation", "noise", "others", "few"],
+    ids=["right", "raw", "no mean", "no deviation", "noise", "others", "few", "one"],
 )
 def test_other_scales_are_fine(rows, mean, std) -> None:
     """What is scaled rightly, in part, elsewhere, or by something else."""
     assert found(rows, mean, std) == []
+
+
+def test_numbers_of_different_names_are_no_pair() -> None:
+    """A deviation of something else scales nothing."""
+    assert found((DATA - STD) / MEAN, MEAN, STD, "target_std") == []

@@ -174,6 +174,12 @@ full = Data()
 train_set.transform = shift
 fit(train_set, val_set)
 """
+OF_BOTH = f"""
+full = Data()
+{SPLIT}
+train_set.transform = train_set.dataset.transform = shift
+fit(train_set, val_set)
+"""
 SEES_TO_IT = f"""
 class Augmented(Subset):
     def __getitem__(self, index):
@@ -239,7 +245,7 @@ def test_a_setting_of_the_part_itself_is_lost(tmp_path: Path) -> None:
     assert found(HEAD + OF_THE_PART, tmp_path, "lost setting") == [("transform", "Data")]
 
 
-@pytest.mark.parametrize("script", [SEES_TO_IT, THE_SAME, FOR_ALL])
+@pytest.mark.parametrize("script", [SEES_TO_IT, THE_SAME, FOR_ALL, OF_BOTH])
 def test_a_part_that_reads_its_own_settings_loses_none(script, tmp_path: Path) -> None:
     """A class of the user's own may read them, and what is set of the data set is read."""
     assert found(HEAD + script, tmp_path, "lost setting") == []

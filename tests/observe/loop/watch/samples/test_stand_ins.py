@@ -52,6 +52,12 @@ def pad(rows: torch.Tensor) -> torch.Tensor:
     return rows
 
 
+def twice(rows: torch.Tensor) -> torch.Tensor:
+    """Return rows of which two have one number far away in a column."""
+    rows[3:5, 2] = -9999.0
+    return rows
+
+
 @pytest.mark.parametrize(
     "rows",
     [
@@ -61,9 +67,10 @@ def pad(rows: torch.Tensor) -> torch.Tensor:
         with_gaps(-9999.0, 0.0).round().clamp(0, 5).masked_fill_(torch.eye(400, 6) > 0, 999.0),
         pad(with_gaps(0.0, 0.0)),
         torch.eye(6)[torch.randint(0, 6, (400,))] * 1000,
-        with_gaps(-9999.0, 0.0001),
+        twice(with_gaps(0.0, 0.0)),
+        with_gaps(-9999.0, 0.6),
     ],
-    ids=["none", "mostly", "near", "codes", "padding", "one of six", "once"],
+    ids=["none", "mostly", "near", "codes", "padding", "one of six", "twice", "far and mostly"],
 )
 def test_other_numbers_are_fine(rows) -> None:
     """What is no stand-in for certain."""

@@ -19,7 +19,7 @@ _THROUGH = autograd_graph.SAME | {
     "StackBackward",
     "SumBackward",
 }
-_SUMS = {"AddBackward", "RsubBackward", "SubBackward"}
+SUMS = {"AddBackward", "RsubBackward", "SubBackward"}
 _CHOICES = {"MaximumBackward", "MinimumBackward"}
 Edge = tuple[Node, int]  # a node, and which of its outputs
 
@@ -63,9 +63,9 @@ def _split(part: SumPart) -> Iterator[SumPart]:
     """Yield what a part is a sum or a multiple of, nothing where it is neither."""
     node, kind = part.node, kind_of(part.node)
     live = [place for place, (before, _) in enumerate(node.next_functions) if before is not None]
-    if len(live) > 1 and kind not in _SUMS | _THROUGH:
+    if len(live) > 1 and kind not in SUMS | _THROUGH:
         return
-    moved = part.is_moved or (kind in _SUMS and len(live) == 1)
+    moved = part.is_moved or (kind in SUMS and len(live) == 1)
     for place in live:
         by = 1.0 if kind in _THROUGH else autograd_graph.constant_at(node, place)
         by = _largest_weight(node, place) if by is None else by
@@ -100,7 +100,7 @@ def _split_elements(part: SumPart) -> Iterator[SumPart]:
         made = torch.Size(autograd_graph.shape_made(node)).numel()
         by: Any = 1.0 if kind == "SumBackward" else made / max(1, given)
         yield SumPart(node.next_functions[live[0]], part.factor * by)
-    elif len(live) == 1 or kind in _SUMS:
+    elif len(live) == 1 or kind in SUMS:
         for place in live:
             by = autograd_graph.constant_at(node, place)
             if isinstance(by, int | float) and by:

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from trainguard.events.base import Event
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.watch.gradients import autograd_graph
+from trainguard.observe.loop.watch.gradients.affine_parts import SUMS
 from trainguard.observe.loop.watch.gradients.autograd_graph import Node
 from trainguard.observe.loop.watch.gradients.gradient_reads import (
     SILENT,
@@ -31,7 +32,6 @@ _WATCHED = range(2, 42)  # steps of all optimizers in which terms are looked at 
 _MOST_TERMS = 8
 _MOST_NODES = 4000  # of one term
 _SCALES = {"MulBackward", "DivBackward", "NegBackward", "ToCopyBackward"}
-_SUMS = {"AddBackward", "SubBackward", "RsubBackward"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +312,7 @@ def _terms(root: Node) -> Iterator[Node]:
         live = [before for before, _ in node.next_functions if before is not None]
         kind = autograd_graph.kind_of(node)
         if autograd_graph.token_at(node) is None and (
-            kind in _SUMS or (kind in _SCALES and len(live) == 1)
+            kind in SUMS or (kind in _SCALES and len(live) == 1)
         ):
             waiting += live
         else:

@@ -3,6 +3,7 @@
 import weakref
 from collections import Counter, deque
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from trainguard.events.base import Event
 from trainguard.observe.loop.locate_nonfinite import tensors_in
 from trainguard.observe.loop.watch.watcher import Columns, Watcher, make_probe, shielded
 from trainguard.observe.loop.window import Forward, Window
+from trainguard.observe.tools.fingerprint import sample_elements
 from trainguard.observe.tools.local_values import has_rows, is_transforming
 from trainguard.observe.tools.user_line import caller
 
@@ -35,7 +37,7 @@ class _MadeOutput(NamedTuple):
     def is_in(self, given: torch.Tensor) -> bool:
         """Say whether an input is this output, as it was."""
         same = given.data_ptr() == self.place and given.shape == self.shape
-        return same and torch.equal(_few(given), self.few)
+        return same and torch.equal(sample_elements(given, _TOLD), self.few)
 
 
 @dataclass(slots=True)
@@ -51,6 +53,11 @@ class _Judge:
     name: str
     pulls: dict[str, Counter[bool]] = field(default_factory=dict)
     source: str = ""
+
+    def is_of(self, held: set[int]) -> bool:
+        """Say whether any of its parameters is among some, by their identities."""
+        module = self.module()
+        return module is not None and any(id(own) in held for own in module.parameters())
 
     def way_of(self, kind: str) -> bool | None:
         """Return which way scores of a kind are nearly always pulled, None where that varies."""
@@ -90,12 +97,13 @@ class Adversaries(Watcher):
             return
         makers = [each.module() for each in self._made if each.is_in(given[0].detach())]
         judged = any(maker is not None and maker is not module for maker in makers)
-        if judged and id(module) not in self._judges and len(self._judges) < _MADE:
-            name = self.recorder.names.module(module)
-            self._judges[id(module)] = _Judge(weakref.ref(module), name)
         own = self._judges.get(id(module))
+        own = own if own is not None and own.module() is module else None  # or one that is gone
+        if judged and own is None and len(self._judges) < _MADE:
+            name = self.recorder.names.module(module)
+            own = self._judges[id(module)] = _Judge(weakref.ref(module), name)
         if own is None:
-            few = _few(made[0].detach())
+            few = sample_elements(made[0], _TOLD).clone()
             self._made.append(
                 _MadeOutput(weakref.ref(module), made[0].data_ptr(), made[0].shape, few)
             )
@@ -116,19 +124,18 @@ class Adversaries(Watcher):
     @shielded
     def _note(self, module: int, judged: bool, source: str, gradient: torch.Tensor) -> None:
         """Remember which way a loss pulls scores, until it is known who steps."""
-        total = float(gradient.detach().sum())
+        total = 0.0
+        with suppress(Exception):  # of several gradients at once, which have no numbers
+            total = float(gradient.detach().sum())
         if total and total == total and len(self._pulled) < _PENDING:
             self._pulled.append((module, judged, total > 0, source))
 
     def before_step(self, window: Window) -> Columns:
         """Take down what was pulled, by who steps; a run without such modules is left alone."""
         held = {id(parameter) for parameter in window.parameters}
+        steps = {key for key, *_ in self._pulled if self._judges[key].is_of(held)}
         for key, judged, way, source in self._pulled:
-            own = self._judges.get(key)
-            module = own.module() if own is not None else None
-            if own is None or module is None:
-                continue
-            is_own = any(id(parameter) in held for parameter in module.parameters())
+            own, is_own = self._judges[key], key in steps
             if judged and not is_own:
                 own.source = source
             if judged or is_own:
@@ -150,11 +157,6 @@ class Adversaries(Watcher):
             if other == made:
                 steps = own.pulls["other"].total()
                 yield make_probe("same pull", steps, label=own.name, source=own.source)
-
-
-def _few(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy of the first numbers."""
-    return tensor.flatten()[:_TOLD].clone()
 
 
 def _is_known(tensor: torch.Tensor) -> bool:

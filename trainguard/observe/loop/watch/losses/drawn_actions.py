@@ -1,22 +1,21 @@
 """Watches actions whose probability a policy learns: whether any of them was drawn by chance."""
 
-from collections.abc import Callable, Iterable
-from functools import wraps
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch.distributions import Categorical, Normal
 
 from trainguard.events.base import Event
+from trainguard.observe.loop.watch.losses.policy_weights import PolicyWeights
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, shielded
 from trainguard.observe.tools.local_values import is_transforming
-from trainguard.observe.tools.named_numbers import REWARDS
+from trainguard.observe.tools.named_numbers import PAID
 from trainguard.observe.tools.owners import words_in
 from trainguard.observe.tools.patches import Patches
 from trainguard.observe.tools.user_line import caller, user_frames, variables_of
 
-_PAY = {*REWARDS, "adv", "advantage", "advantages", "ret", "return", "returns"}  # in names
-_FRAMES = 3  # of the user's code in which they are looked for
+_FRAMES = 3  # of the user's code in which rewards are looked for
 _LOOKED = 4096  # actions that are looked at
 _TRIES = 16  # calls in which a reward is looked for
 _CHANCE = -40.0  # the logarithm of how likely it is that all are the likeliest: e^-40
@@ -32,6 +31,7 @@ class DrawnActions(Watcher):
     """
 
     makes = ("Probe:likeliest",)
+    relies_on = ("PolicyWeights",)
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -40,39 +40,25 @@ class DrawnActions(Watcher):
         self._source = ""
 
     def install(self, patches: Patches) -> None:
-        """Listen to the distributions that policies mostly have."""
-        patches.replace(Categorical, "log_prob", self._listening)
-        patches.replace(Normal, "log_prob", self._listening)
+        """Ask to be told of log-probabilities."""
+        self.recorder.watcher(PolicyWeights).listeners.append(self._look)
 
     def finish(self) -> Iterable[Event]:
         """Return the actions, where not one of them was another than the likeliest."""
-        if not self._seen:
-            return
-        self.looked.add("likeliest")
+        others = self._chosen < self._seen
         unsure = self._logarithms <= min(_CHANCE, _UNSURE * self._seen)
-        if self._chosen == self._seen and unsure:
+        self.looked |= {"likeliest"} if others or unsure else set()
+        if unsure and not others:
             mean = torch.tensor(self._logarithms / self._seen).exp()
             yield make_probe("likeliest", self._seen, mean, source=self._source)
-
-    def _listening(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a `log_prob` whose actions are looked at."""
-        compiling = torch.compiler.is_compiling
-
-        @wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            """Do what the original does."""
-            result = original(*args, **kwargs)
-            if not compiling() and self.recorder.patches.live and self._seen < _LOOKED:
-                self._look(args[0], (*args, *kwargs.values())[1:], result)
-            return result
-
-        return wrapper
 
     @shielded
     def _look(self, policy: Any, given: tuple[Any, ...], result: Any) -> None:
         """Count actions, and those that are the likeliest, until one of them is not."""
         value = given[0] if given else None
-        if self._chosen < self._seen or not isinstance(value, torch.Tensor) or is_transforming():
+        if self._chosen < self._seen or self._seen >= _LOOKED:
+            return
+        if not isinstance(value, torch.Tensor) or is_transforming():
             return
         learns = isinstance(result, torch.Tensor) and result.grad_fn is not None
         if not learns or not value.is_cpu or value.requires_grad or not value.numel():
@@ -109,4 +95,4 @@ def _likeliest(policy: Any, value: torch.Tensor) -> tuple[torch.Tensor, float] |
 def _is_paid() -> bool:
     """Say whether a variable of the user's running functions has the name of a reward."""
     frames = user_frames(_FRAMES)
-    return any(words_in(name.replace("_", " ")) & _PAY for f in frames for name in variables_of(f))
+    return any(words_in(name) & PAID for frame in frames for name in variables_of(frame))

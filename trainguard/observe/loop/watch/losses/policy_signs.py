@@ -17,7 +17,7 @@ from trainguard.observe.loop.watch.losses.policy_weights import (
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then
 from trainguard.observe.tools.arrays import array_of
 from trainguard.observe.tools.least_squares import Table
-from trainguard.observe.tools.named_numbers import REWARDS, find_numbers
+from trainguard.observe.tools.named_numbers import PAID, find_numbers
 from trainguard.observe.tools.owners import words_in
 from trainguard.observe.tools.user_line import caller
 
@@ -25,9 +25,7 @@ _STEPS = {0, 1, 2, 4, 8, 16, 32, 64, 128}  # that are looked at
 _LEAST, _LARGEST = 4, 1 << 16  # weights, each of one choice
 _NEAR = 1e-4  # of the largest: what comes of adding up in another order
 _RATIO = {"ClampBackward", "ExpBackward"}
-# Words in the names of what is the better the larger it is.
-_PAID = REWARDS | {"adv", "advs", "advantage", "advantages", "gae", "gaes", "return", "returns"}
-_PAID |= {"g", "ret", "rets", "discounted"}
+_PAID = PAID | {"discounted", "g"}  # words in the names of weights
 
 
 class PolicySigns(Watcher):

@@ -53,6 +53,7 @@ class PolicyWeights(Watcher):
 
     Only of weights that an error in the same loss fits as well, as it fits the values of a critic.
     drawn_at: how many steps there were when actions, or anything else, were last drawn by chance.
+    listeners: are told of each log_prob: the distribution, what it was asked of, and the result.
     """
 
     makes = ("Probe:weight",)
@@ -60,6 +61,7 @@ class PolicyWeights(Watcher):
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
         self.drawn_at: int | None = None
+        self.listeners: list[Callable[[Any, tuple[Any, ...], Any], None]] = []
         self._seen = self._found = 0
         self._name = self._source = ""
 
@@ -106,7 +108,7 @@ class PolicyWeights(Watcher):
             """Do what the original does."""
             result = original(*args, **kwargs)
             if not compiling() and self.recorder.patches.live:
-                self._leave_mark(result, (*args, *kwargs.values())[1:])
+                self._leave_mark(args[0], (*args, *kwargs.values())[1:], result)
             return result
 
         return wrapper
@@ -125,8 +127,10 @@ class PolicyWeights(Watcher):
         return wrapper
 
     @shielded
-    def _leave_mark(self, result: Any, given: tuple[Any, ...]) -> None:
+    def _leave_mark(self, policy: Any, given: tuple[Any, ...], result: Any) -> None:
         """Mark the log-probabilities of what is given, as of an action that was taken."""
+        for listener in self.listeners:
+            listener(policy, given, result)
         constant = not any(isinstance(v, torch.Tensor) and v.requires_grad for v in given)
         node: Node = result.grad_fn if isinstance(result, torch.Tensor) else None
         if constant and node is not None:

@@ -10,12 +10,13 @@ from torch import distributions
 from trainguard.events.base import Event
 from trainguard.observe.loop.watch.gradients import autograd_graph
 from trainguard.observe.loop.watch.gradients.affine_parts import (
+    SUMS,
     Edge,
     SumPart,
     affine_parts,
     resolve,
 )
-from trainguard.observe.loop.watch.gradients.autograd_graph import Node, kind_of
+from trainguard.observe.loop.watch.gradients.autograd_graph import Node, kind_of, live_inputs
 from trainguard.observe.loop.watch.losses.policy_weights import is_log_probability
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, now_and_then, shielded
 from trainguard.observe.tools.patches import Patches
@@ -23,6 +24,7 @@ from trainguard.observe.tools.user_line import caller
 
 _STEPS = {0, 1, 2, 4, 8, 16, 32, 64, 128}  # that are looked at
 _MOST_NODES = 20000
+_CONSTANTS = 8  # operations with constants between two terms
 _ENTROPY = "trainguard: entropy"
 _PROBABILITIES = {"ExpBackward", "SoftmaxBackward"}
 _LOGARITHMS = {"LogBackward", "LogSoftmaxBackward"}
@@ -34,8 +36,8 @@ class TermSigns(Watcher):
 
     label: "entropy", of a policy whose log-probabilities are in the same loss, "divergence", of
     normal distributions from the standard one, or "reference", of a policy's log-probabilities from
-    constant ones. measured: looks at which such a term is added to
-    the loss with the sign that makes it worse, reference: looks at which there was one.
+    constant ones. measured: looks at which such a term is added to the loss with the sign that
+    makes it worse, reference: looks at which there was one.
     """
 
     makes = ("Probe:term sign",)
@@ -57,16 +59,14 @@ class TermSigns(Watcher):
         """Look at the signs of the terms of a loss."""
         if self.recorder.age not in _STEPS or loss.grad_fn is None:
             return
-        parts = list(affine_parts((loss.grad_fn, 0), ends=_is_entropy))
+        parts = list(affine_parts((loss.grad_fn, 0), ends=_is_term))
         entropies = [own for part in parts for own in _entropy_of(part)]
         if entropies and any(map(is_log_probability, _below(loss))):
             self._take("entropy", any(factor > 0 for factor in entropies))
         found = list(divergences(parts))
         if found:
             self._take("divergence", any(factor < 0 for factor in found))
-        apart = [
-            p.factor for p in affine_parts((loss.grad_fn, 0), ends=_is_apart) if _is_apart(p.node)
-        ]
+        apart = [part.factor for part in parts if _is_apart(part.node)]
         if apart:
             self._take("reference", any(factor < 0 for factor in apart))
 
@@ -115,6 +115,11 @@ def _below(loss: torch.Tensor) -> Iterator[Any]:
     return iter(nodes if len(nodes) < _MOST_NODES else [])
 
 
+def _is_term(node: Node) -> bool:
+    """Say whether a node returned what is looked for as it is, and not as a sum."""
+    return _is_entropy(node) or _is_apart(node)
+
+
 def _is_entropy(node: Node) -> bool:
     """Say whether a node returned the entropies of distributions."""
     return _ENTROPY in node.metadata
@@ -139,19 +144,30 @@ def _is_apart(node: Node) -> bool:
     """
     kind = kind_of(node)
     if kind == "ClampBackward":
-        inner = resolve(node.next_functions[0])[0]
-        return inner is not None and kind_of(inner) != "ClampBackward" and _is_apart(inner)
+        inner = _before_constants(node.next_functions[0][0])
+        return kind_of(inner) != "ClampBackward" and _is_apart(inner)
     if kind == "PowBackward":
         return autograd_graph.saved(node, "exponent") == 2 and _moved(node.next_functions[0]) != 0
-    if kind not in ("SubBackward", "AddBackward", "RsubBackward"):
+    # Both are looked at first: a sum of many terms would be walked through at each of them.
+    ends = [_before_constants(n) for n in live_inputs(node)] if kind in SUMS else []
+    if sorted(kind_of(end) == "ExpBackward" for end in ends) != [False, True]:
         return False
-    parts = list(affine_parts((node, 0)))
-    ratios = [part for part in parts if kind_of(part.node) == "ExpBackward"]
-    if len(parts) != 2 or len(ratios) != 1 or ratios[0].factor <= 0:
+    if not any(map(is_log_probability, ends)):
         return False
-    other = parts[1 - parts.index(ratios[0])]
-    way = _moved(ratios[0].node.next_functions[0])
-    return is_log_probability(other.node) and way != 0 and other.factor == -way * ratios[0].factor
+    parts = {kind_of(part.node) == "ExpBackward": part for part in affine_parts((node, 0))}
+    ratio, other = parts[True], parts[False]
+    way = _moved(ratio.node.next_functions[0])
+    return way != 0 and ratio.factor > 0 and other.factor == -way * ratio.factor
+
+
+def _before_constants(node: Node) -> Node:
+    """Return what constants were added to, a few at most, whatever its shape was changed to."""
+    for _ in range(_CONSTANTS):
+        live = live_inputs(node)
+        if len(live) != 1 or kind_of(node) not in {*SUMS, *autograd_graph.SAME, "NegBackward"}:
+            break
+        node = live[0]
+    return node
 
 
 def _moved(edge: Edge) -> float:

@@ -25,8 +25,8 @@ class PositionTables(Watcher):
     """
     The Probe event "one place": a module whose table gives all places the same numbers.
 
-    It has a table with a name of positions, of many rows that differ, and returns a sequence as it
-    is given one, of zeros here. measured: the places that were asked; label: the module.
+    It has a table with a name of positions, of many rows that differ, and adds something to each
+    place of a sequence. measured: the places that were asked; label: the module.
     """
 
     makes = ("Probe:one place",)
@@ -48,9 +48,8 @@ class PositionTables(Watcher):
             return
         parts = [(name, part, _width_of(part)) for name, part in module.named_modules() if name]
         for name, part, width in [each for each in parts if each[2]][:_MOST]:
-            zeros = torch.zeros(_BATCH, _PLACES, width)
-            call = CopyableCall(part, (zeros,), (), ())
-            if (told := attempt(self.recorder, call, partial(_ask, zeros))) is None:
+            call = CopyableCall(part, (torch.zeros(_BATCH, _PLACES, width),), (), ())
+            if (told := attempt(self.recorder, call, partial(_ask, call.inputs[0]))) is None:
                 continue
             self.looked.add("one place")
             if told:
@@ -63,18 +62,21 @@ class PositionTables(Watcher):
 
 
 def _ask(zeros: torch.Tensor, run: Run) -> bool | None:
-    """Say whether zeros come back with one and the same addition at all places; None of no such."""
-    made = run((zeros,))
-    if len(made) != 1 or made[0].shape != zeros.shape or not bool(made[0].any()):
+    """Say whether all places get one and the same addition; None of what adds nothing to each."""
+    first, second = run((zeros,)), run((zeros + 1,))
+    if len(first) != 1 or first[0].shape != zeros.shape or not bool(first[0].any()):
         return None
-    return bool((made[0] == made[0][:1, :1]).all())
+    risen = second[0] - first[0]  # as much everywhere: what is given may be multiplied by a number
+    if not bool(risen.any()) or not torch.allclose(risen, risen[:1, :1, :1].expand_as(risen)):
+        return None  # a table that is chosen from, or attended to
+    return bool((first[0] == first[0][:1, :1]).all())
 
 
 def _width_of(part: nn.Module) -> int:
     """Return the width of the table of positions that a module has itself; 0 where it has none."""
     own = [*part.named_buffers(recurse=False), *part.named_parameters(recurse=False)]
     for name, table in own:
-        named = words_in(name.replace("_", " ")) & _NAMES
+        named = words_in(name) & _NAMES
         if named and table.dim() in (2, 3) and table.is_cpu and has_rows(table):
             rows = table.detach().flatten(0, -2)
             if len(rows) > _PLACES and bool((rows[:_PLACES] != rows[1 : _PLACES + 1]).any(1).all()):

@@ -23,7 +23,7 @@ _ROWS, _BYTES = 2**18, 2**28  # that are hashed: a few epochs of each of a few f
 _LEAST = 16  # rows of a fold: fewer may be equal to others by chance
 _SAME = 0.5  # of the rows that are held out: folds have none in common, and splits anew a few
 _COVERED = 0.9  # of all that was ever learned: a fold learns from all but what it holds out
-_EXPECTED = 8.0  # rows that would be met by chance, where some steps are watched: never none of e^8
+_EXPECTED = 8.0  # rows that chance would have met where some steps are watched: e^-8 for none
 _PARAMETERS, _WEIGHTS = 16, 64  # so many of each tell whether a model begins anew
 # Of the way that the weights had gone: after an evaluation, a few steps may not be watched.
 _CARRIED = 0.5

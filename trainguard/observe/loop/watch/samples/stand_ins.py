@@ -67,8 +67,9 @@ class StandIns(Watcher):
         for own in self._inputs.values():
             rows = torch.cat(own.parts)
             own.parts.clear()
-            self.looked.add("stand-in")
-            found = [each for each in map(_find, rows[~_is_padding(rows)].T) if each]
+            rows = rows[~_is_padding(rows)]
+            self.looked |= {"stand-in"} if len(rows) else set()
+            found = [each for each in map(_find, rows.T) if each]
             if found:
                 number, low, high, scaled = found[0]
                 label = f"{number!r} {low!r} {high!r} {int(scaled)}"
