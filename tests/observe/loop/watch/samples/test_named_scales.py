@@ -10,12 +10,12 @@ from trainguard.events.probe import Probe
 from trainguard.observe.loop.recorder import Recorder
 
 
-def found(rows: torch.Tensor, mean, std, name: str = "std") -> list[str]:
+def found(rows: torch.Tensor, middle, width, name: str = "std") -> list[str]:
     """Learn from rows beside a mean and a deviation, and return which mistake explains them."""
     first = rows.movedim(1, -1) if rows.dim() > 3 else rows
     model = nn.Linear(first.shape[-1], 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
-    scale = SimpleNamespace(**{"x_mean": mean, f"x_{name}": std})
+    scale = SimpleNamespace(**{"x_mean": middle, f"x_{name}": width})
 
     class Net(nn.Module):
         """Takes pictures by their channels."""
