@@ -91,7 +91,9 @@ class Score(Event):
         highest score along another axis), "pairs" (each prediction against each target), "first"
         and "second" (one class always predicted), "half" (a logit above one half), "rounded" (a
         logit that was rounded), "final" (the last of several batches alone).
-    commonest: at least so many targets were of the commonest class.
+    commonest: at least so many targets were of the commonest class. renamed: so many were right in
+        an evaluation if each class were called what it is mostly named as, no two alike; nan where
+        that is not known.
     """
 
     step: int
@@ -103,6 +105,7 @@ class Score(Event):
     sole: bool = False
     ways: tuple[Way, ...] = ()
     commonest: float = nan
+    renamed: float = nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,27 @@ def step(optimizer, model, rate):
     model.load_state_dict(own)
 
 
+class Weighed(nn.Module):
+    """Means to replace a layer, and compares it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, 2)
+        self.last == nn.utils.parametrizations.weight_norm(self.last)  # noqa: B015 the mistake
+
+
+def add(loss, penalty, pipeline, weight):
+    """Add for nothing, compare for assigning, and compose what may do something."""
+    loss + 0.1 * penalty
+    weight * (penalty + 1)
+    loss == loss + penalty  # noqa: B015
+    weight * 2
+    pipeline | loss
+    pipeline >> loss
+    loss += penalty
+    return loss
+
+
 def statements(function, module=None, **known: object) -> list[str]:
     """Return what a function computes for nothing, with some variables of its own."""
     found = find_discarded(function.__code__, globals() | known, module)
@@ -64,6 +85,26 @@ def test_what_is_dropped_in_a_forward_is_found() -> None:
     """Layers and functions whose result nothing takes, in a variable or not."""
     found = statements(Net.forward, Net())
     assert found == ["self.drop(x)", "F.relu(x)", "perhaps y = x.unsqueeze(0)"]
+
+
+def test_sums_that_nothing_takes_are_found() -> None:
+    """And comparisons, of tensors and layers; not what other operators may do."""
+    found = statements(add, loss=torch.ones(1), penalty=torch.ones(1), weight=0.5, pipeline=set())
+    assert found == ["loss + 0.1 * penalty", "weight * (penalty + 1)", "loss == loss + penalty"]
+
+
+def test_a_layer_that_is_compared_is_found() -> None:
+    """In the function that makes its module."""
+    text = "self.last == nn.utils.parametrizations.weight_norm(self.last)"
+    assert statements(Weighed.__init__, self=Weighed()) == [text]
+
+
+def test_what_a_notebook_shows_is_left_alone(tmp_path) -> None:
+    """It stands at the left of a module; in a loop it would show nothing."""
+    file = tmp_path / "cells.py"
+    file.write_text("loss + 1\nfor _ in range(2):\n    loss + 2\n")
+    code = compile(file.read_text(), str(file), "exec")
+    assert [text for text, *_ in find_discarded(code, {"loss": torch.ones(1)})] == ["loss + 2"]
 
 
 def test_what_another_value_replaces_is_found() -> None:

@@ -29,6 +29,7 @@ from trainguard.invariants.loop.samples import noise as noise  # isort: skip
 from trainguard.invariants.loop.models import modes as modes  # isort: skip
 from trainguard.invariants.loop.evaluations import evaluations as evaluations  # isort: skip
 from trainguard.invariants.loop.evaluations import scales as scales  # isort: skip
+from trainguard.invariants.loop.evaluations import classes as classes  # isort: skip
 from trainguard.invariants.loop.evaluations import meters as meters  # isort: skip
 from trainguard.invariants.loop.losses import terms as terms  # isort: skip
 from trainguard.invariants.loop.models import axes as axes  # isort: skip

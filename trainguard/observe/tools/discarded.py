@@ -48,6 +48,8 @@ _LAYERS = (
     nn.Softmax,
     nn.Tanh,
 )
+# Of numbers: what pipelines overload (|, >>, &) may do something.
+_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.MatMult)
 _LARGEST = 1 << 20  # characters of a file
 _A_TENSOR = torch.empty(0)  # what a variable of a forward is taken for
 # A statement, its line, and whether nothing but a mistake may be meant: a variable that nothing
@@ -61,15 +63,24 @@ def find_discarded(
     """
     Yield the statements of a function that compute something new, of which nothing is kept.
 
-    `x.relu()` by itself, `y = x.relu()` where nothing reads y, and what is set in a state_dict()
-    that was just made. names: the variables that it has, as far as they are known. module: what
-    `self` is, in a forward, whose other variables are taken for tensors.
+    `x.relu()` by itself, `loss + penalty` and `loss == loss + penalty`, `y = x.relu()` where
+    nothing reads y, and what is set in a state_dict() that was just made. names: the variables that
+    it has, as far as they are known. module: what `self` is, in a forward, whose other variables
+    are taken for tensors.
     """
     if module is not None and code.co_argcount:
         names = {**dict.fromkeys(code.co_varnames, _A_TENSOR), **names, code.co_varnames[0]: module}
     for statement in _statements(code):
         if _sets_in_copy(statement):
             yield ast.unparse(statement).partition("\n")[0], statement.lineno, True
+            continue
+        # What stands at the left of a module may be there for a notebook to show it.
+        if (
+            isinstance(statement, ast.Expr)
+            and statement.col_offset
+            and _adds(statement.value, names)
+        ):
+            yield ast.unparse(statement), statement.lineno, True
             continue
         call = getattr(statement, "value", None)
         if not isinstance(call, ast.Call) or not _is_pure(call, names):
@@ -96,6 +107,20 @@ def _is_pure(call: ast.Call, names: Mapping[str, Any]) -> bool:
         layer = owner._modules.get(target.attr)  # noqa: SLF001 a property may do anything
         return type(layer) in _LAYERS and not getattr(layer, "inplace", False)
     return isinstance(owner, torch.Tensor | np.ndarray) and target.attr in _METHODS
+
+
+def _adds(node: ast.expr, names: Mapping[str, Any]) -> bool:
+    """Say whether an expression adds, multiplies or compares, a tensor, a layer or more of them."""
+    if isinstance(node, ast.Compare):
+        parts = [node.left, *node.comparators]
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, _OPERATORS):
+        parts = [node.left, node.right]
+    else:
+        return False
+    owned = [_find(part, names) for part in parts]
+    return any(isinstance(one, torch.Tensor | np.ndarray | nn.Module) for one in owned) or any(
+        _adds(part, names) for part in parts
+    )
 
 
 def _find(node: ast.expr, names: Mapping[str, Any]) -> Any:

@@ -21,17 +21,19 @@ def results_are_kept(trace: Trace[Event]) -> Iterator[Finding]:
     What a function computes anew goes somewhere.
 
     Judges: the code of the modules that learn, and of the functions that make steps: statements
-        such as `x.clamp(0, 1)`, `self.dropout(x)` or `F.relu(x)`, which leave x as it is; the same
-        in a variable of a function where another value takes its place before it is read (a note:
-        which nothing ever reads); and what is set in an optimizer.state_dict() or
-        model.state_dict() that was just made.
+        such as `x.clamp(0, 1)`, `self.dropout(x)` or `F.relu(x)`, which leave x as it is, and
+        `loss + term` or `loss == loss + term`, where `+=` or `=` was meant; a call in a variable of
+        a function where another value takes its place before it is read (a note: which nothing ever
+        reads); and what is set in an optimizer.state_dict() or model.state_dict() that was just
+        made.
     Allows: functions that work in place (`x.clamp_(0, 1)`, inplace=True, out=); layers that have
-        an effect of their own, as batch normalisation; names that begin with an underscore.
+        an effect of their own, as batch normalisation; names that begin with an underscore; sums
+        that a notebook shows at the end of a cell.
     Misses: functions with other names; what is read, if only to be returned; code without a file.
     Why: nothing complains of a value that is dropped: a dropout that never strikes, a gradient that
         is not clipped, a rate that stays as it was.
     Source: kuanghuei/clean-net issue 2 (a dropout whose result nothing reads); pytorch/examples
-        issue 64 (a rate that is set in a state_dict).
+        issue 64 (a rate that is set in a state_dict); pclucas14/pixel-cnn-pp issue 9 (`==`).
     """
     for probe in events(trace, Probe):
         if probe.probe == "discarded":

@@ -1,5 +1,7 @@
 """What is right in an evaluation of several batches."""
 
+from math import isnan
+
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -72,3 +74,26 @@ def test_decisions_are_counted_without_a_loss() -> None:
     served, beside = decided(0.0, near=False), decided(0.0, near=True)
     assert served["right"] == beside["right"]
     assert {"half", "rounded"} <= served.keys() & beside.keys()
+
+
+def renamed(order: list[int]) -> float:
+    """Evaluate what names each class rightly, but for their order, and return what is renamed."""
+    net = nn.Linear(1, 1)
+    classes = torch.arange(4).repeat(5)
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        net(torch.ones(2, 1)).sum().backward()
+        optimizer.step()
+        with torch.no_grad():
+            scores = nn.functional.one_hot(torch.tensor(order)[classes], 5).float()
+            scores[0] = scores[1]  # one of class 0 is taken for another
+            nn.functional.cross_entropy(scores, classes)
+    assert recorder.trace.conditions.get("faults", ()) == ()
+    (score,) = [e for e in recorder.trace if isinstance(e, Score)]
+    return score.renamed
+
+
+def test_what_other_names_make_right_is_counted() -> None:
+    """Whatever the order is; not where two classes are named alike."""
+    assert renamed([0, 1, 2, 3]) == renamed([3, 1, 0, 4]) == 19
+    assert isnan(renamed([3, 3, 0, 1]))

@@ -14,6 +14,7 @@ class Forgetful(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
+        self.last == nn.Linear(4, 3)  # noqa: B015 the mistake
 
     def forward(self, x):
         """Return scores."""
@@ -40,4 +41,5 @@ def test_lines_of_modules_and_functions_are_told() -> None:
             optimizer.step()
     assert recorder.trace.conditions.get("faults", ()) == ()
     found = [e.label for e in recorder.trace if isinstance(e, Probe) and e.probe == "discarded"]
-    assert found == ["F.relu(hidden)", "for group in optimizer.state_dict()['param_groups']:"]
+    assert found[:2] == ["F.relu(hidden)", "self.last == nn.Linear(4, 3)"]
+    assert found[2:] == ["for group in optimizer.state_dict()['param_groups']:"]

@@ -35,6 +35,7 @@ _LARGEST = 2**22  # elements of the scores of a batch
 _SEVERAL = 3  # calls of an evaluation, of which the last one is told
 _PLACES = 16
 _STRETCHES = 4096  # of all places
+_CROSSED = 64  # classes, of which each is counted against each
 _NUMPY = (torch.float32, torch.float64)
 _WAITING = 2**20  # elements that are put aside until it is known whether an accuracy is ever said
 
@@ -184,7 +185,7 @@ class Scores(Watcher):
         stretch = self._stretch(place, scores, function, learns=learns)
         if stretch is None:
             return
-        count = _put_aside(function, scores.detach(), target, ignored)
+        count = _put_aside(function, scores.detach(), target, ignored, learns=learns)
         self._room -= target.numel()
         if self._logged.says_accuracy or self._room < 0 or not scores.is_cpu:
             stretch.count_waiting()
@@ -227,7 +228,7 @@ def _are_comparable(function: str, scores: Any, target: Any) -> bool:
 
 
 def _put_aside(
-    function: str, scores: torch.Tensor, target: torch.Tensor, ignored: int
+    function: str, scores: torch.Tensor, target: torch.Tensor, ignored: int, *, learns: bool
 ) -> Callable[[], Counts]:
     """Return what counts a call, made of copies: a training may write to the same place again."""
     if function not in CROSS_ENTROPIES:
@@ -236,7 +237,18 @@ def _put_aside(
     axes = [axis for axis in range(len(shape)) if shape[:axis] + shape[axis + 1 :] == target.shape]
     given = _as_array(scores) if scores.dtype in _NUMPY else scores
     named = {axis: given.argmax(axis) for axis in axes}
-    return partial(_count_classes, named, shape[1], target.clone(), ignored)
+    crosses = not learns and shape[1] <= _CROSSED and isinstance(given, np.ndarray)
+    count = _count_crossed if crosses else _count_classes
+    return partial(count, named, shape[1], target.clone(), ignored)
+
+
+def _count_crossed(places: Named, most: int, given: torch.Tensor, ignored: int) -> Counts:
+    """Return the same as of other classes, and how often each class was named as each."""
+    named, target = places[1], _as_array(given)
+    inside = (target != ignored) & (target >= 0) & (target < most)
+    pairs = (target * most + named)[inside]
+    crossed = np.bincount(pairs, minlength=most * most), len(pairs)
+    return _count_classes(places, most, given, ignored) | {"crossed": crossed}
 
 
 def _count_classes(places: Named, most: int, given: torch.Tensor, ignored: int) -> Counts:
@@ -322,6 +334,7 @@ def _count_probabilities(scores: torch.Tensor, target: torch.Tensor, logits: boo
 
 def _describe(source: str, stretch: _Stretch) -> Score:
     """Return the event of a stretch; none of its counts where targets are between 0 and 1."""
+    crossed = stretch.numbers.pop("crossed", None)
     numbers = {name: tuple(map(float, each)) for name, each in stretch.numbers.items()}
     hard = numbers.pop("hard", (0.0, 0.0))
     commonest = numbers.pop("commonest", (float("nan"),))
@@ -341,4 +354,13 @@ def _describe(source: str, stretch: _Stretch) -> Score:
         if sharp
         else (),
         commonest=commonest[0],
+        renamed=float("nan") if crossed is None else _rename(crossed[0], stretch.classes),
     )
+
+
+def _rename(crossed: Any, classes: int) -> float:
+    """Return how many were right if each class were called what it is mostly named as."""
+    table = crossed.reshape(classes, classes)[crossed.reshape(classes, classes).sum(1) > 0]
+    names = table.argmax(1)
+    apart = len(set(names.tolist())) == len(names) > 1
+    return float(table.max(1).sum()) if apart else float("nan")

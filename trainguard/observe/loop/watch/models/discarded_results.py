@@ -47,6 +47,7 @@ class DiscardedResults(Watcher):
             self._seen.add(type(part))
             if foreign(code.co_filename):
                 self._take(code, getattr(type(part).forward, "__globals__", {}), part)
+                self._take_maker(part)
 
     def before_step(self, window: Window) -> Columns:
         """Read the code of the functions that make a step, and of those that they call."""
@@ -63,6 +64,13 @@ class DiscardedResults(Watcher):
         """Return what was found."""
         for source, (statement, certain) in list(self._found.items())[:_MOST]:
             yield make_probe("discarded", 1, certain, label=statement, source=source)
+
+    def _take_maker(self, part: nn.Module) -> None:
+        """Read the code that made a module: `self.layer == weight_norm(self.layer)`."""
+        code = getattr(type(part).__init__, "__code__", None)
+        if code is not None and foreign(code.co_filename) and code.co_argcount:
+            known = getattr(type(part).__init__, "__globals__", {})
+            self._take(code, {**known, code.co_varnames[0]: part})
 
     def _take(self, code: Any, names: dict[str, Any], module: nn.Module | None = None) -> None:
         """Take down what a function computes for nothing."""
