@@ -95,12 +95,13 @@ class Probe(Event):
         "lost setting" (what is set of a Subset, and read of its data set: both in the label),
         "alike starts" (episodes that begin with one state, of those with one seed; step: the other
         seeds of that line), "seeded stream" (passes that begin alike, all of them),
-        "found itself" (a metric of retrieval with and without each sample itself; step: how often
-        it was said), "interleaved" (passes with pictures whose channels are read in another order
-        than they are stored), "divided loss" (what all losses are divided by, before so many passes
-        backward), "taught meter" (counts of a mean that is said of an evaluation, and those in it),
-        "group rates" (the highest and lowest rate that an optimizer's groups were made with; step
-        is 1 where a line sets that of the first alone), "betas" (of gradients, and of their
+        "left" (states that a line takes, and that nothing is loaded after; 1 where no line reads
+        them), "found itself" (a metric of retrieval with and without each sample itself; step: how
+        often it was said), "interleaved" (passes with pictures whose channels are read in another
+        order than they are stored), "divided loss" (what all losses are divided by, before so many
+        passes backward), "taught meter" (counts of a mean that is said of an evaluation, and those
+        in it), "group rates" (the highest and lowest rate that the groups were made with;
+        step is 1 where a line sets that of the first alone), "betas" (of gradients, and of their
         squares), "term sign" (looks at a term that a loss makes worse, of those at one), "live
         target" (losses that learn through their target, of those with outputs), "ratio" (steps in
         which new and old probabilities were equal, of those after another one), "brief statistics"

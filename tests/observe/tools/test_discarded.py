@@ -1,11 +1,14 @@
 """Statements that compute something, and keep nothing of it."""
 
+import copy
+import sys
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from trainguard.observe.tools.discarded import find_discarded
+from trainguard.observe.tools.discarded import find_discarded, name_unread
 
 
 class Net(nn.Module):
@@ -153,3 +156,48 @@ def test_code_without_a_file_is_left_alone(text: str) -> None:
     if text.startswith("def"):
         exec(compile(text, "<none>", "exec"), names)
         assert statements(names["f"]) == []
+
+
+KEEPS = """
+def keep(model):
+    best = model.state_dict()
+    deep = copy.deepcopy(model.state_dict())
+    each = {name: value for name, value in model.state_dict().items()}
+    path = model.save(model.state_dict())
+    other = model.state_dict()
+    model.last = model.state_dict()
+    return other
+def peek(model):
+    kept = model.state_dict()
+    return locals()
+top = Top()
+final = used = None
+final = top.state_dict()
+used = top.state_dict()
+def read():
+    return used
+"""
+
+
+def test_variables_that_nothing_reads(tmp_path) -> None:
+    """Of functions and modules; not those of code that may ask for all of its variables."""
+    file, seen = tmp_path / "keeps.py", []
+    file.write_text(KEEPS)
+
+    class Model:
+        """Sees by whom it is asked."""
+
+        def state_dict(self) -> dict:
+            """Ask what becomes of this."""
+            seen.append(name_unread(sys._getframe(1), "state_dict"))
+            return {}
+
+        def save(self, _: dict) -> str:
+            """Return where something was written."""
+            return "model.pt"
+
+    names: dict = {"Top": Model, "copy": copy}
+    exec(compile(KEEPS, str(file), "exec"), names)
+    names["keep"](Model())
+    names["peek"](Model())
+    assert seen == ["final", "", "best", "deep", "each", "", "", "", ""]

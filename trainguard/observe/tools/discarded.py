@@ -4,7 +4,7 @@ import ast
 import linecache
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from trainguard.observe.tools.stores import reads_ever, stores_unread
+from trainguard.observe.tools.user_line import asks_for_variables
 
 # Of tensors and arrays: what they return is new, and they stay as they are.
 _METHODS = {
@@ -93,6 +94,43 @@ def find_discarded(
         if len(named) == len(targets) and all(stores_unread(code, n, lines) for n in named):
             certain = all(reads_ever(code, name) for name in named)
             yield ast.unparse(statement), statement.lineno, certain
+
+
+def name_unread(frame: FrameType, method: str) -> str:
+    """Return the variable in which a line stores what a method returns, if nothing reads it."""
+    tree, code = parse_file(frame.f_code.co_filename), frame.f_code
+    nodes = ast.walk(tree) if tree is not None and not asks_for_variables(code) else ()
+    here = (each for each in nodes if isinstance(each, ast.Assign) and _is_at(each, frame.f_lineno))
+    called = (each for each in here if _copies(each.value, method))
+    target = next((each.targets[0] for each in called if len(each.targets) == 1), None)
+    if not isinstance(target, ast.Name) or target.id in code.co_freevars:
+        return ""
+    return "" if reads_ever(code, target.id) else target.id
+
+
+def _copies(value: ast.expr, method: str) -> bool:
+    """Say whether a value is what a method returns, a deep copy of it, or a dict made from it."""
+    if isinstance(value, ast.DictComp):
+        value = value.generators[0].iter
+    while isinstance(value, ast.Call):
+        name = value.func.attr if isinstance(value.func, ast.Attribute) else _name(value.func)
+        if name == method:
+            return True
+        owner = value.func.value if isinstance(value.func, ast.Attribute) else value
+        value = value.args[0] if name == "deepcopy" and value.args else owner
+        if name not in ("deepcopy", "items", "copy"):
+            return False
+    return False
+
+
+def _name(node: ast.expr) -> str:
+    """Return the name that an expression is, if it is one."""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_at(node: ast.stmt, line: int) -> bool:
+    """Say whether a statement goes over a line."""
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
 
 
 def _is_pure(call: ast.Call, names: Mapping[str, Any]) -> bool:

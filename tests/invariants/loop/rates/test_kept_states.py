@@ -2,6 +2,7 @@
 
 import pytest
 
+from trainguard.core.finding import Rank
 from trainguard.events.loop import Logged
 from trainguard.events.probe import Probe
 
@@ -40,3 +41,43 @@ def kept(*steps, loaded=-1, at=-1) -> Probe:
 def test_what_is_kept(judged, steps, probe, events, found) -> None:
     """The worst so far, and not the best of another number, nor each state that there is."""
     assert bool(judged("plateau_metric_fits_mode", [*steps(60), probe, *events])) == found
+
+
+def left(*steps, unread=True) -> Probe:
+    """Write which states a line has taken, after the last of which nothing was loaded."""
+    label = " ".join(map(str, steps))
+    return Probe(probe="left", measured=float(unread), step=60, label=label)
+
+
+def at_the_end(name="test_acc", step=60) -> Logged:
+    """Write what is said at the end."""
+    return Logged(name=name, value=0.7, step=step, clock=1000)
+
+
+@pytest.mark.parametrize(
+    ("probe", "events", "ranks"),
+    [
+        (left(10, 20, 40, 50), [*said("val_loss", LOSSES), at_the_end()], [Rank.BROKEN]),
+        (
+            left(10, 20, 40, 50, unread=False),
+            [*said("val_loss", LOSSES), at_the_end()],
+            [Rank.NOTE],
+        ),
+        (
+            left(10, 20, 40, 50, 60),
+            [*said("val_acc", RIGHT), at_the_end()],
+            [],
+        ),  # the last is the best
+        (left(10, 20, 40, 50), said("val_loss", LOSSES), []),  # no test
+        (left(10, 20, 40, 50), [*said("val_loss", LOSSES), at_the_end(step=40)], []),
+        (left(10, 20, 40, 50), [*said("val_loss", LOSSES), at_the_end("val_acc")], []),
+        (left(10, 30, 50), [*said("val_loss", LOSSES), at_the_end()], []),  # every other one
+        (left(10, 20, 40, 50), [*said("score", LOSSES), at_the_end()], []),  # it may rise or fall
+        (left(10, 20, 40, 50), [*said("test_loss", LOSSES), at_the_end("test_loss")], []),
+        (kept(10, 20, 40, 50), [*said("val_loss", LOSSES), at_the_end()], []),  # it was loaded
+    ],
+)
+def test_what_is_left(judged, steps, probe, events, ranks) -> None:
+    """The best so far, of which nothing comes, before a test of something else."""
+    found = judged("best_state_is_evaluated", [*steps(60), probe, *events])
+    assert [finding.rank for finding in found] == ranks

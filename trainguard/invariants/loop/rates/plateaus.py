@@ -30,6 +30,7 @@ _FALLING = {
 _AMONG = re.compile(r"(?<![a-z])(?:(?:r|hits?|hr|map|recall)_?@?\d+|p@\d+)\b")
 _EVALUATIONS = 5  # with a number, at least
 _AGAIN = 3  # states that were kept, where none of them was loaded at the end
+_TESTS = {"test", "holdout", "final"}
 _PASSED_BY = 2  # times that no state is kept: with one, the two may agree by chance
 _Series = list[tuple[str, dict[int, Logged]]]  # numbers by the step at which they were said
 _TAKEN_OVER = ("best_models_are_best",)  # it judged the callbacks of Lightning
@@ -78,6 +79,62 @@ def plateau_metric_fits_mode(trace: Trace[Event]) -> Iterator[Finding]:
             why="each improvement counts as a bad epoch, so that the rate is cut without a plateau",
             event=scheduler,
         )
+
+
+@invariant("loop", evidence=has_probe("left", "no state was kept, or it was loaded again"))
+def best_state_is_evaluated(trace: Trace[Event]) -> Iterator[Finding]:
+    """
+    The state that is chosen by an evaluation is the one that the last evaluation is of.
+
+    Judges: states that one line takes where a number that is said 5 times or more is the best so
+        far, the last of them before the end, where nothing is loaded after it, and a number
+        is said after the last step alone under a name with "test", "holdout" or "final": a note, or
+        broken where the state is kept in a variable that no line ever reads.
+    Allows: states that are taken after every evaluation, or loaded, into any model; runs whose last
+        state is the best; numbers of a test that are said after each epoch.
+    Misses: states that are loaded by other means, or by another script: look at the note, and
+        silence it.
+    Why: what is reported is the last model, which has learned more of its training data by heart
+        than the one that was chosen.
+    Source: allenai/allennlp issue 1223; joeynmt/joeynmt pull 15.
+    """
+    series = _select_said(trace, lambda _: True)
+    for probe in events(trace, Probe):
+        kept = {int(step) for step in probe.label.split()} if probe.probe == "left" else set()
+        final = _said_at_the_end(trace, probe.step, series) if kept else None
+        for name, said in series if final is not None and max(kept) < probe.step else ():
+            ways = _ways_to_improve(name)
+            if len(ways) == 1 and _keeps_records(kept, said, ways[0]):
+                yield _make_left_finding(trace, probe, said, max(kept), final)
+                return
+
+
+def _said_at_the_end(trace: Trace[Event], step: int, series: _Series) -> Logged | None:
+    """Return a number of a test that is said after the last step, and never before."""
+    said = [one for one in events(trace, Logged) if set(words_of(one.name)) & _TESTS]
+    early = {one.name for one in said if one.step < step} | {name for name, _ in series}
+    return next((one for one in said if one.name not in early), None)
+
+
+def _make_left_finding(
+    trace: Trace[Event],
+    probe: Probe,
+    said: dict[int, Logged],
+    best: int,
+    final: Logged | None,
+) -> Finding:
+    """Return the finding about a state that is chosen, and not evaluated."""
+    test = final.name if final is not None else ""
+    last = said[max(said)]
+    return Finding(
+        f"`{trace.subject}` chooses its best state, and evaluates its last one",
+        f"`{test}`, after {probe.step} steps",
+        number(last.value) + f", `{last.name}` of the last state",
+        number(said[best].value) + f", of the state kept after {best} steps, which nothing loads",
+        why="load the state that was kept before what is reported is measured",
+        rank=Rank.BROKEN if probe.measured else Rank.NOTE,
+        event=probe,
+    )
 
 
 def _chosen_wrongly(trace: Trace[Event]) -> Iterator[Finding]:

@@ -1,5 +1,7 @@
 """States that are loaded under the recorder, in every way that torch takes them."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -136,6 +138,25 @@ def test_states_that_are_kept() -> None:
         net.load_state_dict(state)
     (probe,) = (e for e in recorder.trace if isinstance(e, Probe) and e.probe == "kept")
     assert (probe.label, probe.measured, probe.reference) == ("2 4", 4.0, 5.0)
+
+
+@pytest.mark.parametrize("loads", [False, True])
+def test_states_that_are_left(loads: bool) -> None:
+    """Nothing is loaded after the last of them, and no line reads one of the variables."""
+    net, other = nn.Linear(3, 1), nn.Linear(3, 1)
+    with Recorder("x") as recorder:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(5):
+            net(torch.ones(2, 3)).square().sum().backward()
+            optimizer.step()
+            if step in (1, 3):
+                best = copy.deepcopy(net.state_dict())  # noqa: F841
+                saved = net.state_dict()
+        if loads:
+            other.load_state_dict(saved)
+    assert recorder.trace.conditions.get("faults", ()) == ()
+    probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "left"]
+    assert [(p.label, p.measured) for p in probes] == ([] if loads else [("2 4", 1), ("2 4", 0)])
 
 
 def _train_and_keep(copies: bool, steps: int) -> tuple[nn.Module, list[dict[str, torch.Tensor]]]:

@@ -13,9 +13,10 @@ from torch import nn
 from trainguard.events.base import Event
 from trainguard.events.probe import Probe
 from trainguard.observe.loop.watch.watcher import Watcher, make_probe, shielded
+from trainguard.observe.tools.discarded import name_unread
 from trainguard.observe.tools.local_values import has_memory, is_sharded, local_values, start_of
 from trainguard.observe.tools.patches import Patches, tell_after
-from trainguard.observe.tools.user_line import caller
+from trainguard.observe.tools.user_line import caller, user_frames
 
 _KEPT = 64  # states that somebody still has; more of them at once are hardly kept to be loaded
 _MOST = 64  # findings of a run
@@ -57,16 +58,25 @@ class _TakenState:
 
 class LoadedStates(Watcher):
     """
-    The Probe events "matched", "renamed", "restored", "one memory" and "kept".
+    The Probe events "matched", "renamed", "restored", "one memory", "kept" and "left".
 
     The first are of loads that found none of the names, the second of loads that left out what the
     module has under a longer or shorter name, the third of loads of tensors that are the module's
     own: `measured` is 1 where they had moved since their state was taken. The fourth are of loads
     of one of many states that share their memory, or of what is made of them. The last tells of
-    each line that took states after which steps, and which was loaded (`measured`), when.
+    each line that took states after which steps, and which was loaded (`measured`), when; "left"
+    tells the same of lines whose last state nothing was loaded after: `measured` is 1 where
+    no line ever reads the variable that it is in.
     """
 
-    makes = ("Probe:matched", "Probe:renamed", "Probe:restored", "Probe:one memory", "Probe:kept")
+    makes = (
+        "Probe:matched",
+        "Probe:renamed",
+        "Probe:restored",
+        "Probe:one memory",
+        "Probe:kept",
+        "Probe:left",
+    )
 
     def __init__(self, recorder: Any) -> None:
         super().__init__(recorder)
@@ -83,6 +93,9 @@ class LoadedStates(Watcher):
         self._members: tuple[int, dict[int, str]] = (-1, {})  # loaded at a step: clocks, lines
         self._kept: dict[str, dict[int, tuple[float, ...]]] = {}  # numbers by step, by line
         self._loaded: dict[str, tuple[int, int]] = {}  # the step of the state, and of the load
+        self._unread: dict[str, str] = {}  # the variable that a line keeps a state in for nothing
+        self._latest = -1  # the clock of the state after which anything was loaded last
+        self._clocks: dict[str, int] = {}  # of the last state of each line
 
     def install(self, patches: Patches) -> None:
         """Listen to what takes and loads states."""
@@ -100,6 +113,11 @@ class LoadedStates(Watcher):
             yield make_probe(
                 "kept", step, loaded, step=self.recorder.steps, label=steps, source=source
             )
+            if self._clocks[source] > self._latest:
+                unread = bool(self._unread[source])
+                yield make_probe(
+                    "left", unread, step=self.recorder.steps, label=steps, source=source
+                )
 
     @shielded
     def _see_taken(self, state: Any, module: nn.Module, /, *args: Any, **kwargs: Any) -> None:
@@ -118,6 +136,11 @@ class LoadedStates(Watcher):
         self._taken = [*(one for one in self._taken if one.is_alive), taken][-_KEPT:]
         if taken.source in self._kept or len(self._kept) < _LINES:
             kept = self._kept.setdefault(taken.source, {})
+            self._clocks[taken.source] = self._clock
+            if taken.source not in self._unread:
+                self._unread[taken.source] = next(
+                    (name_unread(frame, "state_dict") for frame in user_frames(1)), ""
+                )
             if len(kept) < _STATES:
                 kept[now] = _numbers_of(module)
 
@@ -191,6 +214,7 @@ class LoadedStates(Watcher):
     def _look(self, module: nn.Module, state: Any, result: Any, live: bool) -> None:
         """See what a load has found, and whether it could change anything."""
         self.looked |= {"matched", "restored"}
+        self._latest = self._clock
         numbers = _numbers_of(module)
         for source, kept in self._kept.items():
             at = next((step for step, own in reversed(kept.items()) if own == numbers != ()), None)
