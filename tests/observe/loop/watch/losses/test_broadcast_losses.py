@@ -36,6 +36,23 @@ def clipped(out: torch.Tensor, y: torch.Tensor, before: torch.Tensor) -> torch.T
     return 0.5 * torch.max((y - out) ** 2, (y - near) ** 2).mean()
 
 
+def log_cosh(error: torch.Tensor) -> torch.Tensor:
+    """Return the mean of what is quadratic near zero, and straight far from it."""
+    far = error.abs()
+    return (far + F.softplus(-2 * far) - 0.6931).mean()
+
+
+def huber(error: torch.Tensor) -> torch.Tensor:
+    """Return the same of two parts."""
+    far = error.abs()
+    return torch.where(far < 1, 0.5 * error**2, far - 0.5).mean()
+
+
+def kernel(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return how alike each is to each."""
+    return torch.exp(-((one - other) ** 2)).mean()
+
+
 TABLES = {
     "squares": lambda out, y: ((out - y) ** 2).mean(),
     "sum": lambda out, y: (y - out).pow(2).sum() / 16,
@@ -50,8 +67,15 @@ TABLES = {
     "learned": lambda out, y: ((out.sigmoid() - y) ** 2).mean(),
     "certain": lambda out, y: (0.5 * out + (out.tanh() - y) ** 2 * torch.exp(-out)).mean(),
     "clipped": lambda out, y: clipped(out, y, torch.ones(16)),
+    "log cosh": lambda out, y: log_cosh(out - y),
+    "logarithm of cosh": lambda out, y: torch.log(torch.cosh(y - out)).mean(),
+    "huber": lambda out, y: huber(out - y),
 }
 SOUND = {
+    "log cosh": lambda out, y: log_cosh(out - y[:, None]),
+    "huber": lambda out, y: huber(out.squeeze() - y),
+    "kernel": lambda out, y: kernel(out, out.T) - 2 * kernel(out, y[None]),
+    "hinge of pairs": lambda out, y: F.relu(1 - (out - out.T) * (y[:, None] - y).sign()).mean(),
     "same": lambda out, y: ((out.squeeze() - y) ** 2).mean(),
     "unsqueezed": lambda out, y: ((out - y[:, None]) ** 2).mean(),
     "one target": lambda out, y: ((out - y[0]) ** 2).mean(),

@@ -22,16 +22,20 @@ _STEPS_ON = 4  # nodes between a choice and what it is compared with
 _REDUCTIONS = {"MeanBackward", "SumBackward"}
 _ELEMENTWISE = {
     "AbsBackward",
+    "ClampBackward",
+    "CoshBackward",
     "DivBackward",
+    "LogBackward",
     "MeanBackward",
     "MulBackward",
     "NegBackward",
     "PowBackward",
+    "SoftplusBackward",
     "SqrtBackward",
     "SumBackward",
 }
 _JOINTS = {"AddBackward", "DivBackward", "MulBackward"}  # of two parts
-_CHOICES = {"MaximumBackward", "MinimumBackward"}  # of one of two parts, for each element
+_CHOICES = {"MaximumBackward", "MinimumBackward", "WhereBackward"}  # of one of two parts, for each element
 _DIFFERENCES = {"SubBackward", "RsubBackward"}
 _WEIGHED = 48  # nodes from the loss: a policy's has the terms of values and entropies beside it
 _BETWEEN = {  # a product and its mean
@@ -177,13 +181,14 @@ def _compares(
         meant = autograd_graph.kind_of(before) in _ON_PURPOSE or not may_be(node)
         if prod(autograd_graph.shape_after(loss, before, output)) == count:
             return not meant
-        return len(live) == 1 and _is_crossed(loss, before, count)
-    if kind in _JOINTS | _CHOICES and len(live) > 1 and depth:
+        if len(live) == 1 and _is_crossed(loss, before, count):
+            return True
+    if kind in _JOINTS | _CHOICES | _DIFFERENCES and len(live) > 1 and depth:
         # The other part may have a number for each output: what is said of how sure it is.
         tables = [_compares(loss, before, count, depth - 1, may_be) for before, _ in live]
         each = [prod(autograd_graph.shape_after(loss, *other)) == count for other in live]
         return any(tables) and (kind in _CHOICES or all(map(max, tables, each)))
-    if kind not in _ELEMENTWISE or not live or not depth:
+    if kind not in _ELEMENTWISE | _DIFFERENCES | {"AddBackward"} or not live or not depth:
         return False
     return all(_compares(loss, before, count, depth - 1, may_be) for before, _ in live)
 
