@@ -196,3 +196,48 @@ def test_windows_of_few_values_say_nothing() -> None:
     rounded = WINDOWS.round()
     evaluate = lambda model, _: model(rounded[1:81:2])  # noqa: E731
     assert overlap_of(evaluate, trained=rounded[APART], probe="windows") == []
+
+
+WIDE = torch.randn(2000, 20, generator=torch.Generator().manual_seed(7))
+RARE = torch.randn(40, 20, generator=torch.Generator().manual_seed(8))  # each comes 25 times
+
+
+def shuffled(rows: torch.Tensor) -> torch.Tensor:
+    """Return rows in another order."""
+    return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(9))]
+
+
+def overlap_of_long_run(trained: torch.Tensor, evaluated: torch.Tensor) -> list[tuple]:
+    """Train for so long that most steps are not watched, and return what an evaluation shares."""
+    model = nn.Linear(20, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    torch.manual_seed(0)
+    with Recorder("x") as recorder:
+        for _ in range(5):
+            for rows in torch.randperm(len(trained)).split(10):
+                model(trained[rows]).square().mean().backward()
+                optimizer.step()
+            with torch.no_grad():
+                model(evaluated)
+    probes = [e for e in recorder.trace if isinstance(e, Probe) and e.probe == "overlap"]
+    return [(probe.measured, probe.reference) for probe in probes]
+
+
+@pytest.mark.parametrize(
+    ("trained", "evaluated", "shares"),
+    [
+        (WIDE[:1600], WIDE[1500:1900], True),  # a quarter of them
+        (WIDE[:1600], WIDE[1600:], False),
+        (WIDE[:1600], WIDE[:200], False),  # some of the training
+        (WIDE[:1600], WIDE, False),  # all there is
+        (
+            torch.cat([WIDE[:1000], RARE.repeat(20, 1)]),
+            torch.cat([WIDE[1000:1160], RARE]),
+            True,
+        ),  # copied before the split
+        (torch.cat([WIDE[:1000], RARE.repeat(20, 1)]), WIDE[:300], False),  # after it
+    ],
+)
+def test_what_is_shared_in_a_long_run(trained, evaluated, shares) -> None:
+    """It is known though not all that is learned from is seen; and so is a part of the training."""
+    assert bool(overlap_of_long_run(trained, shuffled(evaluated))) == shares

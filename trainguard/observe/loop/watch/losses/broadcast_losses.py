@@ -35,7 +35,11 @@ _ELEMENTWISE = {
     "SumBackward",
 }
 _JOINTS = {"AddBackward", "DivBackward", "MulBackward"}  # of two parts
-_CHOICES = {"MaximumBackward", "MinimumBackward", "WhereBackward"}  # of one of two parts, for each element
+_CHOICES = {
+    "MaximumBackward",
+    "MinimumBackward",
+    "WhereBackward",
+}  # of one of two parts, for each element
 _DIFFERENCES = {"SubBackward", "RsubBackward"}
 _WEIGHED = 48  # nodes from the loss: a policy's has the terms of values and entropies beside it
 _BETWEEN = {  # a product and its mean

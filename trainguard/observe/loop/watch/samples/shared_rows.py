@@ -32,6 +32,11 @@ _INPUTS = 4  # tensors that a pass is given
 _WAITING = 64  # passes that may still learn
 _PENDING = 64  # passes that were learned from, and are taken down together
 _MIXED = 0.9  # of the passes: where sets are evaluated in turns, each is known or new as a whole
+_MET = 16  # passes that learned last, whose rows tell how many of all were seen learning
+# Where not all steps are watched: of the training's rows, at least; and at most so much of that
+# share is known of a set that is none of the training's.
+_COVERED, _APART = 0.5, 0.7
+_SURE = 0.95  # the same where rows are drawn again: those that come often are known first
 _STEADY = 0.5  # of the largest share: that of a set whose rows are trained on one by one grows
 
 
@@ -42,12 +47,14 @@ class _EvaluatedRows:
 
     known: those of its rows that had been learned from.
     passes, mixed: all that are large enough, and those with rows of both kinds.
+    most: the share of known rows that a part of the training had, times what tells another set.
     """
 
     rows: set[int] = field(default_factory=set)
     known: set[int] = field(default_factory=set)
     passes: int = 0
     mixed: int = 0
+    most: float = 1.0
 
     @property
     def share(self) -> float:
@@ -61,7 +68,9 @@ class _Rows:
     What one module was given.
 
     learned: the rows that it learned from; again: whether it has begun to see them again;
-    repeats: whether some came twice before that.
+    repeats: whether some came twice before that. met: how many rows of the latest passes, all of
+    which need not be watched, were known before, and how many they had. doubles: whether a pass
+    had a row twice.
     blurred: whether its rows are no samples by themselves, or not rich enough to tell.
     windows: what is known of its rows as windows of a series.
     pending: the rows of the latest passes that it learned from, not yet among the others.
@@ -76,6 +85,13 @@ class _Rows:
     windows: OverlappingWindows = field(default_factory=OverlappingWindows)
     source: str = ""
     pending: list[list[int]] = field(default_factory=list)
+    met: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_MET))
+    doubles: bool = False
+
+    @property
+    def covered(self) -> float:
+        """The share of what is learned from that was seen: at least so much, in a later epoch."""
+        return sum(known for known, _ in self.met) / max(1, sum(rows for _, rows in self.met))
 
     def learn(self, rows: list[int], runs: Runs) -> None:
         """Take down rows that were learned from."""
@@ -88,17 +104,22 @@ class _Rows:
         """Put the rows of the latest passes to the others: mostly nobody asks for them."""
         pending, self.pending = self.pending, []
         for rows in pending:
-            self.again = self.again or self.learned.issuperset(rows)
+            self.again = self.learned.issuperset(rows)
             before = len(self.learned)
+            own = set(rows)
+            self.met.append((len(self.learned & own), len(own)))
+            self.doubles |= len(own) < len(rows)
             self.learned.update(rows)
             self.repeats |= not self.again and len(self.learned) < before + len(rows)
 
     def evaluate(self, tensor: torch.Tensor, rows: list[int], runs: Runs) -> None:
-        """Take down rows of a pass that nothing is learned from, once an epoch is over."""
+        """Take down rows of a pass that nothing learns from, once most of the others are known."""
         self.settle()
-        if not self.again:
+        if self.again:
+            self.windows.evaluate(runs, [row not in self.learned for row in rows])
+        elif self.covered < _COVERED:
             return
-        self.windows.evaluate(runs, [row not in self.learned for row in rows])
+        self.now.most = 1.0 if self.again else _APART * self.covered
         known = [place for place, row in enumerate(rows) if row in self.learned]
         self.blurred |= not all(self._is_one_of_its_kind(tensor[i]) for i in known[:_TRIED])
         self.now.rows.update(rows)
@@ -136,8 +157,10 @@ class _Rows:
     def _is_shared(self, alike: list[_EvaluatedRows]) -> bool:
         """Say whether evaluations of one set mix what was learned from with what was not."""
         passes, mixed = sum(each.passes for each in alike), sum(each.mixed for each in alike)
-        steady = alike[0].share >= _STEADY * alike[-1].share
+        sure = self.doubles and not self.again
+        steady = alike[0].share >= (_SURE if sure else _STEADY) * alike[-1].share
         part = 2 * len(alike[-1].known) <= len(self.learned)
+        part &= alike[-1].share <= min(each.most for each in alike)
         return not self.blurred and steady and part and 0 < _MIXED * passes <= mixed
 
 
